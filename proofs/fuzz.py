@@ -1,0 +1,198 @@
+"""Two fuzzers at the doors of one gateway, and a neighbour in another tenant whose every call must succeed meanwhile.
+
+schemathesis takes the API document at its word, route by route. Our own fuzzer (`kit/poison.py`) speaks JSON-RPC and
+REST to real tools, with bodies that no proper client would send.
+"""
+
+import asyncio
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.poison import fuzz
+from proofs.kit.report import Verdict
+from proofs.kit.variant import restart_as
+from proofs.kit.wire import Line
+from proofs.kit.world import World
+
+NAME = "fuzz"
+PROMISE = "Whatever is sent, the answer is one the document promises, and nobody else notices."
+
+_BESIDE = "beside"
+_POISON = "poison"
+_PAUSE = 0.02
+# What the gateway logs when a fault of its own was hidden from the caller, or a row could not be recorded.
+_FAULT = re.compile(r"\[error\s*\] (unexpected|row_refused)")
+# Not asked: what needs state across requests, and whether everything the document allows is accepted. A document cannot
+# say what admission, or an integer beyond 2^53, is refused for.
+_UNASKED = "use_after_free,ensure_resource_availability,positive_data_acceptance"
+# JSON-RPC answers a wrong request with 200 and an error inside; our own fuzzer judges those.
+_CONFIG = """
+[[operations]]
+include-path = "/rpc"
+[operations.checks.negative_data_rejection]
+enabled = false
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Neighbour:
+    """Somebody else's calls during the fuzz."""
+
+    calls: int = 0
+    hurt: int = 0
+    slowest_ms: float = 0.0
+    samples: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explored:
+    """What schemathesis did and found, failures by their kind."""
+
+    cases: int
+    failures: Counter[str]
+    errors: int
+
+
+async def prove(world: World) -> Verdict:
+    postgres = await world.postgres()
+    issuer = new_issuer()
+    gateway = await start_gateway(world, postgres.dsn, issuer, tools="fuzz.py")
+    for tenant in (_BESIDE, _POISON):
+        await _move_in(gateway, issuer, tenant)
+    async with _neighbour(gateway, issuer) as neighbour:
+        poisoned, explored = await asyncio.gather(
+            fuzz(gateway.url, _token(issuer, _POISON), cases=world.size(quick=600, full=3500), seed=1),
+            _explore(world, gateway, "whole", examples=world.size(quick=20, full=150)),
+        )
+        world.say(f"own fuzzer: {poisoned.cases} cases, {dict(poisoned.wrong) or 'nothing wrong'}")
+        world.say(f"schemathesis: {explored.cases} cases, {dict(explored.failures) or 'nothing wrong'}")
+    logged = len(_FAULT.findall(gateway.child.log.read_text(errors="replace")))
+    controls = await _controls(world, gateway, issuer)
+    wrong = poisoned.wrong + explored.failures
+    return Verdict(
+        figures={
+            "cases": poisoned.cases + explored.cases,
+            "server_errors": wrong["server error"],
+            "internal": wrong["internal"] + logged,
+            "violations": wrong.total() - wrong["server error"] - wrong["internal"] + explored.errors,
+            "neighbour_hurt": neighbour.hurt,
+            "neighbour_calls": neighbour.calls,
+            "neighbour_slowest_ms": round(neighbour.slowest_ms, 1),
+            "json_rpc_and_poison_cases": poisoned.cases,
+            "schemathesis_cases": explored.cases,
+        },
+        bars={
+            "cases": (">=", world.size(quick=800, full=5000)),
+            "server_errors": ("==", 0),
+            "internal": ("==", 0),
+            "violations": ("==", 0),
+            "neighbour_hurt": ("==", 0),
+            "neighbour_calls": (">=", world.size(quick=100, full=1000)),
+        },
+        controls=controls,
+        notes=[*poisoned.samples, *neighbour.samples],
+    )
+
+
+def _token(issuer: Issuer, tenant: str = "acme", *scopes: str) -> str:
+    return issuer.token("somebody", tenant=tenant, scopes=("proof:write", *scopes))
+
+
+async def _move_in(gateway: GatewayHandle, issuer: Issuer, tenant: str) -> None:
+    """A tenant with tools of its own, so that schemathesis, an administrator next door, cannot retire them."""
+    there = Line.to(gateway.url, token=_token(issuer, "acme"))
+    here = Line.to(gateway.url, token=_token(issuer, tenant, "deputize:admin"))
+    for name in ("echo", "note"):
+        shown = (await there.get(f"/v1/tools/fuzz.{name}")).json()
+        contract = {**shown["contract"], "handler": {"target": f"tools.fuzz:{name}"}}
+        answer = await here.post("/v1/tools", contract)
+        if answer.status != 201:
+            raise RuntimeError(f"a tool of {tenant} was not registered: {answer.body!r}")
+    there.close()
+    here.close()
+
+
+@asynccontextmanager
+async def _neighbour(gateway: GatewayHandle, issuer: Issuer) -> AsyncIterator[Neighbour]:
+    seen, enough = Neighbour(), asyncio.Event()
+    calling = asyncio.create_task(_call_on(gateway, _token(issuer, _BESIDE), seen, enough))
+    try:
+        yield seen
+    finally:
+        enough.set()
+        await calling
+
+
+async def _call_on(gateway: GatewayHandle, token: str, seen: Neighbour, enough: asyncio.Event) -> None:
+    line = Line.to(gateway.url, token=token)
+    while not enough.is_set():
+        text = f"call {seen.calls}"
+        name = ("echo", "note")[seen.calls % 2]
+        began = time.monotonic()
+        try:
+            answer = await line.post("/v1/calls", {"tool": f"fuzz.{name}", "arguments": {"text": text}})
+            good = answer.status == 200 and answer.json()["result"]["text"] == text
+            said = repr(answer.body[:300])
+        except (OSError, EOFError) as error:
+            good, said = False, repr(error)
+        seen.calls += 1
+        seen.slowest_ms = max(seen.slowest_ms, (time.monotonic() - began) * 1000)
+        if not good:
+            seen.hurt += 1
+            seen.samples = [*seen.samples, f"neighbour: {said}"][:5]
+        await asyncio.sleep(_PAUSE)
+    line.close()
+
+
+async def _explore(world: World, gateway: GatewayHandle, name: str, *, examples: int, only: str = "") -> Explored:
+    folder = world.folder / f"schemathesis-{name}"
+    folder.mkdir()
+    (folder / "schemathesis.toml").write_text(_CONFIG)
+    token = _token(gateway.issuer, "acme", "deputize:admin")
+    phases = "examples,coverage,fuzzing" if world.full else "examples,fuzzing"
+    argv = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{gateway.url}/openapi.json"]
+    argv += ["--header", f"Authorization: Bearer {token}", "--phases", phases]
+    argv += ["--max-examples", str(examples), "--seed", "1", "--exclude-checks", _UNASKED]
+    argv += ["--generation-allow-x00", "false", "--generation-database", "none", "--no-shrink", "--no-color"]
+    argv += ["--continue-on-failure", "--suppress-health-check", "all", "--request-timeout", "10"]
+    argv += ["--report", "json", "--report-json-path", "report.json"]
+    argv += ["--include-path", only] if only else []
+    ended = await world.run(argv, cwd=folder, timeout=1200)
+    report = folder / "report.json"
+    if not report.exists():
+        raise RuntimeError(f"schemathesis left no report: {(ended.stdout + ended.stderr)[-2000:]}")
+    told = orjson.loads(report.read_bytes())
+    if told["failures"] or told["test_cases"]["errored"] or ended.code not in (0, 1):
+        world.say(
+            ended.stdout[-6000:] if not only else f"schemathesis on {only}: {len(told['failures'])} kinds of failure"
+        )
+    failures: Counter[str] = Counter()
+    for each in told["failures"]:
+        failures["server error" if each["type"] == "ServerError" else each["type"]] += each["count"]
+    cases = told["test_cases"]
+    return Explored(cases=cases["generated"] - cases["errored"], failures=failures, errors=cases["errored"])
+
+
+async def _controls(world: World, gateway: GatewayHandle, issuer: Issuer) -> dict[str, bool]:
+    """The same fuzzers at a gateway with a fault: each must find it."""
+    await restart_as(gateway, "fuzz_planted")
+    own, searched = await asyncio.gather(
+        fuzz(gateway.url, _token(issuer, _POISON), cases=1500, seed=2),
+        _explore(world, gateway, "search", examples=10, only="/v1/tools/search"),
+    )
+    world.say(f"faults planted; own fuzzer found {dict(own.wrong)}")
+    shown = own.wrong.total() - own.wrong["internal"] - own.wrong["server error"]
+    return {
+        "a planted fault, by our own fuzzer": own.wrong["internal"] > 0,
+        "a planted wrong answer, by our own fuzzer": shown > 0,
+        "a planted fault, by schemathesis": searched.failures["server error"] > 0,
+    }

@@ -1,0 +1,157 @@
+"""An unmodified gateway for a proof: `deputize serve` in a folder of its own; the proof holds its issuer's key."""
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from deputize.core.clock import Clock
+from deputize.store.migrate import upgrade_async
+from proofs.kit.child import Child
+from proofs.kit.world import World
+
+TOOLS = Path(__file__).parent.parent / "tools"
+AUDIENCE = "proof-gateway"
+ISSUER = "https://issuer.proof"
+_SETTINGS = """
+[server]
+port = {port}
+metrics_port = {metrics}
+
+[database]
+url = "{dsn}"
+batch_rows = {batch_rows}
+
+[keys]
+master_file = "{master}"
+
+[tools]
+python = ["tools/{tools}"]
+tenant = "acme"
+
+[[identity.issuers]]
+issuer = "{issuer}"
+audience = "{audience}"
+jwks_file = "jwks.json"
+tenant_claim = "tenant"
+{settings}
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Issuer:
+    """An identity provider of the proof's own; every tenant it names exists."""
+
+    key: Ed25519PrivateKey
+    clock: Clock = field(default_factory=Clock)
+
+    def jwks(self) -> str:
+        public = jwt.algorithms.OKPAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        return json.dumps({"keys": [{**public, "kid": "proof", "alg": "EdDSA", "use": "sig"}]})
+
+    def token(
+        self,
+        user: str,
+        *,
+        tenant: str = "acme",
+        agent: str | None = None,
+        scopes: tuple[str, ...] = ("proof:write",),
+        token_id: str | None = None,
+        minutes: int = 120,
+    ) -> str:
+        now = self.clock.epoch_ms() // 1000
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": user,
+            "tenant": tenant,
+            "scope": " ".join(scopes),
+            "iat": now,
+            "exp": now + 60 * minutes,
+            "jti": token_id or self.clock.new_id(),
+        }
+        if agent:
+            claims["act"] = {"sub": agent}
+        return jwt.encode(claims, self.key, algorithm="EdDSA", headers={"kid": "proof"})
+
+
+def new_issuer() -> Issuer:
+    return Issuer(key=Ed25519PrivateKey.generate())
+
+
+@dataclass(kw_only=True, slots=True)
+class GatewayHandle:
+    """A running gateway. `restart` starts the same folder again, on the same port, as an operator would."""
+
+    world: World
+    name: str
+    folder: Path
+    url: str
+    metrics_url: str
+    issuer: Issuer
+    child: Child
+    env: dict[str, str]
+
+    async def restart(self) -> None:
+        await self.child.stop()
+        self.child = await _start(self.world, self.name, self.folder, self.url, self.env)
+
+
+async def start_gateway(
+    world: World,
+    dsn: str,
+    issuer: Issuer,
+    *,
+    name: str = "gateway",
+    tools: str = "*.py",
+    settings: str = "",
+    env: dict[str, str] | None = None,
+    migrate_dsn: str | None = None,
+    batch_rows: int = 500,
+) -> GatewayHandle:
+    """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through."""
+    folder = world.folder / name
+    folder.mkdir()
+    master = world.folder / "master.key"
+    if not master.exists():
+        master.write_bytes(Clock().random_bytes(32))
+        master.chmod(0o600)
+        await upgrade_async(migrate_dsn or dsn)
+    (folder / "jwks.json").write_text(issuer.jwks())
+    # A gateway loads only files of its own folder.
+    shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    port, metrics = world.free_port(), world.free_port()
+    (folder / "deputize.toml").write_text(
+        _SETTINGS.format(
+            port=port,
+            metrics=metrics,
+            dsn=dsn,
+            batch_rows=batch_rows,
+            master=master,
+            tools=tools,
+            issuer=ISSUER,
+            audience=AUDIENCE,
+            settings=settings,
+        )
+    )
+    url = f"http://127.0.0.1:{port}"
+    child = await _start(world, name, folder, url, env or {})
+    return GatewayHandle(
+        world=world,
+        name=name,
+        folder=folder,
+        url=url,
+        metrics_url=f"http://127.0.0.1:{metrics}",
+        issuer=issuer,
+        child=child,
+        env=env or {},
+    )
+
+
+async def _start(world: World, name: str, folder: Path, url: str, env: dict[str, str]) -> Child:
+    argv = [sys.executable, "-m", "deputize", "serve"]
+    return await world.start(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=30)

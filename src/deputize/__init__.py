@@ -1,0 +1,80 @@
+"""Deputize: the governed execution layer for agent tools.
+
+The public API. Names are imported when first used, so that `import deputize` and `deputize --help` cost nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deputize.catalog.importers.marks import Internal, Sensitive, Wrap
+    from deputize.catalog.importers.python import tool
+    from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
+    from deputize.core.definition import ToolContext
+    from deputize.core.errors import (
+        SemanticViolation,
+        ToolConflict,
+        ToolFailed,
+        ToolPrecondition,
+        UpstreamRateLimited,
+        UpstreamTimeout,
+        UpstreamUnavailable,
+    )
+    from deputize.core.outcome import Result
+
+    __version__: str
+
+__all__ = [
+    "CallFailed",
+    "Client",
+    "DeputizeError",
+    "Internal",
+    "Reply",
+    "Result",
+    "SemanticViolation",
+    "Sensitive",
+    "SyncClient",
+    "ToolConflict",
+    "ToolContext",
+    "ToolFailed",
+    "ToolPrecondition",
+    "Unreachable",
+    "UpstreamRateLimited",
+    "UpstreamTimeout",
+    "UpstreamUnavailable",
+    "Wrap",
+    "__version__",
+    "tool",
+]
+
+_HOME = {
+    **dict.fromkeys(("CallFailed", "Client", "DeputizeError", "Reply", "SyncClient", "Unreachable"), "deputize.client"),
+    **dict.fromkeys(("Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
+    **dict.fromkeys(
+        (
+            "SemanticViolation",
+            "ToolConflict",
+            "ToolFailed",
+            "ToolPrecondition",
+            "UpstreamRateLimited",
+            "UpstreamTimeout",
+            "UpstreamUnavailable",
+        ),
+        "deputize.core.errors",
+    ),
+    "Result": "deputize.core.outcome",
+    "ToolContext": "deputize.core.definition",
+    "tool": "deputize.catalog.importers.python",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("deputize")
+    if name not in _HOME:
+        raise AttributeError(f"module 'deputize' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

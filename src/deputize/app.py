@@ -1,0 +1,181 @@
+"""The composition root: the only file that knows every room. Read top to bottom, it is the list of what runs."""
+
+import contextlib
+import importlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Tracer
+
+from deputize.core.caller import ADMIN_SCOPE, Caller
+from deputize.core.clock import Clock
+from deputize.core.definition import PythonTool
+from deputize.core.errors import Registry
+from deputize.core.mistakes import Misconfigured
+from deputize.core.settings import Settings
+from deputize.execute.drivers.python import PythonDriver
+from deputize.execute.egress import Egress
+from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.calls import Calls
+from deputize.lifecycle.command import Commands
+from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.health import Health
+from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.surface import Surface
+from deputize.lifecycle.sweep import Sweeper
+from deputize.prove.entries import Stamps
+from deputize.prove.metrics import Metrics
+from deputize.prove.tracing import Tracing
+from deputize.runs.leases import Lease
+from deputize.store.batch import GroupCommit
+from deputize.store.epochs import EpochWatcher
+from deputize.store.keys import MasterKey, TenantKeys
+from deputize.store.pool import Store
+from deputize.store.subjects import Pseudonyms
+from deputize.store.tenants import ensure_tenant
+
+RELEASE = version("deputize")
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(
+    settings: Settings,
+    *,
+    tools: Sequence[PythonTool] = (),
+    development: bool = False,
+    clock: Clock | None = None,
+) -> AsyncIterator[Gateway]:
+    """A whole gateway, started in order and stopped in reverse, whatever happens in between."""
+    clock = clock or Clock()
+    async with contextlib.AsyncExitStack() as stack:
+        rooms = await _open_rooms(settings, tools, development, clock, stack)
+        pseudonyms = Pseudonyms(clock)
+
+        async def complete(caller: Caller) -> Caller:
+            return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
+
+        egress = Egress(allow_hosts=_operator_hosts(settings))
+        stack.push_async_callback(egress.aclose)
+        background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
+        gateway = Gateway(
+            settings=settings,
+            tokens=TokenVerifier(settings.identity, clock, egress.get, complete=complete),
+            lifecycle=Lifecycle(rooms),
+            commands=Commands(rooms),
+            surface=Surface(rooms),
+            calls=Calls(rooms),
+            health=Health(rooms, background),
+            metrics=rooms.metrics,
+        )
+        for work in background.values():
+            await work.start()
+            stack.push_async_callback(work.stop)
+        await _register(gateway, tools, await complete(_operator(settings)))
+        yield gateway
+
+
+async def _open_rooms(
+    settings: Settings,
+    tools: Sequence[PythonTool],
+    development: bool,
+    clock: Clock,
+    stack: contextlib.AsyncExitStack,
+) -> Rooms:
+    if settings.database.url is None:
+        raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
+    direct = settings.database.direct_url
+    store = await Store.open(
+        settings.database.url.get_secret_value(),
+        direct_dsn=direct.get_secret_value() if direct else None,
+        read_connections=settings.database.read_connections,
+    )
+    stack.push_async_callback(store.close)
+    master_file = settings.keys.master_file
+    master = MasterKey.read_or_create(master_file, clock) if development else MasterKey.read(master_file)
+    boot = clock.new_id()
+    lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
+    await lease.start()
+    stack.push_async_callback(lease.stop)
+    writer = GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows)
+    await writer.start()
+    stack.push_async_callback(writer.stop)
+    driver = PythonDriver(tools)
+    stack.callback(driver.close)
+    async with store.writing() as connection:
+        for tenant in sorted({settings.tools.tenant, *(i.tenant for i in settings.identity.issuers if i.tenant)}):
+            await ensure_tenant(connection, tenant)
+    return Rooms(
+        settings=settings,
+        clock=clock,
+        store=store,
+        writer=writer,
+        keys=TenantKeys(master, clock),
+        authority=Authority(store),
+        driver=driver,
+        lease=lease,
+        metrics=Metrics(),
+        tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
+        stamps=Stamps(clock),
+    )
+
+
+def _watcher(rooms: Rooms) -> EpochWatcher:
+    return EpochWatcher(
+        rooms.store,
+        known=rooms.authority.known_epochs,
+        refresh=rooms.authority.refresh,
+        seconds=rooms.settings.timing.refresh_seconds,
+    )
+
+
+def _operator(settings: Settings) -> Caller:
+    """Whoever started the process registers what its settings name; recorded like any other administrator."""
+    return Caller(
+        tenant=settings.tools.tenant,
+        user="operator",
+        scopes=frozenset({ADMIN_SCOPE}),
+        issuer="process",
+        token_id="boot",
+    )
+
+
+async def _register(gateway: Gateway, tools: Sequence[PythonTool], operator: Caller) -> None:
+    for tool in tools:
+        try:
+            await gateway.commands.register(operator, tool.contract)
+        except Registry as problem:
+            gateway.refused.append(problem)
+
+
+def _operator_hosts(settings: Settings) -> frozenset[str]:
+    """Hosts the operator named in the settings may be private addresses; nobody else's may."""
+    hosts = (urlsplit(issuer.jwks_url).hostname for issuer in settings.identity.issuers if issuer.jwks_url)
+    return frozenset(host for host in hosts if host)
+
+
+def _tracer(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracer | None:
+    """A tracer that exports, where the settings say to; without one, calls still carry their trace ids on."""
+    if settings.telemetry.otlp_endpoint is None:
+        return None
+    provider = TracerProvider(resource=Resource.create({"service.name": "deputize", "service.version": RELEASE}))
+    provider.add_span_processor(_exporter(settings.telemetry.otlp_endpoint))
+    stack.callback(provider.shutdown)
+    return provider.get_tracer("deputize", RELEASE)
+
+
+def _exporter(endpoint: str) -> BatchSpanProcessor:
+    try:
+        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ImportError:
+        raise Misconfigured(
+            "telemetry.otlp_endpoint is set, but the exporter is not installed: pip install 'deputize[otlp]'."
+        ) from None
+    return BatchSpanProcessor(otlp.OTLPSpanExporter(endpoint=endpoint))

@@ -1,0 +1,57 @@
+"""Time and randomness, injected wherever logic depends on them, and the ids made from both."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from deputize.core.errors import DeadlineExceeded
+from deputize.core.frozen import frozen
+
+# The first digit of a UUID's fourth group carries its variant in the upper two bits.
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """One source of time and randomness. `monotonic` measures, `epoch_ms` labels; neither decides durable facts."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    epoch_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    random_bytes: Callable[[int], bytes] = os.urandom
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.epoch_ms() / 1000, UTC)
+
+    def new_id(self) -> str:
+        """A UUIDv7 as text: it leads with time, so tables partitioned by id are partitioned by day."""
+        time, noise = f"{self.epoch_ms():012x}", self.random_bytes(10).hex()
+        return f"{time[:8]}-{time[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
+
+
+@frozen
+class Deadline:
+    """A moment on the monotonic clock after which nobody waits any more."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float, now: float) -> "Deadline":
+        return cls(at=now + seconds)
+
+    def remaining(self, now: float) -> float:
+        return self.at - now
+
+    def tighter(self, seconds: float, now: float) -> "Deadline":
+        """min(this deadline, `seconds` from now): a deadline only ever shrinks on its way down."""
+        return self if self.at <= now + seconds else Deadline(at=now + seconds)
+
+    def require(self, now: float) -> None:
+        if self.at <= now:
+            raise DeadlineExceeded("the deadline passed before the tool was started, so nothing was done")
+
+
+def id_time_ms(uuid7: str) -> int:
+    """The millisecond a UUIDv7 was made in."""
+    return int(uuid7[:8] + uuid7[9:13], 16)

@@ -1,0 +1,136 @@
+"""The states a call passes through, the events that announce them, and which may follow which."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    PLANNED = "planned"
+    SELECTED = "selected"
+    SCHEMA_PARSE_FAILED = "schema_parse_failed"
+    ARGUMENTS_READY = "arguments_ready"
+    VALIDATION_FAILED = "validation_failed"
+    PRE_HOOKS_RUNNING = "pre_hooks_running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    APPROVED = "approved"
+    DENIED = "denied"
+    QUEUED = "queued"
+    RUNNING = "running"
+    NEEDS_INPUT = "needs_input"
+    PARTIAL_RESULT = "partial_result"
+    POST_HOOKS_RUNNING = "post_hooks_running"
+    YIELDED = "yielded"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    BLOCKED = "blocked"
+    UNKNOWN = "unknown"
+
+
+S = State
+
+_ENDS_AFTER_DISPATCH = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED, S.TIMED_OUT, S.UNKNOWN})
+# A mutation is running from its claim on: what refuses it between the claim and the effect ends it from there.
+_ENDS_AFTER_CLAIM = frozenset({S.DENIED, S.BLOCKED, S.VALIDATION_FAILED})
+
+# UNKNOWN is the one end that may still be settled: by a late outcome, a retry at an upstream that deduplicates,
+# the tool's status contract, or a human.
+FOLLOWS: dict[State, frozenset[State]] = {
+    S.PLANNED: frozenset({S.SELECTED, S.BLOCKED, S.SCHEMA_PARSE_FAILED}),
+    S.SELECTED: frozenset({S.ARGUMENTS_READY, S.SCHEMA_PARSE_FAILED, S.VALIDATION_FAILED, S.BLOCKED}),
+    S.ARGUMENTS_READY: frozenset(
+        {S.PRE_HOOKS_RUNNING, S.VALIDATION_FAILED, S.AWAITING_APPROVAL, S.DENIED, S.QUEUED, S.RUNNING, S.BLOCKED,
+         S.TIMED_OUT, S.CANCELED}
+    ),
+    S.PRE_HOOKS_RUNNING: frozenset({S.AWAITING_APPROVAL, S.DENIED, S.QUEUED, S.RUNNING, S.BLOCKED}),
+    S.AWAITING_APPROVAL: frozenset({S.APPROVED, S.DENIED, S.CANCELED, S.TIMED_OUT}),
+    S.APPROVED: frozenset({S.QUEUED, S.RUNNING, S.DENIED, S.CANCELED, S.NEEDS_INPUT}),
+    S.QUEUED: frozenset({S.RUNNING, S.CANCELED, S.TIMED_OUT, S.DENIED}),
+    S.RUNNING: frozenset(
+        {S.NEEDS_INPUT, S.PARTIAL_RESULT, S.POST_HOOKS_RUNNING, S.YIELDED, S.QUEUED}
+        | _ENDS_AFTER_DISPATCH
+        | _ENDS_AFTER_CLAIM
+    ),
+    S.NEEDS_INPUT: frozenset({S.RUNNING, S.QUEUED, S.CANCELED, S.TIMED_OUT}),
+    S.PARTIAL_RESULT: frozenset({S.RUNNING, S.PARTIAL_RESULT, S.POST_HOOKS_RUNNING} | _ENDS_AFTER_DISPATCH),
+    S.POST_HOOKS_RUNNING: _ENDS_AFTER_DISPATCH,
+    S.YIELDED: frozenset({S.QUEUED, S.RUNNING} | _ENDS_AFTER_DISPATCH),
+    S.UNKNOWN: frozenset({S.RUNNING, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELED} | _ENDS_AFTER_CLAIM),
+    S.SUCCEEDED: frozenset(),
+    S.FAILED: frozenset(),
+    S.CANCELED: frozenset(),
+    S.TIMED_OUT: frozenset(),
+    S.DENIED: frozenset(),
+    S.BLOCKED: frozenset(),
+    S.SCHEMA_PARSE_FAILED: frozenset(),
+    S.VALIDATION_FAILED: frozenset(),
+}  # fmt: skip
+
+FINAL = frozenset(state for state, following in FOLLOWS.items() if not following)
+TERMINAL = FINAL | {S.UNKNOWN}
+
+
+class IllegalTransition(RuntimeError):
+    """A call was about to pass from one state to one that may not follow it: a fault of ours, never a caller's."""
+
+
+def follow(state: State, following: State) -> State:
+    if following not in FOLLOWS[state]:
+        raise IllegalTransition(f"a call that is {state} cannot become {following}")
+    return following
+
+
+class Event(StrEnum):
+    TOOL_DECLARED = "tool.declared"
+    SURFACE_CREATED = "tool.surface.created"
+    SURFACE_UPDATED = "tool.surface.updated"
+    DEFERRED_DISCOVERED = "tool.deferred.discovered"
+    DEFERRED_LOADED = "tool.deferred.loaded"
+    PLANNED = "tool.invocation.planned"
+    SELECTED = "tool.invocation.selected"
+    ARGUMENTS_READY = "tool.invocation.arguments_ready"
+    VALIDATION_FAILED = "tool.invocation.validation_failed"
+    PRE_HOOK_STARTED = "tool.hook.pre.started"
+    PRE_HOOK_COMPLETED = "tool.hook.pre.completed"
+    PERMISSION_REQUESTED = "tool.permission.requested"
+    PERMISSION_DECIDED = "tool.permission.decided"
+    QUEUED = "tool.invocation.queued"
+    STARTED = "tool.invocation.started"
+    PROGRESS = "tool.invocation.progress"
+    PARTIAL_RESULT = "tool.invocation.partial_result"
+    POST_HOOK_STARTED = "tool.hook.post.started"
+    POST_HOOK_COMPLETED = "tool.hook.post.completed"
+    RESULT_PERSISTED = "tool.result.persisted"
+    YIELDED = "tool.invocation.yielded"
+    SUCCEEDED = "tool.invocation.succeeded"
+    FAILED = "tool.invocation.failed"
+    CANCELED = "tool.invocation.canceled"
+    TIMED_OUT = "tool.invocation.timed_out"
+    UNKNOWN = "tool.invocation.unknown"
+    RESULT_CREATED = "tool.result.created"
+    RESULT_REDACTED = "tool.result.redacted"
+
+
+EVENT_OF_STATE: dict[State, Event] = {
+    S.PLANNED: Event.PLANNED,
+    S.SELECTED: Event.SELECTED,
+    S.SCHEMA_PARSE_FAILED: Event.VALIDATION_FAILED,
+    S.ARGUMENTS_READY: Event.ARGUMENTS_READY,
+    S.VALIDATION_FAILED: Event.VALIDATION_FAILED,
+    S.PRE_HOOKS_RUNNING: Event.PRE_HOOK_STARTED,
+    S.AWAITING_APPROVAL: Event.PERMISSION_REQUESTED,
+    S.APPROVED: Event.PERMISSION_DECIDED,
+    S.DENIED: Event.PERMISSION_DECIDED,
+    S.QUEUED: Event.QUEUED,
+    S.RUNNING: Event.STARTED,
+    S.NEEDS_INPUT: Event.PERMISSION_REQUESTED,
+    S.PARTIAL_RESULT: Event.PARTIAL_RESULT,
+    S.POST_HOOKS_RUNNING: Event.POST_HOOK_STARTED,
+    S.YIELDED: Event.YIELDED,
+    S.SUCCEEDED: Event.SUCCEEDED,
+    S.FAILED: Event.FAILED,
+    S.CANCELED: Event.CANCELED,
+    S.TIMED_OUT: Event.TIMED_OUT,
+    S.BLOCKED: Event.FAILED,
+    S.UNKNOWN: Event.UNKNOWN,
+}

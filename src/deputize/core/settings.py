@@ -1,0 +1,133 @@
+"""Every setting, typed and explained once; `docs/reference/settings.md` is generated from here.
+
+Environment (`DEPUTIZE_…`, `__` between levels) beats `deputize.toml`, which beats the default.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+SETTINGS_FILE = Path("deputize.toml")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(Section):
+    host: str = Field("127.0.0.1", description="Address the API listens on.")
+    port: int = Field(7070, ge=0, le=65_535, description="Port of the API; 0 picks a free one.")
+    metrics_host: str = Field("127.0.0.1", description="Address of the metrics listener; keep it private.")
+    metrics_port: int = Field(7071, ge=0, le=65_535, description="Port of the metrics listener; 0 picks a free one.")
+    max_body_bytes: int = Field(1_048_576, ge=1024, description="Larger request bodies are refused.")
+    max_depth: int = Field(64, ge=4, le=200, description="Deeper nested JSON is refused.")
+
+
+class Database(Section):
+    url: SecretStr | None = Field(None, description="PostgreSQL to use; unset, `deputize dev` starts its own.")
+    direct_url: SecretStr | None = Field(
+        None,
+        description="Same database without a connection pooler, for LISTEN and locks; defaults to `url`.",
+    )
+    read_connections: int = Field(8, ge=1, le=200, description="Connections for reads; writing takes two more.")
+    batch_rows: int = Field(500, ge=1, le=5000, description="Most rows one group commit may carry.")
+    retention_days: int = Field(30, ge=1, le=3650, description="Days before sealed originals are deleted.")
+
+
+class Issuer(Section):
+    """An identity provider whose tokens are accepted, and the tenant they speak for."""
+
+    issuer: str = Field(description="Exactly the `iss` of its tokens.")
+    audience: str = Field(description="The `aud` that means this gateway.")
+    jwks_url: str | None = Field(None, description="Where its public keys are published.")
+    jwks_file: Path | None = Field(None, description="A file with its public keys, instead of a URL.")
+    algorithms: tuple[Literal["RS256", "ES256", "EdDSA"], ...] = Field(
+        ("RS256", "ES256", "EdDSA"), description="Signature algorithms it may use."
+    )
+    tenant: str | None = Field(None, description="The tenant of every token of this issuer.")
+    tenant_claim: str | None = Field(None, description="The claim that names the tenant, where one issuer serves many.")
+    development: bool = Field(False, description="Marks the local issuer of `deputize dev`; `serve` refuses it.")
+
+
+class Identity(Section):
+    issuers: tuple[Issuer, ...] = Field((), description="Whose tokens are accepted.")
+    token_cache_seconds: int = Field(30, ge=0, le=30, description="How long a verified token is remembered.")
+    leeway_seconds: int = Field(5, ge=0, le=60, description="Clock difference to an issuer that is forgiven.")
+
+
+class Tools(Section):
+    python: tuple[str, ...] = Field(
+        (), description="Python files (globs) with @tool functions, the operator's own code."
+    )
+    manifests: tuple[str, ...] = Field((), description="YAML or JSON manifests (globs).")
+    tenant: str = Field("dev", description="The tenant these tools are registered for.")
+
+
+class Keys(Section):
+    master_file: Path = Field(
+        Path(".deputize/master.key"),
+        description="The 32-byte key that wraps each tenant's keys; made in dev.",
+    )
+
+
+class Timing(Section):
+    lease_seconds: Annotated[float, Field(gt=0.5, le=300)] = Field(10.0, description="Life of a process lease.")
+    sweep_seconds: Annotated[float, Field(gt=0.05, le=60)] = Field(
+        1.0, description="How often dead owners are looked for."
+    )
+    margin_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
+        2.0,
+        description="Grace after a dead owner's lease and its tool's timeout before a call is called unknown.",
+    )
+    refresh_seconds: Annotated[float, Field(gt=0.05, le=60)] = Field(
+        0.5, description="Poll that heals a snapshot whose change notification was lost."
+    )
+    max_clock_skew_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
+        30.0, description="Further than this from PostgreSQL's clock, the gateway is not ready."
+    )
+
+
+class Telemetry(Section):
+    trace_sample: float = Field(0.01, ge=0, le=1, description="Share of calls traced; a sampled traceparent always is.")
+    otlp_endpoint: str | None = Field(None, description="Where spans are sent (OTLP over HTTP); unset, nowhere.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line logged.")
+    log_json: bool = Field(False, description="Logs as JSON lines instead of text.")
+
+
+class Settings(BaseSettings):
+    """All of them; each section is a table of deputize.toml."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DEPUTIZE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        toml_file=SETTINGS_FILE,
+    )
+
+    folder: Path = Field(Path(".deputize"), description="Where a development gateway keeps its keys and database.")
+    server: Server = Server()
+    database: Database = Database()
+    identity: Identity = Identity()
+    tools: Tools = Tools()
+    keys: Keys = Keys()
+    timing: Timing = Timing()
+    telemetry: Telemetry = Telemetry()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)

@@ -1,0 +1,84 @@
+"""From plain values to a `CallRequest`: the one place that knows which fields a call may have, for every door."""
+
+from typing import Any, NoReturn
+
+from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, CallRequest
+from deputize.core.errors import Malformed
+
+FIELDS = ("tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run")
+MAX_TOOL_LENGTH = 200
+MAX_VERSION_LENGTH = 100
+MAX_DEADLINE_MS = 86_400_000
+
+_KNOWN = frozenset(FIELDS)
+_NOTHING: dict[str, Any] = {}
+
+
+def call_request(fields: Any, *, key: str | None = None, traceparent: str | None = None) -> CallRequest:
+    """A call as its fields ask for it, or `Malformed` with the field that is wrong and what it may be."""
+    if type(fields) is not dict:
+        raise Malformed("a call is a JSON object", details={"fields": list(FIELDS)})
+    get = fields.get
+    tool, arguments = get("tool"), get("arguments", _NOTHING)
+    if type(tool) is not str or not 0 < len(tool) <= MAX_TOOL_LENGTH:
+        _refuse("tool", f"must be the name of a tool, 1 to {MAX_TOOL_LENGTH} characters")
+    if type(arguments) is not dict:
+        _refuse("arguments", "must be an object with the tool's arguments by name")
+    if len(fields) <= 2 and "arguments" in fields:
+        return CallRequest(tool=tool, arguments=arguments, idempotency_key=key, traceparent=traceparent)
+    if not fields.keys() <= _KNOWN:
+        unknown = min(fields.keys() - _KNOWN)
+        raise Malformed(
+            f"a call has no field {unknown[:64]!r}; it may have {', '.join(FIELDS)}",
+            details={"unknown": unknown[:64], "fields": list(FIELDS)},
+        )
+    if get("dry_run") not in (None, False):
+        _refuse("dry_run", "can only be false: no tool of this gateway can be previewed yet")
+    return CallRequest(
+        tool=tool,
+        arguments=arguments,
+        version=_text(fields, "version", MAX_VERSION_LENGTH) or "latest",
+        idempotency_key=key,
+        session=_text(fields, "session", MAX_SESSION_LENGTH),
+        step=_text(fields, "step", MAX_SESSION_LENGTH),
+        deadline_ms=_deadline(fields),
+        traceparent=traceparent,
+    )
+
+
+def _text(fields: dict[str, Any], name: str, longest: int) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not str or not 0 < len(value) <= longest:
+        _refuse(name, f"must be text of 1 to {longest} characters")
+    return value
+
+
+def _deadline(fields: dict[str, Any]) -> int | None:
+    value = fields.get("deadline_ms")
+    if value is None:
+        return None
+    # JSON has one kind of number: 500.0 is 500.
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 < value <= MAX_DEADLINE_MS:
+        _refuse("deadline_ms", f"must be a whole number of milliseconds, 1 to {MAX_DEADLINE_MS}")
+    return value
+
+
+def idempotency_key(value: Any) -> str:
+    """The key, whether it came in a header or a field. Quotation marks around a header's value are not part of it."""
+    if type(value) is bytes:
+        value = value.decode("latin-1")
+        if len(value) > 2 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+    if type(value) is not str or not 0 < len(value) <= MAX_KEY_LENGTH:
+        _refuse("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} characters")
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        _refuse("Idempotency-Key", "must be visible ASCII characters without spaces")
+    return value
+
+
+def _refuse(field: str, rule: str) -> NoReturn:
+    raise Malformed(f"{field} {rule}", details={"field": field})

@@ -1,0 +1,146 @@
+"""What commands print: lines for people, JSON for programs. Results go to stdout, everything about them to stderr.
+
+Below every command; imports nothing heavy, since even `--help` passes here.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn, TextIO
+
+import typer
+
+OK, NO, GO, NOTE = "✓", "✗", "▶", "!"
+_COLOURS = {OK: "green", NO: "red", GO: "cyan", NOTE: "yellow"}
+
+# Where nobody's terminal sets a width, lines are long enough for any id and sentence of ours.
+_WIDE = 200
+
+REFUSED, MISUSED = 1, 2
+"""Exit codes: a call or check that ended badly; a command or configuration that cannot be carried out."""
+
+
+class Printer:
+    """One per process: whether the person asked for JSON is known before any command runs."""
+
+    def __init__(self) -> None:
+        self.as_json = False
+
+    def ask_for_json(self, value: bool) -> bool:
+        self.as_json = self.as_json or value
+        return value
+
+    def json(self, value: Any) -> None:
+        """One JSON value on one line of stdout."""
+        _write(sys.stdout, json.dumps(value, ensure_ascii=False, default=str))
+
+    def line(self, text: str = "") -> None:
+        if not self.as_json:
+            _write(sys.stdout, text)
+
+    def good(self, text: str) -> None:
+        self.line(f"{mark(OK, sys.stdout)} {text}")
+
+    def aside(self, text: str) -> None:
+        """About the answer, not the answer: stays on the screen when the answer goes into a pipe."""
+        if not self.as_json:
+            _write(sys.stderr, text)
+
+    def bad(self, text: str) -> None:
+        self.aside(f"{mark(NO, sys.stderr)} {text}")
+
+    def warn(self, text: str) -> None:
+        self.aside(f"{mark(NOTE, sys.stderr)} {text}")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns aligned on a terminal; in a pipe, plain lines that are never cut."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+        for row in rows:
+            drawn.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+        width = None if sys.stdout.isatty() else _WIDE
+        console = Console(highlight=False, width=width, no_color=not _colourful(sys.stdout))
+        with console.capture() as captured:
+            console.print(drawn)
+        for line in captured.get().splitlines():
+            _write(sys.stdout, line.rstrip())
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[None]:
+        """A spinner while something takes its time; nothing where nobody watches."""
+        if self.as_json or not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(text):
+            yield
+
+
+printer = Printer()
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", callback=printer.ask_for_json, is_eager=True, help="Print JSON for programs."),
+]
+
+
+class Stopped(Exception):
+    """The command ends here with an exit code; everything there was to say has been said."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def give_up(message: str, code: int = MISUSED, **facts: Any) -> NoReturn:
+    """One sentence that says what is wrong and what to do, then the end of the command."""
+    if printer.as_json:
+        printer.json({"error": {"message": message, **facts}})
+    for sentence in message.splitlines():
+        printer.bad(sentence)
+    raise Stopped(code)
+
+
+def mark(sign: str, stream: TextIO) -> str:
+    return typer.style(sign, fg=_COLOURS[sign], bold=True) if _colourful(stream) else sign
+
+
+def dim(text: str, stream: TextIO) -> str:
+    return typer.style(text, dim=True) if _colourful(stream) else text
+
+
+def counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def pretty(value: Any) -> str:
+    """JSON for a person: on one line while it fits, indented when it does not."""
+    short = json.dumps(value, ensure_ascii=False)
+    return short if len(short) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def flat(facts: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={_word(value)}" for name, value in facts.items())
+
+
+def _word(value: Any) -> str:
+    """One argument as a person would type it in a shell."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = text and all(letter.isalnum() or letter in "._-:/@,+" for letter in text)
+    return text if plain else "'" + text.replace("'", "'\\''") + "'"
+
+
+def _colourful(stream: TextIO) -> bool:
+    return stream.isatty() and "NO_COLOR" not in os.environ
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text + "\n")
+    stream.flush()

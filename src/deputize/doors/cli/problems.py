@@ -1,0 +1,69 @@
+"""A refusal as a person reads it: what happened, which rule said so, and what would be allowed."""
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deputize.doors.cli.output import dim, flat, pretty, printer
+
+
+def show_problem(problem: Mapping[str, Any]) -> None:
+    """The problem as it came for programs; for people, in the order in which they ask."""
+    if printer.as_json:
+        printer.json(problem)
+        return
+    error: Mapping[str, Any] = problem.get("error", {})
+    printer.bad(f"{problem.get('title', 'Refused')} ({error.get('number', problem.get('status', '?'))})")
+    for line in _lines(problem, error):
+        printer.aside(f"  {line}")
+
+
+def _lines(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
+    details: Mapping[str, Any] = error.get("details") or {}
+    tool = str((problem.get("tool") or {}).get("name") or "")
+    yield from _what(problem, details)
+    if rule := details.get("rule"):
+        yield f"rule: {rule}"
+    if example := details.get("example"):
+        yield f"a call that works: deputize call {tool or 'NAME'} {flat(example)}"
+    if error.get("retryable"):
+        after = error.get("retry_after_ms")
+        yield "trying again may help" + (f", after {after} ms" if after else "")
+    if not (details.get("errors") and details.get("example")):
+        yield str(error.get("advice", ""))
+    footer = [f"trace {problem.get('trace_id') or error.get('trace_id', '')}"]
+    if call_id := problem.get("call_id"):
+        footer.append(f"call {call_id}")
+    yield dim(" · ".join(footer), sys.stderr)
+
+
+def _what(problem: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]:
+    """Each mistake on its own line where there are several kinds, else the message."""
+    errors = details.get("errors")
+    reasons = details.get("reasons")
+    if isinstance(errors, list) and errors:
+        for each in errors:
+            yield f"{_name(each.get('path', ''))} {each.get('message', '')}{_hint(each)}"
+    elif isinstance(reasons, list) and reasons:
+        for each in reasons:
+            yield f"{_name(each.get('path', ''))} {each.get('reason', '')}; {each.get('fix', '')}"
+    else:
+        yield str(problem.get("detail", ""))
+        if known := details.get("versions"):
+            yield f"versions: {', '.join(known)}"
+
+
+def _hint(mistake: Mapping[str, Any]) -> str:
+    if mistake.get("rule") == "enum":
+        return f": {', '.join(pretty(each) for each in mistake.get('expected', ()))}"
+    known = mistake.get("known")
+    if not known:
+        return ""
+    near = difflib.get_close_matches(_name(mistake["path"]), known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+
+
+def _name(path: str) -> str:
+    """A JSON pointer as a person would say it."""
+    return path.strip("/").replace("/", ".").replace("~1", "/").replace("~0", "~") or "the whole"

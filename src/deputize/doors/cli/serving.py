@@ -1,0 +1,89 @@
+"""`deputize serve`: the gateway in production. Invents nothing: database, issuers and keys are the operator's."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvloop
+
+from deputize.core.errors import Problem
+from deputize.core.mistakes import Misconfigured
+from deputize.core.settings import Settings
+from deputize.doors.cli import database
+from deputize.doors.cli.development import show_refusals
+from deputize.doors.cli.loading import Loaded, OpenGateway, load, opened
+from deputize.doors.cli.logs import configure_logs
+from deputize.doors.cli.output import GO, MISUSED, Stopped, counted, mark, printer
+from deputize.doors.server import serve
+from deputize.govern.identity.development import refuse_development_issuers
+from deputize.lifecycle.gateway import Gateway
+from deputize.store.migrate import newest_revision
+
+
+def run(open_gateway: OpenGateway, settings: Settings) -> None:
+    refuse_development_issuers(settings)
+    if settings.database.url is None:
+        raise Misconfigured(
+            "No database is set: put url under [database] in deputize.toml, or set DEPUTIZE_DATABASE__URL. "
+            "For a database that starts by itself, use deputize dev."
+        )
+    if not settings.identity.issuers:
+        raise Misconfigured(
+            "Nobody could call this gateway: list your identity provider under [[identity.issuers]] in deputize.toml."
+        )
+    configure_logs(settings.telemetry)
+    dsn = settings.database.url.get_secret_value()
+    _require_current(database.direct_dsn(settings) or dsn)
+    loaded = load(settings, Path.cwd())
+    _require_all(loaded)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(lambda: _opened(open_gateway, settings, loaded, dsn), settings, _telling(loaded)))
+
+
+def _require_all(loaded: Loaded) -> None:
+    """In production a tool that cannot be had stops the start, while those who still serve go on serving."""
+    if not loaded.refusals:
+        return
+    for each in loaded.refusals if printer.as_json else ():
+        printer.json({"event": "refused", "what": each.what, "file": each.file, "reasons": each.reasons})
+    show_refusals(loaded.refusals, "cannot be registered")
+    printer.aside("  nothing was started: mend these, or take the files out of [tools]")
+    raise Stopped(MISUSED)
+
+
+def _require_current(dsn: str) -> None:
+    now, newest = database.revision_of(dsn), newest_revision()
+    if now is None or now < newest:
+        raise Misconfigured(
+            f"The schema at {database.address(dsn)} is {now or 'empty'}, this release needs {newest}: "
+            "run deputize migrate first."
+        )
+
+
+@contextlib.asynccontextmanager
+async def _opened(open_gateway: OpenGateway, settings: Settings, loaded: Loaded, dsn: str) -> AsyncIterator[Gateway]:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            opening = opened(open_gateway, settings, loaded, development=False)
+            gateway = await stack.enter_async_context(opening)
+        except Problem as problem:
+            raise Misconfigured(f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}") from problem
+        except database.UNREACHABLE as error:
+            raise database.explain(error, dsn) from error
+        _require_all(loaded)
+        yield gateway
+
+
+def _telling(loaded: Loaded) -> Callable[[str, str], None]:
+    def tell(url: str, metrics_url: str) -> None:
+        if printer.as_json:
+            printer.json(
+                {"event": "ready", "url": url, "metrics": f"{metrics_url}/metrics", "tools": len(loaded.tools)}
+            )
+            return
+        printer.good(f"{counted(len(loaded.tools), 'tool')} from files")
+        printer.line(f"{mark(GO, sys.stdout)} REST {url}/v1   docs {url}/docs   metrics {metrics_url}/metrics")
+
+    return tell

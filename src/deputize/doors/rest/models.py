@@ -1,0 +1,276 @@
+"""The shapes of the API document: what goes in is checked against these, what comes out is described by them."""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deputize.core.call import MAX_SESSION_LENGTH
+from deputize.core.contract import Effects, LifecycleState, MutationClass, TimeoutClass
+from deputize.core.errors import Code
+from deputize.core.events import State
+from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
+
+Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class Asked(BaseModel):
+    """Something a client sends; a field that nobody knows is a mistake worth hearing of."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CallAsked(Asked):
+    """One call of one tool."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"tool": "hello.greet", "arguments": {"name": "Ana"}}]},
+    )
+
+    tool: str = Field(
+        min_length=1, max_length=MAX_TOOL_LENGTH, description="`namespace.name`, or its spelling `namespace__name`."
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="The tool's arguments by name.")
+    version: str | None = Field(
+        None, min_length=1, max_length=MAX_VERSION_LENGTH, description="`latest`, `1.2.3`, `^1`, `~1.2` or `1.x`."
+    )
+    session: str | None = Field(
+        None, min_length=1, max_length=MAX_SESSION_LENGTH, description="Groups calls of one session; it allows nothing."
+    )
+    step: str | None = Field(
+        None, min_length=1, max_length=MAX_SESSION_LENGTH, description="Which step of the session this is."
+    )
+    deadline_ms: int | None = Field(
+        None, ge=1, le=MAX_DEADLINE_MS, description="How long the caller waits; the tool's own limit may be shorter."
+    )
+    dry_run: Literal[False] | None = Field(None, description="Previews are not available yet.")
+
+
+class StateAsked(Asked):
+    state: LifecycleState = Field(description="`retired` is for good.")
+
+
+class RevocationAsked(Asked):
+    kind: Literal["token", "subject"] = Field(description="A token by its id, or everything of a subject.")
+    value: str = Field(min_length=1, max_length=400, description="The token's `jti`, or the subject.")
+    reason: str = Field("", max_length=400, description="Kept with the revocation.")
+
+
+class CallsQuery(Asked):
+    before: UUID | None = Field(None, description="Calls older than this one.")
+    limit: int = Field(50, ge=1, le=200, description="How many at most.")
+
+
+class ToolsQuery(Asked):
+    after: str = Field("", max_length=MAX_TOOL_LENGTH, description="Tools whose names come after this one.")
+    limit: int = Field(100, ge=1, le=500, description="How many at most.")
+
+
+class SearchQuery(Asked):
+    q: str = Field(min_length=1, max_length=400, description="What the tool should do, or its name.")
+    limit: int = Field(10, ge=1, le=50, description="How many at most.")
+
+
+class VersionQuery(Asked):
+    version: str = Field("latest", min_length=1, max_length=MAX_VERSION_LENGTH, description="Which version to show.")
+
+
+class ErrorFace(BaseModel):
+    """What an agent branches on."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    code: Code
+    number: str = Field(pattern="^E3[0-9]{3}$")
+    error_class: str = Field(alias="class")
+    slug: str
+    retryable: bool
+    retry_after_ms: int | None
+    message: str
+    advice: str = Field(description="What to do next.")
+    details: dict[str, Any]
+    trace_id: TraceId
+
+
+class ProblemShown(BaseModel):
+    """An RFC 9457 problem; a failed call's carries the rest of its envelope too."""
+
+    type: str = Field(pattern="^urn:deputize:problem:[a-z-]+$")
+    title: str
+    status: int
+    detail: str
+    error: ErrorFace
+    instance: str = Field("", description="Where the call can be looked at.")
+    call_id: UUID | None = None
+    state: State | None = None
+    is_error: Literal[True] = True
+
+
+class ToolRef(BaseModel):
+    name: str
+    version: str
+    digest: Digest
+
+
+class Pagination(BaseModel):
+    cursor: str | None
+    has_more: bool | None
+    total_count: int | None
+
+
+class Provenance(BaseModel):
+    source: str
+    retrieved_at: str
+    data_version: str | None
+
+
+class DecisionShown(BaseModel):
+    rules: list[str]
+
+
+class Execution(BaseModel):
+    duration_ms: float
+    attempts: int
+    cost: float | None
+
+
+class MutationShown(BaseModel):
+    path: str
+    source: str
+    change: str
+
+
+class InputShown(BaseModel):
+    mutations: list[MutationShown]
+
+
+class Envelope(BaseModel):
+    """How a call that succeeded ends. The model sees `result`; `summary` is for people, `search_text` for search."""
+
+    call_id: UUID
+    state: Literal[State.SUCCEEDED]
+    is_error: Literal[False]
+    trace_id: TraceId
+    result: Any
+    summary: str | None
+    search_text: str | None
+    pagination: Pagination | None
+    provenance: Provenance
+    tool: ToolRef
+    decision: DecisionShown
+    execution: Execution
+    input: InputShown
+    warnings: list[str]
+    created_at: str
+
+
+class ToolNamed(BaseModel):
+    name: str | None
+    version: str | None
+
+
+class CallShown(BaseModel):
+    """What is known of a call; its result is shown only to who asks for the call itself."""
+
+    call_id: UUID
+    state: State
+    tool: ToolNamed
+    created_at: str
+    trace_id: str
+
+
+class CallListed(CallShown):
+    mutation_class: MutationClass
+    user: str
+    agent: str | None
+    session: str | None
+    ended_at: str | None
+    error_slug: str | None
+
+
+class CallPage(BaseModel):
+    calls: list[CallListed]
+    next_before: UUID | None = Field(description="Give this as `before` to go on; null at the end.")
+
+
+class Canceling(BaseModel):
+    call_id: UUID
+    state: State
+    cancel: Literal["recorded"]
+    detail: str
+
+
+class ToolShown(BaseModel):
+    name: str
+    outward_name: str
+    version: str
+    digest: Digest
+    state: LifecycleState
+    title: str
+    description: str
+    effects: Effects
+    mutation_class: MutationClass
+    timeout_class: TimeoutClass
+    scopes: list[str]
+    input_schema: dict[str, Any]
+    examples: list[dict[str, Any]]
+
+
+class ToolDetail(ToolShown):
+    contract: dict[str, Any]
+
+
+class ToolPage(BaseModel):
+    tools: list[ToolShown]
+    next_after: str | None = Field(description="Give this as `after` to go on; null at the end.")
+
+
+class ToolVersions(BaseModel):
+    versions: list[ToolShown]
+
+
+class Match(BaseModel):
+    name: str
+    version: str
+
+
+class SearchFound(BaseModel):
+    matches: list[Match]
+    reason: str = Field("", description="`no_match` when nothing was found.")
+
+
+class ToolRegistered(BaseModel):
+    name: str
+    version: str
+    digest: Digest
+    registered: Literal["created", "unchanged"]
+
+
+class ToolState(BaseModel):
+    name: str
+    version: str
+    state: LifecycleState
+
+
+class RevocationMade(BaseModel):
+    kind: Literal["token", "subject"]
+    value: str
+    epoch: int = Field(description="From this revocation epoch on, nothing begins on the revoked authority.")
+
+
+class Alive(BaseModel):
+    status: Literal["ok"]
+
+
+class CheckShown(BaseModel):
+    name: str
+    ok: bool
+    detail: str
+
+
+class Ready(BaseModel):
+    ready: Literal[True]
+    checks: list[CheckShown]

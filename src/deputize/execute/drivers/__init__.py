@@ -1,0 +1,1 @@
+"""One driver per kind of place a tool can live in."""

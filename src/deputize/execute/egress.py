@@ -1,0 +1,242 @@
+"""The one way out to the network: every address is resolved, checked and pinned where the connection is made.
+
+Key sets of issuers come through here, and whatever else a URL from outside could steer. The check sits in the
+network layer below the HTTP client, so neither a redirect nor a second DNS answer can lead around it; the
+name stays in place for TLS and the Host header.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+
+import httpcore2
+import httpx2
+
+from deputize.core.errors import EgressDenied, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+MAX_REDIRECTS = 3
+MAX_URL_LENGTH = 2048
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Cloud metadata services that stand outside the link-local ranges.
+_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """What the system's resolver says."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in found]
+
+
+def _inner(address: _Address) -> _Address:
+    """The IPv4 address that an IPv6 one stands for, where it stands for one."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _NAT64:
+            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        teredo = address.teredo[1] if address.teredo else None
+        return address.ipv4_mapped or address.sixtofour or teredo or address
+    return address
+
+
+def is_public(text: str) -> bool:
+    address = _inner(ipaddress.ip_address(text))
+    return address.is_global and not (address.is_multicast or address.is_reserved or address in _METADATA)
+
+
+def _is_never_meant(text: str) -> bool:
+    """Addresses that no name an operator allows can mean: metadata services, this network, everybody."""
+    address = _inner(ipaddress.ip_address(text))
+    special = address.is_link_local or address.is_multicast or address.is_unspecified
+    return special or address in _METADATA
+
+
+class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects only to addresses it has checked itself, in the same breath."""
+
+    def __init__(self, allow_hosts: frozenset[str], resolver: Resolve) -> None:
+        self._allow_hosts = allow_hosts
+        self._resolve = resolver
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        addresses = await self._checked(host, port)
+        for address in addresses[:-1]:
+            with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+        return await self._network.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        raise EgressDenied("there is no way out through a local socket")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def _checked(self, host: str, port: int) -> Sequence[str]:
+        try:
+            addresses = list(dict.fromkeys(await self._resolve(host, port)))
+        except (OSError, UnicodeError) as error:
+            raise UpstreamUnavailable(f"the host {host} cannot be found") from error
+        if not addresses:
+            raise UpstreamUnavailable(f"the host {host} has no address")
+        # One address that may not be reached refuses the name: an answer that mixes both is made to deceive.
+        if normal_host(host) in self._allow_hosts:
+            allowed = all(address == host or not _is_never_meant(address) for address in addresses)
+        else:
+            allowed = all(is_public(address) for address in addresses)
+        if not allowed:
+            raise EgressDenied(
+                f"the host {host} leads to an address that is not public",
+                advice="If this host is meant, whoever runs this gateway must allow it by name.",
+            )
+        return addresses
+
+
+class _CheckedTransport(httpx2.AsyncBaseTransport):
+    """Carries httpx requests over connections of the pinned network."""
+
+    def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
+        self._pool = pool
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        answer = await self._pool.handle_async_request(
+            httpcore2.Request(
+                method=request.method,
+                url=httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx2.Response(
+            answer.status, headers=answer.headers, stream=_Body(answer), extensions=answer.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, answer: httpcore2.Response) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._answer.aiter_stream():
+            yield part
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+def normal_host(host: str) -> str:
+    return host.lower().rstrip(".").strip("[]")
+
+
+@contextlib.contextmanager
+def _network_problems(host: str) -> Iterator[None]:
+    """What the network did, in our words."""
+    try:
+        yield
+    except (TimeoutError, httpcore2.TimeoutException) as error:
+        raise UpstreamTimeout(f"the host {host} took too long to answer") from error
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, httpx2.HTTPError, OSError) as error:
+        raise UpstreamUnavailable(f"the host {host} cannot be reached or does not speak HTTP") from error
+
+
+class Egress:
+    """`allow_hosts` are names the operator wrote down: they may be private and spoken to without TLS."""
+
+    def __init__(
+        self,
+        allow_hosts: frozenset[str] = frozenset(),
+        *,
+        max_bytes: int = 1_048_576,
+        seconds: float = 5.0,
+        resolver: Resolve = resolve,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._allow_hosts = frozenset(normal_host(host) for host in allow_hosts)
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        pool = httpcore2.AsyncConnectionPool(
+            ssl_context=tls or httpx2.create_ssl_context(trust_env=False),
+            max_connections=100,
+            max_keepalive_connections=20,
+            keepalive_expiry=5.0,
+            network_backend=_PinnedNetwork(self._allow_hosts, resolver),
+        )
+        # No environment: a proxy named there would resolve names where nobody checks them.
+        self._client = httpx2.AsyncClient(
+            transport=_CheckedTransport(pool),
+            trust_env=False,
+            follow_redirects=False,
+            timeout=seconds,
+            headers={"User-Agent": "deputize", "Accept-Encoding": "identity"},
+        )
+
+    async def get(self, url: str) -> bytes:
+        """The body behind a URL, within the limits of size and time, redirects included."""
+        target = self._checked_url(url)
+        with _network_problems(target.host):
+            async with asyncio.timeout(self._seconds):
+                for _ in range(MAX_REDIRECTS + 1):
+                    answer = await self._get_once(target)
+                    if isinstance(answer, bytes):
+                        return answer
+                    target = self._checked_url(str(answer))
+        raise UpstreamUnavailable(f"the host {target.host} redirects more than {MAX_REDIRECTS} times")
+
+    async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
+        # Nothing of one answer goes into the next request.
+        self._client.cookies.clear()
+        async with self._client.stream("GET", target) as response:
+            if response.status_code in _REDIRECTS and "location" in response.headers:
+                try:
+                    return target.join(response.headers["location"])
+                except httpx2.InvalidURL as error:
+                    raise EgressDenied("the host redirects to something that is no URL") from error
+            if response.status_code != 200:
+                raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
+            return await self._limited(response)
+
+    async def _limited(self, response: httpx2.Response) -> bytes:
+        body = bytearray()
+        async for part in response.aiter_raw():
+            body += part
+            if len(body) > self._max_bytes:
+                raise ResourceLimit(f"the answer is larger than {self._max_bytes} bytes")
+        return bytes(body)
+
+    def _checked_url(self, text: str) -> httpx2.URL:
+        try:
+            url = httpx2.URL(text) if len(text) <= MAX_URL_LENGTH else None
+        except (httpx2.InvalidURL, ValueError):
+            url = None
+        if url is None or not url.host or url.scheme not in ("http", "https") or url.userinfo:
+            raise EgressDenied("only plain http and https URLs without a password in them can be fetched")
+        if url.scheme == "http" and normal_host(url.host) not in self._allow_hosts:
+            raise EgressDenied(f"the host {url.host} may be spoken to over https only")
+        return url
+
+    async def aclose(self) -> None:
+        await self._client.aclose()

@@ -1,0 +1,1 @@
+"""Who may, and who said so: identity, revocation, decisions. Knows nothing of the rooms beside it."""

@@ -1,0 +1,1 @@
+"""How a call travels. Start reading at run.py; each phase has a file of its own name."""

@@ -1,0 +1,101 @@
+"""Administrative acts: the only way authority changes. Each is asked for by an administrator, made under the tenant's
+closed barrier, and recorded in the same commit.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+from deputize.catalog import registry
+from deputize.catalog.admission import admit
+from deputize.catalog.importers.manifest import contract_from
+from deputize.core.caller import Caller, Epochs
+from deputize.core.contract import Contract, LifecycleState
+from deputize.govern.decide import require_admin
+from deputize.govern.identity import revocations
+from deputize.lifecycle.rooms import Rooms
+from deputize.prove.entries import About, entry
+from deputize.store.pool import Connection
+from deputize.store.queries import load
+from deputize.store.tenants import ensure_tenant
+
+_EPOCHS = load("epochs")
+_RUNS = load("runs")
+T = TypeVar("T")
+
+
+class Commands:
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    async def register(
+        self, caller: Caller, contract: Contract, *, state: LifecycleState = LifecycleState.AVAILABLE
+    ) -> Literal["created", "unchanged"]:
+        """Admits a contract and makes it known; the same contract again changes nothing."""
+
+        async def act(connection: Connection) -> Literal["created", "unchanged"]:
+            known = (await self._rooms.authority.of(caller.tenant)).tools
+            admit(contract, known=known.owner_of)
+            return await registry.register(connection, caller.tenant, contract, by=caller.user, state=state)
+
+        return await self._change(
+            caller, f"register:{state}", f"{contract.full_name}@{contract.version}", act, contract
+        )
+
+    async def declare(self, caller: Caller, declared: Any) -> tuple[Contract, Literal["created", "unchanged"]]:
+        """Registers what was sent from outside. It may name only functions that are loaded here: whoever may register
+        a tool may not thereby choose what code runs.
+        """
+        require_admin(caller)
+        contract = contract_from(declared)
+        self._rooms.driver.find(contract)
+        return contract, await self.register(caller, contract)
+
+    async def set_state(self, caller: Caller, name: str, version: str, state: LifecycleState) -> None:
+        """Moves a version through its life; `retired` is the end of it."""
+
+        async def act(connection: Connection) -> None:
+            await registry.set_state(connection, caller.tenant, name, version, state)
+
+        await self._change(caller, f"set_state:{state}", f"{name}@{version}", act)
+
+    async def revoke(self, caller: Caller, kind: revocations.Kind, value: str, *, reason: str = "") -> int:
+        """From the epoch this answers, nothing begins on the revoked authority, on any gateway."""
+
+        async def act(connection: Connection) -> int:
+            return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
+
+        return await self._change(caller, f"revoke:{kind}", value, act)
+
+    async def _change(
+        self,
+        caller: Caller,
+        command: str,
+        subject: str,
+        act: Callable[[Connection], Awaitable[T]],
+        contract: Contract | None = None,
+    ) -> T:
+        require_admin(caller)
+        rooms = self._rooms
+        entry_id = rooms.clock.new_id()
+        about = About(caller=caller, trace=entry_id.replace("-", ""), session=caller.session, contract=contract)
+        body = entry(
+            about,
+            id=entry_id,
+            kind="command",
+            time=rooms.stamps.now(),
+            command=command,
+            subject=subject,
+            outcome="succeeded",
+        )
+        async with rooms.store.writing() as connection:
+            await ensure_tenant(connection, caller.tenant)
+            await connection.execute(_EPOCHS["close_barrier"], caller.tenant)
+            # The administrator's own authority, as it stands inside the barrier.
+            row = await connection.fetchrow(_EPOCHS["epochs_of_tenant"], caller.tenant)
+            now = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
+            (await rooms.authority.refresh(caller.tenant, now)).revocations.check(caller)
+            answer = await act(connection)
+            await connection.execute(_RUNS["add_entry"], caller.tenant, entry_id, None, body, None)
+            await connection.execute(_EPOCHS["announce"], caller.tenant)
+        await rooms.authority.look_again(caller.tenant)
+        return answer

@@ -1,0 +1,60 @@
+"""Everything a door may use, in one value. Doors translate to and from it; they reach for nothing else."""
+
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from deputize.core.caller import Caller
+from deputize.core.errors import Problem, TokenMissing, Unavailable
+from deputize.core.settings import Settings
+from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.calls import Calls
+from deputize.lifecycle.command import Commands
+from deputize.lifecycle.health import Health
+from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.surface import Surface
+from deputize.prove.metrics import Metrics
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gateway:
+    settings: Settings
+    tokens: TokenVerifier
+    lifecycle: Lifecycle
+    commands: Commands
+    surface: Surface
+    calls: Calls
+    health: Health
+    metrics: Metrics
+    # Tools the settings name that were refused at start-up, each with its reasons; the others are served.
+    refused: list[Problem] = field(default_factory=list)
+
+    async def caller(self, authorization: bytes | None) -> Caller:
+        """Who sent this Authorization header."""
+        token = bearer(authorization)
+        return self.tokens.cached(token) or await self.tokens.verify(token)
+
+
+def bearer(authorization: bytes | None) -> bytes:
+    """The token of an Authorization header."""
+    if authorization is None or authorization[:7].lower() != b"bearer ":
+        raise TokenMissing("the request carries no bearer token")
+    return authorization[7:].strip()
+
+
+# The database is away, full or shutting down; nothing a caller asked for is at fault.
+_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    OSError,
+    TimeoutError,
+)
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """What an error from below means to a caller, if it means more than that something is broken."""
+    if isinstance(error, _AWAY):
+        return Unavailable("PostgreSQL does not answer", retry_after_ms=1000)
+    return None

@@ -1,0 +1,85 @@
+"""One frozen type per phase. Each can only be made from the one before it, so a skipped phase does not type-check."""
+
+from typing import Any
+
+from deputize.catalog.compiled import CompiledTool
+from deputize.core.call import CallRequest, Mutation
+from deputize.core.caller import Caller, Decision
+from deputize.core.clock import Deadline
+from deputize.core.errors import Problem
+from deputize.core.frozen import frozen
+from deputize.core.outcome import Result
+from deputize.prove.tracing import Trail
+
+
+@frozen
+class Received:
+    """A call with an identity, a moment, and as much time as its caller gives it."""
+
+    call_id: str
+    caller: Caller
+    request: CallRequest
+    session: str | None
+    started: float
+    deadline: Deadline | None
+    trail: Trail
+
+
+@frozen
+class Validated:
+    """The tool is known and the arguments fit it. The model's own words stay in `received.request.arguments`."""
+
+    received: Received
+    tool: CompiledTool
+    deadline: Deadline
+    canonical: bytes
+    call_input: dict[str, Any]
+    mutations: tuple[Mutation, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@frozen
+class Authorized:
+    """This caller may make this call, by these rules, as of these epochs."""
+
+    validated: Validated
+    decision: Decision
+
+
+@frozen
+class Held:
+    """A mutation's hold on the future: its intent is durable, and `epoch` is what its outcome is compared with."""
+
+    call_id: str
+    epoch: int
+
+    @property
+    def taken_over(self) -> bool:
+        """Another owner held this call before, and nobody knows how far it came."""
+        return self.epoch > 1
+
+
+@frozen
+class Executed:
+    """The tool came to an end: an output, or the problem it ended in."""
+
+    authorized: Authorized
+    held: Held | None
+    output: Any
+    problem: Problem | None
+    attempts: int
+    seconds: float
+
+
+@frozen
+class Verified:
+    """The result was held against the contract; `problem` now includes what verification found.
+
+    `said` is what the tool added to its payload, where it returned more than that.
+    """
+
+    executed: Executed
+    problem: Problem | None
+    payload: Any = None
+    canonical: bytes = b""
+    said: Result | None = None

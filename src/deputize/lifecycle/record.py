@@ -1,0 +1,175 @@
+"""What each phase writes down: entries and rows made from the phase types, so that no phase spells out a format."""
+
+import hashlib
+
+from deputize.catalog.compiled import CompiledTool
+from deputize.core.canonical import canonical, commitment
+from deputize.core.errors import DeadlineExceeded, OutcomeUnknown, Problem
+from deputize.core.events import State
+from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Validated, Verified
+from deputize.lifecycle.reply import state_of_refusal
+from deputize.lifecycle.rooms import Rooms
+from deputize.prove.entries import About, entry
+from deputize.prove.redact import RedactionPlan
+from deputize.store.rows import Closing, Entry, Opening
+
+_SALT_BYTES = 16
+_plans: dict[tuple[str, str], RedactionPlan] = {}
+
+
+def _plan(tool: CompiledTool, side: str) -> RedactionPlan:
+    plan = _plans.get((tool.digest, side))
+    if plan is None:
+        schema = tool.contract.input_schema if side == "input" else tool.contract.output_schema
+        plan = _plans[tool.digest, side] = RedactionPlan(schema)
+    return plan
+
+
+def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
+    plan = _plan(validated.tool, "input")
+    if plan.trivial:
+        return commitment(salt, validated.canonical), ()
+    redacted, paths = plan.apply(validated.received.request.arguments)
+    return commitment(salt, canonical(redacted) if paths else validated.canonical), paths
+
+
+def _result_commitment(verified: Verified, salt: bytes) -> str | None:
+    if verified.problem is not None:
+        return None
+    plan = _plan(verified.executed.authorized.validated.tool, "output")
+    if plan.trivial:
+        return commitment(salt, verified.canonical)
+    redacted, paths = plan.apply(verified.payload)
+    return commitment(salt, canonical({"result": redacted}) if paths else verified.canonical)
+
+
+def _about(validated: Validated, call_id: str) -> About:
+    received = validated.received
+    return About(
+        caller=received.caller,
+        trace=received.trail.trace_id,
+        call=call_id,
+        session=received.session,
+        contract=validated.tool.contract,
+    )
+
+
+def refusal(rooms: Rooms, received: Received, tool: CompiledTool | None, problem: Problem, state: State) -> Entry:
+    """A refused call, by name as it was asked for: the name may belong to nothing."""
+    entry_id = rooms.clock.new_id()
+    about = About(
+        caller=received.caller,
+        trace=received.trail.trace_id,
+        call=received.call_id,
+        session=received.session,
+        contract=tool.contract if tool else None,
+        tool=received.request.tool,
+    )
+    body = entry(
+        about, id=entry_id, kind="refusal", time=rooms.stamps.now(), outcome=state, error=problem.face.e_number
+    )
+    return Entry(received.caller.tenant, entry_id, received.call_id, body, None)
+
+
+def read(rooms: Rooms, verified: Verified, state: State, now: str) -> Entry:
+    """A read's one entry, which goes by the call's own id."""
+    authorized, problem = verified.executed.authorized, verified.problem
+    validated = authorized.validated
+    call_id = validated.received.call_id
+    salt = rooms.clock.random_bytes(_SALT_BYTES)
+    arguments, redactions = _argument_commitment(validated, salt)
+    body = entry(
+        _about(validated, call_id),
+        id=call_id,
+        kind="read",
+        time=now,
+        arguments=arguments,
+        redactions=redactions,
+        mutations=validated.mutations,
+        decision=authorized.decision,
+        outcome=state,
+        error=problem.face.e_number if problem else None,
+        result=_result_commitment(verified, salt),
+    )
+    return Entry(validated.received.caller.tenant, call_id, call_id, body, salt)
+
+
+def intent(rooms: Rooms, authorized: Authorized, call_id: str) -> tuple[str, bytes, bytes]:
+    """The id, bytes and salt of the entry that says what is about to be done."""
+    validated = authorized.validated
+    salt = rooms.clock.random_bytes(_SALT_BYTES)
+    arguments, redactions = _argument_commitment(validated, salt)
+    entry_id = rooms.clock.new_id()
+    body = entry(
+        _about(validated, call_id),
+        id=entry_id,
+        kind="intent",
+        time=rooms.stamps.now(),
+        arguments=arguments,
+        redactions=redactions,
+        mutations=validated.mutations,
+        decision=authorized.decision,
+    )
+    return entry_id, body, salt
+
+
+def opening(rooms: Rooms, authorized: Authorized, fingerprint: bytes, key: str | None, window: int) -> Opening:
+    validated = authorized.validated
+    received = validated.received
+    caller, contract = received.caller, validated.tool.contract
+    return Opening(
+        caller.tenant, received.call_id, contract.full_name, contract.version, validated.tool.digest,
+        contract.mutation_class, caller.user, caller.agent, received.session, fingerprint,
+        None if key is None else claim_scope(caller.user, caller.agent, contract.full_name),
+        None if key is None else hashlib.sha256(key.encode()).digest(),
+        contract.timeout.effective_seconds, window, received.trail.trace_id,
+        *intent(rooms, authorized, received.call_id),
+    )  # fmt: skip
+
+
+def claim_scope(user: str, agent: str, tool: str) -> bytes:
+    """Whose key it is. Never a token id: a renewed token repeats its caller's calls, not somebody else's."""
+    return hashlib.sha256(f"{user}\0{agent}\0{tool}".encode()).digest()
+
+
+def closing(
+    rooms: Rooms, verified: Verified, held: Held, state: State, problem: Problem | None, box: bytes | None
+) -> Closing:
+    """A mutation's outcome. What proves that nothing happened gives the key back."""
+    authorized = verified.executed.authorized
+    salt = rooms.clock.random_bytes(_SALT_BYTES)
+    entry_id = rooms.clock.new_id()
+    body = entry(
+        _about(authorized.validated, held.call_id),
+        id=entry_id,
+        kind="outcome",
+        time=rooms.stamps.now(),
+        decision=authorized.decision,
+        outcome=state,
+        error=problem.face.e_number if problem else None,
+        result=_result_commitment(verified, salt),
+    )
+    tenant = authorized.validated.received.caller.tenant
+    release = problem is not None and problem.nothing_happened
+    error = problem.face.slug if problem else None
+    return Closing(tenant, held.call_id, held.epoch, state, error, release, box, entry_id, body, salt)
+
+
+def abandoned(rooms: Rooms, authorized: Authorized, held: Held, problem: Problem | None = None) -> Closing:
+    """The end of a hold that led to nothing: its time ran out before dispatch, or authority changed under it.
+
+    A call that was taken over stays unknown: its first owner may have acted.
+    """
+    reason = problem or DeadlineExceeded("the deadline passed before the tool was started")
+    nothing = Executed(authorized=authorized, held=held, output=None, problem=reason, attempts=0, seconds=0)
+    state = state_of_refusal(reason)
+    if held.taken_over:
+        state, reason = State.UNKNOWN, OutcomeUnknown("the call was taken over and not dispatched again")
+    return closing(rooms, Verified(executed=nothing, problem=reason), held, state, reason, None)
+
+
+def lost(rooms: Rooms, authorized: Authorized, held: Held) -> Closing:
+    """The end of a hold that nobody can tell the end of. Changes nothing where an outcome is recorded already."""
+    unknown = OutcomeUnknown("the gateway lost track of the call")
+    executed = Executed(authorized=authorized, held=held, output=None, problem=unknown, attempts=0, seconds=0)
+    return closing(rooms, Verified(executed=executed, problem=unknown), held, State.UNKNOWN, unknown, None)

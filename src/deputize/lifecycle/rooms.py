@@ -1,0 +1,30 @@
+"""What the lifecycle brings together: the five rooms and the store, as one value that `app.py` composes."""
+
+from dataclasses import dataclass
+
+from deputize.core.clock import Clock
+from deputize.core.settings import Settings
+from deputize.execute.drivers.python import PythonDriver
+from deputize.lifecycle.authority import Authority
+from deputize.prove.entries import Stamps
+from deputize.prove.metrics import Metrics
+from deputize.prove.tracing import Tracing
+from deputize.runs.leases import Lease
+from deputize.store.batch import GroupCommit
+from deputize.store.keys import TenantKeys
+from deputize.store.pool import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rooms:
+    settings: Settings
+    clock: Clock
+    store: Store
+    writer: GroupCommit
+    keys: TenantKeys
+    authority: Authority
+    driver: PythonDriver
+    lease: Lease
+    metrics: Metrics
+    tracing: Tracing
+    stamps: Stamps

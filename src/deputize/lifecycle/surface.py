@@ -1,0 +1,85 @@
+"""What one caller sees: the tools of its tenant that its token does not hide. Lists, search and 'did you mean' read
+here and nowhere else, so nobody learns of a tool by its absence.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from deputize.catalog.search import SearchIndex
+from deputize.catalog.snapshot import TenantTools, ToolVersion
+from deputize.core.caller import Caller
+from deputize.core.contract import LifecycleState, outward
+from deputize.govern.decide import visible
+from deputize.lifecycle.rooms import Rooms
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    tools: list[dict[str, Any]]
+    next_after: str | None
+
+
+class Surface:
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._indexes: dict[str, SearchIndex] = {}
+
+    async def page(self, caller: Caller, *, after: str = "", limit: int = 100) -> Listing:
+        """In order of name, a page at a time."""
+        tools = await self._tools(caller)
+        names = sorted(each.name for each in tools if each.name > after and each.latest and visible(caller, each.name))
+        page = names[:limit]
+        return Listing(
+            tools=[brief(tools.resolve(name)) for name in page],
+            next_after=page[-1] if len(names) > limit else None,
+        )
+
+    async def search(self, caller: Caller, query: str, *, limit: int = 10) -> dict[str, Any]:
+        """Ranked among what this caller sees; the index follows the tenant's snapshot."""
+        tools = await self._tools(caller)
+        index = self._indexes.setdefault(caller.tenant, SearchIndex())
+        index.follow(tools)
+        seen = {each.name for each in tools if each.latest and visible(caller, each.name)}
+        found = index.search(query, seen, limit=limit).to_json()
+        matches = [{**match, **brief(tools.resolve(match["name"]))} for match in found["matches"]]
+        return {**found, "matches": matches}
+
+    async def show(self, caller: Caller, name: str, version: str = "latest") -> dict[str, Any]:
+        """Everything a caller needs to call one version of a tool."""
+        tools = await self._tools(caller)
+        found = tools.resolve(name, version, visible=lambda each: visible(caller, each))
+        contract = found.tool.contract
+        declared = contract.model_dump(mode="json", exclude={"handler"})
+        return {
+            **brief(found),
+            "contract": {**declared, "input_schema": found.tool.model_schema},
+        }
+
+    async def versions(self, caller: Caller, name: str) -> list[dict[str, Any]]:
+        tools = await self._tools(caller)
+        entry = tools.entry(name, visible=lambda each: visible(caller, each))
+        return [brief(each) for each in entry.versions if each.state is not LifecycleState.DRAFT]
+
+    async def _tools(self, caller: Caller) -> TenantTools:
+        authority = await self._rooms.authority.of(caller.tenant)
+        authority.revocations.check(caller)
+        return authority.tools
+
+
+def brief(found: ToolVersion) -> dict[str, Any]:
+    contract = found.tool.contract
+    return {
+        "name": contract.full_name,
+        "outward_name": outward(contract.full_name),
+        "version": contract.version,
+        "digest": found.tool.digest,
+        "state": found.state,
+        "title": contract.title,
+        "description": contract.description,
+        "effects": contract.effects,
+        "mutation_class": contract.mutation_class,
+        "timeout_class": contract.timeout.timeout_class,
+        "scopes": contract.auth.scopes,
+        "input_schema": found.tool.model_schema,
+        "examples": contract.examples,
+    }

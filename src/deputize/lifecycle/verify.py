@@ -1,0 +1,87 @@
+"""Phase five: the result is held against the contract before anybody relies on it.
+
+A mutation whose result fails here has happened all the same: it is reported as failed, never released for a repeat.
+"""
+
+from typing import Any
+
+from deputize.core.canonical import NotCanonical, canonical
+from deputize.core.errors import PredicateFailed, Problem, ResultInvalid
+from deputize.core.outcome import Result
+from deputize.execute.drivers.python import PythonDriver, StillRunning
+from deputize.lifecycle.phases import Executed, Verified
+from deputize.prove.metrics import Metrics
+
+
+async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics) -> Verified:
+    if executed.problem is not None:
+        return Verified(executed=executed, problem=executed.problem)
+    output = executed.output
+    said = output if isinstance(output, Result) else None
+    payload = output if said is None else said.payload
+    try:
+        if said is not None:
+            _against_envelope(said)
+        as_returned = _against_contract(executed, payload, metrics)
+        if executed.authorized.validated.tool.contract.verifies:
+            await _against_tool(executed, payload, driver)
+    except Problem as problem:
+        # Whatever the check says of itself, it came after the effect.
+        problem.nothing_happened = False
+        return Verified(executed=executed, problem=problem)
+    return Verified(executed=executed, problem=None, payload=payload, canonical=as_returned, said=said)
+
+
+def _against_envelope(said: Result) -> None:
+    """What a tool says about its payload stands in the envelope, so it must be of kinds an envelope can hold."""
+    texts = (said.summary, said.search_text, said.cursor, said.source, said.data_version)
+    numbers = (said.cost, said.total_count)
+    fits = (
+        all(text is None or isinstance(text, str) for text in texts)
+        and all(number is None or isinstance(number, int | float) for number in numbers)
+        and (said.has_more is None or isinstance(said.has_more, bool))
+    )
+    if not fits:
+        raise ResultInvalid("the tool describes its result with values of the wrong types")
+    try:
+        canonical({"texts": texts, "numbers": numbers})
+    except NotCanonical as error:
+        raise ResultInvalid(f"the tool describes its result in a way that JSON cannot carry: {error}") from error
+
+
+def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> bytes:
+    """The result's canonical bytes, once schema and predicates hold."""
+    validated = executed.authorized.validated
+    tool = validated.tool
+    # Before the validator, which is made for JSON and fails on what is none.
+    try:
+        as_returned = canonical({"result": payload})
+    except NotCanonical as error:
+        raise ResultInvalid(f"{tool.name} returned a value that JSON cannot carry exactly: {error}") from error
+    if not tool.is_valid_output(payload):
+        metrics.misfit(tool.contract, "output")
+        errors = tool.output_errors(payload)
+        raise ResultInvalid(f"{tool.name} returned something its schema does not allow", details={"errors": errors})
+    failed = tool.failed_predicates(validated.call_input, payload)
+    if failed:
+        raise PredicateFailed(
+            f"the result of {tool.name} fails its check {failed[0].name}",
+            details={"predicates": [{"name": p.name, "description": p.description} for p in failed]},
+        )
+    return as_returned
+
+
+async def _against_tool(executed: Executed, payload: Any, driver: PythonDriver) -> None:
+    """The tool's own check of what it did."""
+    validated = executed.authorized.validated
+    tool = driver.find(validated.tool.contract)
+    try:
+        await driver.confirm(tool, validated.call_input, payload, validated.tool.contract.timeout.effective_seconds)
+    except (StillRunning, TimeoutError) as error:
+        raise PredicateFailed(f"{validated.tool.name} did not confirm its own result in time") from error
+    except Problem:
+        raise
+    except Exception as error:
+        raise PredicateFailed(
+            f"{validated.tool.name} does not confirm its own result: {type(error).__name__}"
+        ) from error

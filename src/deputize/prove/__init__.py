@@ -1,0 +1,1 @@
+"""What proves a call later: audit entries, redaction, metrics, traces."""

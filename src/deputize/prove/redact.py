@@ -1,0 +1,88 @@
+"""Redaction, planned once per schema: which values never reach a log, an entry or a hash.
+
+A strict schema names every field it can hold, so most tools need no look at the data at all. Where a schema leaves
+room for fields it does not name, names are checked as they come. In doubt a value is taken for sensitive: what a
+schema says of it in any branch counts. The survey of schemas is in `prove/places.py`.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from deputize.prove.places import Place, survey
+
+MARK: Final = "[redacted]"
+_SENSITIVE_NAMES = frozenset(
+    {
+        "password", "passwords", "passwd", "pwd", "passphrase", "secret", "secrets", "client_secret", "secret_key",
+        "access_key", "secret_access_key", "token", "access_token", "refresh_token", "id_token", "api_key", "api_keys",
+        "apikey", "private_key", "authorization", "cookie", "set_cookie", "credential", "credentials", "credit_card",
+        "card_number", "cvv", "cvc", "ssn", "social_security", "social_security_number", "pin", "otp",
+    }
+)  # fmt: skip
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@lru_cache(maxsize=4096)
+def is_sensitive_name(name: str) -> bool:
+    """Whether the name, or its last words, are those of a secret: `password`, `newPassword`, `x-api-key`."""
+    words = _HUMP.sub("_", name).replace("-", "_").lower().split("_")
+    return any("_".join(words[first:]) in _SENSITIVE_NAMES for first in range(len(words)))
+
+
+class RedactionPlan:
+    """What to redact in documents of one schema. `trivial` plans never touch a document."""
+
+    __slots__ = ("_root", "trivial")
+
+    def __init__(self, schema: Any) -> None:
+        self._root = survey(schema, is_sensitive_name)
+        self.trivial = not any(place.matters for place in self._root)
+
+    def apply(self, document: Any) -> tuple[Any, tuple[str, ...]]:
+        """The document with sensitive values replaced, and the paths of those; the original is left as it was."""
+        if self.trivial:
+            return document, ()
+        paths: list[str] = []
+        return _redact(document, self._root, False, "", paths), tuple(paths)
+
+
+def _redact(value: Any, places: tuple[Place, ...], unknown: bool, path: str, paths: list[str]) -> Any:
+    """`unknown` means that no schema describes this value, so that only names can tell."""
+    if any(place.redact for place in places):
+        paths.append(path or "/")
+        return MARK
+    if not unknown and not any(place.matters for place in places):
+        return value
+    if isinstance(value, dict):
+        by_name = unknown or any(place.open for place in places)
+        return {name: _field(name, child, places, (unknown, by_name), path, paths) for name, child in value.items()}
+    if isinstance(value, list):
+        return [_item(number, child, places, unknown, path, paths) for number, child in enumerate(value)]
+    return value
+
+
+def _field(
+    name: str, child: Any, places: tuple[Place, ...], doubt: tuple[bool, bool], path: str, paths: list[str]
+) -> Any:
+    unknown, by_name = doubt
+    where = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
+    if by_name and is_sensitive_name(name):
+        paths.append(where)
+        return MARK
+    below: list[Place] = []
+    for place in places:
+        known = place.of_field(name)
+        below += known
+        unknown = unknown or (place.open and not known)
+    return _redact(child, tuple(below), unknown, where, paths)
+
+
+def _item(number: int, child: Any, places: tuple[Place, ...], unknown: bool, path: str, paths: list[str]) -> Any:
+    below: list[Place] = []
+    for place in places:
+        known = place.of_item(number)
+        below += known
+        below += place.each
+        unknown = unknown or (place.open and not known)
+    return _redact(child, tuple(below), unknown, f"{path}/{number}", paths)

@@ -1,0 +1,73 @@
+"""Brings a database to this release's schema. Used by `deputize migrate`, by `deputize dev`, and by tests."""
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, pool
+from sqlalchemy.ext.asyncio import create_async_engine
+
+_FOLDER = Path(__file__).parent / "migrations"
+# One migrator at a time, whatever starts at once.
+_LOCK = "select pg_advisory_lock(hashtextextended('deputize.migrate', 0))"
+
+
+def upgrade(dsn: str) -> None:
+    """Migrates forward to the newest revision; does nothing when there is nothing to do."""
+    asyncio.run(upgrade_async(dsn))
+
+
+async def upgrade_async(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(_LOCK)
+        await connection.execute((_FOLDER / "versions" / "0001_roles.sql").read_text())
+        await connection.execute("create schema if not exists deputize authorization deputize_owner")
+        await _run_alembic(dsn)
+    finally:
+        await connection.close()
+
+
+async def _run_alembic(dsn: str) -> None:
+    # asyncpg reads the DSN itself: SQLAlchemy would not understand all that one may say (sslmode, several hosts).
+    engine = create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn), poolclass=pool.NullPool
+    )
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_upgrade_on)
+    finally:
+        await engine.dispose()
+
+
+def _upgrade_on(connection: Connection) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    # Whoever logs in, everything belongs to one role, and what runs with its maker's rights has no more than that role.
+    connection.exec_driver_sql("set local role deputize_owner")
+    command.upgrade(config, "head")
+
+
+def newest_revision() -> str:
+    """The revision this release expects."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    if head is None:
+        raise RuntimeError("the package carries no migrations; reinstall deputize")
+    return head
+
+
+async def current_revision(connection: asyncpg.Connection) -> str | None:
+    """The revision a database stands at, or None for one that was never migrated."""
+    if not await connection.fetchval("select to_regclass('deputize.schema_version') is not null"):
+        return None
+    revision: str | None = await connection.fetchval("select version_num from deputize.schema_version")
+    return revision
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    return config

@@ -1,0 +1,143 @@
+"""Pages whose snippets can be run: what a reader types, in order, and what they are promised to see.
+
+An HTML comment before a code block says what to do with it; readers of the page do not see it.
+
+    <!-- run -->                  type the `$` lines, or run the Python; the other lines must be seen, in order
+    <!-- run in background -->    type it and go on once its lines were seen
+    <!-- file tools/x.py -->      save the block under that name
+    <!-- needs a project -->      before the first block: `deputize init`; `a running project`: `deputize dev` too
+
+`…` in a promised line stands for anything, spaces for any spaces, and a local port for any port.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.acceptance.cli.shell import PATIENCE, Running
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+_BLOCK = re.compile(
+    r"^<!-- (?P<order>run|run in background|file (?P<file>\S+)) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_NEEDS = re.compile(r"^<!-- needs (?P<what>.*) -->$", re.MULTILINE)
+_LOCAL = re.compile(r"127\.0\.0\.1:\d+")
+_USUAL_URL = "http://127.0.0.1:7070"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    order: str
+    file: str
+    language: str
+    text: str
+
+    def commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Each command with the lines promised after it."""
+        command, promised = "", list[str]()
+        for line in self.text.splitlines():
+            if line.startswith("$ "):
+                if command:
+                    yield command, promised
+                command, promised = line[2:], []
+            elif line.strip():
+                promised.append(line)
+        yield command, promised
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    name: str
+    needs: str
+    blocks: tuple[Block, ...]
+
+
+def pages() -> list[Page]:
+    """Every page with something to run."""
+    found = []
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        blocks = tuple(
+            Block(
+                order=each["order"].split()[-1], file=each["file"] or "", language=each["language"], text=each["text"]
+            )
+            for each in _BLOCK.finditer(text)
+        )
+        if blocks:
+            needs = _NEEDS.search(text)
+            name = str(path.relative_to(DOCS))
+            found.append(Page(name=name, needs=needs["what"] if needs else "", blocks=blocks))
+    return found
+
+
+class Reader:
+    """Somebody who does what a page says, in a folder of their own."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self._env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **env}
+        self.background: list[Running] = []
+
+    def follow(self, block: Block) -> None:
+        if block.file:
+            (self.folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.order == "background":
+            for command, promised in block.commands():
+                self.leave_running(command, promised)
+        elif block.language == "python":
+            done = self._run([sys.executable, "-c", self._here(block.text)])
+            assert done.returncode == 0, done.stdout
+        else:
+            for command, promised in block.commands():
+                self._type(command, promised)
+
+    def leave_running(self, command: str, promised: list[str]) -> None:
+        started = Running(*command.split()[1:], folder=self.folder, env=self._env)
+        self.background.append(started)
+        started.until("▶")
+        require_lines(promised, started.said)
+
+    def _type(self, command: str, promised: list[str]) -> None:
+        if command.startswith("curl") and shutil.which("curl") is None:
+            return
+        marker = self.folder.parent / ".where"
+        done = self._run(["/bin/bash", "-c", f"{self._here(command)}\nCODE=$?; pwd > {marker}; exit $CODE"])
+        self.folder = Path(marker.read_text().strip())
+        assert (done.returncode != 0) == any(line.startswith("✗") for line in promised), done.stdout
+        require_lines(promised, done.stdout.splitlines())
+
+    def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def _here(self, text: str) -> str:
+        """The page names the usual address; the gateway of this test may have had to take another."""
+        announced = self.folder / ".deputize" / "dev.json"
+        return text.replace(_USUAL_URL, json.loads(announced.read_text())["url"]) if announced.exists() else text
+
+
+def require_lines(promised: list[str], seen: list[str]) -> None:
+    """Every promised line, in this order; other lines may stand between them."""
+    left = iter(seen)
+    for line in promised:
+        parts = [r"\s+".join(map(re.escape, _plain(part).split())) for part in line.split("…")]
+        pattern = re.compile(r"\s*" + r".*".join(parts) + r"\s*")
+        assert any(pattern.fullmatch(_plain(each)) for each in left), f"promised {line!r}, seen:\n" + "\n".join(seen)
+
+
+def _plain(line: str) -> str:
+    return _LOCAL.sub("127.0.0.1:PORT", line)

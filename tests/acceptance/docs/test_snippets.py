@@ -1,0 +1,61 @@
+"""Whoever types what the documentation says sees what it promises."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deputize.store.local import LocalPostgres
+from tests.acceptance.cli.shell import deputize
+from tests.acceptance.docs.pages import Page, Reader, pages
+
+
+@pytest.fixture
+def desk() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="deputize-docs-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def database(postgres: LocalPostgres) -> Iterator[str]:
+    name = f"docs_{os.getpid()}_{time.monotonic_ns()}"
+    postgres.sql(f"create database {name}", database="postgres")
+    yield postgres.dsn_for(name)
+    postgres.sql(f"drop database {name} with (force)", database="postgres")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_page_keeps_its_word(page: Page, desk: Path, request: pytest.FixtureRequest) -> None:
+    env: dict[str, str] = {}
+    if "database" in page.needs:
+        env["DEPUTIZE_DATABASE__URL"] = request.getfixturevalue("database")
+    reader = Reader(desk, env)
+    if "project" in page.needs:
+        assert deputize("init", "shop", folder=desk).code == 0
+        reader.folder = desk / "shop"
+    try:
+        if "running" in page.needs:
+            reader.leave_running("deputize dev", [])
+        for block in page.blocks:
+            reader.follow(block)
+    finally:
+        for running in reader.background:
+            running.interrupt()
+
+
+def test_the_tutorial_and_every_guide_can_be_run() -> None:
+    run = {page.name for page in pages()}
+
+    assert "tutorials/first-call.md" in run
+    assert {name for name in run if name.startswith("how-to/")} == {
+        "how-to/call-from-python.md",
+        "how-to/register-with-a-manifest.md",
+        "how-to/run-in-production.md",
+        "how-to/write-a-tool.md",
+    }

@@ -1,0 +1,1 @@
+"""The house's own rules, shown to catch what they are for."""

@@ -1,0 +1,1 @@
+"""Parts of Deputize on a real PostgreSQL."""

@@ -1,0 +1,161 @@
+"""A whole gateway over real HTTP and a real PostgreSQL, shared by the tests of one module."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jwt
+import orjson
+import pytest
+import pytest_asyncio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from deputize.app import open_gateway
+from deputize.core.clock import Clock
+from deputize.core.settings import Database, Identity, Issuer, Keys, Server, Settings, Telemetry, Timing
+from deputize.doors.server import serve
+from deputize.govern.identity.development import development_issuer, mint
+from deputize.lifecycle.gateway import Gateway
+from tests.integration.shop import TOOLS
+
+ADMIN = "deputize:admin"
+SCOPES = ("shop:write", "shop:delete")
+OTHER_ISSUER = "https://login.other.example"
+
+
+@dataclass
+class Served:
+    """One running gateway, and tokens for whoever should call it."""
+
+    folder: Path
+    settings: Settings
+    other_key: Ed25519PrivateKey
+    url: str = ""
+    metrics_url: str = ""
+    gateway: Gateway | None = None
+    http: httpx2.AsyncClient = field(default_factory=httpx2.AsyncClient)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def refuses_connections(self) -> None:
+        """Returns once nobody new gets in."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(host, int(port))
+                except OSError:
+                    return
+                writer.close()
+                await asyncio.sleep(0.02)
+
+    def token(self, subject: str = "ana", *, scopes: Iterable[str] = SCOPES, **more: Any) -> str:
+        """Of the development issuer, for tenant `dev` unless another is named."""
+        return mint(self.folder, subject=subject, scopes=scopes, **more)
+
+    def other_token(self, subject: str = "olaf", *, scopes: Iterable[str] = SCOPES) -> str:
+        """Of the second issuer, whose every token is of tenant `other`."""
+        now = Clock().epoch_ms() // 1000
+        claims = {
+            "iss": OTHER_ISSUER, "aud": "deputize", "sub": subject, "iat": now, "exp": now + 3600,
+            "jti": Clock().new_id(), "scope": " ".join(scopes),
+        }  # fmt: skip
+        return jwt.encode(claims, self.other_key, algorithm="EdDSA", headers={"kid": "other"})
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        token: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> httpx2.Response:
+        sent = {"authorization": f"Bearer {token or self.token()}", **(headers or {})}
+        if key is not None:
+            sent["idempotency-key"] = key
+        body = {"tool": tool, "arguments": dict(arguments or {}), **fields}
+        return await self.http.post("/v1/calls", json=body, headers=sent)
+
+    async def get(self, path: str, *, token: str | None = None, **params: Any) -> httpx2.Response:
+        return await self.http.get(
+            path, params=params or None, headers={"authorization": f"Bearer {token or self.token()}"}
+        )
+
+    async def post(self, path: str, body: Any = None, *, token: str | None = None) -> httpx2.Response:
+        return await self.http.post(path, json=body, headers={"authorization": f"Bearer {token or self.token()}"})
+
+    async def rpc(self, method: str, params: Any, *, token: str | None = None, id: Any = 1) -> Any:
+        request = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+        return (await self.post("/rpc", request, token=token)).json()
+
+
+def gateway_settings(dsn: str, folder: Path, **server: Any) -> Settings:
+    """Settings for a gateway of tests: free ports, the development issuer, and a second issuer of tenant `other`."""
+    other = Issuer(
+        issuer=OTHER_ISSUER,
+        audience="deputize",
+        jwks_file=folder / "other.jwks.json",
+        algorithms=("EdDSA",),
+        tenant="other",
+    )
+    return Settings(
+        folder=folder,
+        server=Server(port=0, metrics_port=0, **server),
+        database=Database(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
+        identity=Identity(issuers=(development_issuer(folder), other)),
+        keys=Keys(master_file=folder / "master.key"),
+        timing=Timing(refresh_seconds=0.2),
+        telemetry=Telemetry(),
+    )
+
+
+def _other_issuer(folder: Path) -> Ed25519PrivateKey:
+    key = Ed25519PrivateKey.generate()
+    jwk = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    jwk.pop("key_ops", None)
+    (folder / "other.jwks.json").write_bytes(orjson.dumps({"keys": [{**jwk, "kid": "other", "use": "sig"}]}))
+    return key
+
+
+@asynccontextmanager
+async def serving(dsn: str, folder: Path, **server: Any) -> AsyncIterator[Served]:
+    """A gateway for as long as the block lasts, with the tools of `shop` registered for tenant `dev`."""
+    key = _other_issuer(folder)
+    served = Served(folder=folder, settings=gateway_settings(dsn, folder, **server), other_key=key)
+    ready = asyncio.Event()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Gateway]:
+        async with open_gateway(served.settings, tools=TOOLS, development=True) as gateway:
+            assert not gateway.refused
+            served.gateway = gateway
+            yield gateway
+
+    def on_ready(url: str, metrics_url: str) -> None:
+        served.url, served.metrics_url = url, metrics_url
+        ready.set()
+
+    running = asyncio.create_task(serve(opened, served.settings, on_ready, stop=served.stop))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    async with httpx2.AsyncClient(base_url=served.url, timeout=30) as http:
+        served.http = http
+        try:
+            yield served
+        finally:
+            await http.aclose()
+            served.stop.set()
+            await running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with serving(module_database, tmp_path_factory.mktemp("gateway")) as gateway:
+        yield gateway

@@ -1,0 +1,1 @@
+"""The doors as composed, over real HTTP."""

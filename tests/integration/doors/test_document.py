@@ -1,0 +1,128 @@
+"""The API document is true: every route it names was asked, well and badly, and answered as documented."""
+
+import re
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+
+from deputize.core.errors import every_problem
+from tests.integration import shop
+from tests.integration.conftest import ADMIN, SCOPES, Served
+
+NOBODY = "01890000-0000-7000-8000-000000000000"
+
+
+class Witness:
+    """Holds every answer against the document."""
+
+    def __init__(self, served: Served, document: dict[str, Any]) -> None:
+        self.served = served
+        self.document = document
+        self.asked: set[tuple[str, str]] = set()
+
+    async def ask(
+        self, verb: str, template: str, path: str, status: int, *, token: str | None, body: Any = None
+    ) -> Any:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        answer = await self.served.http.request(
+            verb.upper(), path, headers=headers, **({} if body is None else {"json": body})
+        )
+        assert answer.status_code == status, answer.text
+        self.asked.add((verb, template))
+        self.check(verb, template, answer)
+        return (
+            None if answer.headers.get("content-type", "").startswith("text/") or not answer.content else answer.json()
+        )
+
+    def check(self, verb: str, template: str, answer: httpx2.Response) -> None:
+        documented = self.document["paths"][template][verb]["responses"][str(answer.status_code)]
+        if not answer.content:
+            assert "content" not in documented
+            return
+        media = answer.headers["content-type"].partition(";")[0]
+        schema = documented["content"][media].get("schema")
+        if schema:
+            whole = {**schema, "components": self.document["components"]}
+            jsonschema_rs.validator_for(whole).validate(answer.json())
+
+
+async def test_every_documented_route_answers_as_documented(served: Served) -> None:
+    document = (await served.http.get("/openapi.json")).json()
+    witness = Witness(served, document)
+    await _calls(witness)
+    await _tools(witness)
+    await _the_others(witness)
+    assert witness.asked == {(verb, path) for path, verbs in document["paths"].items() for verb in verbs}
+
+
+async def _calls(witness: Witness) -> None:
+    ask, ana = witness.ask, witness.served.token()
+    good = {"tool": "shop.list_users"}
+    call = await ask("post", "/v1/calls", "/v1/calls", 200, token=ana, body=good)
+    note = {"tool": "shop.rename_user", "arguments": {"id": "7", "name": "A"}}
+    made = await ask("post", "/v1/calls", "/v1/calls", 200, token=ana, body=note)
+    assert made["input"]["mutations"]
+    failed = await ask(
+        "post",
+        "/v1/calls",
+        "/v1/calls",
+        502,
+        token=ana,
+        body={**good, "tool": "shop.fail", "arguments": {"slug": "tool-failed"}},
+    )
+    for status, token, body in ((401, None, good), (400, ana, {}), (404, ana, {"tool": "x"})):
+        await ask("post", "/v1/calls", "/v1/calls", status, token=token, body=body)
+    await ask("get", "/v1/calls", "/v1/calls?limit=2", 200, token=ana)
+    await ask("get", "/v1/calls", "/v1/calls?limit=x", 400, token=ana)
+    for one in (call, made, failed):
+        await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{one['call_id']}", 200, token=ana)
+        await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{one['call_id']}/events", 200, token=ana)
+    await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{NOBODY}", 404, token=ana)
+    await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{NOBODY}/events", 404, token=ana)
+    await ask("post", "/v1/calls/{call_id}/cancel", f"/v1/calls/{made['call_id']}/cancel", 409, token=ana)
+
+
+async def _tools(witness: Witness) -> None:
+    served = witness.served
+    ask, ana, root = witness.ask, served.token(), served.token("root", scopes=(*SCOPES, ADMIN))
+    await ask("get", "/v1/tools", "/v1/tools?limit=1", 200, token=ana)
+    await ask("get", "/v1/tools/search", "/v1/tools/search?q=user", 200, token=ana)
+    await ask("get", "/v1/tools/search", "/v1/tools/search?q=zzzz", 200, token=ana)
+    await ask("get", "/v1/tools/{name}", "/v1/tools/shop.get_user", 200, token=ana)
+    await ask("get", "/v1/tools/{name}", "/v1/tools/shop.nobody", 404, token=ana)
+    await ask("get", "/v1/tools/{name}/versions", "/v1/tools/shop.get_user/versions", 200, token=ana)
+    declared = {**shop.TOOLS[0].contract.model_dump(mode="json"), "name": "documented"}
+    for status in (201, 200):
+        await ask("post", "/v1/tools", "/v1/tools", status, token=root, body=declared)
+    await ask("post", "/v1/tools", "/v1/tools", 403, token=ana, body=declared)
+    await ask("post", "/v1/tools", "/v1/tools", 422, token=root, body={})
+    state = "/v1/tools/{name}/versions/{version}/state"
+    await ask(
+        "post", state, "/v1/tools/shop.documented/versions/1.2.0/state", 200, token=root, body={"state": "disabled"}
+    )
+    await ask(
+        "post", state, "/v1/tools/shop.documented/versions/9.9.9/state", 404, token=root, body={"state": "disabled"}
+    )
+    await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 409, token=ana)
+    await ask("post", "/v1/revocations", "/v1/revocations", 201, token=root, body={"kind": "token", "value": "t"})
+    await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
+
+
+async def _the_others(witness: Witness) -> None:
+    ask, ana = witness.ask, witness.served.token()
+    await ask("post", "/rpc", "/rpc", 200, token=ana, body={"jsonrpc": "2.0", "id": 1, "method": "tools.list"})
+    await ask("post", "/rpc", "/rpc", 200, token=ana, body=[{"jsonrpc": "2.0", "id": 1, "method": "nothing"}])
+    await ask("post", "/rpc", "/rpc", 204, token=ana, body={"jsonrpc": "2.0", "method": "tools.list"})
+    await ask("post", "/rpc", "/rpc", 401, token=None, body={})
+    await ask("get", "/healthz", "/healthz", 200, token=None)
+    await ask("get", "/readyz", "/readyz", 200, token=None)
+
+
+@pytest.mark.requirement("CON-6")
+async def test_every_problem_a_call_can_end_in_is_documented_for_it(served: Served) -> None:
+    document = (await served.http.get("/openapi.json")).json()
+    said = str(document["paths"]["/v1/calls"]["post"]["responses"])
+    router_only = {"no-such-route", "method-not-allowed"}
+    assert set(re.findall(r"\(`([a-z-]+)`\)", said)) == {each.face.slug for each in every_problem()} - router_only

@@ -1,0 +1,129 @@
+"""Two tenants, two issuers: every route the composed application serves is tried with the other tenant's ids."""
+
+import re
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from deputize.doors.asgi import build
+from deputize.doors.jsonrpc import METHODS
+from tests.integration import shop
+from tests.integration.conftest import ADMIN, SCOPES, Served
+
+pytestmark = pytest.mark.requirement("GOV-1")
+
+UNKNOWN_CALL = "01890000-0000-7000-8000-000000000000"
+UNKNOWN_TOOL = "shop.not_there_at_all"
+OURS = "shop.rename_user"
+VERSION = "0.1.0"
+# Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
+WITHOUT_IDS = {
+    ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
+    ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
+}  # fmt: skip
+
+
+def _routes() -> list[tuple[str, str]]:
+    """From the composed application, so that a new route cannot be forgotten here."""
+
+    def nothing() -> Any:
+        raise NotImplementedError
+
+    document = build(nothing).rest.openapi()
+    return [(verb, path) for path, operations in document["paths"].items() for verb in operations]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_call(served: Served) -> str:
+    made = await served.call(OURS, {"id": 1, "name": "Ana"}, key="ours", token=served.token())
+    call_id: str = made.json()["call_id"]
+    return call_id
+
+
+def _form(answer: httpx2.Response, *ids: str) -> tuple[int, str]:
+    text = re.sub(r'"(trace_id|call_id|instance|retrieved_at|created_at)":"[^"]*"', "", answer.text)
+    for each in ids:
+        text = text.replace(each, "ID")
+    return answer.status_code, text
+
+
+def test_every_route_is_either_tried_below_or_names_nothing() -> None:
+    with_ids = {route for route in _routes() if "{" in route[1]}
+    assert {route for route in _routes() if "{" not in route[1]} == WITHOUT_IDS
+    assert len(with_ids) == 6
+
+
+@pytest.mark.parametrize("route", [route for route in _routes() if "{" in route[1]], ids=" ".join)
+@pytest.mark.parametrize("scopes", [SCOPES, (*SCOPES, ADMIN)], ids=["caller", "admin"])
+async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
+    route: tuple[str, str], scopes: tuple[str, ...], served: Served, our_call: str
+) -> None:
+    verb, path = route
+    token = served.other_token(scopes=scopes)
+    body = {"state": "retired"} if path.endswith("/state") else None
+
+    async def ask(call_id: str, tool: str) -> httpx2.Response:
+        filled = path.format(call_id=call_id, name=tool, version=VERSION)
+        return await (served.get(filled, token=token) if verb == "get" else served.post(filled, body, token=token))
+
+    theirs, nobodys = await ask(our_call, OURS), await ask(UNKNOWN_CALL, UNKNOWN_TOOL)
+    assert theirs.status_code >= 400
+    assert _form(theirs, our_call, OURS) == _form(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_every_rpc_method_keeps_tenants_apart(method: str, served: Served, our_call: str) -> None:
+    token = served.other_token(scopes=(*SCOPES, ADMIN))
+
+    def params(call_id: str, tool: str) -> dict[str, Any]:
+        every: dict[str, dict[str, Any]] = {
+            "calls.create": {"tool": tool, "arguments": {"id": 1, "name": "Ana"}, "idempotency_key": "ours"},
+            "calls.get": {"call_id": call_id}, "calls.cancel": {"call_id": call_id},
+            "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool},
+        }  # fmt: skip
+        return every[method]
+
+    answers = []
+    for call_id, tool in ((our_call, OURS), (UNKNOWN_CALL, UNKNOWN_TOOL)):
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params(call_id, tool)}
+        answers.append(_form(await served.post("/rpc", request, token=token), call_id, tool))
+    assert answers[0] == answers[1]
+    assert our_call not in answers[0][1]
+
+
+async def test_lists_and_searches_show_only_ones_own(served: Served, our_call: str) -> None:
+    token = served.other_token(scopes=(*SCOPES, ADMIN))
+    assert (await served.get("/v1/calls", token=token)).json() == {"calls": [], "next_before": None}
+    assert (await served.get("/v1/tools", token=token)).json()["tools"] == []
+    assert (await served.get("/v1/tools/search", q=OURS, token=token)).json()["matches"] == []
+
+
+async def test_another_tenants_tool_cannot_be_called(served: Served, our_call: str) -> None:
+    token, before = served.other_token(), len(shop.made)
+    theirs = await served.call(OURS, {"id": 1, "name": "Ana"}, key="ours", token=token)
+    nobodys = await served.call(UNKNOWN_TOOL, {"id": 1, "name": "Ana"}, key="ours", token=token)
+    assert theirs.status_code == 404
+    assert _form(theirs, OURS) == _form(nobodys, UNKNOWN_TOOL)
+    assert len(shop.made) == before
+
+
+async def test_the_same_key_in_two_tenants_is_two_keys_and_registering_reaches_one(
+    served: Served, our_call: str
+) -> None:
+    admin = served.other_token("otto", scopes=(*SCOPES, ADMIN))
+    contract = next(each.contract for each in shop.TOOLS if each.contract.full_name == "shop.hidden")
+    declared = {**contract.model_dump(mode="json"), "namespace": "store", "name": "look"}
+    made = await served.post("/v1/tools", declared, token=admin)
+    assert made.status_code == 201
+    assert (await served.call("store.look", {"id": 3}, token=served.other_token())).json()["result"] == 3
+    assert (await served.call("store.look", {"id": 3})).status_code == 404
+
+
+async def test_revoking_a_subject_reaches_only_ones_own_tenant(served: Served, our_call: str) -> None:
+    admin = served.other_token("otto", scopes=(*SCOPES, ADMIN))
+    revoked = await served.post("/v1/revocations", {"kind": "subject", "value": "ana"}, token=admin)
+    assert revoked.status_code == 201
+    assert (await served.get(f"/v1/calls/{our_call}")).status_code == 200
+    assert (await served.get("/v1/tools", token=served.other_token("ana"))).status_code == 401

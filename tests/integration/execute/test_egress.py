@@ -1,0 +1,283 @@
+"""The way out, against real servers on this machine: what may be reached, and tricks to reach the rest."""
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from deputize.core.errors import EgressDenied, Problem, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
+from deputize.execute.egress import Egress, Resolve, is_public
+
+Answer = Callable[[str, str], bytes]
+
+
+class Server:
+    """A bare HTTP server: `answer(path, host)` gives the bytes; empty bytes mean silence."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.hosts: list[str] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            host = next(line[6:] for line in head.split("\r\n") if line.lower().startswith("host: "))
+            self.hosts.append(host)
+            answer = self._answer(head.split(" ")[1], host)
+            if not answer:
+                await reader.read()
+            writer.write(answer)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def ok(body: bytes, *headers: bytes) -> bytes:
+    lines = [b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), b"Connection: close", *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def to(location: str) -> bytes:
+    head = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    return head.encode()
+
+
+@asynccontextmanager
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    server = Server(answer)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    server.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listener.close()
+
+
+def answering(*addresses: str) -> Resolve:
+    async def resolver(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    return resolver
+
+
+@asynccontextmanager
+async def going(
+    *allow: str, resolver: Resolve | None = None, tls: ssl.SSLContext | None = None, **limits: float
+) -> AsyncIterator[Egress]:
+    more = {} if resolver is None else {"resolver": resolver}
+    egress = Egress(
+        frozenset(allow),
+        max_bytes=int(limits.get("max_bytes", 10_000)),
+        seconds=limits.get("seconds", 5.0),
+        tls=tls,
+        **more,
+    )
+    try:
+        yield egress
+    finally:
+        await egress.aclose()
+
+
+async def test_an_allowed_host_is_reached_under_its_own_name() -> None:
+    async with serving(lambda path, host: ok(path.encode())) as server, going("localhost") as egress:
+        assert await egress.get(f"http://localhost:{server.port}/keys") == b"/keys"
+        assert await egress.get(f"http://LocalHost:{server.port}/x") == b"/x"
+        assert server.hosts[0] == f"localhost:{server.port}"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"],
+)
+async def test_this_machine_is_not_reached_by_any_of_its_names(host: str) -> None:
+    async with serving(lambda path, host: ok(b"private")) as server, going() as egress:
+        with pytest.raises((EgressDenied, UpstreamUnavailable)):
+            await egress.get(f"https://{host}:{server.port}/")
+        assert server.hosts == []
+
+
+async def test_a_public_name_that_leads_to_this_machine_is_refused() -> None:
+    async with going(resolver=answering("127.0.0.1")) as egress:
+        with pytest.raises(EgressDenied, match="not public"):
+            await egress.get("https://innocent.example/")
+
+
+async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
+    async with going(resolver=answering("93.184.215.14", "10.0.0.7")) as egress:
+        with pytest.raises(EgressDenied):
+            await egress.get("https://innocent.example/")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
+        "100.100.100.200", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+        "::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "2002:7f00:1::",
+        "64:ff9b::7f00:1", "2001:db8::1",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public_are_known(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
+def test_addresses_that_are_public_are_known(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "fd00:ec2::254", "224.0.0.1", "0.0.0.0"])
+async def test_an_allowed_name_cannot_be_turned_into_a_metadata_service(address: str) -> None:
+    async with going("idp.internal", resolver=answering(address)) as egress:
+        with pytest.raises(EgressDenied):
+            await egress.get("https://idp.internal/")
+
+
+async def test_a_name_is_looked_up_once_so_its_second_answer_leads_nowhere() -> None:
+    asked = 0
+
+    async def rebinding(host: str, port: int) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        return ["127.0.0.1"] if asked == 1 else ["127.0.0.2"]
+
+    async with serving(lambda path, host: ok(b"first")) as server:
+        async with going("idp.internal", resolver=rebinding) as egress:
+            assert await egress.get(f"http://idp.internal:{server.port}/") == b"first"
+        assert asked == 1
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://127.0.0.1:1/", "http://10.0.0.1/", "https://[::1]/", "//169.254.169.254/latest", "file:///etc/passwd",
+        "https://user:secret@localhost/", "gopher://localhost/", "https://169.254.169.254/",
+    ],
+)  # fmt: skip
+async def test_a_redirect_to_a_forbidden_place_is_refused(location: str) -> None:
+    async with serving(lambda path, host: to(location)) as server, going("localhost") as egress:
+        with pytest.raises(EgressDenied):
+            await egress.get(f"http://localhost:{server.port}/")
+
+
+async def test_a_few_redirects_are_followed_and_more_are_not() -> None:
+    def hop(path: str, host: str) -> bytes:
+        left = int(path[1:])
+        return to(f"/{left - 1}") if left else ok(b"arrived")
+
+    async with serving(hop) as server, going("localhost") as egress:
+        assert await egress.get(f"http://localhost:{server.port}/3") == b"arrived"
+        with pytest.raises(UpstreamUnavailable, match="redirects"):
+            await egress.get(f"http://localhost:{server.port}/4")
+
+
+async def test_plain_http_is_for_allowed_hosts_only() -> None:
+    async with going() as egress:
+        with pytest.raises(EgressDenied, match="https"):
+            await egress.get("http://public.example/")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://a.example/", "https://", "//a.example", "https://a:b@c.example/", "x" * 3000]
+)
+async def test_what_cannot_be_fetched_is_refused_without_trying(url: str) -> None:
+    async with going() as egress:
+        with pytest.raises(EgressDenied):
+            await egress.get(url)
+
+
+async def test_answers_that_are_too_large_too_slow_compressed_or_broken_are_cut_off() -> None:
+    answers = {
+        "/large": ok(b"x" * 20_000),
+        "/endless": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 20_000,
+        "/silent": b"",
+        "/squeezed": ok(b"x", b"Content-Encoding: gzip"),
+        "/missing": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "/broken": b"what?\r\n\r\n",
+        "/short": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\nx",
+    }
+    expected: dict[str, type[Problem]] = {
+        "/large": ResourceLimit,
+        "/endless": ResourceLimit,
+        "/silent": UpstreamTimeout,
+    }
+    async with serving(lambda path, host: answers[path]) as server, going("localhost", seconds=1.0) as egress:
+        for path in answers:
+            with pytest.raises(expected.get(path, UpstreamUnavailable)):
+                await egress.get(f"http://localhost:{server.port}{path}")
+
+
+async def test_a_host_that_cannot_be_found_or_does_not_listen_is_said_to_be_unavailable() -> None:
+    async def nowhere(host: str, port: int) -> Sequence[str]:
+        raise OSError("no such host")
+
+    async with going(resolver=nowhere) as egress:
+        with pytest.raises(UpstreamUnavailable):
+            await egress.get("https://nowhere.example/")
+    async with serving(lambda path, host: ok(b"")) as server:
+        port = server.port
+    async with going("localhost") as egress:
+        with pytest.raises(UpstreamUnavailable):
+            await egress.get(f"http://localhost:{port}/")
+
+
+async def test_a_second_address_is_tried_when_the_first_does_not_listen() -> None:
+    two = answering("127.0.0.9", "127.0.0.1")
+    async with (
+        serving(lambda path, host: ok(b"here")) as server,
+        going("idp.internal", resolver=two) as egress,
+    ):
+        assert await egress.get(f"http://idp.internal:{server.port}/") == b"here"
+
+
+def _certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context for `name`, and a client's that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, secret = folder / "server.pem", folder / "server.key"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pem, secret)
+    return server, ssl.create_default_context(cafile=str(pem))
+
+
+async def test_tls_is_checked_against_the_name_while_the_address_is_pinned(tmp_path: Path) -> None:
+    server_side, client_side = _certificate(tmp_path, "idp.internal")
+    async with serving(lambda path, host: ok(host.encode()), server_side) as server:
+        local = answering("127.0.0.1")
+        async with going("idp.internal", "other.internal", resolver=local, tls=client_side) as egress:
+            assert await egress.get(f"https://idp.internal:{server.port}/") == f"idp.internal:{server.port}".encode()
+            with pytest.raises(UpstreamUnavailable):
+                await egress.get(f"https://other.internal:{server.port}/")
+
+
+def test_the_embedded_addresses_in_this_file_are_what_they_seem() -> None:
+    assert ipaddress.IPv6Address("2002:7f00:1::").sixtofour == ipaddress.IPv4Address("127.0.0.1")

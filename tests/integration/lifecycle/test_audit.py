@@ -1,0 +1,145 @@
+"""What is written down of each call: how many entries, what they say, and what never stands in them."""
+
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+
+from deputize.core.canonical import canonical, commitment
+from deputize.core.errors import SealBroken, ToolFailed
+from deputize.core.events import State
+from deputize.prove.redact import MARK
+from tests.integration.lifecycle.lab import Lab, body
+from tests.integration.lifecycle.tools import on, raising
+
+EMAIL, PASSWORD, TOKEN = "ana@secret.example", "hunter2-hunter2", "tok-9f8e7d"
+PRIVATE = (EMAIL, PASSWORD, TOKEN)
+
+
+async def _salted(lab: Lab, call_id: str) -> list[tuple[dict[str, Any], bytes | None, bytes]]:
+    rows = await lab.db.fetch("select entry, salt from deputize.audit_entries where call_id = $1 order by id", call_id)
+    return [(orjson.loads(row["entry"]), row["salt"], row["entry"]) for row in rows]
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_a_read_leaves_one_entry_and_nothing_else(lab: Lab) -> None:
+    outcome = await lab.call("look", {"tag": "seen", "count": 2}, session="s-1")
+    [(entry, salt, raw)] = await _salted(lab, outcome.call_id)
+    assert salt is not None
+    assert raw == canonical(entry)
+    assert (entry["kind"], entry["outcome"], entry["session"], entry["v"]) == ("read", "succeeded", "s-1", 1)
+    assert (entry["tool"], entry["version"], entry["digest"]) == tuple(body(outcome)["tool"].values())
+    assert entry["trace"] == body(outcome)["trace_id"]
+    assert entry["rules"] == body(outcome)["decision"]["rules"]
+    assert entry["arguments"] == commitment(salt, canonical({"tag": "seen", "count": 2}))
+    assert entry["result"] == commitment(salt, canonical({"result": {"value": "seen"}}))
+    assert "seen" not in raw.decode()
+    assert await lab.db.fetchval("select count(*) from deputize.calls where id = $1", outcome.call_id) == 0
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_a_mutation_leaves_its_intent_and_its_outcome(lab: Lab) -> None:
+    outcome = await lab.call("note", "meant", key="meant")
+    (intent, salt, raw), (end, end_salt, end_raw) = await _salted(lab, outcome.call_id)
+    assert (raw, end_raw) == (canonical(intent), canonical(end))
+    assert (intent["kind"], end["kind"], end["outcome"]) == ("intent", "outcome", "succeeded")
+    assert salt is not None
+    assert end_salt is not None
+    assert intent["arguments"] == commitment(salt, canonical({"tag": "meant"}))
+    assert end["result"] == commitment(end_salt, canonical({"result": {"value": "meant"}}))
+    assert "outcome" not in intent
+    assert intent["call"] == end["call"] == outcome.call_id
+    await lab.call("note", "meant", key="meant")
+    assert await lab.kinds(outcome.call_id) == ["intent", "outcome"]
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_a_failed_mutation_says_which_error_it_was(lab: Lab) -> None:
+    on("failed", raising(ToolFailed("no")))
+    outcome = await lab.call("note", "failed", key="failed")
+    end = (await lab.entries(outcome.call_id))[1]
+    assert (end["outcome"], end["error"]) == ("failed", "E3401")
+    assert "result" not in end
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_callers_stand_in_entries_under_pseudonyms(lab: Lab) -> None:
+    by = await lab.caller("zoe@people.example", agent="robot-zoe")
+    outcome = await lab.call("look", "who", by=by)
+    [(entry, _, raw)] = await _salted(lab, outcome.call_id)
+    assert entry["caller"] == list(by.pseudonyms)
+    assert len(entry["caller"]) == 2
+    assert b"zoe" not in raw
+    salt = await lab.db.fetchval("select salt from deputize.subjects where subject = 'zoe@people.example'")
+    assert entry["caller"][0] == commitment(salt, b"zoe@people.example")
+
+
+@pytest.mark.requirement("INV-11")
+@pytest.mark.requirement("CON-11")
+@pytest.mark.parametrize("tool", ["look", "note"])
+async def test_a_coerced_value_is_recorded_with_its_source_and_the_models_words_stay(lab: Lab, tool: str) -> None:
+    sent = {"tag": "slip", "count": "3"}
+    outcome = await lab.call(tool, sent)
+    assert outcome.state is State.SUCCEEDED
+    assert sent == {"tag": "slip", "count": "3"}
+    [mutation] = body(outcome)["input"]["mutations"]
+    assert (mutation["path"], mutation["source"]) == ("/count", "coercion")
+    entry, salt, _ = (await _salted(lab, outcome.call_id))[0]
+    assert entry["mutations"] == [f"{mutation['path']} {mutation['source']} {mutation['change']}"]
+    assert salt is not None
+    assert entry["arguments"] == commitment(salt, canonical({"tag": "slip", "count": "3"}))
+
+
+async def _enrol(lab: Lab, tag: str) -> tuple[str, bytes]:
+    on(tag, lambda _: {"value": "ok", "access_token": TOKEN})
+    outcome = await lab.call("enrol", {"tag": tag, "email": EMAIL, "password": PASSWORD}, key=tag)
+    assert outcome.state is State.SUCCEEDED
+    return outcome.call_id, outcome.body
+
+
+@pytest.mark.requirement("GOV-6")
+async def test_marked_and_sensitively_named_values_are_redacted_before_they_are_committed_to(lab: Lab) -> None:
+    call_id, _ = await _enrol(lab, "enrolled")
+    (intent, salt, _), (end, end_salt, _) = await _salted(lab, call_id)
+    assert sorted(intent["redactions"]) == ["/email", "/password"]
+    assert salt is not None
+    assert end_salt is not None
+    redacted = {"tag": "enrolled", "email": MARK, "password": MARK}
+    assert intent["arguments"] == commitment(salt, canonical(redacted))
+    assert end["result"] == commitment(end_salt, canonical({"result": {"value": "ok", "access_token": MARK}}))
+
+
+@pytest.mark.requirement("GOV-6")
+async def test_private_values_stand_in_no_table_no_log_and_no_event(lab: Lab) -> None:
+    with structlog.testing.capture_logs() as logged:
+        call_id, _ = await _enrol(lab, "private")
+        refused = await lab.call("enrol", {"tag": "private", "email": EMAIL, "password": [PASSWORD]}, key="bad")
+        on("private-fails", raising(ValueError("boom")))
+        await lab.call("enrol", {"tag": "private-fails", "email": EMAIL, "password": PASSWORD}, key="fails")
+    caller = await lab.caller()
+    events = [event async for event in lab.gateway.calls.events(caller, call_id)]
+    shown = str(logged) + str(events) + refused.body.decode()
+    for table in ("audit_entries", "calls", "claims", "subjects", "sealed"):
+        shown += str([tuple(row.values()) for row in await lab.db.fetch(f"select * from deputize.{table}")])
+    for value in PRIVATE:
+        assert value not in shown
+        assert value.encode().hex() not in shown
+
+
+@pytest.mark.requirement("GOV-6")
+async def test_a_sealed_result_opens_with_its_tenants_key_and_no_other(lab: Lab) -> None:
+    call_id, told = await _enrol(lab, "sealed")
+    box = await lab.db.fetchval("select box from deputize.sealed where id = $1", call_id)
+    own = await lab.rooms.keys.load(lab.rooms.store, "dev")
+    assert own.open(call_id, "outcome", box) == told
+    stranger = await lab.rooms.keys.load(lab.rooms.store, "stranger")
+    for keys, name in ((stranger, call_id), (own, lab.rooms.clock.new_id())):
+        with pytest.raises(SealBroken):
+            keys.open(name, "outcome", box)
+
+
+@pytest.mark.requirement("CON-11")
+async def test_permission_is_decided_on_what_the_caller_may_not_write(lab: Lab) -> None:
+    outcome = await lab.call("look", {"tag": "x", "context": {"user": "root"}})
+    assert outcome.state is State.VALIDATION_FAILED

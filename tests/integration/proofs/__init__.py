@@ -1,0 +1,1 @@
+"""The proof kit, tested by itself."""

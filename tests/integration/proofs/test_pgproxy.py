@@ -1,0 +1,188 @@
+"""The PostgreSQL proxy strikes at the commit it was armed for, and the rows are there or not accordingly."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from deputize.store.local import LocalPostgres
+from proofs.kit.arming import Armed
+from proofs.kit.pgproxy import PgPoint, PgProxy
+from proofs.kit.world import World
+
+INSERT = "insert into pgproxy_rows values ($1)"
+
+CLIENT = """
+import asyncio, asyncpg, sys
+async def main():
+    connection = await asyncpg.connect(sys.argv[1])
+    insert = await connection.prepare("insert into pgproxy_rows values ($1)")
+    for number in range(1, 6):
+        await insert.fetch(number)
+        print("acknowledged", number, flush=True)
+asyncio.run(main())
+"""
+
+
+async def nothing() -> None:
+    return
+
+
+def inserting(sql: str) -> bool:
+    return sql.startswith("insert into pgproxy_rows")
+
+
+@pytest.fixture
+async def direct(postgres: LocalPostgres) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres.dsn)
+    await connection.execute(
+        "create table if not exists pgproxy_rows (n int primary key deferrable initially deferred);"
+        "truncate pgproxy_rows"
+    )
+    yield connection
+    await connection.execute("drop table pgproxy_rows")
+    await connection.close()
+
+
+@pytest.fixture
+async def proxy(postgres: LocalPostgres) -> AsyncIterator[PgProxy]:
+    async with PgProxy(postgres.dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def client(direct: asyncpg.Connection, proxy: PgProxy) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(proxy.dsn)
+    yield connection
+    connection.terminate()
+
+
+async def rows(direct: asyncpg.Connection) -> list[int]:
+    return [row["n"] for row in await direct.fetch("select n from pgproxy_rows order by n")]
+
+
+async def test_an_unarmed_proxy_is_transparent(client: asyncpg.Connection, proxy: PgProxy) -> None:
+    await client.executemany(INSERT, [(1,), (2,)])
+    await client.copy_records_to_table("pgproxy_rows", records=[(3,), (4,)])
+    async with client.transaction():
+        await client.execute(INSERT, 5)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await client.fetch("select 1/0")
+    assert await client.fetchval("select count(*) from pgproxy_rows") == 5
+    assert await client.fetchval("select repeat('x', 300000)") == "x" * 300000
+    assert any(inserting(sql) for sql in proxy.commits)
+
+
+@pytest.mark.parametrize(("point", "kept"), [("before_forward", [1, 2]), ("after_commit_before_ack", [1, 2, 3])])
+async def test_a_killed_process_never_hears_of_the_third_commit(
+    direct: asyncpg.Connection, proxy: PgProxy, point: PgPoint, kept: list[int]
+) -> None:
+    async with World() as world:
+        killed: list[int] = []
+
+        async def kill() -> None:
+            inserter.kill()
+            killed.append(await inserter.gone())
+
+        armed = proxy.arm(inserting, 3, point, kill)
+        inserter = await world.start("client", [sys.executable, "-c", CLIENT, proxy.dsn])
+        await armed.wait(20)
+        assert killed == [-9]
+        assert await rows(direct) == kept
+        assert "acknowledged 2" in inserter.log.read_text()
+        assert "acknowledged 3" not in inserter.log.read_text()
+
+
+@pytest.mark.parametrize(("point", "kept"), [("before_forward", []), ("after_commit_before_ack", [1, 2])])
+async def test_an_explicit_transaction_is_struck_at_its_commit(
+    direct: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy, point: PgPoint, kept: list[int]
+) -> None:
+    armed = proxy.arm(inserting, 1, point, nothing)
+    transaction = client.transaction()
+    await transaction.start()
+    await client.execute(INSERT, 1)
+    await client.execute(INSERT, 2)
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionError)):
+        await transaction.commit()
+    await armed.wait(5)
+    assert await rows(direct) == kept
+
+
+async def test_a_commit_over_the_extended_protocol_is_recognised(
+    direct: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
+) -> None:
+    await client.execute("begin")
+    await client.fetch(INSERT, 1)
+    armed = proxy.arm(inserting, 1, "before_forward", nothing)
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionError)):
+        await (await client.prepare("commit")).fetch()
+    await armed.wait(5)
+    assert await rows(direct) == []
+
+
+async def test_a_commit_that_fails_is_passed_on_and_not_counted(
+    direct: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
+) -> None:
+    await client.execute(INSERT, 1)
+    armed = proxy.arm(inserting, 1, "after_commit_before_ack", nothing)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await client.execute(INSERT, 1)
+    with pytest.raises(asyncpg.UniqueViolationError):  # the constraint is deferred: COMMIT itself fails
+        async with client.transaction():
+            await client.execute(INSERT, 1)
+    assert not armed.fired
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionError)):
+        await client.execute(INSERT, 2)
+    await armed.wait(5)
+    assert await rows(direct) == [1, 2]
+
+
+async def test_what_was_rolled_back_is_no_commit(
+    direct: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
+) -> None:
+    armed = proxy.arm(inserting, 1, "before_forward", nothing)
+    transaction = client.transaction()
+    await transaction.start()
+    await client.execute(INSERT, 1)
+    await transaction.rollback()
+    assert armed.seen == 0
+    assert await rows(direct) == []
+
+
+async def test_the_nth_commit_is_counted_over_all_connections(direct: asyncpg.Connection, proxy: PgProxy) -> None:
+    armed = proxy.arm(inserting, 7, "before_forward", nothing)
+    connections = [await asyncpg.connect(proxy.dsn) for _ in range(4)]
+
+    async def insert_two(connection: asyncpg.Connection, first: int) -> None:
+        await connection.execute(INSERT, first)
+        await connection.execute(INSERT, first + 1)
+
+    tasks = [insert_two(connection, number * 2) for number, connection in enumerate(connections)]
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    await armed.wait(5)
+    assert sum(isinstance(outcome, BaseException) for outcome in ended) == 1
+    assert len(await rows(direct)) == 7
+    for connection in connections:
+        connection.terminate()
+
+
+async def test_cutting_every_connection_may_be_the_action(
+    direct: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
+) -> None:
+    other = await asyncpg.connect(proxy.dsn)
+    armed = proxy.arm(inserting, 1, "after_commit_before_ack", proxy.cut)
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionError)):
+        await client.execute(INSERT, 1)
+    await armed.wait(5)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)):
+        await other.fetchval("select 1")
+    assert await rows(direct) == [1]
+
+
+async def test_waiting_for_a_point_that_is_not_reached_says_how_far_it_got() -> None:
+    armed: Armed[str, PgPoint] = Armed(lambda _: True, 2, "before_forward", nothing)
+    assert not armed.takes("one")
+    with pytest.raises(TimeoutError, match="1 of 2"):
+        await armed.wait(0.01)

@@ -1,0 +1,106 @@
+"""A few tools of every kind, for tests that need something real to call."""
+
+import asyncio
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from deputize import Result, Sensitive, ToolContext, tool
+from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.definition import PythonTool
+from deputize.core.errors import Problem, by_slug
+
+UserId = Annotated[int, Field(description="Which user", ge=1, examples=[7])]
+
+made: list[tuple[str, Any]] = []
+"""What the writing tools really did, in order."""
+gates: dict[str, asyncio.Event] = {}
+"""Slow tools wait for the event of their name."""
+started: dict[str, asyncio.Event] = {}
+
+
+@tool(effects="read", namespace="shop", version="1.2.0", timeout="interactive")
+async def get_user(id: UserId) -> dict[str, Any]:
+    """Look up one user of the shop by number."""
+    return {"id": id, "plan": "pro"}
+
+
+@tool(effects="read", namespace="shop", returns=list[int])
+async def list_users(limit: Annotated[int, Field(description="How many", ge=1, examples=[2])] = 2) -> Result:
+    """List users of the shop, a page at a time."""
+    return Result(
+        payload=list(range(limit)), summary=f"{limit} users", search_text="users", cursor="c2", has_more=True,
+        total_count=9, source="crm", data_version="v7", cost=0.25,
+    )  # fmt: skip
+
+
+@tool(
+    effects="write",
+    namespace="shop",
+    resources=["update shop.users/{id}"],
+    idempotency="deduplicates",
+    scopes=["shop:write"],
+    undo="shop.rename_user",
+)
+async def rename_user(
+    id: UserId, name: Annotated[str, Field(description="New name", examples=["Ana"])], context: ToolContext
+) -> dict[str, Any]:
+    """Give a user of the shop another name."""
+    made.append(("rename", context.key))
+    return {"id": id, "name": name, "times": len(made)}
+
+
+@tool(
+    effects="destructive",
+    namespace="shop",
+    resources=["delete shop.users/{id}"],
+    scopes=["shop:delete"],
+    idempotency="cannot",
+)
+async def delete_user(id: UserId) -> dict[str, Any]:
+    """Delete a user of the shop for good."""
+    made.append(("delete", id))
+    return {"deleted": id}
+
+
+@tool(
+    effects="write",
+    namespace="shop",
+    resources=["create shop.notes/{name}"],
+    scopes=["shop:write"],
+    idempotency="cannot",
+    undo="shop.rename_user",
+)
+async def slow_note(name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])]) -> str:
+    """Write a note once somebody opens the gate of that name."""
+    started.setdefault(name, asyncio.Event()).set()
+    await gates.setdefault(name, asyncio.Event()).wait()
+    made.append(("note", name))
+    return name
+
+
+@tool(effects="read", namespace="shop", retry={"max_attempts": 1})
+async def fail(slug: Annotated[str, Field(description="Which problem to end in", examples=["tool-failed"])]) -> str:
+    """End in the problem of that name."""
+    kind: type[Problem] = by_slug(slug)
+    raise kind(f"ended in {slug} as asked", retry_after_ms=1500 if kind.face.retryable else None)
+
+
+@tool(effects="read", namespace="shop")
+async def login(
+    password: Annotated[str, Field(description="A secret", examples=["hunter2"]), Sensitive("secret")],
+) -> str:
+    """Take a secret and say nothing about it."""
+    return "ok"
+
+
+@tool(effects="read", namespace="shop")
+async def hidden(id: UserId) -> int:
+    """Stay unknown to whoever has a token that does not list this."""
+    return id
+
+
+TOOLS: list[PythonTool] = [
+    getattr(each, ATTRIBUTE)
+    for each in (get_user, list_users, rename_user, delete_user, slow_note, fail, login, hidden)
+]

@@ -1,0 +1,161 @@
+"""Changes of authority are noticed: at once by notification, and soon by the poll when notifications are lost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from deputize.core.caller import Epochs
+from deputize.store.epochs import EpochWatcher
+from deputize.store.pool import Store
+from deputize.store.queries import load
+from tests.integration.store.rows_kit import make_tenants
+
+SQL = load("epochs")
+RAISE = "update deputize.epochs set registry = registry + 1 where tenant = $1"
+
+
+@pytest.fixture
+async def store(fresh_database: str) -> AsyncIterator[Store]:
+    await make_tenants(fresh_database, "acme", "broken", "other")
+    opened = await Store.open(fresh_database, read_connections=1)
+    yield opened
+    await opened.close()
+
+
+class Snapshots:
+    """What a gateway knows of its tenants."""
+
+    def __init__(self, *tenants: str) -> None:
+        self.known = dict.fromkeys(tenants, Epochs())
+        self.changed: asyncio.Queue[str] = asyncio.Queue()
+        self.fails_for: str | None = None
+
+    async def refresh(self, tenant: str, epochs: Epochs) -> None:
+        if tenant == self.fails_for:
+            raise ValueError("a contract this release cannot read")
+        self.known[tenant] = epochs
+        self.changed.put_nowait(tenant)
+
+
+@asynccontextmanager
+async def watching(store: Store, snapshots: Snapshots, seconds: float) -> AsyncIterator[EpochWatcher]:
+    watcher = EpochWatcher(store, known=lambda: snapshots.known, refresh=snapshots.refresh, seconds=seconds)
+    await watcher.start()
+    try:
+        yield watcher
+    finally:
+        await watcher.stop()
+
+
+async def _until_listening(store: Store) -> None:
+    owner = await asyncpg.connect(store.dsn)
+    async with asyncio.timeout(10):
+        while True:
+            if await owner.fetchval(
+                "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
+            ):
+                break
+            await asyncio.sleep(0.01)
+    await owner.close()
+
+
+async def _change(store: Store, tenant: str, *, announce: bool) -> None:
+    async with store.writing() as connection:
+        await connection.execute(SQL["close_barrier"], tenant)
+        await connection.execute(RAISE, tenant)
+        if announce:
+            await connection.execute(SQL["announce"], tenant)
+
+
+async def _noticed(snapshots: Snapshots, seconds: float) -> str:
+    async with asyncio.timeout(seconds):
+        return await snapshots.changed.get()
+
+
+async def test_a_notification_nudges_long_before_the_poll(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=60):
+        await _until_listening(store)
+        await _change(store, "acme", announce=True)
+        assert await _noticed(snapshots, 5) == "acme"
+    assert snapshots.known["acme"] == Epochs(registry=1)
+
+
+async def test_a_lost_notification_is_healed_by_the_poll(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=0.1):
+        await _change(store, "acme", announce=False)
+        assert await _noticed(snapshots, 5) == "acme"
+
+
+async def test_a_listener_whose_connection_died_listens_again(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=0.1):
+        await _until_listening(store)
+        owner = await asyncpg.connect(store.dsn)
+        await owner.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+            "and query ilike 'listen%' and pid <> pg_backend_pid()"
+        )
+        await owner.close()
+        await _change(store, "acme", announce=False)
+        assert await _noticed(snapshots, 5) == "acme"
+        await _until_listening(store)
+
+
+async def test_only_tenants_that_are_known_and_really_changed_are_refreshed(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=60) as watcher:
+        await _change(store, "other", announce=False)
+        await watcher.look()
+        assert snapshots.changed.empty()
+        await _change(store, "acme", announce=False)
+        await watcher.look()
+        await watcher.look()
+        assert snapshots.changed.qsize() == 1
+
+
+@pytest.mark.parametrize("lose", [True, False])
+async def test_a_tenant_that_cannot_be_refreshed_does_not_stop_the_watch_over_the_others(
+    store: Store, lose: bool
+) -> None:
+    snapshots = Snapshots("broken", "acme")
+    snapshots.fails_for = "broken"
+    async with watching(store, snapshots, seconds=0.1):
+        await _change(store, "broken", announce=not lose)
+        for _ in range(2):
+            await _change(store, "acme", announce=not lose)
+            assert await _noticed(snapshots, 5) == "acme"
+        snapshots.fails_for = None
+        assert await _noticed(snapshots, 5) == "broken"
+
+
+async def test_a_watcher_survives_a_database_that_goes_away(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=0.1):
+        owner = await asyncpg.connect(store.dsn)
+        for _ in range(3):
+            await owner.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+                "and pid <> pg_backend_pid()"
+            )
+            await asyncio.sleep(0.05)
+        await owner.close()
+        await _change_on_new_connection(store, "acme")
+        assert await _noticed(snapshots, 5) == "acme"
+
+
+async def _change_on_new_connection(store: Store, tenant: str) -> None:
+    owner = await asyncpg.connect(store.dsn)
+    await owner.execute(RAISE, tenant)
+    await owner.close()
+
+
+async def test_stopping_ends_both_tasks_and_the_listeners_connection(store: Store) -> None:
+    snapshots = Snapshots("acme")
+    async with watching(store, snapshots, seconds=0.1):
+        await _until_listening(store)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("epochs-")]

@@ -1,0 +1,264 @@
+"""Tenants are kept apart by PostgreSQL itself. Tables come from its catalogs, so that a new one is tried too."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from deputize.store.pool import READER, WRITER, Store, connect
+from tests.integration.store.rows_kit import CLOCK, closing, entry, make_tenants, opening, writing_to
+
+# What belongs to no tenant, and why.
+WITHOUT_TENANT = {"leases": "one row per process, which serves all tenants", "schema_version": "the database's own"}
+PARTITIONED_BY_DAY = {"calls", "sealed", "audit_entries"}
+TABLES = """
+    select c.relname as name, c.relrowsecurity and c.relforcerowsecurity as forced, r.rolname as owner,
+           exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant') as has_tenant,
+           (select a.attname from pg_index i join pg_attribute a on a.attrelid = c.oid and a.attnum = i.indkey[0]
+            where i.indrelid = c.oid and i.indisprimary) as leads
+    from pg_class c join pg_roles r on r.oid = c.relowner
+    where c.relnamespace = 'deputize'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+    order by 1
+"""
+FILL = """
+    insert into deputize.tenant_keys (tenant, version, wrapped) values ($1, 1, 'w');
+    insert into deputize.subjects (tenant, subject, salt) values ($1, 's', 's');
+    insert into deputize.tools (tenant, name, outward_name) values ($1, 'a.b', 'a__b');
+    insert into deputize.tool_versions (tenant, name, version, digest, contract, state, registered_by, changed_epoch)
+        values ($1, 'a.b', '1.0.0', 'd', 'c', 'available', 'r', 1);
+    insert into deputize.revocations (tenant, kind, value, revoked_by, changed_epoch) values ($1, 'token', 'v', 'r', 1)
+"""
+
+
+@pytest.fixture(scope="module")
+async def dsn(module_database: str) -> str:
+    """Two tenants with a row in every table."""
+    await make_tenants(module_database, "acme", "other")
+    connection = await asyncpg.connect(module_database)
+    for tenant in ("acme", "other"):
+        for statement in FILL.split(";"):
+            await connection.execute(statement, tenant)
+    await connection.close()
+    async with writing_to(module_database) as writer:
+        for tenant in ("acme", "other"):
+            row = opening("k", tenant=tenant)
+            await writer.put(row)
+            await writer.put(closing(row.call_id, tenant=tenant))
+            await writer.put(entry(tenant=tenant))
+    return module_database
+
+
+@pytest.fixture(scope="module")
+async def owner(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+async def store(dsn: str) -> AsyncIterator[Store]:
+    opened = await Store.open(dsn, read_connections=2)
+    yield opened
+    await opened.close()
+
+
+async def _tables(owner: asyncpg.Connection, *, of_tenants: bool = True) -> list[asyncpg.Record]:
+    return [table for table in await owner.fetch(TABLES) if not of_tenants or table["has_tenant"]]
+
+
+async def test_every_table_knows_its_tenant_first_or_is_listed_as_an_exception(owner: asyncpg.Connection) -> None:
+    tables = await _tables(owner, of_tenants=False)
+    assert {table["name"] for table in tables if not table["has_tenant"]} == set(WITHOUT_TENANT)
+    assert {
+        table["name"]: table["leads"] for table in tables if table["has_tenant"] and table["leads"] != "tenant"
+    } == {}
+    assert len(tables) > 10
+
+
+async def test_every_tenants_table_forces_row_level_security(owner: asyncpg.Connection) -> None:
+    assert [table["name"] for table in await _tables(owner) if not table["forced"]] == []
+
+
+async def test_everything_belongs_to_the_owners_role(owner: asyncpg.Connection) -> None:
+    tables = await _tables(owner, of_tenants=False)
+    assert {table["name"] for table in tables if table["owner"] != "deputize_owner"} == set()
+    strangers = await owner.fetch(
+        "select p.proname from pg_proc p join pg_roles r on r.oid = p.proowner "
+        "where p.pronamespace = 'deputize'::regnamespace and r.rolname <> 'deputize_owner'"
+    )
+    assert strangers == []
+
+
+async def test_a_reader_sees_its_own_tenants_rows_and_no_others(owner: asyncpg.Connection, store: Store) -> None:
+    for table in await _tables(owner):
+        name = table["name"]
+        assert await owner.fetchval(f"select count(distinct tenant) from deputize.{name}") == 2, (
+            f"{name} has no rows to hide"
+        )
+        for tenant in ("acme", "other"):
+            async with store.reading(tenant) as connection:
+                seen = {row["tenant"] for row in await connection.fetch(f"select tenant from deputize.{name}")}
+            assert seen == {tenant}, name
+
+
+async def test_a_reader_that_names_no_tenant_sees_nothing(owner: asyncpg.Connection, store: Store, dsn: str) -> None:
+    fresh = await connect(dsn, READER)
+    async with store.reading("acme"):
+        pass
+    async with store.readers.acquire() as used:
+        for table in await _tables(owner):
+            for connection in (fresh, used):
+                assert await connection.fetch(f"select * from deputize.{table['name']}") == []
+        async with store.reading("no-such-tenant") as connection:
+            assert await connection.fetch("select * from deputize.calls") == []
+    await fresh.close()
+
+
+async def test_a_reader_cannot_write_anywhere(owner: asyncpg.Connection, dsn: str) -> None:
+    reader = await connect(dsn, READER)
+    for table in await _tables(owner, of_tenants=False):
+        for statement in ("delete from deputize.{}", "truncate deputize.{}", "insert into deputize.{} default values"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await reader.execute(statement.format(table["name"]))
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await reader.execute("call deputize.make_partitions(1)")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await reader.execute("create table deputize.mine (a int)")
+    await reader.close()
+
+
+async def test_reading_is_read_only_even_where_the_login_may_write(store: Store) -> None:
+    async with store.reading("acme") as connection:
+        with pytest.raises(asyncpg.PostgresError, match=r"read-only|permission denied"):
+            await connection.execute("create temporary table t (a int)")
+
+
+@pytest.mark.requirement("GOV-5")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update deputize.audit_entries set entry = ''",
+        "delete from deputize.audit_entries",
+        "truncate deputize.audit_entries",
+    ],
+)
+async def test_not_even_the_writer_can_change_or_remove_an_entry(dsn: str, statement: str) -> None:
+    writer = await connect(dsn, WRITER)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await writer.execute(statement)
+    await writer.close()
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_partitions_cannot_be_reached_around_their_parents(owner: asyncpg.Connection, dsn: str) -> None:
+    parts = await owner.fetch(
+        "select relname from pg_class "
+        "where relnamespace = 'deputize'::regnamespace and relispartition and relkind = 'r'"
+    )
+    assert len(parts) > 30
+    for role in (READER, WRITER):
+        connection = await connect(dsn, role)
+        for part in parts:
+            for statement in ("select 1 from deputize.{}", "delete from deputize.{}"):
+                with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                    await connection.execute(statement.format(part["relname"]))
+        await connection.close()
+
+
+async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Connection) -> None:
+    granted = {
+        (row["table_name"], row["privilege_type"])
+        for row in await owner.fetch(
+            "select table_name, privilege_type from information_schema.role_table_grants "
+            "where table_schema = 'deputize' and grantee = 'deputize_writer' "
+            "and privilege_type not in ('SELECT', 'INSERT')"
+        )
+    }
+    assert {table for table, right in granted if right == "DELETE"} == {"claims", "subjects", "leases"}
+    assert {right for _, right in granted} == {"UPDATE", "DELETE"}
+    assert not {"audit_entries", "tenants", "tenant_keys", "subjects", "tools"} & {
+        table for table, right in granted if right == "UPDATE"
+    }
+
+
+async def test_nobody_else_may_call_the_schemas_functions_or_look_into_it(owner: asyncpg.Connection) -> None:
+    assert not await owner.fetchval("select has_schema_privilege('pg_monitor', 'deputize', 'usage')")
+
+
+async def _days_with_partitions(owner: asyncpg.Connection, parent: str) -> set[str]:
+    rows = await owner.fetch(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = $1::regclass", f"deputize.{parent}"
+    )
+    return {row["name"].rsplit("_", 1)[1] for row in rows}
+
+
+async def test_partitions_cover_yesterday_today_and_a_week_ahead(owner: asyncpg.Connection) -> None:
+    today = datetime.now(UTC).date()
+    wanted = {(today + timedelta(days=n)).strftime("%Y%m%d") for n in range(-1, 8)}
+    for parent in PARTITIONED_BY_DAY:
+        assert wanted <= await _days_with_partitions(owner, parent)
+
+
+@pytest.mark.parametrize("mode", ["access share", "row exclusive"])
+async def test_partitions_are_made_without_waiting_for_readers_and_writers(
+    owner: asyncpg.Connection, dsn: str, mode: str
+) -> None:
+    """A long backup or a slow batch must not hold up the sweeper, and everybody else behind it."""
+    busy = await asyncpg.connect(dsn)
+    ahead = {"access share": 11, "row exclusive": 12}[mode]
+    async with busy.transaction():
+        for parent in PARTITIONED_BY_DAY:
+            await busy.execute(f"lock table deputize.{parent} in {mode} mode")
+        writer = await connect(dsn, WRITER)
+        await writer.execute("set lock_timeout = '3s'")
+        await writer.execute(f"call deputize.make_partitions({ahead})")
+        await writer.close()
+    await busy.close()
+    last = (datetime.now(UTC) + timedelta(days=ahead)).strftime("%Y%m%d")
+    for parent in PARTITIONED_BY_DAY:
+        assert last in await _days_with_partitions(owner, parent)
+    rights = await owner.fetchval("select count(*) from pg_class where relispartition and relacl is not null "
+                                  "and relnamespace = 'deputize'::regnamespace and relkind = 'r'")  # fmt: skip
+    assert rights == 0
+
+
+async def test_rows_of_a_partition_made_later_are_found_by_id_and_by_call(owner: asyncpg.Connection, dsn: str) -> None:
+    await owner.execute("call deputize.make_partitions(14)")
+    day = int((datetime.now(UTC) + timedelta(days=13)).timestamp() * 1000)
+    ahead = CLOCK.__class__(epoch_ms=lambda: day)
+    row = opening(call_id=ahead.new_id(), entry_id=ahead.new_id())
+    async with writing_to(dsn) as writer:
+        await writer.put(row)
+        await writer.put(row)
+        assert (await writer.put(closing(row.call_id, entry_id=ahead.new_id()))).closed
+    plan = "\n".join(
+        each[0]
+        for each in await owner.fetch(
+            "explain select 1 from deputize.audit_entries where tenant = 'acme' and id = $1", row.entry_id
+        )
+    )
+    assert plan.count("Scan") == 1
+
+
+async def test_make_partitions_may_run_many_times_at_once(dsn: str) -> None:
+    connections = [await connect(dsn, WRITER) for _ in range(4)]
+    await asyncio.gather(*(connection.execute("call deputize.make_partitions(16)") for connection in connections))
+    for connection in connections:
+        await connection.close()
+
+
+async def test_a_gateways_database_settings_cannot_undo_the_barrier_or_durability(
+    dsn: str, owner: asyncpg.Connection
+) -> None:
+    name = dsn.rsplit("/", 1)[1]
+    await owner.execute(f"alter database {name} set default_transaction_isolation = 'repeatable read'")
+    await owner.execute(f"alter database {name} set synchronous_commit = off")
+    try:
+        writer = await connect(dsn, WRITER)
+        assert await writer.fetchval("show default_transaction_isolation") == "read committed"
+        assert await writer.fetchval("show synchronous_commit") == "on"
+        await writer.close()
+    finally:
+        await owner.execute(f"alter database {name} reset all")

@@ -1,0 +1,180 @@
+"""Admission: each of the eight conditions by itself, all of them at once, and nothing but a refusal for nonsense."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.catalog.admission import admit
+from deputize.core.errors import NotAdmitted
+from tests.unit.catalog.contracts import INPUT, contract, input_with
+
+pytestmark = pytest.mark.requirement("CON-7")
+
+USERS = [{"resource": "crm.users", "op": "update", "scope": "{id}"}]
+
+
+def reasons(known: dict[str, str] | None = None, **changes: Any) -> list[tuple[str, str]]:
+    try:
+        admit(contract(**changes), known=(known or {}).get)
+    except NotAdmitted as refused:
+        found = refused.details["reasons"]
+        assert all(each["reason"] and each["fix"] for each in found)
+        return [(each["conjunct"], each["path"]) for each in found]
+    return []
+
+
+def test_a_complete_contract_is_admitted() -> None:
+    assert reasons() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"output_schema": {"type": "strin"}}, ("schemas_valid", "/output_schema/type")),
+        ({"error_schema": {"properties": 5}}, ("schemas_valid", "/error_schema/properties")),
+        ({"predicates": [{"name": "p", "holds": {"minimum": "1"}}]}, ("schemas_valid", "/predicates/0/holds/minimum")),
+        ({"version": "1.0.0-01"}, ("version_registered", "/version")),
+        ({"effects": "destructive", "resources": USERS, "auth": {}}, ("auth_policy_defined", "/auth")),
+        ({"timeout": {"timeout_class": "interactive", "seconds": 2}}, ("timeout_class_assigned", "/timeout/seconds")),
+        ({"timeout": {"timeout_class": "async"}}, ("timeout_class_assigned", "/timeout/seconds")),
+        ({"idempotency": {"key_argument": "key"}}, ("idempotency_specified", "/idempotency/key_argument")),
+        ({"effects": "destructive"}, ("mutation_class_labelled", "/resources")),
+        ({"effects": "write", "resources": USERS}, ("mutation_class_labelled", "/undo")),
+        ({"resources": USERS}, ("mutation_class_labelled", "/resources")),
+        ({"examples": []}, ("contract_tests_passing", "/examples")),
+        ({"examples": [{"id": 7}, {"id": "7"}]}, ("contract_tests_passing", "/examples/1")),
+    ],
+)
+def test_each_condition_is_judged(changes: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert reasons(**changes) == [expected]
+
+
+def test_a_refused_tool_hears_every_reason_at_once() -> None:
+    found = reasons(
+        version="1.0.0-01", effects="write", auth={}, timeout={"timeout_class": "async"}, examples=[],
+        idempotency={"key_argument": "nothing"}, output_schema={"type": "strin"},
+    )  # fmt: skip
+    assert {conjunct for conjunct, _ in found} == {
+        "schemas_valid", "version_registered", "auth_policy_defined", "timeout_class_assigned",
+        "idempotency_specified", "mutation_class_labelled", "contract_tests_passing",
+    }  # fmt: skip
+
+
+def test_the_message_names_the_tool_the_first_reason_and_the_way_out() -> None:
+    with pytest.raises(NotAdmitted) as refused:
+        admit(contract(examples=[]))
+    assert refused.value.message == (
+        "crm.get_user 1.0.0 cannot be registered: /examples are missing; give the arguments of one call that works"
+    )
+
+
+GOOD = {"type": "string", "description": "A word", "examples": ["a"]}
+
+
+@pytest.mark.requirement("CON-4")
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"type": "array"}, ""),
+        ({"type": "object", "properties": {}}, ""),
+        (input_with(word={"type": "string", "examples": ["a"]}), "/properties/word"),
+        (input_with(word={"type": "string", "description": "A word"}), "/properties/word"),
+        (input_with(word={"description": "A word", "examples": ["a"]}), "/properties/word"),
+        (input_with(word={**GOOD, "x-sensitivity": "topsecret"}), "/properties/word/x-sensitivity"),
+        (input_with(word={**GOOD, "x-token-cost": -1}), "/properties/word/x-token-cost"),
+        (input_with(word={**GOOD, "format": "shoe-size"}), "/properties/word/format"),
+        (input_with(word={**GOOD, "$ref": "https://example.org/word"}), "/properties/word/$ref"),
+        ({**input_with(word={**GOOD, "x-internal": True}), "required": ["word"]}, "/properties/word"),
+        (input_with(inner={"description": "Inside", "type": "object", "properties": {"a": GOOD}}), "/properties/inner"),
+        ({**input_with(word=GOOD), "$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema"),
+        (input_with(word={**GOOD, "pattern": "(?=a)"}), ""),
+        (input_with(word={**GOOD, "$ref": "#/$defs/nothing"}), ""),
+    ],
+)  # fmt: skip
+def test_a_schema_that_is_open_foreign_or_unexplained_is_refused(schema: dict[str, Any], path: str) -> None:
+    found = reasons(input_schema=schema, examples=[{}] if "required" not in schema else [{"word": "a"}])
+    assert ("schemas_valid", f"/input_schema{path}") in found
+
+
+@pytest.mark.requirement("CON-4")
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "boolean", "description": "On or off"},
+        {"enum": ["a", "b"], "description": "One of two"},
+        {"type": "integer", "default": 3, "description": "How many"},
+        {"type": "object", "description": "Free", "x-open": True, "examples": [{}]},
+        {"type": "object", "description": "A map", "additionalProperties": {"type": "integer"}, "examples": [{"a": 1}]},
+        {"type": "array", "description": "Words", "items": {"enum": ["a"]}},
+        {"anyOf": [{"enum": ["a"]}, {"type": "null"}], "description": "Maybe"},
+        {"description": "Anything", "x-open": True, "examples": [1]},
+        {"type": "string", "description": "Mail", "format": "email", "x-sensitivity": "pii", "examples": ["a@b.org"]},
+    ],
+)
+def test_a_property_may_explain_itself_in_more_than_one_way(part: dict[str, Any]) -> None:
+    assert reasons(input_schema=input_with(part=part), examples=[{}]) == []
+
+
+@pytest.mark.requirement("CON-4")
+def test_examples_and_defaults_of_properties_must_fit_too() -> None:
+    schema = input_with(
+        size={"type": "integer", "description": "How big", "default": "3"},
+        word={"$ref": "#/$defs/word"},
+    )
+    schema["$defs"] = {"word": {**GOOD, "examples": [1]}}
+    found = reasons(input_schema=schema, examples=[{}])
+    assert ("contract_tests_passing", "/input_schema/properties/size/default") in found
+    assert ("contract_tests_passing", "/input_schema/properties/word/examples/0") in found
+
+
+def test_deep_schemas_are_refused_without_being_walked() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    assert ("schemas_valid", "/output_schema") in reasons(output_schema={"anyOf": [deep]})
+
+
+@pytest.mark.requirement("CON-1")
+def test_names_that_no_model_api_takes_or_that_belong_to_others_are_refused() -> None:
+    long = "a" * 40
+    assert ("version_registered", "/name") in reasons(namespace=long, name=long)
+    assert ("version_registered", "/aliases/0") in reasons(aliases=["crm.find"], known={"crm.find": "crm.search"})
+    assert ("version_registered", "/name") in reasons(known={"crm.get_user": "crm.other"})
+    assert reasons(aliases=["crm.find"], known={"crm.find": "crm.get_user", "crm.get_user": "crm.get_user"}) == []
+
+
+@pytest.mark.requirement("INV-8")
+def test_scopes_name_arguments_that_exist_and_may_be_written_down() -> None:
+    schema = {**INPUT, "properties": {**INPUT["properties"], "mail": {**GOOD, "x-sensitivity": "pii"}}}
+    scoped = [{"resource": "crm.users", "op": "delete", "scope": scope} for scope in ("{nobody}", "{mail}", "{id}")]
+    found = reasons(resources=scoped, effects="destructive", input_schema=schema)
+    assert found == [("mutation_class_labelled", f"/resources/{place}/scope") for place in (0, 1)]
+
+
+@pytest.mark.requirement("CON-2")
+def test_dates_of_the_end_must_be_dates_in_order() -> None:
+    assert reasons(life={"sunset_date": "soon"}) == [("version_registered", "/life/sunset_date")]
+    dates = {"deprecation_date": "2031-01-01", "sunset_date": "2030-01-01"}
+    assert reasons(life=dates) == [("version_registered", "/life/sunset_date")]
+
+
+def test_a_contract_without_a_canonical_form_is_refused() -> None:
+    assert ("schemas_valid", "") in reasons(annotations={"huge": 2**60})
+
+
+keywords = st.sampled_from(
+    ["type", "properties", "items", "$ref", "allOf", "anyOf", "enum", "required", "description", "examples", "default",
+     "format", "x-sensitivity", "x-open", "x-internal", "additionalProperties", "$defs", "const", "pattern", "not"]
+)  # fmt: skip
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["object", "string", "#", "#/$defs/a", "a", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords | st.just("a"), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(keywords, junk, max_size=6))
+def test_any_nonsense_in_place_of_a_schema_is_refused_or_admitted_but_never_breaks(schema: dict[str, Any]) -> None:
+    reasons(input_schema=schema, output_schema=schema)

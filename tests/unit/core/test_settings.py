@@ -1,0 +1,85 @@
+"""Environment beats file beats default, and nothing misspelt is passed over."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from deputize.core.settings import Section, Settings
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_file_and_environment_the_defaults_hold() -> None:
+    settings = Settings()
+    assert settings.server.port == 7070
+    assert settings.server.host == settings.server.metrics_host == "127.0.0.1"
+    assert settings.database.url is None
+
+
+def test_the_file_beats_the_default(empty_folder: Path) -> None:
+    (empty_folder / "deputize.toml").write_text("[server]\nport = 1234\n")
+    settings = Settings()
+    assert (settings.server.port, settings.server.host) == (1234, "127.0.0.1")
+
+
+def test_the_environment_beats_the_file_value_by_value(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_folder / "deputize.toml").write_text('[server]\nport = 1234\nhost = "::1"\n')
+    monkeypatch.setenv("DEPUTIZE_SERVER__PORT", "4321")
+    settings = Settings()
+    assert (settings.server.port, settings.server.host) == (4321, "::1")
+
+
+@pytest.mark.parametrize("text", ["[server]\nprot = 1\n", "[servr]\nport = 1\n", "port = 1\n", "[timing]\nlease = 5\n"])
+def test_a_misspelt_key_in_the_file_is_refused(empty_folder: Path, text: str) -> None:
+    (empty_folder / "deputize.toml").write_text(text)
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Settings()
+
+
+def test_a_misspelt_key_of_a_section_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPUTIZE_SERVER__PROT", "1")
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SERVER__PORT", "70000"),
+        ("TIMING__LEASE_SECONDS", "0"),
+        ("TELEMETRY__TRACE_SAMPLE", "1.5"),
+        ("DATABASE__BATCH_ROWS", "0"),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"DEPUTIZE_{name}", value)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
+def test_settings_do_not_show_the_databases_password() -> None:
+    settings = Settings.model_validate({"database": {"url": "postgresql://u:hunter2@h/d"}})
+    assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_settings_cannot_be_changed_once_read() -> None:
+    with pytest.raises(ValidationError):
+        Settings().__setattr__("folder", Path("/elsewhere"))
+
+
+def test_every_setting_is_explained() -> None:
+    sections = [field.annotation for field in Settings.model_fields.values()]
+    models = [each for each in sections if isinstance(each, type) and issubclass(each, Section)]
+    unexplained = [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
+    assert len(models) == 7
+    assert unexplained == []

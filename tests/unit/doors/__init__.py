@@ -1,0 +1,1 @@
+"""Doors without a gateway."""

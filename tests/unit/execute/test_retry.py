@@ -1,0 +1,141 @@
+"""Retries: only what says so, only while there is time, anywhere up to the exponential step."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.core.contract import RetryPolicy
+from deputize.core.errors import Problem, ToolFailed, UpstreamRateLimited, UpstreamUnavailable
+from deputize.execute.retry import backoff, retried
+
+pytestmark = pytest.mark.requirement("INV-12")
+QUICK = RetryPolicy(max_attempts=4, base_seconds=0.001, backoff_max_seconds=0.002)
+_policies = st.builds(
+    RetryPolicy,
+    base_seconds=st.floats(0.001, 60),
+    backoff_multiplier=st.floats(1, 10),
+    backoff_max_seconds=st.floats(0.001, 300),
+)
+
+
+class Attempts:
+    """A tool that fails in order with these problems and then succeeds."""
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = list(problems)
+        self.numbers: list[int] = []
+
+    async def __call__(self, number: int) -> str:
+        self.numbers.append(number)
+        if self.problems:
+            raise self.problems.pop(0)
+        return "done"
+
+
+async def _retry(attempts: Attempts, first: Problem, **changes: Any) -> tuple[str, int]:
+    options: dict[str, Any] = {
+        "policy": QUICK, "may_repeat": lambda _: True, "seconds_left": lambda: 10.0, "jitter": lambda: 1.0,
+    }  # fmt: skip
+    return await retried(attempts, first, **{**options, **changes})
+
+
+def _down(**options: Any) -> UpstreamUnavailable:
+    return UpstreamUnavailable("down", **options)
+
+
+@given(_policies, st.integers(1, 10), st.floats(0, 1))
+def test_a_pause_is_anywhere_between_nothing_and_the_exponential_step(
+    policy: RetryPolicy, attempt: int, drawn: float
+) -> None:
+    step = min(policy.base_seconds * policy.backoff_multiplier ** (attempt - 1), policy.backoff_max_seconds)
+    assert backoff(policy, attempt, _down(), lambda: drawn) == step * drawn
+    assert backoff(policy, attempt, _down(), lambda: 0.0) == 0.0
+    assert backoff(policy, attempt, _down(), lambda: 1.0) <= policy.backoff_max_seconds
+
+
+@given(_policies, st.integers(1, 10), st.floats(0, 1), st.integers(1, 10**6))
+def test_a_pause_is_never_shorter_than_the_upstream_asked_for(
+    policy: RetryPolicy, attempt: int, drawn: float, asked: int
+) -> None:
+    pause = backoff(policy, attempt, UpstreamRateLimited("slow down", retry_after_ms=asked), lambda: drawn)
+    assert pause >= asked / 1000
+
+
+async def test_a_retryable_problem_is_tried_again_until_it_succeeds() -> None:
+    attempts = Attempts(_down())
+    assert await _retry(attempts, _down()) == ("done", 3)
+    assert attempts.numbers == [2, 3]
+
+
+async def test_what_is_not_retryable_is_not_tried_again() -> None:
+    attempts = Attempts()
+    with pytest.raises(ToolFailed) as failed:
+        await _retry(attempts, ToolFailed("no"))
+    assert (attempts.numbers, failed.value.attempts) == ([], 1)
+    attempts = Attempts(ToolFailed("no"))
+    with pytest.raises(ToolFailed) as failed:
+        await _retry(attempts, _down())
+    assert (attempts.numbers, failed.value.attempts) == ([2], 2)
+
+
+async def test_what_may_not_be_repeated_is_not_tried_again_however_retryable_it_is() -> None:
+    attempts = Attempts()
+    with pytest.raises(UpstreamUnavailable):
+        await _retry(attempts, _down(), may_repeat=lambda problem: problem.nothing_happened)
+    assert attempts.numbers == []
+
+
+async def test_the_last_problem_is_raised_once_all_attempts_are_used() -> None:
+    problems = [_down() for _ in range(3)]
+    attempts = Attempts(*problems)
+    with pytest.raises(UpstreamUnavailable) as last:
+        await _retry(attempts, _down())
+    assert last.value is problems[-1]
+    assert (attempts.numbers, last.value.attempts) == ([2, 3, 4], 4)
+
+
+async def test_nothing_happened_is_only_said_of_a_call_when_it_is_true_of_every_attempt() -> None:
+    """The first may have acted; that a later one certainly did not must not give its key back."""
+    certain = UpstreamRateLimited("slow down")
+    with pytest.raises(UpstreamRateLimited) as last:
+        await _retry(Attempts(certain), _down(), policy=RetryPolicy(max_attempts=2, base_seconds=0.001))
+    assert not last.value.nothing_happened
+    with pytest.raises(UpstreamRateLimited) as last:
+        await _retry(Attempts(*[UpstreamRateLimited("slow down") for _ in range(3)]), UpstreamRateLimited("slow down"))
+    assert last.value.nothing_happened
+
+
+@pytest.mark.parametrize("left", [-1.0, 0.0, 0.001])
+async def test_nothing_is_tried_that_could_only_start_after_the_deadline(left: float) -> None:
+    attempts = Attempts()
+    with pytest.raises(UpstreamUnavailable):
+        await _retry(attempts, _down(), seconds_left=lambda: left)
+    assert attempts.numbers == []
+
+
+async def test_an_upstream_that_asks_for_more_patience_than_there_is_time_is_not_tried_again() -> None:
+    attempts = Attempts()
+    with pytest.raises(UpstreamRateLimited):
+        await _retry(attempts, UpstreamRateLimited("slow down", retry_after_ms=11_000))
+    assert attempts.numbers == []
+
+
+async def test_the_pause_the_upstream_asked_for_is_really_taken() -> None:
+    clock: Callable[[], float] = asyncio.get_running_loop().time
+    began = clock()
+    await _retry(Attempts(), UpstreamRateLimited("slow down", retry_after_ms=60), jitter=lambda: 0.0)
+    assert clock() - began >= 0.06
+
+
+async def test_a_canceled_call_is_not_tried_again() -> None:
+    attempts = Attempts()
+    task = asyncio.create_task(_retry(attempts, UpstreamRateLimited("slow down", retry_after_ms=5000)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert attempts.numbers == []

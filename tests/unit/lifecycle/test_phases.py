@@ -1,0 +1,110 @@
+"""Skipping a phase does not compile, and only one file opens a phase."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LIFECYCLE = ROOT / "src" / "deputize" / "lifecycle"
+
+pytestmark = pytest.mark.requirement("INV-1")
+
+_HEAD = """
+from deputize.core.outcome import Outcome
+from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.authorize import authorize
+from deputize.lifecycle.execute import execute
+from deputize.lifecycle.phases import Authorized, Executed, Received, Validated, Verified
+from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.settle import settle
+from deputize.lifecycle.validate import validate
+from deputize.lifecycle.verify import verify
+
+
+async def carry(rooms: Rooms, received: Received, authority: TenantAuthority) -> Outcome:
+"""
+
+_GOOD = """
+    validated = validate(received, authority, rooms.metrics)
+    authorized = authorize(validated, authority)
+    executed = await execute(rooms, authorized)
+    if isinstance(executed, Outcome):
+        return executed
+    verified = await verify(executed, rooms.driver, rooms.metrics)
+    return await settle(rooms, verified)
+"""
+
+# Each leaves one phase out of the good one: what is handed over, to whom, and what should have been.
+_BAD = {
+    "without_validate": ("authorize(received, authority)", 'Argument 1 to "authorize"', "Received", "Validated"),
+    "without_authorize": ("execute(rooms, validated)", 'Argument 2 to "execute"', "Validated", "Authorized"),
+    "without_execute": (
+        "verify(authorized, rooms.driver, rooms.metrics)", 'Argument 1 to "verify"', "Authorized", "Executed",
+    ),
+    "without_verify": ("settle(rooms, executed)", 'Argument 2 to "settle"', "Executed", "Verified"),
+}  # fmt: skip
+
+
+def _bad(call: str) -> str:
+    """The good one with one hand-over replaced."""
+    name = call.partition("(")[0]
+    replaced, count = re.subn(rf"{name}\([^)]*\)", call, _GOOD)
+    assert count == 1
+    return replaced
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What mypy says of each snippet; one run for all, since most of it is reading the package."""
+    folder = tmp_path_factory.mktemp("snippets")
+    snippets = {"good": _GOOD, **{name: _bad(call) for name, (call, *_) in _BAD.items()}}
+    for name, text in snippets.items():
+        (folder / f"{name}.py").write_text(_HEAD + text.lstrip("\n"), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary",
+         *[str(folder / f"{name}.py") for name in snippets]],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ran.returncode in (0, 1), ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    return {name: [line for line in lines if f"/{name}.py:" in line and ": error:" in line] for name in snippets}
+
+
+def test_a_call_that_passes_every_phase_type_checks(judged: dict[str, list[str]]) -> None:
+    assert judged["good"] == []
+
+
+@pytest.mark.parametrize("name", _BAD)
+def test_leaving_a_phase_out_does_not_type_check(judged: dict[str, list[str]], name: str) -> None:
+    _, where, given, wanted = _BAD[name]
+    assert any(
+        where in line and f'"{given}"' in line and f'expected "{wanted}"' in line and "[arg-type]" in line
+        for line in judged[name]
+    ), judged[name]
+
+
+def test_only_the_run_opens_phases() -> None:
+    opens = re.compile(r"\.phase\(|\bphase\(Span\.|trail\.phase\b")
+    files = [path for path in (ROOT / "src" / "deputize").rglob("*.py") if opens.search(path.read_text("utf-8"))]
+    assert files == [LIFECYCLE / "run.py"]
+
+
+def test_the_run_opens_each_phase_once_and_in_order() -> None:
+    text = (LIFECYCLE / "run.py").read_text(encoding="utf-8")
+    assert re.findall(r"phase\(Span\.(\w+)\)", text) == ["VALIDATE", "AUTHORIZE", "EXECUTE", "VERIFY", "REPLY"]
+    called = re.findall(r"= (?:await )?(validate|authorize|execute|verify)\(|return await (settle)\(", text)
+    assert [name or last for name, last in called] == ["validate", "authorize", "execute", "verify", "settle"]
+
+
+def test_every_door_goes_through_the_one_run() -> None:
+    """Nothing outside the lifecycle takes a phase by itself."""
+    taken = re.compile(r"from deputize\.lifecycle\.(validate|authorize|execute|verify|settle|claim)\b")
+    outside = [
+        path
+        for path in (ROOT / "src" / "deputize").rglob("*.py")
+        if path.parent != LIFECYCLE and taken.search(path.read_text(encoding="utf-8"))
+    ]
+    assert outside == []
