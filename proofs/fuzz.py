@@ -186,7 +186,7 @@ async def _controls(world: World, gateway: GatewayHandle, issuer: Issuer) -> dic
     """The same fuzzers at a gateway with a fault: each must find it."""
     await restart_as(gateway, "fuzz_planted")
     own, searched = await asyncio.gather(
-        fuzz(gateway.url, _token(issuer, _POISON), cases=1500, seed=2),
+        fuzz(gateway.url, _token(issuer, _POISON), cases=600, seed=2),
         _explore(world, gateway, "search", examples=10, only="/v1/tools/search"),
     )
     world.say(f"faults planted; own fuzzer found {dict(own.wrong)}")

@@ -83,12 +83,17 @@ def _run(count: int, number: int, send: Callable[[Case], Answer | None], judge: 
     )
     @given(_cases())
     def one(case: Case) -> None:
+        look(case)
+
+    def look(case: Case) -> None:
         answer = send(case)
         found.cases += 1
         what = "no answer" if answer is None else judge.wrong_with(case, answer)
         if what is not None:
             found.report(what, case, answer)
 
+    for case in _plain():
+        look(case)
     one()
 
 
@@ -249,6 +254,18 @@ def _params(method: str) -> st.SearchStrategy[Any]:
         ),
     }
     return st.one_of(shaped[method], shaped[method], _values())
+
+
+def _plain() -> list[Case]:
+    """One proper request per method: what every run sends, whatever Hypothesis makes of its seed on this machine."""
+    params = {
+        "calls.create": {"tool": "fuzz.echo", "arguments": {"text": "plain"}},
+        "tools.list": {},
+        "tools.search": {"q": "echo"},
+        "tools.get": {"name": "fuzz.echo"},
+    }
+    requests = [{"jsonrpc": "2.0", "id": 1, "method": method, "params": each} for method, each in params.items()]
+    return [Case(path="/rpc", body=orjson.dumps(each), headers={}, request=each) for each in requests]
 
 
 _ABSENT = object()
