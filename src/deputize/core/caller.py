@@ -1,10 +1,13 @@
 """Who is behind a call: the user, the agent acting for them, and what the token lets them do."""
 
+import hashlib
 from dataclasses import dataclass, field
+from typing import Literal
 
-from deputize.core.frozen import frozen
+from deputize.core.contract import Effects
 
 ADMIN_SCOPE = "deputize:admin"
+Trust = Literal["untrusted", "standard", "trusted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +23,8 @@ class Caller:
     """Made by `govern/identity` from a verified token; nothing else makes one.
 
     `user` is the subject the authority comes from, `agents` the delegation chain, nearest actor first.
-    `capabilities` of None means the token names no tools and so limits none.
+    `capabilities` of None means the token names no tools and so limits none. `grants` are the delegations behind the
+    token, nearest first; `ceiling` is the worst effect they allow; `task` is what they were made for.
     """
 
     tenant: str
@@ -33,6 +37,15 @@ class Caller:
     issuer: str = ""
     expires_at: int = 0
     issued_at: int = 0
+    groups: frozenset[str] = frozenset()
+    trust: Trust = "standard"
+    human: bool = False
+    auth_time: int = 0
+    grants: tuple[str, ...] = ()
+    task: str | None = None
+    ceiling: Effects | None = None
+    # Names everything a decision may know of this caller: equal standings share decisions; empty means ask anew.
+    standing: str = ""
     # Per-subject commitments for the audit log, user first; erasing a subject's salt unlinks them.
     pseudonyms: tuple[str, ...] = field(default=())
 
@@ -61,10 +74,14 @@ class Epochs:
         return self.registry >= other.registry and self.policy >= other.policy and self.revocation >= other.revocation
 
 
-@frozen
-class Decision:
-    """Allow or deny, with the rules that said so and what they were decided from."""
-
-    rules: tuple[str, ...]
-    epochs: Epochs
-    policy_digest: str = ""
+def standing_of(caller: Caller) -> str:
+    """A digest of everything policies may read of a caller. Length-prefixed, so no two callers spell the same bytes."""
+    parts = (
+        caller.tenant, caller.issuer, caller.user, caller.trust, str(caller.human), caller.task or "",
+        str(len(caller.agents)), *caller.agents,
+        str(len(caller.groups)), *sorted(caller.groups),
+        str(len(caller.scopes)), *sorted(caller.scopes),
+        "" if caller.session is None else f"session {caller.session}",
+    )  # fmt: skip
+    spelled = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
+    return hashlib.sha256(spelled).hexdigest()[:32]

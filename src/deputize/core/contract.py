@@ -22,6 +22,7 @@ _SEMVER = (
     r"^(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})"
     r"(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
 )
+_SECRET = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
 Word = Annotated[str, StringConstraints(pattern=_WORD, max_length=48)]
 ToolRef = Annotated[str, StringConstraints(pattern=_TOOL_REF, max_length=97)]
 SemVer = Annotated[str, StringConstraints(pattern=_SEMVER, max_length=64)]
@@ -123,6 +124,12 @@ class Auth(Part):
     scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5B\x5D-\x7E]{1,120}$")], ...] = ()
     permissions: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z_]+:[^ ]+$", max_length=240)], ...] = ()
     credential: Literal["none", "delegated", "vault"] = "none"
+    # For "vault", the name of the tenant's secret; for "delegated", who the minted token is meant for.
+    secret: (
+        Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$", max_length=200)]
+        | None
+    ) = None
+    audience: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
 
 
 class Timeout(Part):

@@ -236,6 +236,42 @@ class ParseFailed(Request):
     )  # fmt: skip
 
 
+class BudgetSpent(Request):
+    proves_nothing_happened = True
+    face = Face(
+        slug="budget-spent", code=Code.RATE_LIMITED, error_class="rate_limited", number=3013, http=429,
+        grpc="RESOURCE_EXHAUSTED", title="The budget for this is spent",
+        advice="Wait until the budget in details begins anew, or ask its owner to raise it.",
+    )  # fmt: skip
+
+
+class TooManyAtOnce(Request):
+    proves_nothing_happened = True
+    face = Face(
+        slug="too-many-at-once", code=Code.RATE_LIMITED, error_class="rate_limited", number=3014, http=429,
+        grpc="RESOURCE_EXHAUSTED", retryable=True, title="Too many of these calls run at once",
+        advice="Wait for one of them to end, then try again.",
+    )  # fmt: skip
+
+
+class Runaway(Request):
+    proves_nothing_happened = True
+    face = Face(
+        slug="runaway", code=Code.RATE_LIMITED, error_class="rate_limited", number=3015, http=429,
+        grpc="RESOURCE_EXHAUSTED", title="This looks like a loop that ran away",
+        advice="The same call was made again and again, or costs rise steeply: stop, and look at what the agent does.",
+    )  # fmt: skip
+
+
+class LimitsUnavailable(Request):
+    proves_nothing_happened = True
+    face = Face(
+        slug="limits-unavailable", code=Code.UPSTREAM_FAILURE, error_class="dependency_unavailable", number=3016,
+        http=503, grpc="UNAVAILABLE", retryable=True, title="Limits cannot be counted now, so the answer is no",
+        advice="Try again; the rule in details says what happens while its counters are away.",
+    )  # fmt: skip
+
+
 class ToolNotFound(Registry):
     face = Face(
         slug="tool-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3101, http=404,
@@ -409,6 +445,46 @@ class ApprovalRejected(Permission):
         slug="approval-rejected", code=Code.AUTHORIZATION_DENIED, error_class="approval_rejected", number=3213,
         http=403, grpc="PERMISSION_DENIED", title="A human said no",
         advice="Read the reason in details before asking again in another way.",
+    )  # fmt: skip
+
+
+class SwitchedOff(Permission):
+    face = Face(
+        slug="switched-off", code=Code.AUTHORIZATION_DENIED, error_class="policy_blocked", number=3214, http=403,
+        grpc="PERMISSION_DENIED", title="Somebody switched this off",
+        advice="Ask whoever is named in details; the switch can be turned on again.",
+    )  # fmt: skip
+
+
+class HookBlocked(Permission):
+    face = Face(
+        slug="hook-blocked", code=Code.AUTHORIZATION_DENIED, error_class="hook_blocked", number=3215, http=403,
+        grpc="PERMISSION_DENIED", title="A hook stopped this call",
+        advice="The hook in details says why; ask whoever runs this gateway.",
+    )  # fmt: skip
+
+
+class PolicyInvalid(Permission):
+    face = Face(
+        slug="policy-invalid", code=Code.INVALID_INPUT, error_class="schema_validation_failed", number=3216, http=422,
+        grpc="INVALID_ARGUMENT", title="These policies cannot take force",
+        advice="Mend what details list, by file and line; deputize policy check finds the same before you send them.",
+    )  # fmt: skip
+
+
+class ExchangeRefused(Permission):
+    face = Face(
+        slug="exchange-refused", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3217,
+        http=400, grpc="INVALID_ARGUMENT", title="This token cannot be exchanged like that",
+        advice="Ask for no more scopes, tools or time than the token in hand has.",
+    )  # fmt: skip
+
+
+class GrantEnded(Permission):
+    face = Face(
+        slug="grant-ended", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3218, http=401,
+        grpc="UNAUTHENTICATED", title="The delegation behind this call has ended",
+        advice="Ask the person it came from to delegate again.",
     )  # fmt: skip
 
 

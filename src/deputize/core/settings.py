@@ -46,18 +46,30 @@ class Issuer(Section):
 
     issuer: str = Field(description="Exactly the `iss` of its tokens.")
     audience: str = Field(description="The `aud` that means this gateway.")
-    jwks_url: str | None = Field(None, description="Where its public keys are published.")
+    jwks_url: str | None = Field(
+        None,
+        description="Where its public keys are published; without this or a file, OpenID discovery tells.",
+    )
     jwks_file: Path | None = Field(None, description="A file with its public keys, instead of a URL.")
     algorithms: tuple[Literal["RS256", "ES256", "EdDSA"], ...] = Field(
         ("RS256", "ES256", "EdDSA"), description="Signature algorithms it may use."
     )
     tenant: str | None = Field(None, description="The tenant of every token of this issuer.")
     tenant_claim: str | None = Field(None, description="The claim that names the tenant, where one issuer serves many.")
+    groups_claim: str = Field("groups", description="The claim that lists the user's groups.")
+    trust: Literal["untrusted", "standard", "trusted"] = Field(
+        "standard", description="What policies see as the trust of its callers."
+    )
+    human: bool = Field(False, description="Its tokens without `act` come from people who signed in.")
     development: bool = Field(False, description="Marks the local issuer of `deputize dev`; `serve` refuses it.")
 
 
 class Identity(Section):
     issuers: tuple[Issuer, ...] = Field((), description="Whose tokens are accepted.")
+    public_url: str | None = Field(
+        None, description="This gateway's own address, as issuer of the tokens it exchanges; unset, it exchanges none."
+    )
+    max_grant_seconds: int = Field(28_800, ge=60, le=30 * 86_400, description="Longest life of a delegation.")
     token_cache_seconds: int = Field(30, ge=0, le=30, description="How long a verified token is remembered.")
     leeway_seconds: int = Field(5, ge=0, le=60, description="Clock difference to an issuer that is forgiven.")
 
@@ -68,6 +80,63 @@ class Tools(Section):
     )
     manifests: tuple[str, ...] = Field((), description="YAML or JSON manifests (globs).")
     tenant: str = Field("dev", description="The tenant these tools are registered for.")
+
+
+class Policy(Section):
+    files: tuple[str, ...] = Field(
+        (),
+        description="Cedar files (globs) put in force at start; unset, what was put last, or the default set.",
+    )
+    engine: Literal["cedar", "authzen", "both"] = Field(
+        "cedar", description="Who decides: our own policies, a remote decision point, or the stricter of both."
+    )
+    authzen_url: str | None = Field(None, description="Base address of the AuthZEN decision point.")
+    authzen_token: SecretStr | None = Field(None, description="Bearer token for the decision point.")
+    authzen_seconds: float = Field(1.0, gt=0, le=30, description="How long it may take to answer; no answer denies.")
+
+
+class Hook(Section):
+    """A function of the operator's own that stands around calls."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="What records call it.")
+    function: str = Field(description="`file.py:function` in the project folder.")
+    tools: str = Field("*", description="The tools it stands around, as a glob over full names.")
+    seconds: float = Field(1.0, gt=0, le=60, description="How long it may take; longer stops the call.")
+
+
+class LimitRule(Section):
+    """One limit. `per` says what is counted apart; an empty `per` counts everything of a tenant together."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="What refusals call it.")
+    kind: Literal["rate", "concurrency", "budget", "repeats", "cost_rate"] = Field(
+        description="Calls in a window, calls at once, cost in a period, equal calls in a window, cost in a window."
+    )
+    limit: float = Field(gt=0, description="The most that is let through.")
+    seconds: float = Field(60.0, ge=1, le=31 * 86_400, description="Length of the window or the budget's period.")
+    per: tuple[Literal["caller", "agent", "tool", "provider", "session", "task"], ...] = Field(
+        (), description="What is counted apart, within a tenant."
+    )
+    tenants: str = Field("*", description="Tenants it holds for, as a glob.")
+    tools: str = Field("*", description="Tools it holds for, as a glob over full names.")
+    when_lost: Literal["deny", "allow"] = Field("deny", description="What it says while its counters are away.")
+
+
+class Limits(Section):
+    redis_url: SecretStr | None = Field(
+        None, description="Counters shared by replicas; unset, each process counts alone."
+    )
+    redis_seconds: float = Field(0.25, gt=0, le=5, description="How long the counters may take to answer.")
+    rules: tuple[LimitRule, ...] = Field((), description="What is limited.")
+
+
+class Vault(Section):
+    kind: Literal["local", "openbao"] = Field(
+        "local", description="Where secrets of tools are kept: sealed in our own database, or in OpenBao or Vault."
+    )
+    address: str | None = Field(None, description="Address of the OpenBao or Vault server.")
+    token_file: Path | None = Field(None, description="A file with the token to ask it with, read for every use.")
+    mount: str = Field("secret", description="The key-value (version 2) mount secrets lie under.")
+    seconds: float = Field(2.0, gt=0, le=30, description="How long it may take to answer; no answer fails the call.")
 
 
 class Keys(Section):
@@ -113,10 +182,17 @@ class Settings(BaseSettings):
     )
 
     folder: Path = Field(Path(".deputize"), description="Where a development gateway keeps its keys and database.")
+    environment: Literal["development", "staging", "production"] = Field(
+        "production", description="What policies see as the environment; `deputize dev` is always development."
+    )
     server: Server = Server()
     database: Database = Database()
     identity: Identity = Identity()
     tools: Tools = Tools()
+    policy: Policy = Policy()
+    hooks: tuple[Hook, ...] = Field((), description="Functions around calls, outermost first.")
+    limits: Limits = Limits()
+    vault: Vault = Vault()
     keys: Keys = Keys()
     timing: Timing = Timing()
     telemetry: Telemetry = Telemetry()

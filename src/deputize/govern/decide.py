@@ -6,8 +6,9 @@ its snapshots were read at, so that a batch committed under newer ones is decide
 
 from collections.abc import Callable
 
-from deputize.core.caller import ADMIN_SCOPE, Caller, Decision, Epochs
+from deputize.core.caller import ADMIN_SCOPE, Caller, Epochs
 from deputize.core.contract import Contract
+from deputize.core.decision import Decision
 from deputize.core.errors import NotInCapability, ScopeMissing, ToolNotFound
 
 # The rules that speak here, by the names that decisions, refusals and audit entries carry.

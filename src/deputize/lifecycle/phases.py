@@ -4,8 +4,9 @@ from typing import Any
 
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.call import CallRequest, Mutation
-from deputize.core.caller import Caller, Decision
+from deputize.core.caller import Caller
 from deputize.core.clock import Deadline
+from deputize.core.decision import Decision
 from deputize.core.errors import Problem
 from deputize.core.frozen import frozen
 from deputize.core.outcome import Result

@@ -9,7 +9,8 @@ import contextlib
 import asyncpg
 import structlog
 
-from deputize.core.caller import Caller, Decision, Epochs
+from deputize.core.caller import Caller, Epochs
+from deputize.core.decision import Decision
 from deputize.core.errors import OutcomeUnknown
 from deputize.core.events import State
 from deputize.lifecycle.rooms import Rooms

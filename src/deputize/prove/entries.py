@@ -13,9 +13,10 @@ from typing import Final, Literal
 import orjson
 
 from deputize.core.call import Mutation
-from deputize.core.caller import Caller, Decision
+from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.contract import Contract
+from deputize.core.decision import Decision
 from deputize.core.frozen import frozen
 
 Kind = Literal["read", "refusal", "intent", "outcome", "command", "decision"]

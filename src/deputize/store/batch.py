@@ -16,7 +16,7 @@ import structlog
 
 from deputize.core.caller import Epochs
 from deputize.core.errors import AuditUnavailable, DeadlineExceeded, Internal, Problem, Unavailable
-from deputize.store.rows import Closing, Committed, Entry, Opening, Row
+from deputize.store.rows import Closing, Committed, DecisionRecord, Entry, Opening, Row
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -31,6 +31,10 @@ class Waiting(NamedTuple):
 
 
 _COMMIT_ENTRIES: Final = "select * from deputize.commit_entries($1, $2, $3, $4, $5, $6)"
+_KEEP_DECISIONS: Final = (
+    "insert into deputize.decisions (tenant, id, record) "
+    "select * from unnest($1::text[], $2::text[], $3::bytea[]) order by 1, 2 on conflict do nothing"
+)
 COMMIT_CALLS: Final = f"select * from deputize.commit_calls({', '.join(f'${n}' for n in range(1, 36))})"
 
 _TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
@@ -200,6 +204,10 @@ class GroupCommit:
         entries = [row for row in rows if type(row) is Entry]
         tenants = list({row[0] for row in rows})
         patience = self._timeout * _CLIENT_PATIENCE
+        decisions = [row for row in rows if type(row) is DecisionRecord]
+        if decisions:
+            # A commit of its own, and first: an entry must never name a record that is not there.
+            await self._connection.execute(_KEEP_DECISIONS, *columns(decisions, 3), timeout=patience)
         if not openings and not closings:
             return await self._connection.fetch(_COMMIT_ENTRIES, tenants, *columns(entries, 5), timeout=patience)
         return await self._connection.fetch(
@@ -295,10 +303,10 @@ def _settle(batch: list[Waiting], answers: list[asyncpg.Record]) -> None:
             continue
         if common is None:
             future.set_exception(Internal(f"tenant {row[0]} has no epochs"))
-        elif type(row) is Entry:
-            future.set_result(common)
         elif type(row) is Opening:
             holder_id = holders.get(row.call_id)
             future.set_result(common if holder_id is None else Committed(common.epochs, holder_id))
-        else:
+        elif type(row) is Closing:
             future.set_result(Committed(common.epochs, None, row.call_id in closed))
+        else:
+            future.set_result(common)

@@ -53,6 +53,14 @@ class Entry(NamedTuple):
     salt: bytes | None
 
 
+class DecisionRecord(NamedTuple):
+    """What a decision was made from. Durable before any entry that names it; the same record again changes nothing."""
+
+    tenant: str
+    id: str
+    record: bytes
+
+
 class Committed(NamedTuple):
     """What a commit answered for one row: the tenant's epochs as of that commit, and
 
@@ -64,4 +72,4 @@ class Committed(NamedTuple):
     closed: bool = True
 
 
-Row = Opening | Closing | Entry
+Row = Opening | Closing | Entry | DecisionRecord

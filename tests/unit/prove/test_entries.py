@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.call import Mutation
-from deputize.core.caller import Caller, Decision, Epochs
+from deputize.core.caller import Caller, Epochs
 from deputize.core.clock import Clock
+from deputize.core.decision import Decision
 from deputize.core.errors import every_problem
 from deputize.core.events import State
 from deputize.prove.entries import About, Stamps, entry

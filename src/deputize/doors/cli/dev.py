@@ -66,8 +66,10 @@ def _stopping_is_orderly(folder: Path) -> Iterator[None]:
     """SIGTERM ends like Ctrl-C, with everything that was started ended before the last line is printed."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # It may land between the making of a coroutine and its first step, of which nobody needs to be warned.
+        # It may land between the making of a coroutine and its first step, or inside the making of an event loop: of
+        # what is thrown away half made nobody needs to be told.
         warnings.simplefilter("ignore", RuntimeWarning)
+        sys.unraisablehook = lambda _: None
         raise KeyboardInterrupt
 
     for each in _SIGNALS:
