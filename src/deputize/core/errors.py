@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from deputize.core.decision import Decision
+
 
 class Code(StrEnum):
     """The eleven codes an agent branches on."""
@@ -93,6 +95,8 @@ class Problem(Exception):
         self.advice = advice or self.face.advice
         self.nothing_happened = nothing_happened or self.proves_nothing_happened
         self.attempts = 1
+        # Whose rules said no, where rules did: the refusal's entry names them and the record they were decided from.
+        self.decision: Decision | None = None
 
 
 class Request(Problem):

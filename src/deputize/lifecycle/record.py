@@ -66,7 +66,13 @@ def refusal(rooms: Rooms, received: Received, tool: CompiledTool | None, problem
         tool=received.request.tool,
     )
     body = entry(
-        about, id=entry_id, kind="refusal", time=rooms.stamps.now(), outcome=state, error=problem.face.e_number
+        about,
+        id=entry_id,
+        kind="refusal",
+        time=rooms.stamps.now(),
+        decision=problem.decision,
+        outcome=state,
+        error=problem.face.e_number,
     )
     return Entry(received.caller.tenant, entry_id, received.call_id, body, None)
 

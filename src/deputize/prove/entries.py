@@ -78,6 +78,8 @@ def entry(
     text += f'"caller":["{chain}"],' if chain else '"caller":[],'
     if command is not None:
         text += f'"command":{_quoted(command)},'
+    if decision is not None and decision.record_id:
+        text += f'"decision":"{decision.record_id}",'
     if contract is not None:
         text += f'"digest":"{contract.digest}",'
     if error is not None:

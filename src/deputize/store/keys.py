@@ -94,12 +94,14 @@ def _derive(data_key: bytes, purpose: str) -> bytes:
 class KeySet:
     """What one tenant's data keys are used for. New boxes get the newest key, old ones open with theirs.
 
-    `fingerprint` comes from the first key and stays: a request must compare equal across rotations.
+    `fingerprint` and `records` come from the first key and stay: a request must compare equal, and a decision's record
+    keep its name, across rotations.
     """
 
     tenant: str
     newest: int
     fingerprint: bytes = field(repr=False)
+    records: bytes = field(repr=False)
     clock: Clock = field(repr=False)
     _sealing: Mapping[int, bytes] = field(repr=False)
 
@@ -110,6 +112,7 @@ class KeySet:
             tenant=tenant,
             newest=max(data_keys),
             fingerprint=_derive(first, "fingerprint"),
+            records=_derive(first, "records"),
             clock=clock,
             _sealing={version: _derive(key, "sealing") for version, key in data_keys.items()},
         )

@@ -58,6 +58,7 @@ _facts = st.fixed_dictionaries(
             rules=st.lists(_text, max_size=3).map(tuple),
             epochs=st.just(Epochs()),
             policy_digest=st.just("") | _hex.map("sha256:{}".format),
+            record_id=st.just("") | _hex,
         ),
         "outcome": st.sampled_from([state.value for state in State]),
         "error": st.sampled_from([leaf.face.e_number for leaf in every_problem()]),
@@ -107,6 +108,8 @@ def test_an_entry_says_exactly_what_it_was_given(about: About, facts: dict[str, 
         wanted["rules"] = list(facts["decision"].rules)
         if facts["decision"].policy_digest:
             wanted["policy"] = facts["decision"].policy_digest
+        if facts["decision"].record_id:
+            wanted["decision"] = facts["decision"].record_id
     assert read == wanted
 
 
