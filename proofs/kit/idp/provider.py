@@ -1,0 +1,186 @@
+"""A real OpenID provider in a process of its own, and people and agents who get their tokens from it the proper way.
+
+People sign in with the authorization code flow and PKCE, through the provider's own pages for sign-in and consent;
+agents use client credentials. Above: proofs. Below: `server.mjs`, which is the provider; `install`, which fetches it.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import secrets
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import orjson
+
+from proofs.kit.child import Child
+from proofs.kit.idp.install import install, node_of
+from proofs.kit.idp.keys import SigningKey, new_keys
+from proofs.kit.serving import READY
+from proofs.kit.world import World
+
+_SERVER = Path(__file__).resolve().with_name("server.mjs")
+# Never listened on: the browser's last step is read from the redirect itself.
+_CALLBACK = "http://127.0.0.1/callback"
+_APP = "people"
+_FORM = re.compile(r'<form[^>]+action="([^"]+)"')
+_PROMPT = re.compile(r'name="prompt" value="(\w+)"')
+_MOST_STEPS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resource:
+    """Who a token is meant for, and how it is signed."""
+
+    audience: str
+    algorithm: str = "RS256"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Issued:
+    """What one sign-in yields."""
+
+    access_token: str
+    id_token: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Provider:
+    """A running provider. `keys` are the ones it signs with now, the first of each algorithm before older ones."""
+
+    issuer: str
+    child: Child
+    file: Path
+    told: dict[str, Any]
+    keys: tuple[SigningKey, ...]
+    older: tuple[SigningKey, ...] = ()
+    rotations: int = 0
+    client: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(trust_env=False, timeout=20.0))
+
+    @classmethod
+    async def start(
+        cls,
+        world: World,
+        *,
+        resources: Mapping[str, Resource],
+        accounts: Mapping[str, Mapping[str, Any]],
+        agents: Sequence[str] = (),
+        scopes: Sequence[str] = (),
+        name: str = "idp",
+        seconds: int = 3600,
+    ) -> Self:
+        """`accounts` holds the extra claims of every person and agent, `resources` whom tokens may be asked for."""
+        home = await install(world)
+        keys = new_keys(f"{name}-1")
+        issuer = f"http://127.0.0.1:{world.free_port()}"
+        told = _told(issuer, resources, accounts, agents, scopes, seconds)
+        file = world.folder / f"{name}.json"
+        _write(file, told, keys)
+        child = await world.start(name, [str(node_of(home)), str(_SERVER), str(file)], cwd=home, ready_line=READY)
+        provider = cls(issuer=issuer, child=child, file=file, told=told, keys=keys)
+        world.at_end(provider.client.aclose)
+        return provider
+
+    def key(self, algorithm: str = "RS256") -> SigningKey:
+        return next(key for key in self.keys if key.algorithm == algorithm)
+
+    async def rotate(self, *, keep_old: bool) -> None:
+        """New keys from now on; the ones before are still published, or are not."""
+        self.rotations += 1
+        self.older = self.keys
+        self.keys = new_keys(f"{self.file.stem}-{self.rotations + 1}")
+        _write(self.file, self.told, (*self.keys, *(self.older if keep_old else ())))
+        os.kill(self.child.pid, signal.SIGHUP)
+        await self.child.line(f"reading {self.rotations + 1}")
+
+    async def agent_token(self, agent: str, resource: str) -> str:
+        """Client credentials: the agent itself, with nobody behind it."""
+        secret = next(each["client_secret"] for each in self.told["agents"] if each["client_id"] == agent)
+        form = {"grant_type": "client_credentials", "resource": resource, "scope": " ".join(self.told["scopes"])}
+        answer = await self.client.post(f"{self.issuer}/token", data=form, auth=(agent, secret))
+        return str(_said(answer)["access_token"])
+
+    async def sign_in(self, person: str, resource: str) -> Issued:
+        """One person, one browser: authorization request, sign-in, consent, code, token."""
+        verifier = secrets.token_urlsafe(48)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        asked = {
+            "client_id": _APP, "response_type": "code", "redirect_uri": _CALLBACK, "resource": resource,
+            "scope": " ".join(("openid", *self.told["scopes"])), "state": secrets.token_urlsafe(16),
+            "code_challenge": challenge, "code_challenge_method": "S256",
+        }  # fmt: skip
+        async with httpx2.AsyncClient(base_url=self.issuer, trust_env=False, timeout=20.0) as browser:
+            code = await _authorize(browser, person, asked)
+            form = {
+                "grant_type": "authorization_code", "code": code, "redirect_uri": _CALLBACK, "client_id": _APP,
+                "code_verifier": verifier, "resource": resource,
+            }  # fmt: skip
+            said = _said(await browser.post("/token", data=form))
+        return Issued(access_token=said["access_token"], id_token=said["id_token"])
+
+
+async def _authorize(browser: httpx2.AsyncClient, person: str, asked: Mapping[str, str]) -> str:
+    answer = await browser.get("/auth", params=dict(asked))
+    for _ in range(_MOST_STEPS):
+        if answer.is_redirect:
+            target = answer.headers["location"]
+            if target.startswith(_CALLBACK):
+                back = parse_qs(urlsplit(target).query)
+                if back.get("state") != [asked["state"]] or "code" not in back:
+                    raise RuntimeError(f"the provider sent the browser back without a code: {back}")
+                return back["code"][0]
+            answer = await browser.get(target)
+            continue
+        form, prompt = _FORM.search(answer.text), _PROMPT.search(answer.text)
+        if answer.status_code != 200 or form is None or prompt is None:
+            raise RuntimeError(f"the provider showed no form ({answer.status_code}): {answer.text[:500]}")
+        filled = {"prompt": prompt[1]} | ({"login": person, "password": "any"} if prompt[1] == "login" else {})
+        answer = await browser.post(form[1], data=filled)
+    raise RuntimeError("the provider did not come to an end with this sign-in")
+
+
+def _said(answer: httpx2.Response) -> dict[str, Any]:
+    if answer.status_code != 200:
+        raise RuntimeError(f"the provider gave no token: {answer.status_code} {answer.text[:500]}")
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def _told(
+    issuer: str,
+    resources: Mapping[str, Resource],
+    accounts: Mapping[str, Mapping[str, Any]],
+    agents: Sequence[str],
+    scopes: Sequence[str],
+    seconds: int,
+) -> dict[str, Any]:
+    people = {
+        "client_id": _APP, "application_type": "native", "token_endpoint_auth_method": "none",
+        "redirect_uris": [_CALLBACK], "grant_types": ["authorization_code"], "response_types": ["code"],
+    }  # fmt: skip
+    by_themselves = {"redirect_uris": [], "response_types": [], "grant_types": ["client_credentials"]}
+    return {
+        "issuer": issuer,
+        "resources": {
+            name: {"audience": each.audience, "algorithm": each.algorithm} for name, each in resources.items()
+        },
+        "accounts": accounts,
+        "people": [people],
+        "agents": [
+            {"client_id": agent, "client_secret": secrets.token_urlsafe(32), **by_themselves} for agent in agents
+        ],
+        "scopes": list(scopes),
+        "seconds": seconds,
+        "cookie_key": secrets.token_urlsafe(32),
+    }
+
+
+def _write(file: Path, told: Mapping[str, Any], keys: Sequence[SigningKey]) -> None:
+    file.write_bytes(orjson.dumps({**told, "jwks": {"keys": [key.jwk(private=True) for key in keys]}}))
+    file.chmod(0o600)
