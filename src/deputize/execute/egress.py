@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 import httpcore2
 import httpx2
@@ -204,6 +204,29 @@ class Egress:
                     target = self._checked_url(str(answer))
         raise UpstreamUnavailable(f"the host {target.host} redirects more than {MAX_REDIRECTS} times")
 
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+        max_bytes: int | None = None,
+    ) -> bytes:
+        """The answer to a body that was sent. Only a 200 is one, and a redirect is not: it would carry the body on to
+        somebody nobody named.
+        """
+        if len(body) > self._max_bytes:
+            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
+        target = self._checked_url(url)
+        limit = self._seconds if seconds is None else seconds
+        with _network_problems(target.host):
+            async with asyncio.timeout(limit):
+                self._client.cookies.clear()
+                sent = self._client.stream("POST", target, content=body, headers=headers, timeout=limit)
+                async with sent as response:
+                    return await self._answered(target, response, max_bytes)
+
     async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
         # Nothing of one answer goes into the next request.
         self._client.cookies.clear()
@@ -213,18 +236,21 @@ class Egress:
                     return target.join(response.headers["location"])
                 except httpx2.InvalidURL as error:
                     raise EgressDenied("the host redirects to something that is no URL") from error
-            if response.status_code != 200:
-                raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
-            return await self._limited(response)
+            return await self._answered(target, response, None)
 
-    async def _limited(self, response: httpx2.Response) -> bytes:
+    async def _answered(self, target: httpx2.URL, response: httpx2.Response, max_bytes: int | None) -> bytes:
+        if response.status_code != 200:
+            raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
+        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
+
+    async def _limited(self, response: httpx2.Response, max_bytes: int) -> bytes:
         body = bytearray()
         async for part in response.aiter_raw():
             body += part
-            if len(body) > self._max_bytes:
-                raise ResourceLimit(f"the answer is larger than {self._max_bytes} bytes")
+            if len(body) > max_bytes:
+                raise ResourceLimit(f"the answer is larger than {max_bytes} bytes")
         return bytes(body)
 
     def _checked_url(self, text: str) -> httpx2.URL:

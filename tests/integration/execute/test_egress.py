@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ class Server:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self.hosts: list[str] = []
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
         self.port = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,6 +36,9 @@ class Server:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             host = next(line[6:] for line in head.split("\r\n") if line.lower().startswith("host: "))
             self.hosts.append(host)
+            self.heads.append(head)
+            length = re.search(r"^content-length: (\d+)", head, re.MULTILINE | re.IGNORECASE)
+            self.bodies.append(await reader.readexactly(int(length[1])) if length else b"")
             answer = self._answer(head.split(" ")[1], host)
             if not answer:
                 await reader.read()
@@ -217,6 +223,48 @@ async def test_answers_that_are_too_large_too_slow_compressed_or_broken_are_cut_
         for path in answers:
             with pytest.raises(expected.get(path, UpstreamUnavailable)):
                 await egress.get(f"http://localhost:{server.port}{path}")
+
+
+async def test_a_body_is_sent_once_with_its_headers_and_the_answer_comes_back() -> None:
+    async with serving(lambda path, host: ok(b"heard")) as server, going("localhost") as egress:
+        url = f"http://localhost:{server.port}/ask"
+        assert await egress.post(url, b'{"a":1}', headers={"Content-Type": "application/json"}) == b"heard"
+        assert server.bodies == [b'{"a":1}']
+        assert server.heads[0].startswith("POST /ask ")
+        assert "content-type: application/json" in server.heads[0].lower()
+
+
+async def test_a_sent_body_follows_no_redirect() -> None:
+    async with serving(lambda path, host: to("/elsewhere")) as server, going("localhost") as egress:
+        with pytest.raises(UpstreamUnavailable, match="answered 302"):
+            await egress.post(f"http://localhost:{server.port}/", b"secret")
+        assert len(server.hosts) == 1
+
+
+async def test_what_is_sent_and_what_comes_back_is_bounded_in_size_and_time() -> None:
+    answers = {
+        "/large": ok(b"x" * 200),
+        "/silent": b"",
+        "/created": b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n",
+    }
+    async with serving(lambda path, host: answers[path]) as server, going("localhost") as egress:
+        here = f"http://localhost:{server.port}"
+        with pytest.raises(ResourceLimit, match="not sent"):
+            await egress.post(f"{here}/large", b"x" * 10_001)
+        assert server.hosts == []
+        with pytest.raises(ResourceLimit, match="larger than 100"):
+            await egress.post(f"{here}/large", b"", max_bytes=100)
+        with pytest.raises(UpstreamTimeout):
+            await egress.post(f"{here}/silent", b"", seconds=0.1)
+        with pytest.raises(UpstreamUnavailable, match="answered 201"):
+            await egress.post(f"{here}/created", b"")
+
+
+@pytest.mark.parametrize("url", ["https://localhost/", "https://10.0.0.1/", "http://public.example/", "file:///x"])
+async def test_nothing_is_sent_to_where_nothing_is_fetched_from(url: str) -> None:
+    async with going() as egress:
+        with pytest.raises(EgressDenied):
+            await egress.post(url, b"secret")
 
 
 async def test_a_host_that_cannot_be_found_or_does_not_listen_is_said_to_be_unavailable() -> None:
