@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deputize.prove.redact import MARK, RedactionPlan, is_sensitive_name
+from deputize.core.sensitive import is_sensitive_name
+from deputize.prove.redact import MARK, RedactionPlan
 
 pytestmark = pytest.mark.requirement("GOV-6")
 
