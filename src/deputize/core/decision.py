@@ -47,6 +47,8 @@ class Question:
     session: str | None
     now_ms: int
     facts: Mapping[str, Any]
+    # Facts that rules may read and records must not hold, by name.
+    withheld: frozenset[str] = frozenset()
     # What the call would change, filled in from its arguments: (resource, operation, scope).
     touches: tuple[tuple[str, str, str], ...] = ()
     cost_micros: int = 0

@@ -1,0 +1,54 @@
+"""One version's answers with their records, each worked out once per kind of question.
+
+The key is what the rules could tell apart: who is asking, the tool, the environment, the facts, and of the rest what
+the slice reads. An answer that depends on time, cost or labels is never kept, nor one for a caller whose standing has
+no name. Everything kept here belongs to one version of the policies and goes with it.
+"""
+
+from typing import Any
+
+from deputize.core.decision import Decided, Question
+from deputize.govern.policy.cedar import CompiledPolicies, judge
+from deputize.govern.policy.kept import Kept
+from deputize.govern.policy.records import Records
+from deputize.govern.policy.slices import Slice
+from deputize.govern.policy.world import scopes_of
+
+MOST_KEPT = 20_000
+
+
+class Decisions:
+    def __init__(self, policies: CompiledPolicies, *, key: bytes, most: int = MOST_KEPT) -> None:
+        self.policies = policies
+        self._records = Records(policies.digest, key)
+        self._kept: Kept[tuple[Any, ...], Decided] = Kept(most)
+
+    def decide(self, question: Question) -> Decided:
+        key = key_of(question, self.policies.slice_of(question))
+        found = self._kept.get(key) if key is not None else None
+        if found is not None:
+            return found
+        decided = self.decide_anew(question)
+        return decided if key is None else self._kept.keep(key, decided)
+
+    def decide_anew(self, question: Question) -> Decided:
+        slice_, asked, known = self.policies.prepare(question)
+        return self._records.made(asked, slice_, judge(slice_, asked, known), question.withheld)
+
+
+def key_of(question: Question, slice_: Slice) -> tuple[Any, ...] | None:
+    standing = question.caller.standing
+    if slice_.fleeting or not standing:
+        return None
+    digest = question.contract.digest
+    if not slice_.per_call and not question.facts:
+        return (standing, digest, question.environment)
+    try:
+        facts = tuple(question.facts.items())
+        hash(facts)
+    except TypeError:
+        return None  # a value that cannot be compared cannot be looked up
+    reads = slice_.reads.context
+    session = question.session if "session" in reads else None
+    scopes = scopes_of(question) if "scopes" in reads else ()
+    return (standing, digest, question.environment, facts, session, scopes)

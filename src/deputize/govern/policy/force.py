@@ -1,0 +1,144 @@
+"""Which policies are in force: one immutable snapshot per tenant, renewed by epoch, like revocations.
+
+The last few versions stay, because a commit answers with the epoch it was made under and the decision about it is made
+as of that epoch, even where this process has read a newer one. A tenant that never put any has the default set.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, partial
+from importlib.resources import files as package_files
+
+import asyncpg
+import orjson
+
+from deputize.core.decision import Decided, Question
+from deputize.core.errors import PolicyFailed, Unavailable
+from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.decisions import Decisions
+from deputize.govern.policy.rules import Parsed, PolicyFile, PolicyRule, parse, set_digest
+from deputize.govern.policy.world import FactTypes
+from deputize.store.pool import Connection
+from deputize.store.queries import load
+
+MOST_VERSIONS = 4
+_SQL = load("policy")
+
+
+@cache
+def default_files() -> tuple[PolicyFile, ...]:
+    text = (package_files("deputize.govern.policy") / "defaults" / "default.cedar").read_text(encoding="utf-8")
+    return (PolicyFile(path="default.cedar", text=text),)
+
+
+class Version:
+    """One set of policies and the epoch it came with. Compiled when first asked: older ones seldom are."""
+
+    def __init__(self, since: int, digest: str, make: Callable[[], Decisions]) -> None:
+        self.since = since
+        self.digest = digest
+        self._make = make
+
+    @cached_property
+    def decisions(self) -> Decisions:
+        return self._make()
+
+
+class TenantPolicy:
+    """What one tenant's policies say, as of one epoch; versions newest first."""
+
+    def __init__(self, *, epoch: int, versions: Sequence[Version]) -> None:
+        self.epoch = epoch
+        self.versions = tuple(versions)
+        self._newest = self.versions[0].decisions
+        self._since = self.versions[0].since
+
+    @property
+    def digest(self) -> str:
+        return self.versions[0].digest
+
+    @property
+    def policies(self) -> CompiledPolicies:
+        return self._newest.policies
+
+    def decide(self, question: Question, *, as_of: int | None = None) -> Decided:
+        """`as_of`: the policy epoch to decide by, where this snapshot may be newer."""
+        if as_of is None or as_of >= self._since:
+            return self._newest.decide(question)
+        for version in self.versions:
+            if version.since <= as_of:
+                return version.decisions.decide(question)
+        raise PolicyFailed(f"the policies of epoch {as_of} are not held any more, so nothing is decided by them")
+
+
+class Policies:
+    """Every tenant's snapshot in this process."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[str, TenantPolicy] = {}
+
+    def known(self, tenant: str) -> TenantPolicy | None:
+        return self._snapshots.get(tenant)
+
+    async def refresh(self, connection: Connection, tenant: str, *, key: bytes) -> TenantPolicy:
+        """Reads the policies if their epoch moved; a tenant without an epoch row is at 0. `key` names the records."""
+        before = self._snapshots.get(tenant)
+        epoch: int = await connection.fetchval(_SQL["policy_epoch"], tenant) or 0
+        if before is not None and before.epoch == epoch:
+            return before
+        rows = await connection.fetch(_SQL["policy_versions"], tenant, MOST_VERSIONS)
+        after = await asyncio.to_thread(_snapshot, rows, before, key)
+        # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
+        current = self._snapshots.get(tenant)
+        if current is not None and before is not current and current.epoch > after.epoch:
+            return current
+        self._snapshots[tenant] = after
+        return after
+
+
+async def put(connection: Connection, tenant: str, files: Sequence[PolicyFile], facts: FactTypes, *, by: str) -> int:
+    """Inside the caller's transaction; answers the epoch from which these policies decide. No files: the default set.
+
+    They are parsed here once more, so that no way leads past it: what cannot be read cannot take force.
+    """
+    parse(files)
+    written = orjson.dumps([{"path": file.path, "text": file.text} for file in files])
+    digest = set_digest(files or default_files())
+    epoch: int | None = await connection.fetchval(
+        _SQL["put_policies"], tenant, digest, written, orjson.dumps(dict(facts), option=orjson.OPT_SORT_KEYS), by
+    )
+    if epoch is None:
+        raise Unavailable("this tenant has no epochs yet, so no policies can be put for it")
+    return epoch
+
+
+def _snapshot(rows: Sequence[asyncpg.Record], before: TenantPolicy | None, key: bytes) -> TenantPolicy:
+    """Versions that are held already are kept with all they have learned; files that did not change are not parsed."""
+    held = {(version.since, version.digest): version for version in (before.versions if before else ())}
+    found = [row for row in rows if row["changed_epoch"] is not None]
+    parsed = _parsed_before(before)
+    versions = [
+        held.get((row["changed_epoch"], row["digest"]))
+        or Version(row["changed_epoch"], row["digest"], partial(_decisions, row, parsed, key))
+        for row in found
+    ]
+    if len(found) < MOST_VERSIONS:
+        digest = set_digest(default_files())
+        default = Version(0, digest, lambda: Decisions(CompiledPolicies(default_files()), key=key))
+        versions.append(held.get((0, digest), default))
+    return TenantPolicy(epoch=rows[0]["epoch"] if rows else 0, versions=versions)
+
+
+def _parsed_before(before: TenantPolicy | None) -> dict[PolicyFile, Parsed]:
+    if before is None:
+        return {}
+    of_file: dict[str, list[PolicyRule]] = defaultdict(list)
+    for rule in before.policies.rules:
+        of_file[rule.file].append(rule)
+    return {file: (tuple(of_file[file.path]), ()) for file in before.policies.files}
+
+
+def _decisions(row: asyncpg.Record, parsed: Mapping[PolicyFile, Parsed], key: bytes) -> Decisions:
+    files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or default_files()
+    return Decisions(CompiledPolicies(files, orjson.loads(row["facts"]), rules=parse(files, parsed)), key=key)

@@ -1,0 +1,202 @@
+"""Policy files taken apart: every rule with its id, its place, its author's reason, and whether it asks.
+
+Cedar's parser says neither where it stumbled nor anything about a second mistake, so the text is cut into rules first
+and each is parsed on its own: every mistake is told at once, by file and line. `slices.py` puts rules together again.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import cedarpy
+import orjson
+
+from deputize.core.canonical import digest
+from deputize.core.decision import Rule
+from deputize.core.errors import PolicyInvalid
+from deputize.govern.decide import ADMIN, CAPABILITIES, SCOPES
+
+NOTHING_PERMITS = "nothing-permits"
+EVALUATION_ERROR = "evaluation-error"
+RESERVED = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES, CAPABILITIES, ADMIN})
+# A misspelt annotation would turn an ask into an allow without a word, so unknown ones are mistakes.
+ANNOTATIONS = ("id", "reason", "decision")
+MOST_TOLD = 200
+
+_TOKEN = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^/";\s]+|.', re.DOTALL)
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
+# Characters that make a text read otherwise than it is evaluated.
+_DECEIVING = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_LONGEST_REASON = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyFile:
+    """A file of rules as its author wrote it; `path` is how answers name it."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mistake:
+    """What is wrong with a policy, and where."""
+
+    file: str
+    line: int
+    message: str
+
+    def told(self) -> dict[str, Any]:
+        return {"file": self.file, "line": self.line, "message": self.message}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyRule:
+    """One rule. `ast` is Cedar's own JSON of it without annotations, ready to become part of a policy set."""
+
+    id: str
+    file: str
+    line: int
+    text: str
+    effect: Literal["permit", "forbid"]
+    asks: bool
+    reason: str
+    ast: bytes
+    scope: Mapping[str, Any] = field(repr=False)
+    """The resource constraint, and under `action` the one of the action: what slices are cut by."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def said(self) -> Rule:
+        return Rule(id=self.id, where=self.where, reason=self.reason)
+
+
+Parsed = tuple[tuple[PolicyRule, ...], tuple[Mistake, ...]]
+
+
+def parse(files: Sequence[PolicyFile], known: Mapping[PolicyFile, Parsed] | None = None) -> tuple[PolicyRule, ...]:
+    """All rules in the order of files and lines, or `PolicyInvalid` with every mistake of every file."""
+    rules, mistakes = examine(files, known)
+    if mistakes:
+        raise refusal(mistakes)
+    return rules
+
+
+def examine(files: Sequence[PolicyFile], known: Mapping[PolicyFile, Parsed] | None = None) -> Parsed:
+    """The rules that can be read, and what is wrong with the rest. `known` files are not parsed again."""
+    known = known or {}
+    rules: list[PolicyRule] = []
+    mistakes: list[Mistake] = []
+    for file in files:
+        found, wrong = known.get(file) or examine_file(file)
+        rules += found
+        mistakes += wrong
+    return tuple(rules), (*mistakes, *_twice(rules), *_same_path(files))
+
+
+def examine_file(file: PolicyFile) -> Parsed:
+    mistakes = list(_deceptions(file))
+    rules: list[PolicyRule] = []
+    for line, text in pieces(file.text):
+        found = _rule(file.path, line, text)
+        if isinstance(found, PolicyRule):
+            rules.append(found)
+        else:
+            mistakes.extend(Mistake(file=file.path, line=line, message=message) for message in found)
+    return tuple(rules), tuple(mistakes)
+
+
+def refusal(mistakes: Sequence[Mistake]) -> PolicyInvalid:
+    first = mistakes[0]
+    more = f", and {len(mistakes) - 1} more" if len(mistakes) > 1 else ""
+    return PolicyInvalid(
+        f"{first.file}:{first.line}: {first.message}{more}",
+        details={"mistakes": [mistake.told() for mistake in mistakes[:MOST_TOLD]], "count": len(mistakes)},
+    )
+
+
+def set_digest(files: Iterable[PolicyFile]) -> str:
+    """Names exactly these files: what a gateway has in force, and what the table of policies calls it."""
+    return digest({"files": [{"path": file.path, "text": file.text} for file in files]})
+
+
+def pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Each rule's first line and text, cut at the semicolons that stand outside strings and comments."""
+    line, start, first = 1, -1, 1
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        if start < 0 and not word.isspace() and not word.startswith("//"):
+            start, first = token.start(), line
+        line += word.count("\n")
+        if word == ";":
+            yield first, text[start : token.end()]
+            start = -1
+    if start >= 0:
+        yield first, text[start:]
+
+
+def _rule(path: str, line: int, text: str) -> PolicyRule | list[str]:
+    try:
+        parsed = orjson.loads(cedarpy.policies_to_json_str(text))
+    except ValueError as error:
+        return [f"cannot be read as Cedar: {str(error).splitlines()[0]}"]
+    if parsed["templates"]:
+        return ["is a template, and templates are not taken: write the rule out with its principal and resource"]
+    if len(parsed["staticPolicies"]) != 1:
+        return ["holds no rule: a rule starts with permit or forbid"]
+    (ast,) = parsed["staticPolicies"].values()
+    marks = ast.pop("annotations", {})
+    wrong = list(_annotation_mistakes(marks))
+    if wrong:
+        return wrong
+    return PolicyRule(
+        id=marks["id"], file=path, line=line, text=text, effect=ast["effect"], asks="decision" in marks,
+        reason=marks.get("reason") or "", ast=orjson.dumps(ast, option=orjson.OPT_SORT_KEYS),
+        scope={"action": ast["action"], "resource": ast["resource"]},
+    )  # fmt: skip
+
+
+def _annotation_mistakes(marks: Mapping[str, str | None]) -> Iterator[str]:
+    name = marks.get("id")
+    if not name:
+        yield 'has no id: write @id("some-name") above it'
+    elif not _ID.fullmatch(name):
+        yield "has an id with other signs than letters, digits and _ . : / -, or one that is too long"
+    elif name in RESERVED:
+        yield f"is called {name}, which is what the gateway itself says: choose another id"
+    if "decision" in marks and marks["decision"] != "ask":
+        yield 'has a @decision that is not "ask": leave it out where the rule allows or denies'
+    if len(marks.get("reason") or "") > _LONGEST_REASON:
+        yield f"has a reason of more than {_LONGEST_REASON} characters"
+    for unknown in sorted(set(marks) - set(ANNOTATIONS)):
+        yield f"carries @{unknown}, which means nothing here: there are @id, @reason and @decision"
+
+
+def _deceptions(file: PolicyFile) -> Iterator[Mistake]:
+    for found in _DECEIVING.finditer(file.text):
+        line = file.text.count("\n", 0, found.start()) + 1
+        message = (
+            f"holds the invisible character U+{ord(found[0]):04X}, which can make a rule read otherwise than it acts"
+        )
+        yield Mistake(file=file.path, line=line, message=message)
+
+
+def _twice(rules: Sequence[PolicyRule]) -> Iterator[Mistake]:
+    first: dict[str, PolicyRule] = {}
+    for rule in rules:
+        before = first.setdefault(rule.id, rule)
+        if before is not rule:
+            message = f"has the id {rule.id}, which {before.where} has already"
+            yield Mistake(file=rule.file, line=rule.line, message=message)
+
+
+def _same_path(files: Sequence[PolicyFile]) -> Iterator[Mistake]:
+    seen: set[str] = set()
+    for file in files:
+        if file.path in seen:
+            yield Mistake(file=file.path, line=1, message="comes twice: each file has its own path")
+        seen.add(file.path)

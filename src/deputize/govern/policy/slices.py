@@ -1,0 +1,108 @@
+"""The rules that can speak about one tool, and no others, ready to be evaluated.
+
+A rule belongs to a tool's slice when its scope can match: no resource named, the tool itself, or anything the tool is
+in. A rule left out could not have been satisfied, nor failed, because Cedar looks at scopes before conditions. So a
+slice answers what the whole set would; `tests/unit/govern/policy/test_slices.py` holds the two equal.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import cedarpy
+
+from deputize.core.canonical import digest
+from deputize.govern.policy.reads import Reads, reads_of
+from deputize.govern.policy.rules import PolicyRule
+from deputize.govern.policy.world import ACTION, ancestors
+
+Place = tuple[str, str]
+
+
+class Slice:
+    """Some rules of a set, in the order they were written."""
+
+    def __init__(self, rules: Sequence[PolicyRule]) -> None:
+        self.rules = tuple(rules)
+        self.by_id: Mapping[str, int] = {rule.id: place for place, rule in enumerate(self.rules)}
+        self.policies = policy_set(self.rules)
+        self.reads: Reads = reads_of(self.rules)
+        # Asked at every decision, so worked out once.
+        self.fleeting = self.reads.fleeting
+        self.per_call = self.reads.per_call
+
+    @cached_property
+    def digest(self) -> str:
+        """Over what the rules say, not how they are laid out: an approval outlives a comment."""
+        said = [
+            {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()} for rule in self.rules
+        ]
+        return digest({"rules": said})
+
+    @cached_property
+    def without_asking_forbids(self) -> cedarpy.PolicySet:
+        return policy_set([rule for rule in self.rules if not (rule.asks and rule.effect == "forbid")])
+
+
+class Slices:
+    """Cuts slices from one set of rules. Tools about which the same rules can speak share one slice."""
+
+    def __init__(self, rules: Sequence[PolicyRule]) -> None:
+        self._rules = rules
+        self._everywhere: list[int] = []
+        self._exactly: dict[Place, list[int]] = defaultdict(list)
+        self._inside: dict[Place, list[int]] = defaultdict(list)
+        self._cut: dict[tuple[int, ...], Slice] = {}
+        for place, rule in enumerate(rules):
+            if _about_calls(rule.scope["action"]):
+                self._index(place, rule.scope["resource"])
+
+    def _index(self, place: int, scope: Mapping[str, Any]) -> None:
+        match scope:
+            case {"op": "All"} | {"op": "is", "entity_type": "Tool", "in": None}:
+                self._everywhere.append(place)
+            case {"op": "==", "entity": entity}:
+                self._exactly[_place(entity)].append(place)
+            case {"op": "in", "entity": entity} | {"op": "is", "entity_type": "Tool", "in": {"entity": entity}}:
+                self._inside[_place(entity)].append(place)
+            case {"op": "is", "entity_type": "Tool"}:
+                self._everywhere.append(place)
+            case {"op": "is"}:
+                pass  # about another type of thing, which is never called
+            case _:
+                # A form this code does not know: it is evaluated for every tool, which is slow and right.
+                self._everywhere.append(place)
+
+    def of(self, tool: Mapping[str, Any], tenant: str) -> Slice:
+        itself = ("Tool", tool["name"])
+        places = [*self._everywhere, *self._exactly.get(itself, ()), *self._inside.get(itself, ())]
+        for ancestor in ancestors(tool, tenant):
+            places += self._inside.get(ancestor, ())
+        chosen = tuple(sorted(places))
+        found = self._cut.get(chosen)
+        if found is None:
+            found = self._cut[chosen] = Slice([self._rules[place] for place in chosen])
+        return found
+
+
+def policy_set(rules: Sequence[PolicyRule]) -> cedarpy.PolicySet:
+    """Rules under their own ids, which are safe to stand in JSON as they are."""
+    policies = ",".join(f'"{rule.id}":{rule.ast.decode()}' for rule in rules)
+    return cedarpy.PolicySet.from_json_str(f'{{"templates":{{}},"templateLinks":[],"staticPolicies":{{{policies}}}}}')
+
+
+def _about_calls(scope: Mapping[str, Any]) -> bool:
+    match scope:
+        case {"op": "==", "entity": entity} | {"op": "in", "entity": entity}:
+            return bool(_place(entity) == _place(ACTION))
+        case {"op": "in", "entities": list(several)}:
+            return any(_place(entity) == _place(ACTION) for entity in several)
+        case _:
+            return True
+
+
+def _place(entity: Mapping[str, Any]) -> Place:
+    # Cedar writes an entity either bare or wrapped.
+    bare = entity.get("__entity", entity)
+    return bare["type"], bare["id"]
