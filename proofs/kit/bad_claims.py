@@ -53,7 +53,8 @@ def _audiences(good: Claims) -> Iterator[tuple[str, Claims]]:
         "ours, encoded": ours.replace(":", "%3A"), "ours with a fragment": ours + "#", "ours with a path": ours + "/v1",
         "a list of parts": list(ours), "the client": good.get("client_id", "people"), "every": "*", "empty": "",
         "an empty list": [], "null": None, "true": True, "number": 1, "missing": _MISSING,
-        "a list with null": [None], "the issuer": good["iss"], "ours over TLS": ours.replace("http:", "https:"),
+        "a list with null": [None], "ours beside another": [ours, other],
+        "the issuer": good["iss"], "ours over TLS": ours.replace("http:", "https:"),
     }  # fmt: skip
     return ((f"aud: {label}", {"aud": value}) for label, value in wrong.items())
 
@@ -102,6 +103,7 @@ def _actors() -> Iterator[tuple[str, Claims]]:
         "sub too long": {"sub": "a" * 5000}, "nine deep": _nested(9), "sixty deep": _nested(60),
         "300 deep": _nested(300),
         "inner is text": {"sub": "agent-1", "act": "agent-2"}, "inner is null": {"sub": "agent-1", "act": None},
+        "with authority inside": {"sub": "agent-1", "scope": "deputize:admin"},
     }  # fmt: skip
     return ((f"act: {label}", {"act": value}) for label, value in wrong.items())
 

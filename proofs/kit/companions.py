@@ -99,9 +99,19 @@ async def start_echo(world: World) -> str:
     return await _address(child)
 
 
-async def start_sink(world: World) -> str:
-    """A collector of spans that keeps none; returns its base URL."""
-    child = await world.start("sink", [sys.executable, "-m", "proofs.kit.sink"], cwd=_ROOT, ready_line=READY)
+async def start_sink(world: World, *, keep: Path | None = None) -> str:
+    """A collector of spans that keeps none, or all in a file; returns its base URL."""
+    argv = [sys.executable, "-m", "proofs.kit.sink", *(("--keep", str(keep)) if keep else ())]
+    child = await world.start("sink", argv, cwd=_ROOT, ready_line=READY)
+    return await _address(child)
+
+
+async def start_upstream(world: World, folder: Path, *, trust: str, audience: str) -> str:
+    """The system tools act upon with credentials; it writes what it received into `folder`. Returns its base URL."""
+    folder.mkdir()
+    argv = [sys.executable, "-m", "proofs.kit.upstream", "--folder", str(folder)]
+    argv += ["--trust", trust, "--audience", audience]
+    child = await world.start("upstream", argv, cwd=_ROOT, ready_line=READY)
     return await _address(child)
 
 
