@@ -22,9 +22,13 @@ from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.govern.vault.local import LocalVault
+from deputize.govern.vault.openbao import OpenBao
+from deputize.govern.vault.port import Vault
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
+from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.rooms import Rooms
@@ -109,6 +113,9 @@ async def _open_rooms(
     stack.push_async_callback(writer.stop)
     driver = PythonDriver(tools)
     stack.callback(driver.close)
+    keys = TenantKeys(master, clock)
+    vault = _vault(settings, store, keys, clock)
+    stack.callback(vault.close)
     async with store.writing() as connection:
         for tenant in sorted({settings.tools.tenant, *(i.tenant for i in settings.identity.issuers if i.tenant)}):
             await ensure_tenant(connection, tenant)
@@ -117,14 +124,21 @@ async def _open_rooms(
         clock=clock,
         store=store,
         writer=writer,
-        keys=TenantKeys(master, clock),
+        keys=keys,
         authority=Authority(store),
+        credentials=Credentials(vault=vault),
         driver=driver,
         lease=lease,
         metrics=Metrics(),
         tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
         stamps=Stamps(clock),
     )
+
+
+def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:
+    if settings.vault.kind == "openbao":
+        return OpenBao(settings.vault, clock)
+    return LocalVault(store, keys, seconds=settings.vault.seconds)
 
 
 def _watcher(rooms: Rooms) -> EpochWatcher:

@@ -114,6 +114,16 @@ def _auth_policy_defined(contract: Contract) -> Iterator[Reason]:
     if contract.effects is not Effects.READ and not (auth.scopes or auth.permissions):
         fix = f'name a scope a caller needs, as in scopes=["{contract.namespace}:write"]'
         yield _reason("auth_policy_defined", "/auth", "lets anybody change things", fix)
+    for kind, field, given, example in (
+        ("vault", "secret", auth.secret, "crm/api-key"),
+        ("delegated", "audience", auth.audience, "https://crm.example"),
+    ):
+        if auth.credential == kind and given is None:
+            reason, fix = f"is missing, and credential is {kind}", f'name it, as in {field}="{example}"'
+            yield _reason("auth_policy_defined", f"/auth/{field}", reason, fix)
+        elif auth.credential != kind and given is not None:
+            fix = f'say credential="{kind}", or leave it out'
+            yield _reason("auth_policy_defined", f"/auth/{field}", f"is of no use to credential {auth.credential}", fix)
 
 
 def _timeout_class_assigned(contract: Contract) -> Iterator[Reason]:

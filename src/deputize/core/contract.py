@@ -27,6 +27,8 @@ Word = Annotated[str, StringConstraints(pattern=_WORD, max_length=48)]
 ToolRef = Annotated[str, StringConstraints(pattern=_TOOL_REF, max_length=97)]
 SemVer = Annotated[str, StringConstraints(pattern=_SEMVER, max_length=64)]
 Text = Annotated[str, StringConstraints(max_length=2000)]
+# No dots: a name is a path in a vault, and leads nowhere but down.
+SecretName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$", max_length=200)]
 
 
 class Part(BaseModel):
@@ -125,10 +127,7 @@ class Auth(Part):
     permissions: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z_]+:[^ ]+$", max_length=240)], ...] = ()
     credential: Literal["none", "delegated", "vault"] = "none"
     # For "vault", the name of the tenant's secret; for "delegated", who the minted token is meant for.
-    secret: (
-        Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$", max_length=200)]
-        | None
-    ) = None
+    secret: SecretName | None = None
     audience: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
 
 

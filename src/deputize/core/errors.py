@@ -705,6 +705,22 @@ class SealBroken(Secrets):
     )  # fmt: skip
 
 
+class CredentialQuoted(Secrets):
+    face = Face(
+        slug="credential-quoted", code=Code.INTERNAL_TOOL_ERROR, error_class="result_redacted", number=3605, http=502,
+        grpc="INTERNAL", title="The tool's answer quotes its credential, so it is held back",
+        advice="Tell the tool's author and replace the credential. If the tool changes things, it may have done so.",
+    )  # fmt: skip
+
+
+class SecretsElsewhere(Secrets):
+    face = Face(
+        slug="secrets-elsewhere", code=Code.PRECONDITION_FAILED, error_class="capability_gap", number=3606, http=409,
+        grpc="FAILED_PRECONDITION", title="This gateway keeps no secrets itself",
+        advice="Put the secret into the vault named in details; the gateway only reads there.",
+    )  # fmt: skip
+
+
 class QueueFull(Asynchronous):
     face = Face(
         slug="queue-full", code=Code.RESOURCE_EXHAUSTED, error_class="rate_limited", number=3701, http=503,

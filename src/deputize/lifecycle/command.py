@@ -10,8 +10,10 @@ from deputize.catalog.admission import admit
 from deputize.catalog.importers.manifest import contract_from
 from deputize.core.caller import Caller, Epochs
 from deputize.core.contract import Contract, LifecycleState
+from deputize.core.errors import SecretsElsewhere
 from deputize.govern.decide import require_admin
 from deputize.govern.identity import revocations
+from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.rooms import Rooms
 from deputize.prove.entries import About, entry
 from deputize.store.pool import Connection
@@ -65,6 +67,38 @@ class Commands:
             return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
 
         return await self._change(caller, f"revoke:{kind}", value, act)
+
+    async def put_secret(self, caller: Caller, name: str, value: str) -> local_vault.Put:
+        """The next attempt of any call finds it. Recorded by name; the value is only ever sealed."""
+        self._keep_secrets_here(caller, name)
+        keys = self._rooms.keys.ready(caller.tenant) or await self._rooms.keys.load(self._rooms.store, caller.tenant)
+
+        async def act(connection: Connection) -> local_vault.Put:
+            return await local_vault.put(connection, keys, name, value, by=caller.user)
+
+        return await self._change(caller, "put_secret", name, act)
+
+    async def delete_secret(self, caller: Caller, name: str) -> None:
+        self._keep_secrets_here(caller, name)
+
+        async def act(connection: Connection) -> None:
+            await local_vault.delete(connection, caller.tenant, name)
+
+        await self._change(caller, "delete_secret", name, act)
+
+    async def secrets(self, caller: Caller) -> list[dict[str, Any]]:
+        """The names of the tenant's secrets, and who put each there when."""
+        self._keep_secrets_here(caller)
+        (await self._rooms.authority.of(caller.tenant)).revocations.check(caller)
+        async with self._rooms.store.reading(caller.tenant) as connection:
+            return await local_vault.listed(connection, caller.tenant)
+
+    def _keep_secrets_here(self, caller: Caller, name: str = "") -> None:
+        require_admin(caller)
+        vault = self._rooms.settings.vault
+        if vault.kind != "local":
+            place = {"vault": vault.kind, "mount": vault.mount, "path": f"{caller.tenant}/{name}"}
+            raise SecretsElsewhere("the secrets of this gateway lie in a vault that it only reads", details=place)
 
     async def _change(
         self,

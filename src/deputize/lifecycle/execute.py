@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from deputize.core.contract import Contract, MutationClass, Upstream
-from deputize.core.definition import PythonTool, ToolContext
+from deputize.core.definition import PythonTool, Secret, ToolContext
 from deputize.core.errors import Execution, OutcomeUnknown, Problem, ResultInvalid, ToolFailed, UpstreamUnavailable
 from deputize.core.outcome import Outcome
 from deputize.execute.drivers.python import StillRunning
@@ -48,6 +48,9 @@ async def _dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held
     except Problem as last:
         problem = last if held is None else honest(validated.tool.contract, last, held)
         attempts = last.attempts
+    except asyncio.CancelledError:
+        rooms.credentials.forget(authorized)
+        raise
     return Executed(
         authorized=authorized,
         held=held,
@@ -61,11 +64,20 @@ async def _dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held
 async def _attempt(
     rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None, number: int, ends: float
 ) -> Any:
-    if held is not None:
-        rooms.lease.require()
-    left = ends - rooms.clock.monotonic()
-    context = _context(authorized, held, number, left) if tool.takes_context else None
-    return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+    credential = None
+    if authorized.validated.tool.contract.auth.credential != "none":
+        left = ends - rooms.clock.monotonic()
+        credential = await rooms.credentials.for_attempt(authorized, _call_id(authorized, held), left)
+    try:
+        # After the credential, which may have taken its time: the lease must hold when the tool is started.
+        if held is not None:
+            rooms.lease.require()
+        left = ends - rooms.clock.monotonic()
+        context = _context(authorized, held, number, left, credential) if tool.takes_context else None
+        return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+    finally:
+        if credential is not None:
+            credential.close()
 
 
 async def _again(
@@ -119,9 +131,16 @@ def _way_on(contract: Contract) -> dict[str, str]:
     return {"next": "look at the system it acts on, and settle the call by hand"}
 
 
-def _context(authorized: Authorized, held: Held | None, attempt: int, left: float) -> ToolContext:
+def _call_id(authorized: Authorized, held: Held | None) -> str:
+    """A call that was taken over keeps the id it was first made under."""
+    return authorized.validated.received.call_id if held is None else held.call_id
+
+
+def _context(
+    authorized: Authorized, held: Held | None, attempt: int, left: float, credential: Secret | None
+) -> ToolContext:
     received = authorized.validated.received
-    call_id = received.call_id if held is None else held.call_id
+    call_id = _call_id(authorized, held)
     return ToolContext(
         call_id=call_id,
         tenant=received.caller.tenant,
@@ -132,6 +151,7 @@ def _context(authorized: Authorized, held: Held | None, attempt: int, left: floa
         attempt=attempt,
         seconds_left=left,
         traceparent=received.trail.traceparent,
+        credential=credential,
     )
 
 

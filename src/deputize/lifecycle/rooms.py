@@ -6,6 +6,7 @@ from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.credentials import Credentials
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -23,6 +24,7 @@ class Rooms:
     writer: GroupCommit
     keys: TenantKeys
     authority: Authority
+    credentials: Credentials
     driver: PythonDriver
     lease: Lease
     metrics: Metrics

@@ -53,7 +53,7 @@ class Lifecycle:
                 return executed
             with AnsweredFor(rooms, executed.authorized, executed.held):
                 with phase(Span.VERIFY):
-                    verified = await verify(executed, rooms.driver, rooms.metrics)
+                    verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
                 with phase(Span.REPLY):
                     return await settle(rooms, verified)
         except Problem as problem:

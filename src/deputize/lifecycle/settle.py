@@ -94,7 +94,7 @@ def _settle_late(rooms: Rooms, executed: Executed) -> None:
 
     async def wait_and_settle() -> None:
         await asyncio.wait({late})
-        verified = await verify(ended_late(executed, held, late), rooms.driver, rooms.metrics)
+        verified = await verify(ended_late(executed, held, late), rooms.driver, rooms.metrics, rooms.credentials)
         if not isinstance(verified.problem, OutcomeUnknown):
             await _mutation(rooms, verified, held)
 

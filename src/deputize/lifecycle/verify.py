@@ -9,11 +9,25 @@ from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.errors import PredicateFailed, Problem, ResultInvalid
 from deputize.core.outcome import Result
 from deputize.execute.drivers.python import PythonDriver, StillRunning
+from deputize.lifecycle.credentials import Credentials
+from deputize.lifecycle.execute import late_end
 from deputize.lifecycle.phases import Executed, Verified
 from deputize.prove.metrics import Metrics
 
 
-async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics) -> Verified:
+async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics, credentials: Credentials) -> Verified:
+    """`late_end` of a mutation comes here again; until then what was lent to the call is remembered."""
+    authorized = executed.authorized
+    if authorized.validated.tool.contract.auth.credential == "none":
+        return await _checked(executed, driver, metrics)
+    try:
+        return credentials.unquoted(await _checked(executed, driver, metrics))
+    finally:
+        if executed.held is None or late_end(executed) is None:
+            credentials.forget(authorized)
+
+
+async def _checked(executed: Executed, driver: PythonDriver, metrics: Metrics) -> Verified:
     if executed.problem is not None:
         return Verified(executed=executed, problem=executed.problem)
     output = executed.output

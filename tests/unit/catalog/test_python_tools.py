@@ -168,8 +168,9 @@ def test_a_function_of_plain_json_is_called_directly() -> None:
 def test_everything_a_contract_may_say_can_be_said() -> None:
     @tool(
         effects="write", namespace="crm", name="set_plan", version="2.1.0", title="Set a plan", scopes=["crm:write"],
-        permissions=["api:crm"], credential="vault", resources=["update crm.users/{id}", "create crm.log"],
-        undo="crm.restore_plan", status="crm.plan_status", preview=True, timeout=30, idempotency="deduplicates",
+        permissions=["api:crm"], credential="vault", secret="crm/api-key",
+        resources=["update crm.users/{id}", "create crm.log"], undo="crm.restore_plan",
+        status="crm.plan_status", preview=True, timeout=30, idempotency="deduplicates",
         predicates={"says_ok": {"properties": {"output": {"const": "ok"}}}}, tags=["billing"], aliases=["crm.plan"],
         search_hint="change subscription", retry={"max_attempts": 2}, breaker={"failure_threshold": 3},
         limits={"memory": "1Gi"}, network={"allowed_domains": ["crm.example.org"]}, external_service="crm",
@@ -177,7 +178,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         license="MIT", author={"name": "Ana"}, provider="acme", external_mappings={"a": 1}, annotations={"b": 2},
         verify=lambda arguments, output: None,
     )  # fmt: skip
-    def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])]) -> str:
+    def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
         """Change what a user pays for."""
         return "ok"
 
@@ -190,7 +191,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
     assert contract.timeout.timeout_class is TimeoutClass.LONG_RUNNING
     assert contract.timeout.effective_seconds == 30
     assert contract.verifies
-    assert contract.auth.credential == "vault"
+    assert (contract.auth.credential, contract.auth.secret) == ("vault", "crm/api-key")
     defaults = {
         name for name in Contract.model_fields if getattr(contract, name) == Contract.model_fields[name].default
     }
@@ -297,6 +298,13 @@ def test_a_function_that_cannot_be_a_tool_hears_one_sentence_that_says_what_to_d
         def find(what: str):  # type: ignore[no-untyped-def]  # the mistake under test
             """Find something."""
 
+    def keyed() -> None:
+        @tool(effects="read", credential="delegated", audience="https://crm.example")
+        def find(what: str) -> str:
+            """Find something."""
+            return what
+
+    assert wrong(keyed) == "find: its credential comes with the context; add context: ToolContext"
     assert wrong(untyped) == "find: the argument what has no type; write what: str, or what it is"
     assert wrong(silent) == "find: give it a docstring that says what it does; models choose by it"
     assert wrong(open_ended) == "find: *what has no schema; name each argument instead"

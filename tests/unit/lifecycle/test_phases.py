@@ -33,7 +33,7 @@ _GOOD = """
     executed = await execute(rooms, authorized)
     if isinstance(executed, Outcome):
         return executed
-    verified = await verify(executed, rooms.driver, rooms.metrics)
+    verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
     return await settle(rooms, verified)
 """
 
@@ -42,7 +42,8 @@ _BAD = {
     "without_validate": ("authorize(received, authority)", 'Argument 1 to "authorize"', "Received", "Validated"),
     "without_authorize": ("execute(rooms, validated)", 'Argument 2 to "execute"', "Validated", "Authorized"),
     "without_execute": (
-        "verify(authorized, rooms.driver, rooms.metrics)", 'Argument 1 to "verify"', "Authorized", "Executed",
+        "verify(authorized, rooms.driver, rooms.metrics, rooms.credentials)",
+        'Argument 1 to "verify"', "Authorized", "Executed",
     ),
     "without_verify": ("settle(rooms, executed)", 'Argument 2 to "settle"', "Executed", "Verified"),
 }  # fmt: skip

@@ -28,6 +28,7 @@ _PATTERN_FIXES = {
     "version": "write MAJOR.MINOR.PATCH, as in 1.4.0",
     "scopes": "use printable characters without spaces, as in crm:read",
     "permissions": "write kind:what, as in api:crm",
+    "secret": "use lower-case words, joined by slashes if there are several, as in crm/api-key",
 }
 _TOOL_REF_FIX = "write namespace.name, as in crm.get_user"
 

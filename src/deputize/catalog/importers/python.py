@@ -37,6 +37,7 @@ from deputize.core.definition import PythonTool
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__deputize_tool__"
+_AUTH = ("scopes", "permissions", "credential", "secret", "audience")
 
 
 class Declared(TypedDict, total=False):
@@ -44,7 +45,7 @@ class Declared(TypedDict, total=False):
 
     `namespace` is the file's name unless given, `version` 0.1.0. `resources` may be short, as in
     `"update crm.users/{id}"`; `timeout` is a class or seconds; `idempotency` says what the system behind the
-    tool makes of the same key twice.
+    tool makes of the same key twice. `credential` comes to the function as `context.credential`.
     """
 
     namespace: str
@@ -56,6 +57,8 @@ class Declared(TypedDict, total=False):
     scopes: Sequence[str]
     permissions: Sequence[str]
     credential: Literal["none", "delegated", "vault"]
+    secret: str
+    audience: str
     resources: Sequence[words.SideEffect | Mapping[str, Any] | str]
     undo: str
     status: str
@@ -142,6 +145,8 @@ def _contract(
 ) -> words.Contract:
     doc = read_docstring(function.__doc__)
     _describe(signature, doc, where)
+    if said.get("credential", "none") != "none" and signature.context is None:
+        raise WrongDeclaration(f"{where}: its credential comes with the context; add context: ToolContext")
     calls = tuple(dict(example) for example in examples)
     spread_examples(signature.input_schema, calls)
     if not calls:
@@ -171,7 +176,7 @@ def _contract(
 def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
     """The author's short forms as the contract spells them."""
     fields = dict(said)
-    auth = {key: fields.pop(key) for key in ("scopes", "permissions", "credential") if key in fields}
+    auth = {key: fields.pop(key) for key in _AUTH if key in fields}
     predicates = fields.get("predicates", ())
     if isinstance(predicates, Mapping):
         predicates = [{"name": name, "holds": holds} for name, holds in predicates.items()]

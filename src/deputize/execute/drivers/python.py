@@ -146,6 +146,8 @@ class PythonDriver:
         if queued.cancel():
             # It must not begin later, when nobody waits for it and its lease may be over.
             raise DeadlineExceeded(f"no thread was free for {name} in time, so it was not started")
+        # Where nobody waits for the late end, the loop would log what the tool said.
+        running.add_done_callback(lambda late: late.cancelled() or late.exception())
         raise StillRunning(f"{name} still runs in its thread after {seconds:.3g} s", running)
 
 

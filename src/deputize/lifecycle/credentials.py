@@ -1,0 +1,135 @@
+"""What a tool acts with: one credential per attempt, had just in time and closed when the attempt ends.
+
+    credential: none        nothing is fetched
+    credential: vault       the tenant's secret of the contract's name, from the vault of the settings
+    credential: delegated   a token minted for the contract's audience, where this gateway mints any
+
+All of it stands between the claim and the effect, so a credential that cannot be had proves that nothing happened.
+Values that were lent are remembered until their call is settled: an answer that quotes one is held back.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, quote_plus
+
+import orjson
+
+from deputize.core.canonical import canonical
+from deputize.core.definition import Secret
+from deputize.core.errors import CredentialMissing, CredentialQuoted, Problem
+from deputize.core.outcome import Result
+from deputize.govern.vault.port import Vault
+from deputize.lifecycle.phases import Authorized, Verified
+
+# Mints a token on the call's authority: (authorized, call id, seconds it must live).
+Mint = Callable[[Authorized, str, float], Awaitable[Secret]]
+
+_HELD_BACK = "the tool's own words are held back: they quote its credential"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    vault: Vault
+    mint: Mint | None = None
+    # By the id of the request, the spellings of what was lent to it.
+    _lent: dict[str, set[bytes]] = field(default_factory=dict, repr=False)
+
+    async def for_attempt(self, authorized: Authorized, call_id: str, seconds: float) -> Secret | None:
+        """The credential the contract asks for, for at most so many seconds; whoever asked closes it."""
+        kind = authorized.validated.tool.contract.auth.credential
+        if kind == "none":
+            return None
+        try:
+            fetch = self._from_vault if kind == "vault" else self._minted
+            secret = await fetch(authorized, call_id, seconds)
+        except Problem as problem:
+            problem.nothing_happened = True
+            raise
+        self._lent.setdefault(authorized.validated.received.call_id, set()).update(spellings(secret.reveal()))
+        return secret
+
+    async def _from_vault(self, authorized: Authorized, _: str, seconds: float) -> Secret:
+        contract = authorized.validated.tool.contract
+        if contract.auth.secret is None:
+            raise CredentialMissing(f"{contract.full_name} asks for a secret and names none")
+        tenant = authorized.validated.received.caller.tenant
+        return await self.vault.fetch(tenant, contract.auth.secret, seconds=seconds)
+
+    async def _minted(self, authorized: Authorized, call_id: str, seconds: float) -> Secret:
+        if self.mint is None:
+            raise CredentialMissing(
+                "this gateway mints no tokens, and the tool acts with nothing else",
+                advice="Whoever runs this gateway must set identity.public_url.",
+            )
+        return await self.mint(authorized, call_id, seconds)
+
+    def forget(self, authorized: Authorized) -> None:
+        """The call is settled, or nobody waits for it any more."""
+        self._lent.pop(authorized.validated.received.call_id, None)
+
+    def unquoted(self, verified: Verified) -> Verified:
+        """The same, unless it would tell a credential: a result is refused, an error loses its words."""
+        lent = self._lent.get(verified.executed.authorized.validated.received.call_id)
+        if not lent:
+            return verified
+        problem = verified.problem
+        if problem is not None:
+            if _quotes(_words(problem), lent):
+                problem.message, problem.args, problem.advice = _HELD_BACK, (_HELD_BACK,), problem.face.advice
+                problem.details = {} if _quotes(_joined(_texts(problem.details)), lent) else problem.details
+            return verified
+        if not _quotes(verified.canonical, lent) and not _quotes(_described(verified.said), lent):
+            return verified
+        tool = verified.executed.authorized.validated.tool.name
+        return Verified(
+            executed=verified.executed,
+            problem=CredentialQuoted(f"the result of {tool} quotes the credential it was given"),
+        )
+
+
+def _quotes(said: bytes, lent: set[bytes]) -> bool:
+    return any(spelling in said for spelling in lent)
+
+
+def _described(said: Result | None) -> bytes:
+    texts = () if said is None else (said.summary, said.search_text, said.cursor, said.source, said.data_version)
+    return _joined(text for text in texts if text is not None)
+
+
+def _words(problem: Problem) -> bytes:
+    """What a problem would say, and in full what it was made from: words that were cut may end inside a credential."""
+    causes: list[str] = []
+    cause: BaseException | None = problem
+    while cause is not None and len(causes) < 10:
+        causes.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    return _joined((problem.message, problem.advice, *_texts(problem.details), *causes))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from (str(name), *_texts(each))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            yield from _texts(each)
+    else:
+        yield str(value)
+
+
+def _joined(texts: Iterator[str] | tuple[str, ...]) -> bytes:
+    """As canonical JSON would spell them, which is how the spellings are spelt; half characters do not matter here."""
+    return orjson.dumps([text.encode(errors="replace").decode() for text in texts])
+
+
+def spellings(value: str) -> set[bytes]:
+    """The value as an answer may carry it: in JSON, in a URL, in hexadecimal, and in base64 at each offset."""
+    raw = value.encode()
+    found = {canonical(value)[1:-1], quote(value, safe="").encode(), quote_plus(value).encode(), raw.hex().encode()}
+    for before in range(3):
+        # Characters at either end that also depend on what stands beside the value are left out.
+        first, last = (0, 2, 3)[before], (before + len(raw)) * 8 // 6
+        plain = base64.b64encode(bytes(before) + raw)[first:last]
+        found |= {plain, plain.replace(b"+", b"-").replace(b"/", b"_")}
+    return found
