@@ -1,0 +1,107 @@
+"""What never leaves with a question: whatever any part of a contract calls sensitive, in any shape."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.core.caller import Caller
+from deputize.core.contract import Contract, SideEffect
+from deputize.core.decision import Question
+from deputize.govern.policy.authzen import evaluation
+from deputize.govern.policy.discretion import open_arguments
+from tests.integration.lifecycle.tools import TOOLS
+
+CANARY = "canary-7f3a"
+OPEN: dict[str, Any] = {"type": "string"}
+
+
+def contract(properties: dict[str, Any], *resources: SideEffect, **schema: Any) -> Contract:
+    whole = {"type": "object", "properties": properties, **schema}
+    return TOOLS[0].contract.model_copy(update={"input_schema": whole, "resources": resources})
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_open"),
+    [
+        (OPEN, True),
+        ({**OPEN, "x-sensitivity": "public"}, True),
+        ({**OPEN, "x-sensitivity": "internal"}, False),
+        ({**OPEN, "x-sensitivity": "pii"}, False),
+        ({**OPEN, "writeOnly": True}, False),
+        ({"anyOf": [OPEN, {**OPEN, "x-sensitivity": "secret"}]}, False),
+        ({"type": "array", "items": {**OPEN, "x-sensitivity": "pii"}}, False),
+        ({"type": "object", "properties": {"password": OPEN}}, False),
+        ({"$ref": "#/$defs/Secret"}, False),
+        ({"$ref": "#/$defs/Plain"}, True),
+        ({"$ref": "#/$defs/Loop"}, True),
+        ({"$ref": "https://elsewhere.example/schema"}, False),
+        ({"$ref": "#/$defs/Missing"}, False),
+    ],
+)
+def test_an_argument_is_open_where_nothing_about_it_is_sensitive(schema: dict[str, Any], is_open: bool) -> None:
+    defs = {
+        "Secret": {**OPEN, "x-sensitivity": "secret"},
+        "Plain": OPEN,
+        "Loop": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Loop"}}},
+    }
+    assert ("it" in open_arguments(contract({"it": schema}, **{"$defs": defs}))) is is_open
+
+
+def test_a_name_that_is_sensitive_in_one_branch_is_sensitive() -> None:
+    both = contract({"it": OPEN}, allOf=[{"properties": {"it": {"x-sensitivity": "pii"}}}])
+    assert open_arguments(both) == frozenset()
+
+
+def test_a_name_nothing_describes_is_not_sent() -> None:
+    loose = contract({}, additionalProperties=True)
+    assert evaluation(_question(loose, {"it": CANARY}))["context"]["facts"] == {}
+
+
+def test_a_scope_filled_from_a_withheld_argument_is_told_as_anything() -> None:
+    effects = (
+        SideEffect(resource="crm.users", op="update", scope="{email}"),
+        SideEffect(resource="crm.notes", op="create", scope="{tag}"),
+    )
+    made = contract({"email": {**OPEN, "x-sensitivity": "pii"}, "tag": OPEN}, *effects)
+    question = _question(
+        made, {"email": CANARY, "tag": "t"}, ("crm.users", "update", CANARY), ("crm.notes", "create", "t")
+    )
+    assert [each["scope"] for each in evaluation(question)["context"]["touches"]] == ["*", "t"]
+
+
+def test_what_the_question_withholds_stays_too() -> None:
+    made = contract({"it": OPEN, "other": OPEN}, SideEffect(resource="r", op="update", scope="{it}"))
+    question = replace(
+        _question(made, {"it": CANARY, "other": "o"}, ("r", "update", CANARY)), withheld=frozenset({"it"})
+    )
+    told = evaluation(question)["context"]
+    assert (told["facts"], told["withheld"], told["touches"][0]["scope"]) == ({"other": "o"}, ["it"], "*")
+
+
+_LEVELS = st.sampled_from([None, "public", "internal", "pii", "secret"])
+_NAMES = st.sampled_from(["name", "email", "token", "note", "api_key", "kind"])
+
+
+@pytest.mark.requirement("GOV-2")
+@given(st.dictionaries(_NAMES, _LEVELS, min_size=1))
+def test_no_sensitive_value_is_in_what_is_sent(levels: dict[str, str | None]) -> None:
+    properties = {name: {**OPEN, **({"x-sensitivity": level} if level else {})} for name, level in levels.items()}
+    effects = tuple(SideEffect(resource=f"r.{name}", op="update", scope=f"{{{name}}}") for name in levels)
+    values = {name: f"{CANARY}-{name}" for name in levels}
+    touches = tuple((f"r.{name}", "update", values[name]) for name in levels)
+    sent = orjson.dumps(evaluation(_question(contract(properties, *effects), values, *touches)))
+
+    hidden = {name for name, level in levels.items() if level not in (None, "public") or name in ("token", "api_key")}
+    for name in levels:
+        assert (values[name].encode() in sent) is (name not in hidden)
+
+
+def _question(made: Contract, facts: dict[str, Any], *touches: tuple[str, str, str]) -> Question:
+    return Question(
+        caller=Caller(tenant="acme", user="ana"), contract=made, environment="production", session=None, now_ms=0,
+        facts=facts, touches=touches,
+    )  # fmt: skip
