@@ -17,6 +17,7 @@ from proofs.kit.world import World
 TOOLS = Path(__file__).parent.parent / "tools"
 AUDIENCE = "proof-gateway"
 ISSUER = "https://issuer.proof"
+OPEN = '@id("open")\npermit (principal, action, resource);\n'
 _SETTINGS = """
 [server]
 port = {port}
@@ -28,6 +29,9 @@ batch_rows = {batch_rows}
 
 [keys]
 master_file = "{master}"
+
+[policy]
+files = ["policies/*.cedar"]
 
 [tools]
 python = ["tools/{tools}"]
@@ -112,8 +116,12 @@ async def start_gateway(
     env: dict[str, str] | None = None,
     migrate_dsn: str | None = None,
     batch_rows: int = 500,
+    policies: str = OPEN,
 ) -> GatewayHandle:
-    """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through."""
+    """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through.
+
+    `policies` are put in force for tenant `acme`; other tenants have the default set until they are given others.
+    """
     folder = world.folder / name
     folder.mkdir()
     master = world.folder / "master.key"
@@ -124,6 +132,8 @@ async def start_gateway(
     (folder / "jwks.json").write_text(issuer.jwks())
     # A gateway loads only files of its own folder.
     shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "policies").mkdir()
+    (folder / "policies" / "proof.cedar").write_text(policies)
     port, metrics = world.free_port(), world.free_port()
     (folder / "deputize.toml").write_text(
         _SETTINGS.format(

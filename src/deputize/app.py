@@ -13,10 +13,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Tracer
 
-from deputize.core.caller import ADMIN_SCOPE, Caller
+from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
-from deputize.core.errors import Registry
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
@@ -26,9 +25,11 @@ from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
 from deputize.govern.vault.port import Vault
 from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.boot import boot, named_tenants
 from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.credentials import Credentials
+from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.rooms import Rooms
@@ -82,7 +83,7 @@ async def open_gateway(
         for work in background.values():
             await work.start()
             stack.push_async_callback(work.stop)
-        await _register(gateway, tools, await complete(_operator(settings)))
+        await boot(gateway, tools, complete)
         yield gateway
 
 
@@ -117,7 +118,7 @@ async def _open_rooms(
     vault = _vault(settings, store, keys, clock)
     stack.callback(vault.close)
     async with store.writing() as connection:
-        for tenant in sorted({settings.tools.tenant, *(i.tenant for i in settings.identity.issuers if i.tenant)}):
+        for tenant in named_tenants(settings):
             await ensure_tenant(connection, tenant)
     return Rooms(
         settings=settings,
@@ -125,7 +126,8 @@ async def _open_rooms(
         store=store,
         writer=writer,
         keys=keys,
-        authority=Authority(store),
+        authority=Authority(store, keys),
+        decisions=DecisionLog(writer),
         credentials=Credentials(vault=vault),
         driver=driver,
         lease=lease,
@@ -148,25 +150,6 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
         refresh=rooms.authority.refresh,
         seconds=rooms.settings.timing.refresh_seconds,
     )
-
-
-def _operator(settings: Settings) -> Caller:
-    """Whoever started the process registers what its settings name; recorded like any other administrator."""
-    return Caller(
-        tenant=settings.tools.tenant,
-        user="operator",
-        scopes=frozenset({ADMIN_SCOPE}),
-        issuer="process",
-        token_id="boot",
-    )
-
-
-async def _register(gateway: Gateway, tools: Sequence[PythonTool], operator: Caller) -> None:
-    for tool in tools:
-        try:
-            await gateway.commands.register(operator, tool.contract)
-        except Registry as problem:
-            gateway.refused.append(problem)
 
 
 def _operator_hosts(settings: Settings) -> frozenset[str]:

@@ -21,6 +21,7 @@ from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer, mint
 from deputize.lifecycle.gateway import Gateway
 from tests.integration.shop import TOOLS
+from tests.policies import open_policy
 
 ADMIN = "deputize:admin"
 SCOPES = ("shop:write", "shop:delete")
@@ -109,6 +110,7 @@ def gateway_settings(dsn: str, folder: Path, **server: Any) -> Settings:
         database=Database(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
         identity=Identity(issuers=(development_issuer(folder), other)),
         keys=Keys(master_file=folder / "master.key"),
+        policy=open_policy(folder),
         timing=Timing(refresh_seconds=0.2),
         telemetry=Telemetry(),
     )

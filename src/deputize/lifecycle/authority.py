@@ -1,4 +1,4 @@
-"""What decisions are made from: each tenant's tools and revocations, as of known epochs, in memory.
+"""What decisions are made from: each tenant's tools, policies and revocations, as of known epochs, in memory.
 
 Snapshots are refreshed by notification and poll, and checked by the commit barrier: a commit that answers with newer
 epochs makes the lifecycle refresh here and decide again before anything happens.
@@ -11,6 +11,8 @@ from deputize.catalog.registry import Registry
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Epochs
 from deputize.govern.identity.revocations import Revocations, TenantRevocations
+from deputize.govern.policy.force import Policies, TenantPolicy
+from deputize.store.keys import TenantKeys
 from deputize.store.pool import Store
 from deputize.store.queries import load
 
@@ -22,13 +24,16 @@ class TenantAuthority:
     epochs: Epochs
     tools: TenantTools
     revocations: TenantRevocations
+    policy: TenantPolicy
 
 
 class Authority:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, keys: TenantKeys) -> None:
         self._store = store
+        self._keys = keys
         self._registry = Registry()
         self._revocations = Revocations()
+        self._policies = Policies()
         self._tenants: dict[str, TenantAuthority] = {}
         self._refreshing: dict[str, asyncio.Lock] = {}
 
@@ -58,7 +63,8 @@ class Authority:
             return fresh
 
     async def _read(self, tenant: str) -> TenantAuthority:
-        # One snapshot for all three, or an epoch could vouch for tools it does not belong to.
+        keys = self._keys.ready(tenant) or await self._keys.load(self._store, tenant)
+        # One snapshot for all of it, or an epoch could vouch for tools it does not belong to.
         async with self._store.reading(tenant, repeatable=True) as connection:
             row = await connection.fetchrow(_SQL["epochs_of_tenant"], tenant)
             epochs = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
@@ -66,4 +72,5 @@ class Authority:
                 epochs=epochs,
                 tools=await self._registry.refresh(connection, tenant),
                 revocations=await self._revocations.refresh(connection, tenant),
+                policy=await self._policies.refresh(connection, tenant, key=keys.records),
             )

@@ -1,38 +1,103 @@
-"""Phase three: may this caller make this call? Pure; asked again whenever a commit shows that authority changed."""
+"""Phase three: may this caller make this call? First what its token allows, then what the policies say.
+
+Asked again whenever a commit shows that authority changed, as of that commit.
+"""
 
 from functools import partial
 
 from deputize.catalog.versions import in_range
 from deputize.core.caller import Epochs
-from deputize.core.errors import ToolNotFound
+from deputize.core.decision import Behavior, Decided, Decision, Question, Verdict
+from deputize.core.errors import ApprovalRequired, Permission, PermissionDenied, PolicyFailed, ToolNotFound
 from deputize.govern.decide import decide
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Authorized, Validated
+from deputize.lifecycle.rooms import Rooms
 
 
-def authorize(validated: Validated, authority: TenantAuthority, *, until: int | None = None) -> Authorized:
-    """`until`: the revocation epoch to decide as of, where the authority at hand may be newer."""
+async def authorize(
+    rooms: Rooms, validated: Validated, authority: TenantAuthority, *, committed: Epochs | None = None
+) -> Authorized:
+    """`committed`: the epochs to decide as of, where the authority at hand may be newer."""
+    received, contract = validated.received, validated.tool.contract
     check = authority.revocations.check
-    decision = decide(
-        validated.received.caller,
-        validated.tool.contract,
+    by_token = decide(
+        received.caller,
+        contract,
         epochs=authority.epochs,
-        check_revoked=check if until is None else partial(check, until=until),
+        check_revoked=check if committed is None else partial(check, until=committed.revocation),
         in_range=in_range,
     )
-    return Authorized(validated=validated, decision=decision)
+    decided = authority.policy.decide(
+        _question(rooms, validated), as_of=None if committed is None else committed.policy
+    )
+    return Authorized(validated=validated, decision=_judged(rooms, validated, by_token, decided))
 
 
-def authorize_again(authorized: Authorized, authority: TenantAuthority, committed: Epochs) -> Authorized:
-    """The same question as of a commit: the tool must still stand as it was validated, and nothing of the caller may
-    have been revoked by then. Authority read since may be newer; a revocation that came after the commit came too late.
+async def authorize_again(
+    rooms: Rooms, authorized: Authorized, authority: TenantAuthority, committed: Epochs
+) -> Authorized:
+    """The same question as of a commit: the tool must still stand as it was validated, nothing of the caller may have
+    been revoked by then, and the policies in force then must allow it. Authority read since may be newer; what changed
+    after the commit came too late.
     """
     validated = authorized.validated
     contract = validated.tool.contract
     decided = authorized.decision.epochs.registry
-    if authority.tools.stood_still(contract.full_name, contract.version, decided, committed.registry):
-        return authorize(validated, authority, until=committed.revocation)
-    found = authority.tools.resolve(contract.full_name, contract.version, visible=lambda _: True)
-    if found.tool.digest != validated.tool.digest:
-        raise ToolNotFound(f"{contract.full_name} {contract.version} was replaced while the call was on its way")
-    return authorize(validated, authority, until=committed.revocation)
+    if not authority.tools.stood_still(contract.full_name, contract.version, decided, committed.registry):
+        found = authority.tools.resolve(contract.full_name, contract.version, visible=lambda _: True)
+        if found.tool.digest != validated.tool.digest:
+            raise ToolNotFound(f"{contract.full_name} {contract.version} was replaced while the call was on its way")
+    return await authorize(rooms, validated, authority, committed=committed)
+
+
+def _question(rooms: Rooms, validated: Validated) -> Question:
+    received, tool = validated.received, validated.tool
+    return Question(
+        caller=received.caller,
+        contract=tool.contract,
+        environment=rooms.settings.environment,
+        session=received.session,
+        now_ms=rooms.clock.epoch_ms(),
+        facts={},
+        touches=tool.writes(validated.call_input) if tool.contract.resources else (),
+    )
+
+
+def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Decided) -> Decision:
+    """The decision, kept with what it was made from; or the refusal, which names the same record."""
+    verdict = decided.verdict
+    decision = Decision(
+        rules=by_token.rules + tuple(rule.id for rule in verdict.rules),
+        epochs=by_token.epochs,
+        policy_digest=verdict.digest,
+        record_id=decided.record_id,
+    )
+    rooms.decisions.keep(validated.received.caller.tenant, decided)
+    if verdict.behavior is Behavior.ALLOW:
+        return decision
+    problem = _refusal(validated.tool.name, verdict)
+    problem.decision = decision
+    raise problem
+
+
+def _refusal(tool: str, verdict: Verdict) -> Permission:
+    spoke = ", ".join(f"{rule.id} ({rule.where})" if rule.where else rule.id for rule in verdict.rules)
+    details = {
+        "behavior": verdict.behavior,
+        "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
+        "policy_digest": verdict.digest,
+        "suggestion": verdict.suggestion,
+    }
+    if verdict.errors:
+        return PolicyFailed(f"{tool}: a rule could not be evaluated: {spoke}", details=details, nothing_happened=True)
+    why = next((rule.reason for rule in verdict.rules if rule.reason), verdict.reason)
+    said = f": {why}" if why else ""
+    if verdict.behavior is Behavior.ASK:
+        return ApprovalRequired(
+            f"{tool} needs a human's approval by {spoke}{said}",
+            details=details,
+            advice="This gateway cannot ask anybody yet: have the owner of the rule permit the call, or undo its need.",
+            nothing_happened=True,
+        )
+    return PermissionDenied(f"{tool} is not allowed by {spoke}{said}", details=details, nothing_happened=True)

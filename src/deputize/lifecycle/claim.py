@@ -116,7 +116,7 @@ async def decided_again(rooms: Rooms, authorized: Authorized, committed: Epochs)
     if authorized.decision.epochs.covers(committed):
         return authorized
     authority = await rooms.authority.refresh(authorized.validated.received.caller.tenant, committed)
-    return authorize_again(authorized, authority, committed)
+    return await authorize_again(rooms, authorized, authority, committed)
 
 
 class AnsweredFor:

@@ -2,7 +2,8 @@
 closed barrier, and recorded in the same commit.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from deputize.catalog import registry
@@ -13,6 +14,8 @@ from deputize.core.contract import Contract, LifecycleState
 from deputize.core.errors import SecretsElsewhere
 from deputize.govern.decide import require_admin
 from deputize.govern.identity import revocations
+from deputize.govern.policy import force
+from deputize.govern.policy.rules import PolicyFile, set_digest
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.rooms import Rooms
 from deputize.prove.entries import About, entry
@@ -23,6 +26,13 @@ from deputize.store.tenants import ensure_tenant
 _EPOCHS = load("epochs")
 _RUNS = load("runs")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoliciesPut:
+    digest: str
+    epoch: int
+    changed: bool
 
 
 class Commands:
@@ -36,7 +46,7 @@ class Commands:
 
         async def act(connection: Connection) -> Literal["created", "unchanged"]:
             known = (await self._rooms.authority.of(caller.tenant)).tools
-            admit(contract, known=known.owner_of)
+            admit(contract, known=known.owner_of, facts=known.fact)
             return await registry.register(connection, caller.tenant, contract, by=caller.user, state=state)
 
         return await self._change(
@@ -99,6 +109,22 @@ class Commands:
         if vault.kind != "local":
             place = {"vault": vault.kind, "mount": vault.mount, "path": f"{caller.tenant}/{name}"}
             raise SecretsElsewhere("the secrets of this gateway lie in a vault that it only reads", details=place)
+
+    async def put_policies(self, caller: Caller, files: Sequence[PolicyFile]) -> PoliciesPut:
+        """Puts a set of policies in force, in place of the one before; without files, the default set. The set that is
+        in force already is not put again.
+        """
+        require_admin(caller)
+        authority = await self._rooms.authority.of(caller.tenant)
+        digest = set_digest(files or force.default_files())
+        if digest == authority.policy.digest:
+            return PoliciesPut(digest=digest, epoch=authority.policy.epoch, changed=False)
+
+        async def act(connection: Connection) -> int:
+            return await force.put(connection, caller.tenant, files, {}, by=caller.user)
+
+        epoch = await self._change(caller, "put_policies", digest, act)
+        return PoliciesPut(digest=digest, epoch=epoch, changed=True)
 
     async def _change(
         self,

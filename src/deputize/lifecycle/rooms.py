@@ -7,6 +7,7 @@ from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
+from deputize.lifecycle.decisions import DecisionLog
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -24,6 +25,7 @@ class Rooms:
     writer: GroupCommit
     keys: TenantKeys
     authority: Authority
+    decisions: DecisionLog
     credentials: Credentials
     driver: PythonDriver
     lease: Lease

@@ -46,7 +46,7 @@ class Lifecycle:
             with phase(Span.VALIDATE):
                 validated = validate(received, authority, rooms.metrics)
             with phase(Span.AUTHORIZE):
-                authorized = authorize(validated, authority)
+                authorized = await authorize(rooms, validated, authority)
             with phase(Span.EXECUTE):
                 executed = await execute(rooms, authorized)
             if isinstance(executed, Outcome):

@@ -22,6 +22,7 @@ from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.sweep import Sweeper
 from tests.integration.lifecycle.tools import TOOLS
+from tests.policies import open_policy
 
 SCOPES = ("lab:write",)
 CLOSE_BARRIER = "select pg_advisory_xact_lock(deputize.barrier_key($1))"
@@ -153,6 +154,7 @@ def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
         database=Database(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
         identity=Identity(issuers=(development_issuer(folder),)),
         keys=Keys(master_file=folder / "master.key"),
+        policy=open_policy(folder),
         timing=Timing(**timing),
         telemetry=Telemetry(),
     )

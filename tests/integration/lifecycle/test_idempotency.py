@@ -9,6 +9,7 @@ from deputize.core.errors import ToolConflict, ToolFailed, UpstreamRateLimited
 from deputize.core.events import State
 from tests.integration.lifecycle.lab import Lab, body, slug, until
 from tests.integration.lifecycle.tools import Gate, effects_of, on, raising
+from tests.policies import OPEN_FILES
 
 pytestmark = pytest.mark.requirement("INV-5")
 
@@ -43,6 +44,7 @@ async def test_a_key_is_its_tenants_its_users_its_agents_and_its_tools_own(lab: 
     admin = await lab.caller("root", scopes=("deputize:admin",), tenant="elsewhere")
     contract = (await lab.rooms.authority.of("dev")).tools.resolve("lab.note").contract
     await lab.gateway.commands.register(admin, contract)
+    await lab.gateway.commands.put_policies(admin, OPEN_FILES)
     callers = [
         await lab.caller(),
         await lab.caller("bob"),

@@ -29,7 +29,7 @@ async def carry(rooms: Rooms, received: Received, authority: TenantAuthority) ->
 
 _GOOD = """
     validated = validate(received, authority, rooms.metrics)
-    authorized = authorize(validated, authority)
+    authorized = await authorize(rooms, validated, authority)
     executed = await execute(rooms, authorized)
     if isinstance(executed, Outcome):
         return executed
@@ -39,7 +39,9 @@ _GOOD = """
 
 # Each leaves one phase out of the good one: what is handed over, to whom, and what should have been.
 _BAD = {
-    "without_validate": ("authorize(received, authority)", 'Argument 1 to "authorize"', "Received", "Validated"),
+    "without_validate": (
+        "authorize(rooms, received, authority)", 'Argument 2 to "authorize"', "Received", "Validated",
+    ),
     "without_authorize": ("execute(rooms, validated)", 'Argument 2 to "execute"', "Validated", "Authorized"),
     "without_execute": (
         "verify(authorized, rooms.driver, rooms.metrics, rooms.credentials)",
