@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import date
 
 from deputize.catalog import versions
+from deputize.catalog.exposed import KnownFact, mark_faults, no_facts
 from deputize.catalog.schemas import HIDDEN_SENSITIVITIES, BadSchema, compile_schema, follow, without_internal
 from deputize.catalog.strictness import Reason, input_reasons, schema_reasons, structure_reasons
 from deputize.core.canonical import canonical
@@ -29,9 +30,9 @@ def nobody(name: str) -> None:
     """The answer of an empty registry."""
 
 
-def admit(contract: Contract, *, known: OwnerOf = nobody) -> None:
+def admit(contract: Contract, *, known: OwnerOf = nobody, facts: KnownFact = no_facts) -> None:
     """Raise `NotAdmitted` with every reason, or return."""
-    reasons = list(reasons_against(contract, known=known))
+    reasons = list(reasons_against(contract, known=known, facts=facts))
     if reasons:
         raise refusal(contract.full_name, contract.version, reasons)
 
@@ -45,10 +46,10 @@ def refusal(name: str, version: str, reasons: list[Reason]) -> NotAdmitted:
     )
 
 
-def reasons_against(contract: Contract, *, known: OwnerOf) -> Iterator[Reason]:
+def reasons_against(contract: Contract, *, known: OwnerOf, facts: KnownFact = no_facts) -> Iterator[Reason]:
     yield from _schemas_valid(contract)
     yield from _version_registered(contract, known)
-    yield from _auth_policy_defined(contract)
+    yield from _auth_policy_defined(contract, facts)
     yield from _timeout_class_assigned(contract)
     yield from _idempotency_specified(contract)
     yield from _mutation_class_labelled(contract)
@@ -109,7 +110,9 @@ def _dates(contract: Contract) -> Iterator[Reason]:
         yield _reason("version_registered", "/life/sunset_date", "comes before the deprecation date", fix)
 
 
-def _auth_policy_defined(contract: Contract) -> Iterator[Reason]:
+def _auth_policy_defined(contract: Contract, facts: KnownFact) -> Iterator[Reason]:
+    for path, fault, fix in mark_faults(contract, facts):
+        yield _reason("auth_policy_defined", path, fault, fix)
     auth = contract.auth
     if contract.effects is not Effects.READ and not (auth.scopes or auth.permissions):
         fix = f'name a scope a caller needs, as in scopes=["{contract.namespace}:write"]'

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from deputize.catalog.coercion import Plan, coerce, plan, type_name
+from deputize.catalog.exposed import exposed, facts_of
 from deputize.catalog.schemas import Validator, compile_schema, follow, pointer, without_internal
 from deputize.core.call import Mutation
 from deputize.core.contract import Contract, Predicate, Schema
@@ -37,6 +38,7 @@ class CompiledTool:
 
     __slots__ = (
         "__weakref__",
+        "_facts",
         "_input",
         "_output",
         "_plan",
@@ -49,6 +51,7 @@ class CompiledTool:
         "is_valid_output",
         "model_schema",
         "name",
+        "withheld",
     )
 
     def __init__(self, contract: Contract, digest: str | None = None) -> None:
@@ -61,6 +64,8 @@ class CompiledTool:
         self._predicates = tuple((check, compile_schema(check.holds)) for check in contract.predicates)
         self._templates = tuple((effect, tuple(_ARGUMENT.findall(effect.scope))) for effect in contract.resources)
         self._plan: Plan | None = None
+        self._facts = exposed(contract)
+        self.withheld = frozenset(fact.name for fact in self._facts if fact.sensitive)
         self.is_valid_input = self._input.is_valid
         self.is_valid_output = self._output.is_valid
         self.example: dict[str, Any] | None = contract.examples[0] if contract.examples else None
@@ -84,6 +89,10 @@ class CompiledTool:
             return ()
         subject = {"input": arguments, "output": output}
         return tuple(check for check, validator in self._predicates if not validator.is_valid(subject))
+
+    def facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What policies may know of this call's arguments."""
+        return facts_of(self._facts, arguments) if self._facts else {}
 
     def writes(self, arguments: Mapping[str, Any]) -> tuple[Touched, ...]:
         """What this call may change. An argument that is missing or no single value becomes `*`."""

@@ -16,6 +16,7 @@ import orjson
 
 from deputize.catalog import versions
 from deputize.catalog.compiled import CompiledTool
+from deputize.catalog.exposed import MARK, FactType, facts_in
 from deputize.core.contract import Contract, LifecycleState, inward
 from deputize.core.errors import (
     Internal,
@@ -34,6 +35,7 @@ _S = LifecycleState
 CALLABLE = frozenset({_S.AVAILABLE, _S.DEFERRED, _S.DEPRECATED})
 # How the canonical bytes of most contracts begin, which spares parsing them.
 _NO_ALIASES = b'{"aliases":[]'
+_MARKED = MARK.encode()
 _LONGEST_NAME = 128
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
@@ -197,6 +199,25 @@ class TenantTools:
         """Which tool a name or alias belongs to: what admission asks before it lets another one have it."""
         found = self.find(name)
         return None if found is None else found.name
+
+    def fact(self, name: str) -> tuple[FactType, str] | None:
+        """The type this tenant's tools give a fact and a tool that does: what admission asks about a new one."""
+        return self._facts.get(name)
+
+    @property
+    def fact_types(self) -> dict[str, FactType]:
+        """Every fact the tools that can still be called expose: what policies are checked against."""
+        return {name: kind for name, (kind, _) in self._facts.items()}
+
+    @cached_property
+    def _facts(self) -> dict[str, tuple[FactType, str]]:
+        found: dict[str, tuple[FactType, str]] = {}
+        for entry in self.tools.values():
+            for each in entry.versions:
+                if each.state is not _S.RETIRED and _MARKED in each.raw:
+                    for fact in facts_in(orjson.loads(each.raw)["input_schema"]):
+                        found.setdefault(fact.name, (fact.type, entry.name))
+        return found
 
     def resolve(self, name: str, spec: str = "latest", *, visible: Visible = everything) -> ToolVersion:
         """The version to call. A tool hidden from the caller is refused exactly as one that is not there."""

@@ -115,7 +115,7 @@ def refusal(mistakes: Sequence[Mistake]) -> PolicyInvalid:
     more = f", and {len(mistakes) - 1} more" if len(mistakes) > 1 else ""
     return PolicyInvalid(
         f"{first.file}:{first.line}: {first.message}{more}",
-        details={"mistakes": [mistake.told() for mistake in mistakes[:MOST_TOLD]], "count": len(mistakes)},
+        details={"errors": [mistake.told() for mistake in mistakes[:MOST_TOLD]], "count": len(mistakes)},
     )
 
 
