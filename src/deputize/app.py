@@ -6,7 +6,6 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,6 +19,7 @@ from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
+from deputize.govern.identity.jwks import hosts_of
 from deputize.govern.identity.tokens import TokenVerifier
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
@@ -154,8 +154,7 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
 
 def _operator_hosts(settings: Settings) -> frozenset[str]:
     """Hosts the operator named in the settings may be private addresses; nobody else's may."""
-    hosts = (urlsplit(issuer.jwks_url).hostname for issuer in settings.identity.issuers if issuer.jwks_url)
-    return frozenset(host for host in hosts if host)
+    return hosts_of(settings.identity.issuers)
 
 
 def _tracer(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracer | None:

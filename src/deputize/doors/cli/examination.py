@@ -1,20 +1,18 @@
 """The checks of `deputize doctor`: each looks at one thing and says what it found and what to do about it."""
 
-import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from deputize.core.errors import Problem
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Issuer, Settings
 from deputize.doors.cli import database
 from deputize.execute.egress import Egress
-from deputize.govern.identity.jwks import parse_jwks
+from deputize.govern.identity.jwks import hosts_of, read_keys
 from deputize.store.inspection import Inspected, inspect
 from deputize.store.keys import MasterKey
 from deputize.store.local_host import LocalPostgresError, choose_account, find_programs
@@ -177,8 +175,7 @@ async def _of_issuers(settings: Settings, development: bool) -> AsyncIterator[Fi
         todo = "deputize dev is its own issuer" if development else "list one under [[identity.issuers]]"
         yield Finding(check="issuers", status=status, found="none configured", todo=todo)
         return
-    hosts = frozenset(urlsplit(each.jwks_url).hostname or "" for each in issuers if each.jwks_url)
-    egress = Egress(allow_hosts=hosts)
+    egress = Egress(allow_hosts=hosts_of(issuers))
     try:
         for issuer in issuers:
             yield await _issuer(issuer, egress)
@@ -189,13 +186,9 @@ async def _of_issuers(settings: Settings, development: bool) -> AsyncIterator[Fi
 async def _issuer(issuer: Issuer, egress: Egress) -> Finding:
     check, began = f"issuer {issuer.issuer}", time.monotonic()
     try:
-        if issuer.jwks_file is not None:
-            document = await asyncio.to_thread(issuer.jwks_file.read_bytes)
-        else:
-            document = await egress.get(issuer.jwks_url or "")
-        keys = parse_jwks(document, issuer.algorithms)
+        keys = await read_keys(issuer, egress.get)
     except (Problem, OSError, ValueError) as error:
-        where = issuer.jwks_file or issuer.jwks_url or "neither jwks_url nor jwks_file is set"
+        where = issuer.jwks_file or issuer.jwks_url or issuer.issuer
         return Finding(check=check, status="broken", found=f"its keys cannot be read: {error}", todo=f"check {where}")
     took = (time.monotonic() - began) * 1000
     return _judged(check, bool(keys), f"{len(keys)} usable keys, {took:.0f} ms", "publish a key it may sign with")

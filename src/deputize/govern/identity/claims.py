@@ -5,11 +5,14 @@ instead of limiting nothing.
 """
 
 import re
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from deputize.core.call import MAX_SESSION_LENGTH
-from deputize.core.caller import Caller, Capability
-from deputize.core.contract import inward
+from deputize.core.caller import Caller, Capability, Trust, standing_of
+from deputize.core.contract import Effects, inward
 from deputize.core.errors import TokenAudience, TokenExpired, TokenMalformed
 from deputize.core.settings import Issuer
 
@@ -17,13 +20,20 @@ MAX_SUBJECT_LENGTH = 512
 MAX_TOKEN_ID_LENGTH = 255
 MAX_AGENTS = 8
 MAX_CAPABILITIES = 256
+MAX_TASK_LENGTH = 200
+MAX_GROUPS = 1000
 _MAX_SCOPE_LENGTH = 120
+_MAX_GROUP_LENGTH = 255
 _MAX_NAME_LENGTH = 97
 _MAX_RANGE_LENGTH = 64
 # Beyond this a date is no date, and arithmetic on it is no longer exact.
 _LAST_SECOND = 2**53
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+# What only identity tokens, logout tokens and other signed messages carry: none of them is meant for an API.
+_OF_OTHER_TOKENS = ("at_hash", "c_hash", "s_hash", "events")
+# Who an actor is; anything else inside `act` would be authority in a place where nobody may look for it.
+_OF_AN_ACTOR = frozenset({"sub", "iss", "client_id", "act"})
 
 Claims = dict[str, Any]
 
@@ -32,15 +42,22 @@ def is_tenant(value: object) -> bool:
     return isinstance(value, str) and _TENANT.fullmatch(value) is not None
 
 
-def caller_of(claims: Claims, issuer: Issuer, *, now: float, leeway: float, fallback_id: str) -> Caller:
-    """The caller behind the claims, or the exact reason why there is none."""
-    _require_audience(claims.get("aud"), issuer.audience)
-    expires_at, issued_at = _lifetime(claims, now, leeway)
+def caller_of(
+    claims: Claims, issuer: Issuer, *, now: float, leeway: float, fallback_id: str, for_apis: bool = False
+) -> Caller:
+    """The caller behind the claims, or the exact reason why there is none.
+
+    `for_apis` says that the token's header marks it as an access token.
+    """
+    require_access_token(claims, for_apis=for_apis)
+    require_audience(claims.get("aud"), issuer.audience, issuer.issuer)
+    expires_at, issued_at = lifetime_of(claims, now, leeway)
     token_id = _optional_text(claims, "jti", MAX_TOKEN_ID_LENGTH)
-    return Caller(
+    agents = _agents(claims)
+    caller = Caller(
         tenant=_tenant(claims, issuer),
         user=_text(claims.get("sub"), "sub", MAX_SUBJECT_LENGTH),
-        agents=_agents(claims),
+        agents=agents,
         scopes=_scopes(claims),
         capabilities=_capabilities(claims),
         session=_optional_text(claims, "sid", MAX_SESSION_LENGTH),
@@ -48,15 +65,71 @@ def caller_of(claims: Claims, issuer: Issuer, *, now: float, leeway: float, fall
         issuer=issuer.issuer,
         expires_at=expires_at,
         issued_at=issued_at,
+        groups=_groups(claims, issuer.groups_claim),
+        trust=issuer.trust,
+        human=issuer.human and not agents,
+        auth_time=_auth_time(claims, now, leeway),
+        grants=_grants(claims),
+        task=_optional_text(claims, "task", MAX_TASK_LENGTH),
+        ceiling=_ceiling(claims),
     )
+    return replace(caller, standing=standing_of(caller))
 
 
-def _require_audience(audience: object, ours: str) -> None:
-    if audience != ours and not (isinstance(audience, list) and ours in audience):
+def delegate_of(claims: Claims, issuer: Issuer, *, now: float, leeway: float) -> Caller:
+    """The caller behind a token this gateway made. It never made one without a delegation, and it wrote into each where
+    the authority came from: trust and issuer are the first token's, however often it was exchanged.
+    """
+    caller = caller_of(claims, issuer, now=now, leeway=leeway, fallback_id="", for_apis=True)
+    origin = claims.get("origin")
+    trust: Trust | None = next((each for each in get_args(Trust) if each == claims.get("trust")), None)
+    delegated = 0 < len(caller.grants) <= len(caller.agents)
+    if not delegated or not caller.token_id or not isinstance(origin, str) or trust is None:
+        raise TokenMalformed("the token names this gateway as its issuer and no delegation it comes from")
+    caller = replace(caller, issuer=origin, trust=trust)
+    return replace(caller, standing=standing_of(caller))
+
+
+def require_access_token(claims: Claims, *, for_apis: bool) -> None:
+    """RFC 8725 asks not to take one kind of token for another."""
+    marks = _OF_OTHER_TOKENS if for_apis else (*_OF_OTHER_TOKENS, "nonce")
+    found = next((name for name in marks if name in claims), None)
+    if found is not None:
+        raise TokenMalformed(
+            f"this is no access token: the claim {found} is one of tokens that are meant for somebody else",
+            advice="Send the access token, not the ID token of the same sign-in.",
+        )
+    if "cnf" in claims:
+        raise TokenMalformed(
+            "the token is bound to a key of its holder, and this gateway has no way to see that key used",
+            advice="Get a bearer token: one that is not bound by DPoP or mutual TLS.",
+        )
+
+
+def require_audience(audience: object, ours: str, issuer: str) -> None:
+    """For us alone. Whoever else a token is for could use it here; only its issuer could have made it anyway."""
+    named = audience if isinstance(audience, list) else [audience]
+    if ours not in named:
         raise TokenAudience("the token's audience is not this gateway")
+    if not all(each == ours or _is_part_of(each, issuer) for each in named):
+        raise TokenAudience(
+            "the token is meant for others beside this gateway, who could use it here",
+            advice="Get a token whose only audience is this gateway (RFC 8707: send it as the resource).",
+        )
 
 
-def _lifetime(claims: Claims, now: float, leeway: float) -> tuple[int, int]:
+def _is_part_of(address: object, issuer: str) -> bool:
+    """An issuer's own endpoints, which some add to every audience."""
+    if not isinstance(address, str) or not issuer.startswith("https://"):
+        return False
+    try:
+        place, own = urlsplit(address), urlsplit(issuer)
+    except ValueError:
+        return False
+    return (place.scheme, place.netloc) == (own.scheme, own.netloc)
+
+
+def lifetime_of(claims: Claims, now: float, leeway: float) -> tuple[int, int]:
     expires_at = _seconds(claims, "exp")
     if expires_at is None:
         raise TokenMalformed("the token never expires: the claim exp is missing")
@@ -79,6 +152,13 @@ def _seconds(claims: Claims, name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST_SECOND:
         raise TokenMalformed(f"the claim {name} is not a time in seconds")
     return value
+
+
+def _auth_time(claims: Claims, now: float, leeway: float) -> int:
+    signed_in = _seconds(claims, "auth_time")
+    if signed_in is not None and signed_in - leeway > now:
+        raise TokenMalformed("the claim auth_time lies in the future")
+    return int(signed_in or 0)
 
 
 def _tenant(claims: Claims, issuer: Issuer) -> str:
@@ -112,6 +192,8 @@ def _agents(claims: Claims) -> tuple[str, ...]:
         holder = holder["act"]
         if not isinstance(holder, dict):
             raise TokenMalformed("the claim act is not an actor with a sub")
+        if not _OF_AN_ACTOR.issuperset(holder):
+            raise TokenMalformed("the claim act says more than who acts")
         if len(agents) == MAX_AGENTS:
             raise TokenMalformed(f"the claim act names more than {MAX_AGENTS} actors")
         agents.append(_text(holder.get("sub"), "act.sub", MAX_SUBJECT_LENGTH))
@@ -146,3 +228,41 @@ def _capability(item: object) -> Capability:
     tool = _text(item.get("tool_id", item.get("tool")), "tools.tool_id", _MAX_NAME_LENGTH)
     versions = item.get("version_range", item.get("versions", "*"))
     return Capability(tool=inward(tool), versions=_text(versions, "tools.version_range", _MAX_RANGE_LENGTH))
+
+
+def _groups(claims: Claims, name: str) -> frozenset[str]:
+    elsewhere = claims.get("_claim_names")
+    if isinstance(elsewhere, dict) and name in elsewhere:
+        # A rule that forbids something to a group must not be escaped by belonging to many.
+        raise TokenMalformed(
+            f"the token leaves out {name}, because there are too many of them",
+            advice="Have the issuer put only the groups this gateway needs into its tokens.",
+        )
+    value = claims.get(name)
+    if value is None:
+        return frozenset()
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or len(listed) > MAX_GROUPS:
+        raise TokenMalformed(f"the claim {name} is not a list of at most {MAX_GROUPS} groups")
+    return frozenset(_text(each, name, _MAX_GROUP_LENGTH) for each in listed)
+
+
+def _grants(claims: Claims) -> tuple[str, ...]:
+    if "grants" not in claims:
+        return ()
+    listed = claims["grants"]
+    if not isinstance(listed, list) or len(listed) > MAX_AGENTS:
+        raise TokenMalformed(f"the claim grants is not a list of at most {MAX_AGENTS} delegations")
+    try:
+        return tuple(str(UUID(_text(each, "grants", 36))) for each in listed)
+    except ValueError:
+        raise TokenMalformed("the claim grants holds something else than ids of delegations") from None
+
+
+def _ceiling(claims: Claims) -> Effects | None:
+    if "ceiling" not in claims:
+        return None
+    try:
+        return Effects(claims["ceiling"])
+    except ValueError:
+        raise TokenMalformed("the claim ceiling is none of read, write and destructive") from None

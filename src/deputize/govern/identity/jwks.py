@@ -1,20 +1,20 @@
-"""An issuer's public keys, from a file or a URL: kept, renewed, looked up again for an unknown key id.
+"""An issuer's public keys, wherever it publishes them: kept, renewed, looked up again for an unknown key id.
 
 Above: `tokens.py`. Below: the one egress client, handed in as `fetch`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 import jwt
-import orjson
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Problem, TokenSignature, Unavailable
 from deputize.core.settings import Issuer
-
-Fetch = Callable[[str], Awaitable[bytes]]
+from deputize.govern.identity.dids import is_did, key_name, resolve, web_host
+from deputize.govern.identity.discovery import Fetch, find_jwks_url
+from deputize.govern.identity.public_keys import parse_jwks
 
 # A token with an unknown key id may make us look again, but no flood of them more often than this.
 RETRY_SECONDS = 30.0
@@ -26,9 +26,6 @@ RENEW_SECONDS = 300.0
 LAST_SECONDS = 86_400.0
 
 _UNREADABLE = "the keys of the token's issuer cannot be read at the moment"
-_MAX_KEYS = 100
-_FAMILIES = {"RS256": ("RSA", None), "ES256": ("EC", "P-256"), "EdDSA": ("OKP", "Ed25519")}
-_PUBLIC_PARTS = frozenset({"kty", "crv", "x", "y", "n", "e", "kid"})
 
 
 class IssuerKeys:
@@ -45,6 +42,8 @@ class IssuerKeys:
 
     async def key(self, algorithm: str, key_id: str | None) -> jwt.PyJWK:
         """The key a token says it was signed with; None means the token does not say."""
+        if by_did(self._issuer):
+            key_id = key_name(self._issuer.issuer, key_id)
         await self._renew()
         found = self._find(algorithm, key_id)
         if found is None and self._may_try(RETRY_SECONDS):
@@ -81,37 +80,34 @@ class IssuerKeys:
             if self._tried_at != seen:
                 return
             try:
-                self._keys = parse_jwks(await self._read(), self._issuer.algorithms)
+                self._keys = await read_keys(self._issuer, self._fetch)
                 self._tried_at = self._loaded_at = self._clock.monotonic()
             except (Problem, OSError, ValueError) as error:
                 self._tried_at = self._clock.monotonic()
                 if self._keys is None:
                     raise Unavailable(_UNREADABLE) from error
 
-    async def _read(self) -> bytes:
-        if self._issuer.jwks_file is not None:
-            return await asyncio.to_thread(self._issuer.jwks_file.read_bytes)
-        return await self._fetch(self._issuer.jwks_url or "")
+
+def by_did(issuer: Issuer) -> bool:
+    """Whether an issuer's keys are those of the DID it is named by."""
+    return is_did(issuer.issuer) and issuer.jwks_url is None and issuer.jwks_file is None
 
 
-def parse_jwks(document: bytes, algorithms: tuple[str, ...]) -> tuple[jwt.PyJWK, ...]:
-    """The signing keys in a JWK Set that fit the algorithms; others are passed over, as RFC 7517 asks."""
-    parsed = orjson.loads(document)
-    listed = parsed.get("keys") if isinstance(parsed, dict) else None
-    if not isinstance(listed, list):
-        raise ValueError("this is not a JWK Set")
-    keys = (_usable(entry, algorithms) for entry in listed[:_MAX_KEYS] if isinstance(entry, dict))
-    return tuple(key for key in keys if key is not None)
+async def read_keys(issuer: Issuer, fetch: Fetch) -> tuple[jwt.PyJWK, ...]:
+    """The issuer's keys as published now: in its file, at its URL, by its DID, or where its own document says."""
+    if issuer.jwks_file is not None:
+        return parse_jwks(await asyncio.to_thread(issuer.jwks_file.read_bytes), issuer.algorithms)
+    if by_did(issuer):
+        return tuple(key for key in await resolve(issuer.issuer, fetch) if key.algorithm_name in issuer.algorithms)
+    url = issuer.jwks_url or await find_jwks_url(issuer.issuer, fetch)
+    return parse_jwks(await fetch(url), issuer.algorithms)
 
 
-def _usable(entry: dict[str, Any], algorithms: tuple[str, ...]) -> jwt.PyJWK | None:
-    family = (entry.get("kty"), entry.get("crv"))
-    algorithm = next((name for name in algorithms if _FAMILIES[name] == family), None)
-    if algorithm is None or entry.get("alg", algorithm) != algorithm or entry.get("use", "sig") != "sig":
-        return None
-    # Only the public parts: a private key left in a file by mistake is not read into memory.
-    public = {part: value for part, value in entry.items() if part in _PUBLIC_PARTS}
-    try:
-        return jwt.PyJWK(public, algorithm)
-    except (jwt.PyJWTError, ValueError, TypeError):
-        return None
+def hosts_of(issuers: Iterable[Issuer]) -> frozenset[str]:
+    """The hosts an operator named by naming issuers: where their keys, or the documents that lead to them, lie."""
+    named = (
+        web_host(each.issuer) if by_did(each) else urlsplit(each.jwks_url or each.issuer).hostname
+        for each in issuers
+        if each.jwks_file is None
+    )
+    return frozenset(host for host in named if host)

@@ -9,7 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from deputize.core.errors import TokenSignature, Unavailable
-from deputize.govern.identity.jwks import LAST_SECONDS, RENEW_SECONDS, RETRY_SECONDS, IssuerKeys, parse_jwks
+from deputize.govern.identity.jwks import LAST_SECONDS, RENEW_SECONDS, RETRY_SECONDS, IssuerKeys
+from deputize.govern.identity.public_keys import parse_jwks
 from tests.unit.govern.identity.tokens_kit import World, jwk, private_key, token
 
 ALL = ("RS256", "ES256", "EdDSA")

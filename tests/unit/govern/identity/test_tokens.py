@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deputize.core.caller import Caller, Capability
+from deputize.core.caller import Caller, Capability, standing_of
 from deputize.core.errors import (
     Permission,
     TokenAudience,
@@ -52,9 +53,8 @@ def world() -> World:
 async def test_each_allowed_algorithm_verifies(world: World, algorithm: str) -> None:
     world.keys = [jwk(algorithm, kid="k")]
     caller = await world.verifier().verify(token(algorithm=algorithm, kid="k"))
-    assert caller == Caller(
-        tenant="acme", user="ana", token_id="t-1", issuer=ISSUER, expires_at=NOW + 300, issued_at=NOW
-    )
+    expected = Caller(tenant="acme", user="ana", token_id="t-1", issuer=ISSUER, expires_at=NOW + 300, issued_at=NOW)
+    assert caller == replace(expected, standing=standing_of(expected))
 
 
 async def test_a_full_token_becomes_a_full_caller(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_a_full_token_becomes_a_full_caller(world: World) -> None:
             scope="crm:read crm:write",
             scp=["extra"],
             sid="s-7",
-            aud=["elsewhere", AUDIENCE],
+            aud=[AUDIENCE],
             tools=[
                 {"tool_id": "crm.get_user", "version_range": "^2"},
                 {"tool": "crm__delete_user", "versions": "1.x"},
@@ -319,7 +319,6 @@ async def test_many_tokens_at_once_fetch_the_keys_once(world: World) -> None:
 
 async def test_issuers_that_cannot_be_used_are_named_with_the_way_out(world: World) -> None:
     broken: list[dict[str, Any]] = [
-        {"jwks_url": None},
         {"jwks_file": "keys.json"},
         {"tenant": None},
         {"tenant_claim": "org"},
@@ -332,6 +331,12 @@ async def test_issuers_that_cannot_be_used_are_named_with_the_way_out(world: Wor
             check_issuers(Identity(issuers=(world.issuer(**changes),)))
     with pytest.raises(Misconfigured, match="twice"):
         check_issuers(Identity(issuers=(world.issuer(), world.issuer())))
+    for unfindable in ("urn:acme", "issuer.example", "https://issuer.example?a=1", "did:web:127.0.0.1", "did:key:zzz"):
+        with pytest.raises(Misconfigured, match="set jwks_url"):
+            check_issuers(Identity(issuers=(world.issuer(issuer=unfindable, jwks_url=None),)))
+    own = world.issuer(issuer="https://gateway.example/t/acme")
+    with pytest.raises(Misconfigured, match="this gateway issues"):
+        check_issuers(Identity(issuers=(own,), public_url="https://gateway.example/"))
 
 
 json_values = st.recursive(
@@ -339,7 +344,10 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-claim_names = st.sampled_from(["iss", "aud", "sub", "exp", "iat", "nbf", "jti", "act", "scope", "scp", "tools", "sid"])
+claim_names = st.sampled_from(
+    ["iss", "aud", "sub", "exp", "iat", "nbf", "jti", "act", "scope", "scp", "tools", "sid", "groups", "auth_time",
+     "grants", "task", "ceiling", "_claim_names"]
+)  # fmt: skip
 
 
 async def _only_permission(world: World, bad: bytes) -> None:
