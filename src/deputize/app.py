@@ -21,6 +21,7 @@ from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
 from deputize.govern.identity.jwks import hosts_of
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.govern.policy.authzen import AuthZen
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
 from deputize.govern.vault.port import Vault
@@ -61,14 +62,14 @@ async def open_gateway(
     """A whole gateway, started in order and stopped in reverse, whatever happens in between."""
     clock = clock or Clock()
     async with contextlib.AsyncExitStack() as stack:
-        rooms = await _open_rooms(settings, tools, development, clock, stack)
+        egress = Egress(allow_hosts=_operator_hosts(settings))
+        stack.push_async_callback(egress.aclose)
+        rooms = await _open_rooms(settings, tools, development, clock, egress, stack)
         pseudonyms = Pseudonyms(clock)
 
         async def complete(caller: Caller) -> Caller:
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
-        egress = Egress(allow_hosts=_operator_hosts(settings))
-        stack.push_async_callback(egress.aclose)
         background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
         gateway = Gateway(
             settings=settings,
@@ -92,6 +93,7 @@ async def _open_rooms(
     tools: Sequence[PythonTool],
     development: bool,
     clock: Clock,
+    egress: Egress,
     stack: contextlib.AsyncExitStack,
 ) -> Rooms:
     if settings.database.url is None:
@@ -128,6 +130,7 @@ async def _open_rooms(
         keys=keys,
         authority=Authority(store, keys),
         decisions=DecisionLog(writer),
+        remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
         credentials=Credentials(vault=vault),
         driver=driver,
         lease=lease,
@@ -154,7 +157,9 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
 
 def _operator_hosts(settings: Settings) -> frozenset[str]:
     """Hosts the operator named in the settings may be private addresses; nobody else's may."""
-    return hosts_of(settings.identity.issuers)
+    named = (settings.policy.authzen_url, settings.vault.address)
+    hosts = (urlsplit(url).hostname for url in named if url)
+    return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
 
 
 def _tracer(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracer | None:

@@ -10,6 +10,7 @@ from deputize.core.caller import Epochs
 from deputize.core.decision import Behavior, Decided, Decision, Question, Verdict
 from deputize.core.errors import ApprovalRequired, Permission, PermissionDenied, PolicyFailed, ToolNotFound
 from deputize.govern.decide import decide
+from deputize.govern.policy.engines import consult
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.rooms import Rooms
@@ -28,9 +29,13 @@ async def authorize(
         check_revoked=check if committed is None else partial(check, until=committed.revocation),
         in_range=in_range,
     )
-    decided = authority.policy.decide(
-        _question(rooms, validated), as_of=None if committed is None else committed.policy
-    )
+    question = _question(rooms, validated)
+    as_of = None if committed is None else committed.policy
+    decided = authority.policy.decide(question, as_of=as_of)
+    engine = rooms.settings.policy.engine
+    if engine != "cedar":
+        verdict = await consult(decided.verdict, question, rooms.remote_policy, engine)
+        decided = authority.policy.recorded(question, verdict, as_of=as_of)
     return Authorized(validated=validated, decision=_judged(rooms, validated, by_token, decided))
 
 
@@ -59,7 +64,8 @@ def _question(rooms: Rooms, validated: Validated) -> Question:
         environment=rooms.settings.environment,
         session=received.session,
         now_ms=rooms.clock.epoch_ms(),
-        facts={},
+        facts=tool.facts(validated.call_input),
+        withheld=tool.withheld,
         touches=tool.writes(validated.call_input) if tool.contract.resources else (),
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
+from deputize.govern.policy.authzen import AuthZen
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
@@ -26,6 +27,7 @@ class Rooms:
     keys: TenantKeys
     authority: Authority
     decisions: DecisionLog
+    remote_policy: AuthZen | None
     credentials: Credentials
     driver: PythonDriver
     lease: Lease

@@ -7,7 +7,7 @@ no name. Everything kept here belongs to one version of the policies and goes wi
 
 from typing import Any
 
-from deputize.core.decision import Decided, Question
+from deputize.core.decision import Decided, Question, Verdict
 from deputize.govern.policy.cedar import CompiledPolicies, judge
 from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.records import Records
@@ -34,6 +34,11 @@ class Decisions:
     def decide_anew(self, question: Question) -> Decided:
         slice_, asked, known = self.policies.prepare(question)
         return self._records.made(asked, slice_, judge(slice_, asked, known), question.withheld)
+
+    def recorded(self, question: Question, verdict: Verdict) -> Decided:
+        """An answer that was not, or not only, these policies'; never kept, since what it hangs on is not known."""
+        slice_, asked, _ = self.policies.prepare(question)
+        return self._records.made(asked, slice_, verdict, question.withheld)
 
 
 def key_of(question: Question, slice_: Slice) -> tuple[Any, ...] | None:

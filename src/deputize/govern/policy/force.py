@@ -13,7 +13,7 @@ from importlib.resources import files as package_files
 import asyncpg
 import orjson
 
-from deputize.core.decision import Decided, Question
+from deputize.core.decision import Decided, Question, Verdict
 from deputize.core.errors import PolicyFailed, Unavailable
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.decisions import Decisions
@@ -22,7 +22,7 @@ from deputize.govern.policy.world import FactTypes
 from deputize.store.pool import Connection
 from deputize.store.queries import load
 
-MOST_VERSIONS = 4
+MOST_VERSIONS = 16
 _SQL = load("policy")
 
 
@@ -66,9 +66,17 @@ class TenantPolicy:
         """`as_of`: the policy epoch to decide by, where this snapshot may be newer."""
         if as_of is None or as_of >= self._since:
             return self._newest.decide(question)
+        return self._then(as_of).decide(question)
+
+    def recorded(self, question: Question, verdict: Verdict, *, as_of: int | None = None) -> Decided:
+        """An answer of somebody else's, recorded beside what these policies were asked."""
+        decisions = self._newest if as_of is None or as_of >= self._since else self._then(as_of)
+        return decisions.recorded(question, verdict)
+
+    def _then(self, as_of: int) -> Decisions:
         for version in self.versions:
             if version.since <= as_of:
-                return version.decisions.decide(question)
+                return version.decisions
         raise PolicyFailed(f"the policies of epoch {as_of} are not held any more, so nothing is decided by them")
 
 
