@@ -117,6 +117,7 @@ async def start_gateway(
     migrate_dsn: str | None = None,
     batch_rows: int = 500,
     policies: str = OPEN,
+    port: int | None = None,
 ) -> GatewayHandle:
     """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through.
 
@@ -134,7 +135,7 @@ async def start_gateway(
     shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "policies").mkdir()
     (folder / "policies" / "proof.cedar").write_text(policies)
-    port, metrics = world.free_port(), world.free_port()
+    port, metrics = port or world.free_port(), world.free_port()
     (folder / "deputize.toml").write_text(
         _SETTINGS.format(
             port=port,

@@ -60,7 +60,7 @@ class Provider:
     told: dict[str, Any]
     keys: tuple[SigningKey, ...]
     older: tuple[SigningKey, ...] = ()
-    rotations: int = 0
+    readings: int = 1
     client: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(trust_env=False, timeout=20.0))
 
     @classmethod
@@ -90,29 +90,37 @@ class Provider:
     def key(self, algorithm: str = "RS256") -> SigningKey:
         return next(key for key in self.keys if key.algorithm == algorithm)
 
+    async def offer(self, resources: Mapping[str, Resource]) -> None:
+        """Tokens may be asked for these from now on."""
+        self.told["resources"] = _resources(resources)
+        await self._read_again(self.keys)
+
     async def rotate(self, *, keep_old: bool) -> None:
         """New keys from now on; the ones before are still published, or are not."""
-        self.rotations += 1
         self.older = self.keys
-        self.keys = new_keys(f"{self.file.stem}-{self.rotations + 1}")
-        _write(self.file, self.told, (*self.keys, *(self.older if keep_old else ())))
+        self.keys = new_keys(f"{self.file.stem}-{self.readings + 1}")
+        await self._read_again((*self.keys, *(self.older if keep_old else ())))
+
+    async def _read_again(self, keys: Sequence[SigningKey]) -> None:
+        self.readings += 1
+        _write(self.file, self.told, keys)
         os.kill(self.child.pid, signal.SIGHUP)
-        await self.child.line(f"reading {self.rotations + 1}")
+        await self.child.line(f"reading {self.readings}")
 
     async def agent_token(self, agent: str, resource: str) -> str:
         """Client credentials: the agent itself, with nobody behind it."""
         secret = next(each["client_secret"] for each in self.told["agents"] if each["client_id"] == agent)
-        form = {"grant_type": "client_credentials", "resource": resource, "scope": " ".join(self.told["scopes"])}
+        form = {"grant_type": "client_credentials", "resource": resource}
         answer = await self.client.post(f"{self.issuer}/token", data=form, auth=(agent, secret))
         return str(_said(answer)["access_token"])
 
-    async def sign_in(self, person: str, resource: str) -> Issued:
+    async def sign_in(self, person: str, resource: str, *scopes: str) -> Issued:
         """One person, one browser: authorization request, sign-in, consent, code, token."""
         verifier = secrets.token_urlsafe(48)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         asked = {
             "client_id": _APP, "response_type": "code", "redirect_uri": _CALLBACK, "resource": resource,
-            "scope": " ".join(("openid", *self.told["scopes"])), "state": secrets.token_urlsafe(16),
+            "scope": " ".join(("openid", *scopes)), "state": secrets.token_urlsafe(16),
             "code_challenge": challenge, "code_challenge_method": "S256",
         }  # fmt: skip
         async with httpx2.AsyncClient(base_url=self.issuer, trust_env=False, timeout=20.0) as browser:
@@ -167,9 +175,7 @@ def _told(
     by_themselves = {"redirect_uris": [], "response_types": [], "grant_types": ["client_credentials"]}
     return {
         "issuer": issuer,
-        "resources": {
-            name: {"audience": each.audience, "algorithm": each.algorithm} for name, each in resources.items()
-        },
+        "resources": _resources(resources),
         "accounts": accounts,
         "people": [people],
         "agents": [
@@ -179,6 +185,10 @@ def _told(
         "seconds": seconds,
         "cookie_key": secrets.token_urlsafe(32),
     }
+
+
+def _resources(resources: Mapping[str, Resource]) -> dict[str, dict[str, str]]:
+    return {name: {"audience": each.audience, "algorithm": each.algorithm} for name, each in resources.items()}
 
 
 def _write(file: Path, told: Mapping[str, Any], keys: Sequence[SigningKey]) -> None:
