@@ -1,0 +1,122 @@
+"""What only shared counters have: replicas that agree, a server that is lost and comes back, callers that left."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from deputize.core.clock import Clock
+from deputize.core.mistakes import Misconfigured
+from deputize.store.shared.counters import CountersLost, Slot, Window
+from deputize.store.shared.redis import RedisCounters
+from tests.integration.redis_server import RedisServer, redis_server
+
+pytestmark = pytest.mark.requirement("GOV-8")
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def counters(redis: RedisServer) -> AsyncIterator[RedisCounters]:
+    made = RedisCounters(redis.url, seconds=0.3, clock=Clock())
+    yield made
+    await made.close()
+
+
+def _window(limit: int = 100) -> Window:
+    return Window(key="deputize:{acme}:w", limit=limit, seconds=60)
+
+
+async def test_replicas_count_together(redis: RedisServer, counters: RedisCounters) -> None:
+    replicas = [counters, *(RedisCounters(redis.url, seconds=2, clock=Clock()) for _ in range(2))]
+    taken = await asyncio.gather(*(replicas[n % 3].take([_window()]) for n in range(300)))
+    assert sum(each.refused is None for each in taken) == 100
+    for replica in replicas[1:]:
+        await replica.close()
+
+
+async def test_every_key_expires_with_what_it_counts(redis: RedisServer, counters: RedisCounters) -> None:
+    await counters.take([_window(), Slot(key="deputize:{acme}:s", limit=1, seconds=5, holder="a")])
+    async with Redis.from_url(redis.url) as client:
+        assert 59_000 < await client.pttl("deputize:{acme}:w") <= 60_100
+        assert 4_000 < await client.pttl("deputize:{acme}:s") <= 5_100
+
+
+async def test_a_window_keeps_one_entry_for_each_part_of_it(redis: RedisServer, counters: RedisCounters) -> None:
+    for _ in range(20):
+        await asyncio.gather(*(counters.take([_window(10_000)]) for _ in range(100)))
+    async with Redis.from_url(redis.url) as client:
+        # 60 ms each, and the sum.
+        assert await client.llen("deputize:{acme}:w") < 60
+
+
+async def test_a_lost_server_is_waited_for_once_and_looked_for_again(
+    redis: RedisServer, counters: RedisCounters
+) -> None:
+    assert (await counters.take([_window()])).refused is None
+    redis.kill()
+    lost = await asyncio.gather(*(counters.take([_window()]) for _ in range(50)), return_exceptions=True)
+    assert {type(each) for each in lost} == {CountersLost}
+    began = time.perf_counter()
+    for _ in range(100):
+        with pytest.raises(CountersLost, match="the shared counters"):
+            await counters.take([_window()])
+    assert time.perf_counter() - began < 0.2
+    redis.start()
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                assert (await counters.take([_window()])).refused is None
+                break
+            except CountersLost:
+                await asyncio.sleep(0.05)
+    assert (await counters.take([_window()])).refused is None
+
+
+async def test_a_server_that_hangs_costs_the_full_wait_once() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    counters = RedisCounters(f"redis://127.0.0.1:{port}/0", seconds=0.2, clock=Clock())
+    began = time.perf_counter()
+    for _ in range(20):
+        with pytest.raises(CountersLost):
+            await counters.take([_window()])
+    assert 0.15 < time.perf_counter() - began < 0.45
+    await counters.close()
+    server.close()
+
+
+async def test_a_server_that_forgot_the_script_is_told_it_again(redis: RedisServer, counters: RedisCounters) -> None:
+    await counters.take([_window()])
+    async with Redis.from_url(redis.url) as client:
+        await client.script_flush()
+    taken = await asyncio.gather(*(counters.take([_window()]) for _ in range(10)))
+    assert {each.refused for each in taken} == {None}
+
+
+async def test_whoever_leaves_before_the_answer_holds_nothing(redis: RedisServer, counters: RedisCounters) -> None:
+    slot = Slot(key="deputize:{acme}:s", limit=1, seconds=60, holder="gone")
+    leaving = asyncio.create_task(counters.take([_window(1), slot]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    async with asyncio.timeout(5):
+        while (await counters.take([_window(1), slot])).refused is not None:
+            await asyncio.sleep(0.01)
+
+
+def test_an_address_that_is_none_is_a_mistake_in_the_settings() -> None:
+    with pytest.raises(Misconfigured, match="redis_url"):
+        RedisCounters("http://127.0.0.1:1", seconds=1, clock=Clock())

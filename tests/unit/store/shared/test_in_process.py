@@ -1,0 +1,82 @@
+"""Windows against brute force: never more than the limit in any window, and hardly ever less than it allows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.core.clock import Clock
+from deputize.store.shared import in_process
+from deputize.store.shared.counters import PARTS, CountersLost, Recount, Taken, Window
+from deputize.store.shared.in_process import InProcessCounters
+
+pytestmark = pytest.mark.requirement("GOV-8")
+
+SECONDS = 2.0
+steps = st.lists(
+    st.tuples(st.floats(0, 1.5), st.integers(0, 5), st.booleans()),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(steps, st.integers(1, 12))
+def test_no_window_ever_holds_more_than_its_limit(steps: list[tuple[float, int, bool]], limit: int) -> None:
+    now = 50.0
+    counters = InProcessCounters(Clock(monotonic=lambda: now))
+    kept: list[tuple[float, int]] = []
+    for passed, weight, give_back in steps:
+        now += passed
+        taken = counters.take([Window(key="w", limit=limit, seconds=SECONDS, weight=weight)])
+        inside = sum(each for at, each in kept if at > now - SECONDS)
+        roughly = sum(each for at, each in kept if at > now - SECONDS - 2 * SECONDS / PARTS)
+        fits = max(weight, 1)
+        if taken.refused is None:
+            assert inside + fits <= limit
+            kept.append((now, weight))
+        else:
+            assert roughly + fits > limit
+            assert taken.used <= roughly
+        if give_back and kept and taken.refused is None:
+            counters.settle([Recount(key="w", seconds=SECONDS, weight=-weight, at=taken.at)])
+            kept.pop()
+
+
+@given(st.lists(st.floats(0.0001, 0.05), min_size=50, max_size=200), st.integers(1, 20))
+def test_waiting_as_told_is_waiting_long_enough_and_not_too_long(passed: list[float], limit: int) -> None:
+    now = 10.0
+    counters = InProcessCounters(Clock(monotonic=lambda: now))
+    window = Window(key="w", limit=limit, seconds=SECONDS)
+    for each in passed:
+        now += each
+        taken = counters.take([window])
+        if taken.refused is not None:
+            now += taken.retry_after_ms / 1000
+            assert taken.retry_after_ms <= SECONDS * 1000 + 2 * SECONDS
+            assert counters.take([window]).refused is None
+
+
+def test_under_a_burst_that_never_ends_the_limit_is_what_gets_through() -> None:
+    now = 0.0
+    counters = InProcessCounters(Clock(monotonic=lambda: now))
+    admitted = 0
+    for number in range(20_000):
+        now = number / 1000
+        admitted += counters.take([Window(key="w", limit=100, seconds=1.0)]).refused is None
+    assert 0.995 <= admitted / 2000 <= 1.0
+
+
+def test_windows_nobody_is_in_are_forgotten_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    counters = InProcessCounters(Clock(monotonic=lambda: now))
+    for number in range(5000):
+        now += 0.01
+        counters.take([Window(key=str(number), limit=1, seconds=1.0)])
+    assert len(counters._windows) < 2000
+    monkeypatch.setattr(in_process, "_MOST_KEYS", 2000)
+    with pytest.raises(CountersLost):
+        for number in range(5000):
+            counters.take([Window(key=f"more-{number}", limit=1, seconds=1.0)])
+
+
+def test_it_answers_at_once() -> None:
+    assert isinstance(InProcessCounters(Clock()).take([Window(key="w", limit=1, seconds=1.0)]), Taken)
