@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -15,6 +16,7 @@ from opentelemetry.trace import Tracer
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
+from deputize.core.hooks import LoadedHook
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
@@ -33,6 +35,7 @@ from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.health import Health
+from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
@@ -56,6 +59,7 @@ async def open_gateway(
     settings: Settings,
     *,
     tools: Sequence[PythonTool] = (),
+    hooks: Sequence[LoadedHook] = (),
     development: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -64,7 +68,9 @@ async def open_gateway(
     async with contextlib.AsyncExitStack() as stack:
         egress = Egress(allow_hosts=_operator_hosts(settings))
         stack.push_async_callback(egress.aclose)
-        rooms = await _open_rooms(settings, tools, development, clock, egress, stack)
+        around = _hooks(settings, hooks, clock)
+        stack.callback(around.close)
+        rooms = await _open_rooms(settings, tools, around, development, clock, egress, stack)
         pseudonyms = Pseudonyms(clock)
 
         async def complete(caller: Caller) -> Caller:
@@ -91,6 +97,7 @@ async def open_gateway(
 async def _open_rooms(
     settings: Settings,
     tools: Sequence[PythonTool],
+    hooks: Hooks,
     development: bool,
     clock: Clock,
     egress: Egress,
@@ -130,6 +137,7 @@ async def _open_rooms(
         keys=keys,
         authority=Authority(store, keys),
         decisions=DecisionLog(writer),
+        hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
         credentials=Credentials(vault=vault),
         driver=driver,
@@ -138,6 +146,16 @@ async def _open_rooms(
         tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
         stamps=Stamps(clock),
     )
+
+
+def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:
+    missing = [declared.name for declared in settings.hooks if declared.name not in {hook.name for hook in hooks}]
+    if missing:
+        raise Misconfigured(
+            f"The hook {missing[0]} stands in deputize.toml and was not loaded: start with deputize dev or serve, "
+            "or hand it to open_gateway."
+        )
+    return Hooks(hooks, clock, settings.environment)
 
 
 def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:

@@ -1,7 +1,7 @@
 """A whole gateway over real HTTP and a real PostgreSQL, shared by the tests of one module."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.app import open_gateway
 from deputize.core.clock import Clock
+from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Database, Identity, Issuer, Keys, Server, Settings, Telemetry, Timing
 from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer, mint
@@ -125,7 +126,9 @@ def _other_issuer(folder: Path) -> Ed25519PrivateKey:
 
 
 @asynccontextmanager
-async def serving(dsn: str, folder: Path, **server: Any) -> AsyncIterator[Served]:
+async def serving(
+    dsn: str, folder: Path, *, hooks: Sequence[LoadedHook] = (), **server: Any
+) -> AsyncIterator[Served]:
     """A gateway for as long as the block lasts, with the tools of `shop` registered for tenant `dev`."""
     key = _other_issuer(folder)
     served = Served(folder=folder, settings=gateway_settings(dsn, folder, **server), other_key=key)
@@ -133,7 +136,7 @@ async def serving(dsn: str, folder: Path, **server: Any) -> AsyncIterator[Served
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Gateway]:
-        async with open_gateway(served.settings, tools=TOOLS, development=True) as gateway:
+        async with open_gateway(served.settings, tools=TOOLS, hooks=hooks, development=True) as gateway:
             assert not gateway.refused
             served.gateway = gateway
             yield gateway

@@ -38,6 +38,7 @@ class CompiledTool:
 
     __slots__ = (
         "__weakref__",
+        "_call",
         "_facts",
         "_input",
         "_output",
@@ -64,6 +65,7 @@ class CompiledTool:
         self._predicates = tuple((check, compile_schema(check.holds)) for check in contract.predicates)
         self._templates = tuple((effect, tuple(_ARGUMENT.findall(effect.scope))) for effect in contract.resources)
         self._plan: Plan | None = None
+        self._call: Validator | None = None
         self._facts = exposed(contract)
         self.withheld = frozenset(fact.name for fact in self._facts if fact.sensitive)
         self.is_valid_input = self._input.is_valid
@@ -73,6 +75,12 @@ class CompiledTool:
     def input_errors(self, value: Any) -> list[dict[str, Any]]:
         """Where the arguments do not fit and what would; names and types, never the values themselves."""
         return _errors(self._input, value, self.model_schema)
+
+    def call_errors(self, value: Any) -> list[dict[str, Any]]:
+        """Like `input_errors`, for the input as the tool gets it: hooks may fill what callers may not even see."""
+        if self._call is None:
+            self._call = compile_schema(self.contract.input_schema)
+        return _errors(self._call, value, self.contract.input_schema)
 
     def output_errors(self, value: Any) -> list[dict[str, Any]]:
         return _errors(self._output, value, self.contract.output_schema)

@@ -12,6 +12,7 @@ from deputize.core.errors import ApprovalRequired, Permission, PermissionDenied,
 from deputize.govern.decide import decide
 from deputize.govern.policy.engines import consult
 from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.hooks import tightened
 from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.rooms import Rooms
 
@@ -72,7 +73,7 @@ def _question(rooms: Rooms, validated: Validated) -> Question:
 
 def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Decided) -> Decision:
     """The decision, kept with what it was made from; or the refusal, which names the same record."""
-    verdict = decided.verdict
+    verdict = tightened(decided.verdict, validated.hooked)
     decision = Decision(
         rules=by_token.rules + tuple(rule.id for rule in verdict.rules),
         epochs=by_token.epochs,

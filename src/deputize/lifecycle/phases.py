@@ -9,6 +9,7 @@ from deputize.core.clock import Deadline
 from deputize.core.decision import Decision
 from deputize.core.errors import Problem
 from deputize.core.frozen import frozen
+from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Result
 from deputize.prove.tracing import Trail
 
@@ -37,6 +38,7 @@ class Validated:
     call_input: dict[str, Any]
     mutations: tuple[Mutation, ...] = ()
     warnings: tuple[str, ...] = ()
+    hooked: Hooked = NOTHING_SAID
 
 
 @frozen
@@ -84,3 +86,4 @@ class Verified:
     payload: Any = None
     canonical: bytes = b""
     said: Result | None = None
+    hooked: Hooked = NOTHING_SAID

@@ -54,7 +54,7 @@ def _about(validated: Validated, call_id: str) -> About:
     )
 
 
-def refusal(rooms: Rooms, received: Received, tool: CompiledTool | None, problem: Problem, state: State) -> Entry:
+def refusal(rooms: Rooms, received: Received, validated: Validated | None, problem: Problem, state: State) -> Entry:
     """A refused call, by name as it was asked for: the name may belong to nothing."""
     entry_id = rooms.clock.new_id()
     about = About(
@@ -62,7 +62,7 @@ def refusal(rooms: Rooms, received: Received, tool: CompiledTool | None, problem
         trace=received.trail.trace_id,
         call=received.call_id,
         session=received.session,
-        contract=tool.contract if tool else None,
+        contract=validated.tool.contract if validated else None,
         tool=received.request.tool,
     )
     body = entry(
@@ -70,6 +70,7 @@ def refusal(rooms: Rooms, received: Received, tool: CompiledTool | None, problem
         id=entry_id,
         kind="refusal",
         time=rooms.stamps.now(),
+        hooks=validated.hooked.did if validated else (),
         decision=problem.decision,
         outcome=state,
         error=problem.face.e_number,
@@ -92,6 +93,7 @@ def read(rooms: Rooms, verified: Verified, state: State, now: str) -> Entry:
         arguments=arguments,
         redactions=redactions,
         mutations=validated.mutations,
+        hooks=validated.hooked.did + verified.hooked.did,
         decision=authorized.decision,
         outcome=state,
         error=problem.face.e_number if problem else None,
@@ -114,6 +116,7 @@ def intent(rooms: Rooms, authorized: Authorized, call_id: str) -> tuple[str, byt
         arguments=arguments,
         redactions=redactions,
         mutations=validated.mutations,
+        hooks=validated.hooked.did,
         decision=authorized.decision,
     )
     return entry_id, body, salt
@@ -150,6 +153,7 @@ def closing(
         id=entry_id,
         kind="outcome",
         time=rooms.stamps.now(),
+        hooks=verified.hooked.did,
         decision=authorized.decision,
         outcome=state,
         error=problem.face.e_number if problem else None,

@@ -17,6 +17,7 @@ from deputize.core.errors import (
     Validation,
 )
 from deputize.core.events import State
+from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Outcome, Result, failure_body
 from deputize.lifecycle.phases import Received, Validated, Verified
 
@@ -45,8 +46,9 @@ def state_of_failure(problem: Problem) -> State:
     return State.TIMED_OUT if isinstance(problem, ToolTimeout | UpstreamTimeout) else State.FAILED
 
 
-def refused(received: Received, problem: Problem, state: State) -> Outcome:
-    body = failure_body(problem, call_id=received.call_id, state=state, trace_id=received.trail.trace_id, more={})
+def refused(received: Received, problem: Problem, state: State, hooked: Hooked = NOTHING_SAID) -> Outcome:
+    more = {} if hooked is NOTHING_SAID else {"context": hooked.context, "warnings": hooked.messages}
+    body = failure_body(problem, call_id=received.call_id, state=state, trace_id=received.trail.trace_id, more=more)
     return Outcome(
         call_id=received.call_id,
         state=state,
@@ -70,7 +72,8 @@ def rendered(verified: Verified, call_id: str, state: State, problem: Problem | 
             "cost": said.cost if said else None,
         },
         "input": _input(validated) if validated.mutations else _UNCHANGED,
-        "warnings": validated.warnings,
+        "context": validated.hooked.context + verified.hooked.context,
+        "warnings": validated.warnings + validated.hooked.messages + verified.hooked.messages,
         "created_at": now,
     }
     if problem is not None:

@@ -9,6 +9,7 @@ from deputize.govern.policy.authzen import AuthZen
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
+from deputize.lifecycle.hooks import Hooks
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -27,6 +28,7 @@ class Rooms:
     keys: TenantKeys
     authority: Authority
     decisions: DecisionLog
+    hooks: Hooks
     remote_policy: AuthZen | None
     credentials: Credentials
     driver: PythonDriver

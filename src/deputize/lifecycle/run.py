@@ -45,6 +45,9 @@ class Lifecycle:
             )
             with phase(Span.VALIDATE):
                 validated = validate(received, authority, rooms.metrics)
+                hooks = rooms.hooks.around(validated.tool.name)
+                if hooks is not None:
+                    validated = await hooks.before(validated, authority)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(rooms, validated, authority)
             with phase(Span.EXECUTE):
@@ -54,9 +57,13 @@ class Lifecycle:
             with AnsweredFor(rooms, executed.authorized, executed.held):
                 with phase(Span.VERIFY):
                     verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+                    if hooks is not None:
+                        verified = await hooks.ended(verified)
                 with phase(Span.REPLY):
                     return await settle(rooms, verified)
         except Problem as problem:
+            if validated is not None and (hooks := rooms.hooks.around(validated.tool.name)) is not None:
+                validated = await hooks.failed(validated, problem)
             return await refuse(rooms, received, validated, problem)
 
     def _receive(self, caller: Caller, request: CallRequest) -> Received:

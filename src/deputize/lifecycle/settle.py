@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from deputize.core.errors import OutcomeUnknown, Problem, RecordingPending, Unavailable
 from deputize.core.events import State
+from deputize.core.hooks import NOTHING_SAID
 from deputize.core.outcome import Outcome
 from deputize.lifecycle import record
 from deputize.lifecycle.claim import decided_again
@@ -108,9 +109,9 @@ async def refuse(rooms: Rooms, received: Received, validated: Validated | None, 
     tool = validated.tool if validated else None
     state = state_of_refusal(problem)
     try:
-        await rooms.writer.put(record.refusal(rooms, received, tool, problem, state))
+        await rooms.writer.put(record.refusal(rooms, received, validated, problem, state))
     except Problem as unrecorded:
         problem, state = unrecorded, State.FAILED
     rooms.metrics.ended(tool.contract if tool else None, state, rooms.clock.monotonic() - received.started)
-    outcome = refused(received, problem, state)
+    outcome = refused(received, problem, state, validated.hooked if validated else NOTHING_SAID)
     return outcome if not isinstance(problem, Unavailable) else replace(outcome, retry_after_ms=1000)

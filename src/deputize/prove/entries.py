@@ -60,6 +60,7 @@ def entry(
     arguments: str | None = None,
     redactions: Sequence[str] = (),
     mutations: Sequence[Mutation] = (),
+    hooks: Sequence[str] = (),
     decision: Decision | None = None,
     outcome: str | None = None,
     error: str | None = None,
@@ -84,6 +85,8 @@ def entry(
         text += f'"digest":"{contract.digest}",'
     if error is not None:
         text += f'"error":"{error}",'
+    if hooks:
+        text += f'"hooks":{_quoted(hooks)},'
     text += f'"id":"{id}","kind":"{kind}",'
     if mutations:
         text += f'"mutations":{_quoted([f"{m.path} {m.source} {m.change}" for m in mutations])},'

@@ -1,7 +1,7 @@
 """A gateway without a door, whoever calls it, and a look into its database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +15,7 @@ from deputize.app import open_gateway
 from deputize.core.call import CallRequest
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.clock import Clock
+from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
 from deputize.core.settings import Database, Identity, Keys, Settings, Telemetry, Timing
 from deputize.govern.identity.development import development_issuer, mint
@@ -161,11 +162,13 @@ def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
 
 
 @asynccontextmanager
-async def open_lab(dsn: str, folder: Path, *, clock: Clock | None = None, **timing: float) -> AsyncIterator[Lab]:
+async def open_lab(
+    dsn: str, folder: Path, *, clock: Clock | None = None, hooks: Sequence[LoadedHook] = (), **timing: float
+) -> AsyncIterator[Lab]:
     settings = lab_settings(dsn, folder, **timing)
     db = await asyncpg.connect(dsn)
     try:
-        async with open_gateway(settings, tools=TOOLS, development=True, clock=clock) as gateway:
+        async with open_gateway(settings, tools=TOOLS, hooks=hooks, development=True, clock=clock) as gateway:
             assert not gateway.refused, [problem.details for problem in gateway.refused]
             yield Lab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:
