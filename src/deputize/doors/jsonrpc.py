@@ -32,6 +32,7 @@ from deputize.doors.wire import (
     trace_id_of,
 )
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.standing import Selection
 
 MOST_IN_BATCH = 50
 INVALID_PARAMS = -32602
@@ -203,6 +204,12 @@ async def _list_tools(gateway: Gateway, caller: Caller, params: Params) -> Any:
     return {"tools": listing.tools, "next_after": listing.next_after}
 
 
+async def _show_surface(gateway: Gateway, caller: Caller, params: Params) -> Any:
+    taken = _take(params, {"after": (str, MAX_TOOL_LENGTH), "limit": (int, 500)})
+    after, limit = taken.get("after", ""), taken.get("limit", 100)
+    return await gateway.surface.standings(caller, Selection(), after=after, limit=limit)
+
+
 async def _search_tools(gateway: Gateway, caller: Caller, params: Params) -> Any:
     taken = _take(params, {"q": (str, 400), "limit": (int, 50)}, required="q")
     return await gateway.surface.search(caller, taken["q"], limit=taken.get("limit", 10))
@@ -234,5 +241,6 @@ METHODS: dict[str, Method] = {
     "calls.cancel": _cancel,
     "tools.list": _list_tools,
     "tools.search": _search_tools,
+    "surface.get": _show_surface,
     "tools.get": _get_tool,
 }

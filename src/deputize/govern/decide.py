@@ -7,15 +7,17 @@ its snapshots were read at, so that a batch committed under newer ones is decide
 from collections.abc import Callable
 
 from deputize.core.caller import ADMIN_SCOPE, Caller, Epochs
-from deputize.core.contract import Contract
+from deputize.core.contract import Contract, Effects
 from deputize.core.decision import Decision
 from deputize.core.errors import NotInCapability, ScopeMissing, ToolNotFound
 
 # The rules that speak here, by the names that decisions, refusals and audit entries carry.
 SCOPES = "token-scopes"
 CAPABILITIES = "token-tools"
+CEILING = "grant-ceiling"
 ADMIN = "admin-scope"
 
+_RANK = {effects: rank for rank, effects in enumerate(Effects)}
 _BY_SCOPES = (SCOPES,)
 _BY_SCOPES_AND_TOOLS = (SCOPES, CAPABILITIES)
 
@@ -44,6 +46,11 @@ def decide(
     if caller.capabilities is not None:
         _require_listed(caller, contract, in_range)
         rules = _BY_SCOPES_AND_TOOLS
+    if caller.ceiling is not None and _RANK[contract.effects] > _RANK[caller.ceiling]:
+        raise NotInCapability(
+            f"{contract.full_name} is {contract.effects}, and this token was delegated for {caller.ceiling} at most",
+            details={"effects": contract.effects, "ceiling": caller.ceiling, "rule": CEILING},
+        )
     required = contract.auth.scopes
     if required and not caller.scopes.issuperset(required):
         missing = [scope for scope in required if scope not in caller.scopes]

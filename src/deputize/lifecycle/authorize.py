@@ -6,7 +6,8 @@ Asked again whenever a commit shows that authority changed, as of that commit.
 from functools import partial
 
 from deputize.catalog.versions import in_range
-from deputize.core.caller import Epochs
+from deputize.core.caller import Caller, Epochs
+from deputize.core.contract import Contract
 from deputize.core.decision import Behavior, Decided, Decision, Question, Verdict
 from deputize.core.errors import ApprovalRequired, Permission, PermissionDenied, PolicyFailed, ToolNotFound
 from deputize.govern.decide import decide
@@ -21,15 +22,7 @@ async def authorize(
     rooms: Rooms, validated: Validated, authority: TenantAuthority, *, committed: Epochs | None = None
 ) -> Authorized:
     """`committed`: the epochs to decide as of, where the authority at hand may be newer."""
-    received, contract = validated.received, validated.tool.contract
-    check = authority.revocations.check
-    by_token = decide(
-        received.caller,
-        contract,
-        epochs=authority.epochs,
-        check_revoked=check if committed is None else partial(check, until=committed.revocation),
-        in_range=in_range,
-    )
+    by_token = allowed_by_token(validated.received.caller, validated.tool.contract, authority, committed=committed)
     question = _question(rooms, validated)
     as_of = None if committed is None else committed.policy
     decided = authority.policy.decide(question, as_of=as_of)
@@ -38,6 +31,21 @@ async def authorize(
         verdict = await consult(decided.verdict, question, rooms.remote_policy, engine)
         decided = authority.policy.recorded(question, verdict, as_of=as_of)
     return Authorized(validated=validated, decision=_judged(rooms, validated, by_token, decided))
+
+
+def allowed_by_token(
+    caller: Caller, contract: Contract, authority: TenantAuthority, *, committed: Epochs | None = None
+) -> Decision:
+    check = authority.revocations.check
+    decision = decide(
+        caller,
+        contract,
+        epochs=authority.epochs,
+        check_revoked=check if committed is None else partial(check, until=committed.revocation),
+        in_range=in_range,
+    )
+    authority.switches.check(caller, contract.full_name, until=None if committed is None else committed.revocation)
+    return decision
 
 
 async def authorize_again(

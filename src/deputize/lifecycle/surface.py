@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from deputize.catalog.search import SearchIndex
-from deputize.catalog.snapshot import TenantTools, ToolVersion
+from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
 from deputize.core.caller import Caller
 from deputize.core.contract import LifecycleState, outward
 from deputize.govern.decide import visible
 from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.standing import Selection, standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,37 @@ class Surface:
             tools=[brief(tools.resolve(name)) for name in page],
             next_after=page[-1] if len(names) > limit else None,
         )
+
+    async def standings(
+        self, caller: Caller, selection: Selection, *, after: str = "", limit: int = 100
+    ) -> dict[str, Any]:
+        """The surface itself: where each tool stands for this caller, in order of name, a page at a time."""
+        authority = await self._rooms.authority.of(caller.tenant)
+        authority.revocations.check(caller)
+        shown = {
+            each.name: found
+            for each in authority.tools
+            if each.name > after and visible(caller, each.name) and (found := _shown(each)) is not None
+        }
+        names = sorted(shown)
+        tools = []
+        for name in names[:limit]:
+            found = shown[name]
+            stands = standing(self._rooms, authority, caller, found, selection)
+            tools.append({"name": name, "version": found.version, "digest": found.digest, **stands.to_json()})
+        return {
+            "scope": {
+                "tenant": caller.tenant,
+                "user": caller.user,
+                "agents": caller.agents,
+                "session": caller.session,
+                "task": caller.task,
+            },
+            "policy_digest": authority.policy.digest,
+            "created_at": self._rooms.stamps.now(),
+            "tools": tools,
+            "next_after": tools[-1]["name"] if len(names) > limit else None,
+        }
 
     async def search(self, caller: Caller, query: str, *, limit: int = 10) -> dict[str, Any]:
         """Ranked among what this caller sees; the index follows the tenant's snapshot."""
@@ -83,3 +115,12 @@ def brief(found: ToolVersion) -> dict[str, Any]:
         "input_schema": found.tool.model_schema,
         "examples": contract.examples,
     }
+
+
+def _shown(entry: ToolEntry) -> ToolVersion | None:
+    """The version a caller would get, or else the newest that would be refused for the state it is in."""
+    waiting = (each for each in entry.versions if each.state in _WAITING)
+    return entry.latest or next(waiting, None)
+
+
+_WAITING = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP})

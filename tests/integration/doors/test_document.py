@@ -88,6 +88,8 @@ async def _tools(witness: Witness) -> None:
     served = witness.served
     ask, ana, root = witness.ask, served.token(), served.token("root", scopes=(*SCOPES, ADMIN))
     await ask("get", "/v1/tools", "/v1/tools?limit=1", 200, token=ana)
+    await ask("get", "/v1/surface", "/v1/surface?limit=3&worst=write", 200, token=ana)
+    await ask("get", "/v1/surface", "/v1/surface?worst=nothing", 400, token=ana)
     await ask("get", "/v1/tools/search", "/v1/tools/search?q=user", 200, token=ana)
     await ask("get", "/v1/tools/search", "/v1/tools/search?q=zzzz", 200, token=ana)
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.get_user", 200, token=ana)

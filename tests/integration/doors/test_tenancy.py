@@ -21,6 +21,7 @@ VERSION = "0.1.0"
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
+    ("get", "/v1/surface"),
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
 }  # fmt: skip
 
@@ -81,7 +82,7 @@ async def test_every_rpc_method_keeps_tenants_apart(method: str, served: Served,
         every: dict[str, dict[str, Any]] = {
             "calls.create": {"tool": tool, "arguments": {"id": 1, "name": "Ana"}, "idempotency_key": "ours"},
             "calls.get": {"call_id": call_id}, "calls.cancel": {"call_id": call_id},
-            "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool},
+            "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool}, "surface.get": {},
         }  # fmt: skip
         return every[method]
 
@@ -98,6 +99,7 @@ async def test_lists_and_searches_show_only_ones_own(served: Served, our_call: s
     assert (await served.get("/v1/calls", token=token)).json() == {"calls": [], "next_before": None}
     assert (await served.get("/v1/tools", token=token)).json()["tools"] == []
     assert (await served.get("/v1/tools/search", q=OURS, token=token)).json()["matches"] == []
+    assert (await served.get("/v1/surface", token=token)).json()["tools"] == []
 
 
 async def test_another_tenants_tool_cannot_be_called(served: Served, our_call: str) -> None:

@@ -35,6 +35,37 @@ def list_tools(url: Url = "", token: Token = "", json: Json = False) -> None:
         _table(found)
 
 
+@group.command(epilog="Example: deputize tool surface --status blocked")
+def surface(
+    status: Annotated[
+        str, typer.Option(help="Only tools that are loaded, deferred, blocked or excluded.", metavar="STATUS")
+    ] = "",
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Where each tool stands for your token, and why."""
+    gateway = find_gateway(url, token)
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = gateway.get("/v1/surface", after=after, limit=500)
+        found += [each for each in page["tools"] if status in ("", each["status"])]
+        after = page["next_after"]
+    if json:
+        printer.json({**page, "tools": found})
+    elif not found:
+        printer.line("No tools stand like that for your token.")
+    else:
+        printer.table(("tool", "version", "status", "reason", "by"), [_standing_row(each) for each in found])
+
+
+def _standing_row(tool: dict[str, Any]) -> tuple[str, ...]:
+    reason = tool["reason"]
+    rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in reason["rules"])
+    return (tool["name"], tool["version"], tool["status"], f"{reason['code']}: {reason['message']}", rules)
+
+
 @group.command(epilog="Example: deputize tool search 'greet somebody'")
 def search(
     query: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool should do, or its name.")],

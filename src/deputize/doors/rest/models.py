@@ -3,10 +3,10 @@
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from deputize.core.call import MAX_SESSION_LENGTH
-from deputize.core.contract import Effects, LifecycleState, MutationClass, TimeoutClass
+from deputize.core.contract import Effects, LifecycleState, MutationClass, SecretName, TimeoutClass
 from deputize.core.errors import Code
 from deputize.core.events import State
 from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
@@ -59,6 +59,15 @@ class RevocationAsked(Asked):
     reason: str = Field("", max_length=400, description="Kept with the revocation.")
 
 
+class SecretAsked(Asked):
+    name: SecretName = Field(description="What contracts name it by, as in `crm/api-key`.")
+    value: SecretStr = Field(min_length=8, max_length=65_536, description="Sealed on arrival and never shown again.")
+
+
+class SecretNamed(Asked):
+    name: SecretName = Field(description="The secret's name, as in `crm/api-key`.")
+
+
 class CallsQuery(Asked):
     before: UUID | None = Field(None, description="Calls older than this one.")
     limit: int = Field(50, ge=1, le=200, description="How many at most.")
@@ -67,6 +76,55 @@ class CallsQuery(Asked):
 class ToolsQuery(Asked):
     after: str = Field("", max_length=MAX_TOOL_LENGTH, description="Tools whose names come after this one.")
     limit: int = Field(100, ge=1, le=500, description="How many at most.")
+
+
+class SurfaceQuery(BaseModel):
+    after: str = Field("", max_length=MAX_TOOL_LENGTH, description="The last name of the page before.")
+    limit: int = Field(100, ge=1, le=500, description="Most tools in one page.")
+    namespace: list[str] = Field(default_factory=list, max_length=50, description="Exclude all but these namespaces.")
+    tag: list[str] = Field(default_factory=list, max_length=50, description="Exclude tools with none of these tags.")
+    worst: Effects | None = Field(None, description="Exclude tools whose effects are worse than this.")
+
+
+class SurfaceRule(BaseModel):
+    id: str
+    where: str
+    reason: str
+
+
+class SurfaceReason(BaseModel):
+    code: Literal[
+        "permitted", "needs_approval", "decided_per_call", "deferred_until_discovered", "policy_blocked",
+        "role_not_allowed", "setup_required", "feature_disabled", "outside_selection",
+    ]  # fmt: skip
+    message: str
+    rules: list[SurfaceRule]
+
+
+class SurfaceTool(BaseModel):
+    name: str
+    version: str
+    digest: Digest
+    status: Literal["loaded", "deferred", "blocked", "excluded"]
+    reason: SurfaceReason
+
+
+class SurfaceScope(BaseModel):
+    tenant: str
+    user: str
+    agents: list[str]
+    session: str | None
+    task: str | None
+
+
+class SurfaceShown(BaseModel):
+    """Where each tool stands for one caller; tools that the token hides are not there at all."""
+
+    scope: SurfaceScope
+    policy_digest: Digest
+    created_at: str
+    tools: list[SurfaceTool]
+    next_after: str | None
 
 
 class SearchQuery(Asked):
@@ -147,6 +205,11 @@ class InputShown(BaseModel):
     mutations: list[MutationShown]
 
 
+class ContextShown(BaseModel):
+    source: str = Field(pattern="^hook:", description="Who added it.")
+    value: Any
+
+
 class Envelope(BaseModel):
     """How a call that succeeded ends. The model sees `result`; `summary` is for people, `search_text` for search."""
 
@@ -163,6 +226,7 @@ class Envelope(BaseModel):
     decision: DecisionShown
     execution: Execution
     input: InputShown
+    context: list[ContextShown] = Field(description="What hooks want the model to know beside the result.")
     warnings: list[str]
     created_at: str
 
@@ -259,6 +323,26 @@ class RevocationMade(BaseModel):
     kind: Literal["token", "subject"]
     value: str
     epoch: int = Field(description="From this revocation epoch on, nothing begins on the revoked authority.")
+
+
+class SecretShown(BaseModel):
+    name: str
+    updated_at: str
+    updated_by: str
+
+
+class Secrets(BaseModel):
+    secrets: list[SecretShown]
+
+
+class SecretPut(BaseModel):
+    name: str
+    put: Literal["created", "replaced"]
+
+
+class SecretDeleted(BaseModel):
+    name: str
+    deleted: Literal[True]
 
 
 class Alive(BaseModel):

@@ -5,8 +5,7 @@ as of that epoch, even where this process has read a newer one. A tenant that ne
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from importlib.resources import files as package_files
 
@@ -17,7 +16,7 @@ from deputize.core.decision import Decided, Question, Verdict
 from deputize.core.errors import PolicyFailed, Unavailable
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.decisions import Decisions
-from deputize.govern.policy.rules import Parsed, PolicyFile, PolicyRule, parse, set_digest
+from deputize.govern.policy.rules import PolicyFile, parse, set_digest
 from deputize.govern.policy.world import FactTypes
 from deputize.store.pool import Connection
 from deputize.store.queries import load
@@ -68,6 +67,11 @@ class TenantPolicy:
             return self._newest.decide(question)
         return self._then(as_of).decide(question)
 
+    def foresee(self, question: Question) -> Verdict | None:
+        """What is answered whatever the arguments; None where the rules look at each call."""
+        slice_ = self._newest.policies.slice_of(question)
+        return None if slice_.fleeting or slice_.per_call else self._newest.decide(question).verdict
+
     def recorded(self, question: Question, verdict: Verdict, *, as_of: int | None = None) -> Decided:
         """An answer of somebody else's, recorded beside what these policies were asked."""
         decisions = self._newest if as_of is None or as_of >= self._since else self._then(as_of)
@@ -95,11 +99,14 @@ class Policies:
         epoch: int = await connection.fetchval(_SQL["policy_epoch"], tenant) or 0
         if before is not None and before.epoch == epoch:
             return before
-        rows = await connection.fetch(_SQL["policy_versions"], tenant, MOST_VERSIONS)
-        after = await asyncio.to_thread(_snapshot, rows, before, key)
+        if before is not None and before.epoch > epoch:
+            before = None  # the database was restored to an earlier day: nothing known can be trusted
+        known = before.epoch if before is not None else -1
+        rows = await connection.fetch(_SQL["policies_since"], tenant, known, epoch, MOST_VERSIONS)
+        after = await asyncio.to_thread(_snapshot, epoch, rows, before, key)
         # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
         current = self._snapshots.get(tenant)
-        if current is not None and before is not current and current.epoch > after.epoch:
+        if current is not None and current is not before and current.epoch > after.epoch:
             return current
         self._snapshots[tenant] = after
         return after
@@ -121,32 +128,18 @@ async def put(connection: Connection, tenant: str, files: Sequence[PolicyFile], 
     return epoch
 
 
-def _snapshot(rows: Sequence[asyncpg.Record], before: TenantPolicy | None, key: bytes) -> TenantPolicy:
-    """Versions that are held already are kept with all they have learned; files that did not change are not parsed."""
-    held = {(version.since, version.digest): version for version in (before.versions if before else ())}
-    found = [row for row in rows if row["changed_epoch"] is not None]
-    parsed = _parsed_before(before)
-    versions = [
-        held.get((row["changed_epoch"], row["digest"]))
-        or Version(row["changed_epoch"], row["digest"], partial(_decisions, row, parsed, key))
-        for row in found
-    ]
-    if len(found) < MOST_VERSIONS:
-        digest = set_digest(default_files())
-        default = Version(0, digest, lambda: Decisions(CompiledPolicies(default_files()), key=key))
-        versions.append(held.get((0, digest), default))
-    return TenantPolicy(epoch=rows[0]["epoch"] if rows else 0, versions=versions)
+def _snapshot(epoch: int, rows: Sequence[asyncpg.Record], before: TenantPolicy | None, key: bytes) -> TenantPolicy:
+    """What came since, before the versions that are held already, which keep all they have learned."""
+    came = [Version(row["changed_epoch"], row["digest"], partial(_decisions, row, key)) for row in rows]
+    held = before.versions if before is not None else (_default(key),) if len(came) < MOST_VERSIONS else ()
+    return TenantPolicy(epoch=epoch, versions=[*came, *held][:MOST_VERSIONS])
 
 
-def _parsed_before(before: TenantPolicy | None) -> dict[PolicyFile, Parsed]:
-    if before is None:
-        return {}
-    of_file: dict[str, list[PolicyRule]] = defaultdict(list)
-    for rule in before.policies.rules:
-        of_file[rule.file].append(rule)
-    return {file: (tuple(of_file[file.path]), ()) for file in before.policies.files}
+def _default(key: bytes) -> Version:
+    files = default_files()
+    return Version(0, set_digest(files), lambda: Decisions(CompiledPolicies(files), key=key))
 
 
-def _decisions(row: asyncpg.Record, parsed: Mapping[PolicyFile, Parsed], key: bytes) -> Decisions:
+def _decisions(row: asyncpg.Record, key: bytes) -> Decisions:
     files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or default_files()
-    return Decisions(CompiledPolicies(files, orjson.loads(row["facts"]), rules=parse(files, parsed)), key=key)
+    return Decisions(CompiledPolicies(files, orjson.loads(row["facts"])), key=key)
