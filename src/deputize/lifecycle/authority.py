@@ -1,4 +1,4 @@
-"""What decisions are made from: each tenant's tools, policies and revocations, as of known epochs, in memory.
+"""What decisions are made from: each tenant's tools, policies, revocations and switches, as of known epochs, in memory.
 
 Snapshots are refreshed by notification and poll, and checked by the commit barrier: a commit that answers with newer
 epochs makes the lifecycle refresh here and decide again before anything happens.
@@ -12,6 +12,7 @@ from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Epochs
 from deputize.govern.identity.revocations import Revocations, TenantRevocations
 from deputize.govern.policy.force import Policies, TenantPolicy
+from deputize.govern.switches import Switches, TenantSwitches
 from deputize.store.keys import TenantKeys
 from deputize.store.pool import Store
 from deputize.store.queries import load
@@ -25,6 +26,7 @@ class TenantAuthority:
     tools: TenantTools
     revocations: TenantRevocations
     policy: TenantPolicy
+    switches: TenantSwitches
 
 
 class Authority:
@@ -34,6 +36,7 @@ class Authority:
         self._registry = Registry()
         self._revocations = Revocations()
         self._policies = Policies()
+        self._switches = Switches()
         self._tenants: dict[str, TenantAuthority] = {}
         self._refreshing: dict[str, asyncio.Lock] = {}
 
@@ -73,4 +76,5 @@ class Authority:
                 tools=await self._registry.refresh(connection, tenant),
                 revocations=await self._revocations.refresh(connection, tenant),
                 policy=await self._policies.refresh(connection, tenant, key=keys.records),
+                switches=await self._switches.refresh(connection, tenant),
             )

@@ -73,9 +73,9 @@ def test_windows_nobody_is_in_are_forgotten_and_too_many_are_refused(monkeypatch
         counters.take([Window(key=str(number), limit=1, seconds=1.0)])
     assert len(counters._windows) < 2000
     monkeypatch.setattr(in_process, "_MOST_KEYS", 2000)
+    windows = [Window(key=f"more-{number}", limit=1, seconds=1.0) for number in range(5000)]
     with pytest.raises(CountersLost):
-        for number in range(5000):
-            counters.take([Window(key=f"more-{number}", limit=1, seconds=1.0)])
+        _ = [counters.take([window]) for window in windows]
 
 
 def test_it_answers_at_once() -> None:

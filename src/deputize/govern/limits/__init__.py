@@ -1,0 +1,1 @@
+"""How much: rates, calls at once, budgets, loops that ran away."""
