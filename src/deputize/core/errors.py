@@ -492,6 +492,14 @@ class GrantEnded(Permission):
     )  # fmt: skip
 
 
+class GrantNotFound(Permission):
+    face = Face(
+        slug="grant-not-found", code=Code.PRECONDITION_FAILED, error_class="invalid_arguments", number=3219, http=404,
+        grpc="NOT_FOUND", title="No such delegation",
+        advice="List your delegations: deputize grants list, or GET /v1/grants.",
+    )  # fmt: skip
+
+
 class SchemaViolation(Validation):
     face = Face(
         slug="schema-violation", code=Code.INVALID_INPUT, error_class="schema_validation_failed", number=3301,

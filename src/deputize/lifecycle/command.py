@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from deputize.catalog import registry
 from deputize.catalog.admission import admit
 from deputize.catalog.importers.manifest import contract_from
-from deputize.core.caller import Caller, Epochs
+from deputize.core.caller import Caller
 from deputize.core.contract import Contract, LifecycleState
 from deputize.core.errors import SecretsElsewhere
 from deputize.govern.decide import require_admin
@@ -17,14 +17,10 @@ from deputize.govern.identity import revocations
 from deputize.govern.policy import force
 from deputize.govern.policy.rules import PolicyFile, set_digest
 from deputize.govern.vault import local as local_vault
+from deputize.lifecycle.barrier import change
 from deputize.lifecycle.rooms import Rooms
-from deputize.prove.entries import About, entry
 from deputize.store.pool import Connection
-from deputize.store.queries import load
-from deputize.store.tenants import ensure_tenant
 
-_EPOCHS = load("epochs")
-_RUNS = load("runs")
 T = TypeVar("T")
 
 
@@ -135,27 +131,4 @@ class Commands:
         contract: Contract | None = None,
     ) -> T:
         require_admin(caller)
-        rooms = self._rooms
-        entry_id = rooms.clock.new_id()
-        about = About(caller=caller, trace=entry_id.replace("-", ""), session=caller.session, contract=contract)
-        body = entry(
-            about,
-            id=entry_id,
-            kind="command",
-            time=rooms.stamps.now(),
-            command=command,
-            subject=subject,
-            outcome="succeeded",
-        )
-        async with rooms.store.writing() as connection:
-            await ensure_tenant(connection, caller.tenant)
-            await connection.execute(_EPOCHS["close_barrier"], caller.tenant)
-            # The administrator's own authority, as it stands inside the barrier.
-            row = await connection.fetchrow(_EPOCHS["epochs_of_tenant"], caller.tenant)
-            now = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
-            (await rooms.authority.refresh(caller.tenant, now)).revocations.check(caller)
-            answer = await act(connection)
-            await connection.execute(_RUNS["add_entry"], caller.tenant, entry_id, None, body, None)
-            await connection.execute(_EPOCHS["announce"], caller.tenant)
-        await rooms.authority.look_again(caller.tenant)
-        return answer
+        return await change(self._rooms, caller, command, subject, act, contract)

@@ -42,6 +42,11 @@ def is_tenant(value: object) -> bool:
     return isinstance(value, str) and _TENANT.fullmatch(value) is not None
 
 
+def is_text(value: str, limit: int) -> bool:
+    """Whether a name somebody chose could stand in a token."""
+    return 0 < len(value) <= limit and _CONTROL.search(value) is None
+
+
 def caller_of(
     claims: Claims, issuer: Issuer, *, now: float, leeway: float, fallback_id: str, for_apis: bool = False
 ) -> Caller:
@@ -209,6 +214,9 @@ def _scopes(claims: Claims) -> frozenset[str]:
         words = value.split(" ") if isinstance(value, str) else value
         if not isinstance(words, list):
             raise TokenMalformed(f"the claim {name} is neither a text nor a list")
+        if any(isinstance(word, str) and " " in word for word in words):
+            # Written as text again, in a token made from this one, it would be two.
+            raise TokenMalformed(f"the claim {name} lists a scope with a space in it")
         scopes.update(_text(word, name, _MAX_SCOPE_LENGTH) for word in words if word != "")
     return frozenset(scopes)
 

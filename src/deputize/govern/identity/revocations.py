@@ -5,7 +5,7 @@ lifecycle refreshes and decides again when its own is older. `lifecycle/command.
 exclusive lock around `revoke` and writes the audit entry.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +14,8 @@ from deputize.core.errors import Revoked, Unavailable
 from deputize.store.pool import Connection
 from deputize.store.queries import load
 
-Kind = Literal["token", "subject"]
+# A grant takes everything with it that was made from it; a subject is revoked as a user and as an agent.
+Kind = Literal["token", "grant", "user", "agent", "subject"]
 _SQL = load("identity")
 
 
@@ -25,20 +26,30 @@ class TenantRevocations:
     epoch: int = 0
     tokens: frozenset[str] = frozenset()
     subjects: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
+    grants: frozenset[str] = frozenset()
     since: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The epoch of each revocation; one without counts from the beginning."""
 
     def check(self, caller: Caller, *, until: int | None = None) -> None:
-        """Raises `Revoked` if the token, its user or any agent of its chain was revoked.
+        """Raises `Revoked` if the token, a delegation behind it, its user or any agent of its chain was revoked.
 
         `until` is the epoch a commit answered with: what was revoked after that commit is not held against it.
         """
         if caller.token_id in self.tokens and self._counts("token", caller.token_id, until):
             raise Revoked("this token was revoked", details={"kind": "token"})
-        if self.subjects.isdisjoint(caller.subjects):
-            return
-        if any(each in self.subjects and self._counts("subject", each, until) for each in caller.subjects):
+        if caller.user in self.users and self._counts("user", caller.user, until):
+            raise Revoked("the user of this token was revoked", details={"kind": "user"})
+        if caller.grants and self._any("grant", self.grants, caller.grants, until):
+            raise Revoked("a delegation this token comes from was revoked", details={"kind": "grant"})
+        if caller.agents and self._any("agent", self.agents, caller.agents, until):
+            raise Revoked("an agent of this token was revoked", details={"kind": "agent"})
+        if self.subjects and self._any("subject", self.subjects, caller.subjects, until):
             raise Revoked("a subject of this token was revoked", details={"kind": "subject"})
+
+    def _any(self, kind: Kind, revoked: frozenset[str], named: Iterable[str], until: int | None) -> bool:
+        return any(each in revoked and self._counts(kind, each, until) for each in named)
 
     def _counts(self, kind: Kind, value: str, until: int | None) -> bool:
         return until is None or self.since.get((kind, value), 0) <= until
@@ -68,8 +79,11 @@ class Revocations:
         found = {(row["kind"], row["value"]): row["changed_epoch"] for row in rows if row["kind"] is not None}
         after = TenantRevocations(
             epoch=rows[0]["epoch"] if rows else 0,
-            tokens=before.tokens.union(value for kind, value in found if kind == "token"),
-            subjects=before.subjects.union(value for kind, value in found if kind == "subject"),
+            tokens=before.tokens | _values("token", found),
+            subjects=before.subjects | _values("subject", found),
+            users=before.users | _values("user", found),
+            agents=before.agents | _values("agent", found),
+            grants=before.grants | _values("grant", found),
             since={**before.since, **found},
         )
         # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
@@ -80,8 +94,14 @@ class Revocations:
         return after
 
 
+def _values(kind: Kind, found: Iterable[tuple[str, str]]) -> frozenset[str]:
+    return frozenset(value for each, value in found if each == kind)
+
+
 async def revoke(connection: Connection, tenant: str, kind: Kind, value: str, *, reason: str = "", by: str) -> int:
     """Inside the caller's transaction; answers the epoch from which no gateway may act on this authority."""
+    if kind == "grant":
+        value = value.lower()
     epoch: int | None = await connection.fetchval(_SQL["revoke"], tenant, kind, value, reason, by)
     if epoch is None:
         raise Unavailable("this tenant has no epochs yet, so nothing of it can be revoked")

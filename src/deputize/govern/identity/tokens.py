@@ -7,6 +7,7 @@ token is kept, only its hash.
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -276,12 +277,20 @@ def _is_for_apis(header: dict[str, Any]) -> bool:
 
 def _json_part(part: bytes, name: str) -> dict[str, Any]:
     try:
-        value = orjson.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
-    except ValueError:
+        text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+        value = orjson.loads(text)
+        # What is said twice is read in two ways by two readers.
+        json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
         raise TokenMalformed(f"the token's {name} cannot be read") from None
     if not isinstance(value, dict):
         raise TokenMalformed(f"the token's {name} is not a JSON object")
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a name is given twice")
 
 
 def _verified_claims(token: bytes, key: jwt.PyJWK, issuer: str) -> Claims:

@@ -9,5 +9,9 @@ select tenant, registry, policy, revocation from deputize.epochs where tenant = 
 -- Taken by whoever changes authority, before it changes anything; held until its commit is visible.
 select pg_advisory_xact_lock(deputize.barrier_key($1));
 
+-- name: hold_barrier
+-- Taken by whoever adds something that a revocation must not come between; calls hold it in the same way.
+select deputize.hold_barrier(array[$1]);
+
 -- name: announce
 select pg_notify('deputize_epochs', $1);

@@ -1,13 +1,25 @@
 """What claims make of a caller beyond its name: groups, trust, people, delegations; and tokens of another kind."""
 
+import json
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.core.caller import Caller, standing_of
 from deputize.core.contract import Effects
 from deputize.core.errors import TokenAudience, TokenMalformed
-from tests.unit.govern.identity.tokens_kit import AUDIENCE, ISSUER, NOW, World, token, unsigned
+from tests.unit.govern.identity.tokens_kit import (
+    AUDIENCE,
+    ISSUER,
+    NOW,
+    World,
+    b64,
+    claims,
+    private_key,
+    token,
+    unsigned,
+)
 
 pytestmark = pytest.mark.requirement("GOV-1")
 
@@ -19,8 +31,8 @@ def world() -> World:
     return World()
 
 
-async def _caller(world: World, **claims: Any) -> Caller:
-    return await world.verifier().verify(token(**claims))
+async def _caller(world: World, **changes: Any) -> Caller:
+    return await world.verifier().verify(token(**changes))
 
 
 async def test_groups_come_from_the_claim_the_issuer_is_set_up_with(world: World) -> None:
@@ -64,15 +76,15 @@ async def test_a_delegated_token_names_its_grants_its_task_and_its_ceiling(world
 
 
 @pytest.mark.parametrize(
-    "claims",
+    "limits",
     [
         {"grants": "g"}, {"grants": [7]}, {"grants": ["not-a-uuid"]}, {"grants": [GRANT] * 9}, {"ceiling": "anything"},
         {"ceiling": ["read"]}, {"task": 7}, {"task": ""}, {"task": "t" * 201}, {"task": "a\0"},
     ],
 )  # fmt: skip
-async def test_limits_that_cannot_be_read_refuse_the_token(world: World, claims: dict[str, Any]) -> None:
+async def test_limits_that_cannot_be_read_refuse_the_token(world: World, limits: dict[str, Any]) -> None:
     with pytest.raises(TokenMalformed):
-        await _caller(world, **claims)
+        await _caller(world, **limits)
 
 
 async def test_every_caller_has_the_standing_decisions_are_shared_by(world: World) -> None:
@@ -125,7 +137,8 @@ async def test_a_token_bound_to_its_holders_key_is_not_taken_from_just_anybody(w
     "act",
     [
         {"sub": "bot", "scope": "deputize:admin"}, {"sub": "bot", "tools": []},
-        {"sub": "bot", "act": {"sub": "b", "exp": 1}}, {"sub": "bot", "grants": [GRANT]}, {"sub": "bot", "tenant": "other"}, {"iss": ISSUER}, {"sub": ["bot"]},
+        {"sub": "bot", "act": {"sub": "b", "exp": 1}}, {"sub": "bot", "grants": [GRANT]},
+        {"sub": "bot", "tenant": "other"}, {"iss": ISSUER}, {"sub": ["bot"]},
     ],
 )  # fmt: skip
 async def test_an_actor_says_who_it_is_and_nothing_else(world: World, act: dict[str, Any]) -> None:
@@ -151,3 +164,15 @@ async def test_a_token_others_may_use_too_is_refused(world: World, audience: Any
 
 async def test_the_issuers_own_endpoints_beside_us_are_nobody_else(world: World) -> None:
     assert (await _caller(world, aud=[AUDIENCE, f"{ISSUER}/userinfo"])).user == "ana"
+
+
+@pytest.mark.parametrize("name", ["sub", "aud", "exp", "\\u0073ub"])
+async def test_a_claim_that_is_said_twice_is_not_read_at_all(world: World, name: str) -> None:
+    good = json.dumps(claims())
+    twice = f'{{"{name}": "root", {good[1:]}'.encode()
+    header = b64(json.dumps({"alg": "EdDSA", "kid": "ed"}).encode())
+    key = private_key("EdDSA", 0)
+    assert isinstance(key, Ed25519PrivateKey)
+    signed_part = header + b"." + b64(twice)
+    with pytest.raises(TokenMalformed):
+        await world.verifier().verify(signed_part + b"." + b64(key.sign(signed_part)))
