@@ -33,6 +33,8 @@ class Material:
 
     keys: tuple[SigningKey, ...]
     good: dict[str, str]
+    plain: dict[str, str]
+    """Of somebody without any special right."""
     id_token: str
     delegated: str
     """A good token of the gateway's own issuer: a user's authority in an agent's hands."""
@@ -70,7 +72,7 @@ def _no_tokens() -> Iterator[tuple[str, str]]:
 def _forged(material: Material) -> Iterator[tuple[str, str]]:
     """Delegations nobody made: our own tokens altered, and other people's that claim to be ours."""
     yield "typ: a real id token", material.id_token
-    for algorithm, good in material.good.items():
+    for algorithm, good in material.plain.items():
         header, _, signature = good.split(".")
         claims = claims_of(good)
         lent = {**claims, "act": {"sub": "agent-0"}}

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deputize.core.clock import Clock
 from deputize.store.migrate import upgrade_async
 from proofs.kit.child import Child
+from proofs.kit.wire import Line
 from proofs.kit.world import World
 
 TOOLS = Path(__file__).parent.parent / "tools"
@@ -130,11 +131,7 @@ async def start_gateway(
         master.write_bytes(Clock().random_bytes(32))
         master.chmod(0o600)
         await upgrade_async(migrate_dsn or dsn)
-    (folder / "jwks.json").write_text(issuer.jwks())
-    # A gateway loads only files of its own folder.
-    shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "policies").mkdir()
-    (folder / "policies" / "proof.cedar").write_text(policies)
+    _furnish(folder, issuer, policies)
     port, metrics = port or world.free_port(), world.free_port()
     (folder / "deputize.toml").write_text(
         _SETTINGS.format(
@@ -149,18 +146,30 @@ async def start_gateway(
             settings=settings,
         )
     )
-    url = f"http://127.0.0.1:{port}"
+    url, metrics_url = (f"http://127.0.0.1:{each}" for each in (port, metrics))
     child = await _start(world, name, folder, url, env or {})
     return GatewayHandle(
-        world=world,
-        name=name,
-        folder=folder,
-        url=url,
-        metrics_url=f"http://127.0.0.1:{metrics}",
-        issuer=issuer,
-        child=child,
+        world=world, name=name, folder=folder, url=url, metrics_url=metrics_url, issuer=issuer, child=child,
         env=env or {},
-    )
+    )  # fmt: skip
+
+
+async def put_policies(url: str, admin_token: str, text: str = OPEN) -> None:
+    """For a tenant that only tokens name: its own administrator puts its policies."""
+    line = Line.to(url, token=admin_token)
+    body = json.dumps({"files": [{"path": "proof.cedar", "text": text}]}).encode()
+    answer = await line.send("PUT", "/v1/policies", body=body)
+    line.close()
+    if answer.status != 200:
+        raise RuntimeError(f"policies were not put: {answer.status} {answer.body!r}")
+
+
+def _furnish(folder: Path, issuer: Issuer, policies: str) -> None:
+    (folder / "jwks.json").write_text(issuer.jwks())
+    # A gateway loads only files of its own folder.
+    shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "policies").mkdir()
+    (folder / "policies" / "proof.cedar").write_text(policies)
 
 
 async def _start(world: World, name: str, folder: Path, url: str, env: dict[str, str]) -> Child:

@@ -48,9 +48,6 @@ class Line:
         named = {name.replace("_", "-"): each for name, each in headers.items()}
         return await self.send("POST", path, headers=named, body=orjson.dumps(value))
 
-    async def put(self, path: str, value: Any) -> Answer:
-        return await self.send("PUT", path, body=orjson.dumps(value))
-
     async def send(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
