@@ -43,12 +43,10 @@ _ABSENT = re.compile(r"does not have the attribute `(\w{1,64})`")
 class CompiledPolicies:
     """Made once per version. Slices and entities are made when a tool is first asked about."""
 
-    def __init__(
-        self, files: Sequence[PolicyFile], facts: FactTypes | None = None, *, rules: Sequence[PolicyRule] | None = None
-    ) -> None:
+    def __init__(self, files: Sequence[PolicyFile], facts: FactTypes | None = None) -> None:
         self.files = tuple(files)
         self.facts: FactTypes = facts or {}
-        self.rules = parse(self.files) if rules is None else tuple(rules)
+        self.rules = parse(self.files)
         self.digest = set_digest(self.files)
         self._slices = Slices(self.rules)
         self._tools: Kept[tuple[str, str], tuple[Slice, Mapping[str, Any]]] = Kept(_MOST_TOOLS)

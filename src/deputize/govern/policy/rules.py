@@ -7,6 +7,7 @@ and each is parsed on its own: every mistake is told at once, by file and line. 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import cedarpy
@@ -24,7 +25,9 @@ RESERVED = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES, CAPABILITIES, A
 ANNOTATIONS = ("id", "reason", "decision")
 MOST_TOLD = 200
 
-_TOKEN = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;|\s+|[^/";\s]+|.', re.DOTALL)
+_MOST_READ = 32_768
+_TOKEN = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;', re.DOTALL)
+_BETWEEN = re.compile(r"(?:\s+|//[^\n]*)*")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 # Characters that make a text read otherwise than it is evaluated.
 _DECEIVING = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
@@ -52,19 +55,48 @@ class Mistake:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyRule:
-    """One rule. `ast` is Cedar's own JSON of it without annotations, ready to become part of a policy set."""
+class _Read:
+    """What one rule's text says, wherever it stands."""
 
     id: str
-    file: str
-    line: int
-    text: str
     effect: Literal["permit", "forbid"]
     asks: bool
     reason: str
     ast: bytes
-    scope: Mapping[str, Any] = field(repr=False)
-    """The resource constraint, and under `action` the one of the action: what slices are cut by."""
+    action: Mapping[str, Any]
+    resource: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyRule:
+    """One rule where it stands. `ast` is Cedar's own JSON of it without annotations, ready to be part of a set;
+    `action` and `resource` are the scopes that slices are cut by.
+    """
+
+    file: str
+    line: int
+    text: str
+    read: _Read = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.read.id
+
+    @property
+    def effect(self) -> Literal["permit", "forbid"]:
+        return self.read.effect
+
+    @property
+    def asks(self) -> bool:
+        return self.read.asks
+
+    @property
+    def reason(self) -> str:
+        return self.read.reason
+
+    @property
+    def ast(self) -> bytes:
+        return self.read.ast
 
     @property
     def where(self) -> str:
@@ -75,39 +107,27 @@ class PolicyRule:
         return Rule(id=self.id, where=self.where, reason=self.reason)
 
 
-Parsed = tuple[tuple[PolicyRule, ...], tuple[Mistake, ...]]
-
-
-def parse(files: Sequence[PolicyFile], known: Mapping[PolicyFile, Parsed] | None = None) -> tuple[PolicyRule, ...]:
+def parse(files: Sequence[PolicyFile]) -> tuple[PolicyRule, ...]:
     """All rules in the order of files and lines, or `PolicyInvalid` with every mistake of every file."""
-    rules, mistakes = examine(files, known)
+    rules, mistakes = examine(files)
     if mistakes:
         raise refusal(mistakes)
     return rules
 
 
-def examine(files: Sequence[PolicyFile], known: Mapping[PolicyFile, Parsed] | None = None) -> Parsed:
-    """The rules that can be read, and what is wrong with the rest. `known` files are not parsed again."""
-    known = known or {}
+def examine(files: Sequence[PolicyFile]) -> tuple[tuple[PolicyRule, ...], tuple[Mistake, ...]]:
+    """The rules that can be read, and what is wrong with the rest."""
     rules: list[PolicyRule] = []
     mistakes: list[Mistake] = []
     for file in files:
-        found, wrong = known.get(file) or examine_file(file)
-        rules += found
-        mistakes += wrong
+        mistakes += _deceptions(file)
+        for line, text in pieces(file.text):
+            read = _read(text)
+            if isinstance(read, _Read):
+                rules.append(PolicyRule(file=file.path, line=line, text=text, read=read))
+            else:
+                mistakes += [Mistake(file=file.path, line=line, message=message) for message in read]
     return tuple(rules), (*mistakes, *_twice(rules), *_same_path(files))
-
-
-def examine_file(file: PolicyFile) -> Parsed:
-    mistakes = list(_deceptions(file))
-    rules: list[PolicyRule] = []
-    for line, text in pieces(file.text):
-        found = _rule(file.path, line, text)
-        if isinstance(found, PolicyRule):
-            rules.append(found)
-        else:
-            mistakes.extend(Mistake(file=file.path, line=line, message=message) for message in found)
-    return tuple(rules), tuple(mistakes)
 
 
 def refusal(mistakes: Sequence[Mistake]) -> PolicyInvalid:
@@ -126,37 +146,41 @@ def set_digest(files: Iterable[PolicyFile]) -> str:
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
     """Each rule's first line and text, cut at the semicolons that stand outside strings and comments."""
-    line, start, first = 1, -1, 1
-    for token in _TOKEN.finditer(text):
-        word = token[0]
-        if start < 0 and not word.isspace() and not word.startswith("//"):
-            start, first = token.start(), line
-        line += word.count("\n")
-        if word == ";":
-            yield first, text[start : token.end()]
-            start = -1
-    if start >= 0:
-        yield first, text[start:]
+    line, counted, start = 1, 0, _next(text, 0)
+    for token in _TOKEN.finditer(text, start):
+        if token[0] == ";":
+            line, counted = line + text.count("\n", counted, start), start
+            yield line, text[start : token.end()]
+            start = _next(text, token.end())
+    if start < len(text):
+        yield line + text.count("\n", counted, start), text[start:]
 
 
-def _rule(path: str, line: int, text: str) -> PolicyRule | list[str]:
+def _next(text: str, at: int) -> int:
+    """Where the next rule starts, past white space and comments."""
+    between = _BETWEEN.match(text, at)
+    return between.end() if between else at
+
+
+@lru_cache(maxsize=_MOST_READ)
+def _read(text: str) -> "_Read | tuple[str, ...]":
+    """Remembered by text, so that a changed set costs only its changed rules wherever it is read again."""
     try:
         parsed = orjson.loads(cedarpy.policies_to_json_str(text))
     except ValueError as error:
-        return [f"cannot be read as Cedar: {str(error).splitlines()[0]}"]
+        return (f"cannot be read as Cedar: {str(error).splitlines()[0]}",)
     if parsed["templates"]:
-        return ["is a template, and templates are not taken: write the rule out with its principal and resource"]
+        return ("is a template, and templates are not taken: write the rule out with its principal and resource",)
     if len(parsed["staticPolicies"]) != 1:
-        return ["holds no rule: a rule starts with permit or forbid"]
+        return ("holds no rule: a rule starts with permit or forbid",)
     (ast,) = parsed["staticPolicies"].values()
     marks = ast.pop("annotations", {})
-    wrong = list(_annotation_mistakes(marks))
+    wrong = tuple(_annotation_mistakes(marks))
     if wrong:
         return wrong
-    return PolicyRule(
-        id=marks["id"], file=path, line=line, text=text, effect=ast["effect"], asks="decision" in marks,
-        reason=marks.get("reason") or "", ast=orjson.dumps(ast, option=orjson.OPT_SORT_KEYS),
-        scope={"action": ast["action"], "resource": ast["resource"]},
+    return _Read(
+        id=marks["id"], effect=ast["effect"], asks="decision" in marks, reason=marks.get("reason") or "",
+        ast=orjson.dumps(ast, option=orjson.OPT_SORT_KEYS), action=ast["action"], resource=ast["resource"],
     )  # fmt: skip
 
 

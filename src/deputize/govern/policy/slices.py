@@ -55,8 +55,8 @@ class Slices:
         self._inside: dict[Place, list[int]] = defaultdict(list)
         self._cut: dict[tuple[int, ...], Slice] = {}
         for place, rule in enumerate(rules):
-            if _about_calls(rule.scope["action"]):
-                self._index(place, rule.scope["resource"])
+            if _about_calls(rule.read.action):
+                self._index(place, rule.read.resource)
 
     def _index(self, place: int, scope: Mapping[str, Any]) -> None:
         match scope:

@@ -45,6 +45,10 @@ CONTEXT = frozenset(
     {"agent", "agents", "delegated", "task", "session", "trust", "environment", "time", "cost", "labels", "changes",
      "operations", "scopes", "facts"}
 )  # fmt: skip
+USER = ("issuer", "trust", "human", "scopes")
+TOOL = (
+    "name", "namespace", "version", "effects", "mutation_class", "kind", "provider", "tags", "undoable", "previewable",
+)  # fmt: skip
 ACTION = {"type": "Action", "id": "call"}
 
 _THURSDAY = 3  # the first day of 1970, counted from Monday
@@ -127,19 +131,17 @@ def entities(caller: Mapping[str, Any], tool: Mapping[str, Any]) -> list[dict[st
     """Who calls what, with everything they are in. Complete, so that rules may also ask about an agent's tenant."""
     tenant = uid("Tenant", caller["tenant"])
     parents = ancestors(tool, caller["tenant"])
-    attributes = ("issuer", "trust", "human", "scopes")
-    named = ("version", "effects", "mutation_class", "kind", "provider", "tags", "undoable", "previewable", "namespace")
     around = {("Group", group) for group in caller["groups"]} | {("Agent", agent) for agent in caller["agents"]}
     around |= {place for place in parents if place[0] != "Tenant"}
     return [
         {
             "uid": uid("User", caller["user"]),
-            "attrs": {name: caller[name] for name in attributes},
+            "attrs": {name: caller[name] for name in USER},
             "parents": [*(uid("Group", group) for group in caller["groups"]), tenant],
         },
         {
             "uid": uid("Tool", tool["name"]),
-            "attrs": {"name": tool["name"].rpartition(".")[2], **{name: tool[name] for name in named}},
+            "attrs": {name: tool[name] for name in TOOL} | {"name": tool["name"].rpartition(".")[2]},
             "parents": [uid(*place) for place in parents],
         },
         *({"uid": uid(*each), "attrs": {}, "parents": [tenant]} for each in sorted(around)),
