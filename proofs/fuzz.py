@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, put_policies, start_gateway
 from proofs.kit.poison import fuzz
 from proofs.kit.report import Verdict
 from proofs.kit.variant import restart_as
@@ -109,6 +109,7 @@ def _token(issuer: Issuer, tenant: str = "acme", *scopes: str) -> str:
 
 async def _move_in(gateway: GatewayHandle, issuer: Issuer, tenant: str) -> None:
     """A tenant with tools of its own, so that schemathesis, an administrator next door, cannot retire them."""
+    await put_policies(gateway.url, _token(issuer, tenant, "deputize:admin"))
     there = Line.to(gateway.url, token=_token(issuer, "acme"))
     here = Line.to(gateway.url, token=_token(issuer, tenant, "deputize:admin"))
     for name in ("echo", "note"):

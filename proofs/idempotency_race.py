@@ -16,7 +16,7 @@ import asyncpg
 from deputize.catalog.importers.python import load_files
 from deputize.core.caller import ADMIN_SCOPE
 from proofs.kit.companions import LedgerHandle, start_ledger
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, put_policies, start_gateway
 from proofs.kit.pgproxy import PgProxy
 from proofs.kit.report import Verdict
 from proofs.kit.variant import restart_as
@@ -132,6 +132,7 @@ async def _register_elsewhere(track: Track) -> None:
     tools = load_files(["tools/effects.py"], track.gateways[0].folder)
     contract = next(tool.contract for tool in tools if tool.contract.full_name == "effects.issue")
     admin = track.issuer.token("root", tenant="globex", scopes=(ADMIN_SCOPE,))
+    await put_policies(track.gateways[0].url, admin)
     answer = await track.lines[0][0].post(
         "/v1/tools", contract.model_dump(mode="json"), authorization=f"Bearer {admin}"
     )
