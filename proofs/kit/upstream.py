@@ -63,7 +63,9 @@ class Upstream:
         async with self._looking:
             if (issuer, kid) not in self._keys:
                 async with httpx2.AsyncClient(trust_env=False, timeout=5.0) as client:
-                    about = (await client.get(f"{issuer}/.well-known/openid-configuration")).raise_for_status().json()
+                    # RFC 8414: an issuer's own path comes behind the well-known one.
+                    place = f"{self._trust}/.well-known/oauth-authorization-server{issuer.removeprefix(self._trust)}"
+                    about = (await client.get(place)).raise_for_status().json()
                     found = (await client.get(about["jwks_uri"])).raise_for_status().json()
                 self._keys |= {(issuer, each["kid"]): jwt.PyJWK(each) for each in found["keys"]}
         return self._keys[issuer, kid]
