@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         UpstreamTimeout,
         UpstreamUnavailable,
     )
+    from deputize.core.hooks import Context, HookCall, HookProblem, Message, Permission, Stop, Update, hook
     from deputize.core.outcome import Result
 
     __version__: str
@@ -27,23 +28,31 @@ if TYPE_CHECKING:
 __all__ = [
     "CallFailed",
     "Client",
+    "Context",
     "DeputizeError",
+    "HookCall",
+    "HookProblem",
     "Internal",
+    "Message",
+    "Permission",
     "Reply",
     "Result",
     "SemanticViolation",
     "Sensitive",
+    "Stop",
     "SyncClient",
     "ToolConflict",
     "ToolContext",
     "ToolFailed",
     "ToolPrecondition",
     "Unreachable",
+    "Update",
     "UpstreamRateLimited",
     "UpstreamTimeout",
     "UpstreamUnavailable",
     "Wrap",
     "__version__",
+    "hook",
     "tool",
 ]
 
@@ -61,6 +70,9 @@ _HOME = {
             "UpstreamUnavailable",
         ),
         "deputize.core.errors",
+    ),
+    **dict.fromkeys(
+        ("Context", "HookCall", "HookProblem", "Message", "Permission", "Stop", "Update", "hook"), "deputize.core.hooks"
     ),
     "Result": "deputize.core.outcome",
     "ToolContext": "deputize.core.definition",

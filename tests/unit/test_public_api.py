@@ -6,9 +6,10 @@ import sys
 import deputize
 
 PUBLIC = {
-    "CallFailed", "Client", "DeputizeError", "Internal", "Reply", "Result", "SemanticViolation", "Sensitive",
-    "SyncClient", "ToolConflict", "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "UpstreamRateLimited",
-    "UpstreamTimeout", "UpstreamUnavailable", "Wrap", "__version__", "tool",
+    "CallFailed", "Client", "Context", "DeputizeError", "HookCall", "HookProblem", "Internal", "Message", "Permission",
+    "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict", "ToolContext",
+    "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
+    "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
 }  # fmt: skip
 
 

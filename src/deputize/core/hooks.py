@@ -4,7 +4,7 @@ A hook sees a call as a copy and answers with values of this file; what they com
 call stricter, never looser. Loaded by `catalog/importers/hooks.py`, run by `lifecycle/hooks.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -49,8 +49,8 @@ class HookProblem:
 class Update:
     """Other arguments for the tool: those named here, and without those in `drop`. Only from a `before` hook."""
 
-    arguments: Mapping[str, Any]
-    drop: Sequence[str] = ()
+    arguments: dict[str, Any]
+    drop: list[str] | tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

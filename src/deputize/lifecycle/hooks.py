@@ -171,12 +171,13 @@ class Around:
 
 
 def tightened(verdict: Verdict, hooked: Hooked) -> Verdict:
-    """The verdict with what hooks thought of the call: as strict as the strictest of them, never less than it was."""
+    """The verdict with what hooks thought of the call: as strict as the strictest of them, never less than it was.
+
+    Its rules are those that gave this answer; a milder one of the policies stays in the record of their decision.
+    """
     for opinion in hooked.permissions:
         if opinion.behavior.strictness > verdict.behavior.strictness:
-            verdict = replace(
-                opinion, rules=opinion.rules + verdict.rules, digest=verdict.digest, errors=verdict.errors
-            )
+            verdict = replace(opinion, digest=verdict.digest, errors=verdict.errors)
         elif opinion.behavior is verdict.behavior:
             verdict = replace(verdict, rules=verdict.rules + opinion.rules)
     return verdict
@@ -205,7 +206,7 @@ def _updated(hook: LoadedHook, validated: Validated, update: Update) -> Validate
     """Other arguments for the tool, held to its schema again. The model's own words stay what they were."""
     before, tool = validated.call_input, validated.tool
     # As JSON carries them, so that nothing the hook holds on to is part of the call.
-    given: dict[str, Any] = orjson.loads(plain(dict(update.arguments)))[""]
+    given: dict[str, Any] = orjson.loads(plain(update.arguments))[""]
     after = {name: value for name, value in {**before, **given}.items() if name not in update.drop}
     changes = [
         Mutation(path=pointer((name,)), source=hook.source, change=f"{_kind(before, name)}→{_kind(after, name)}")

@@ -54,6 +54,7 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
 
     assert "tutorials/first-call.md" in run
     assert {name for name in run if name.startswith("how-to/")} == {
+        "how-to/add-a-hook.md",
         "how-to/call-from-python.md",
         "how-to/register-with-a-manifest.md",
         "how-to/run-in-production.md",

@@ -80,6 +80,8 @@ def _send(gateway: "Gateway", body: dict[str, Any], key: str, writes: bool, json
         printer.json(answer.value)
     printer.line(_result(answer.value))
     printer.aside(dim(_footer(answer, key if writes else None), sys.stderr))
+    for added in answer.value.get("context") or ():
+        printer.aside(f"  {added.get('source')} adds: {pretty(added.get('value'))}")
     for warning in answer.value.get("warnings") or ():
         printer.warn(warning)
 

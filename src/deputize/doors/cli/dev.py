@@ -198,6 +198,9 @@ def _tell_tools(loaded: Loaded) -> None:
     for file, effects in by_file.items():
         kinds = ", ".join(f"{effects[kind]} {kind}" for kind in _EFFECTS if effects[kind])
         _event("tools", {"file": file, **effects}, f"{counted(effects.total(), 'tool')} from {file}: {kinds}")
+    for hook in loaded.hooks:
+        facts = {"name": hook.name, "moment": hook.moment, "tools": hook.tools, "file": hook.file}
+        _event("hook", facts, f"hook {hook.name} from {hook.file}: {hook.moment} {hook.tools}")
     if not by_file:
         printer.warn("no tools yet: write a function with @tool in tools/, or see deputize init in an empty folder")
     if printer.as_json:

@@ -1,6 +1,7 @@
 """The tools that settings name, read from their files: what can be registered, and what cannot, with every reason.
 
-One bad file or tool does not keep the others out. Above: `dev`, `serve` and `tool check`. Below: `catalog/`.
+One bad file or tool does not keep the others out; a bad hook keeps everything out. Above: `dev`, `serve` and `tool
+check`. Below: `catalog/`.
 """
 
 import contextlib
@@ -16,16 +17,18 @@ from typing import Any
 from deputize.catalog.admission import nobody, reasons_against
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.files import PRIVATE, forget, import_file, matching
+from deputize.catalog.importers.hooks import load_hooks
 from deputize.catalog.importers.manifest import parse_manifest
 from deputize.catalog.importers.python import collect
 from deputize.core.contract import Contract
 from deputize.core.definition import PythonTool
 from deputize.core.errors import Problem, VersionConflict
+from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
 from deputize.lifecycle.gateway import Gateway
 
 OpenGateway = Callable[..., AbstractAsyncContextManager[Gateway]]
-"""How `app.py` opens a gateway: settings, then `tools` and `development` by name."""
+"""How `app.py` opens a gateway: settings, then `tools`, `hooks` and `development` by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,7 @@ class Loaded:
     tools: list[PythonTool] = field(default_factory=list)
     files: dict[tuple[str, str], str] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
+    hooks: tuple[LoadedHook, ...] = ()
 
     def file_of(self, contract: Contract) -> str:
         return self.files.get((contract.full_name, contract.version), "")
@@ -55,8 +59,10 @@ class Loaded:
 
 
 def load(settings: Settings, base: Path) -> Loaded:
-    """Every tool of the files that `[tools]` names."""
-    return load_files(settings.tools.python, settings.tools.manifests, base)
+    """Every tool of the files that `[tools]` names, and every hook of `[[hooks]]`."""
+    loaded = load_files(settings.tools.python, settings.tools.manifests, base)
+    loaded.hooks = load_hooks(settings.hooks, base)
+    return loaded
 
 
 def load_files(python: Sequence[str], manifests: Sequence[str], base: Path) -> Loaded:
@@ -153,7 +159,9 @@ async def opened(
     open_gateway: OpenGateway, settings: Settings, loaded: Loaded, *, development: bool
 ) -> AsyncIterator[Gateway]:
     """A gateway with every tool that could be registered; what the registry refused joins the refusals."""
-    async with open_gateway(settings, tools=tuple(loaded.tools), development=development) as gateway:
+    async with open_gateway(
+        settings, tools=tuple(loaded.tools), hooks=loaded.hooks, development=development
+    ) as gateway:
         for problem in gateway.refused:
             culprit = _culprit(problem, loaded)
             if culprit is None:
