@@ -16,7 +16,6 @@ import orjson
 
 from deputize.catalog.coercion import type_name
 from deputize.catalog.schemas import pointer
-from deputize.catalog.versions import in_range
 from deputize.core.call import Mutation
 from deputize.core.clock import Clock
 from deputize.core.decision import Behavior, Decision, Environment, Rule, Verdict
@@ -37,8 +36,6 @@ from deputize.core.hooks import (
     plain,
 )
 from deputize.execute.hooks import HookBroke, HookRunner
-from deputize.govern.decide import decide
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Validated, Verified
 
 # What a hook after the effect may still take when the call has used up its time.
@@ -82,23 +79,16 @@ class Around:
         self._clock = clock
         self._environment = environment
 
-    async def before(self, validated: Validated, authority: TenantAuthority) -> Validated:
-        """The call as the hooks leave it, or the refusal of the first that stops it."""
-        if self._before:
-            # Whoever may not call the tool at all sets no hook in motion.
-            decide(
-                validated.received.caller,
-                validated.tool.contract,
-                epochs=authority.epochs,
-                check_revoked=authority.revocations.check,
-                in_range=in_range,
-            )
+    async def before(self, validated: Validated, by_token: Decision) -> Validated:
+        """The call as the hooks leave it, or the refusal of the first that stops it. Whoever may not call the tool at
+        all sets no hook in motion: `by_token` says that they may.
+        """
         for hook in self._before:
             try:
                 for answer in await self._asked_in_time(hook, validated):
                     validated = _heeded(hook, validated, answer)
             except Problem as problem:
-                problem.decision = Decision(rules=(hook.source,), epochs=authority.epochs)
+                problem.decision = replace(by_token, rules=(*by_token.rules, hook.source))
                 raise
         return validated
 

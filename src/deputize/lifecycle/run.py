@@ -13,7 +13,7 @@ from deputize.core.clock import Deadline
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
 from deputize.core.telemetry import Span
-from deputize.lifecycle.authorize import authorize
+from deputize.lifecycle.authorize import allowed_by_token, authorize
 from deputize.lifecycle.claim import AnsweredFor
 from deputize.lifecycle.execute import execute
 from deputize.lifecycle.phases import Received, Validated
@@ -47,7 +47,8 @@ class Lifecycle:
                 validated = validate(received, authority, rooms.metrics)
                 hooks = rooms.hooks.around(validated.tool.name)
                 if hooks is not None:
-                    validated = await hooks.before(validated, authority)
+                    by_token = allowed_by_token(received.caller, validated.tool.contract, authority)
+                    validated = await hooks.before(validated, by_token)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(rooms, validated, authority)
             with phase(Span.EXECUTE):
