@@ -23,6 +23,8 @@ from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
 from deputize.govern.identity.jwks import hosts_of
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.govern.limits.admission import Limits
+from deputize.govern.limits.budgets import Budgets
 from deputize.govern.policy.authzen import AuthZen
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
@@ -48,6 +50,8 @@ from deputize.store.batch import GroupCommit
 from deputize.store.epochs import EpochWatcher
 from deputize.store.keys import MasterKey, TenantKeys
 from deputize.store.pool import Store
+from deputize.store.shared.counters import Counters
+from deputize.store.shared.in_process import InProcessCounters
 from deputize.store.subjects import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
@@ -103,14 +107,7 @@ async def _open_rooms(
     egress: Egress,
     stack: contextlib.AsyncExitStack,
 ) -> Rooms:
-    if settings.database.url is None:
-        raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
-    direct = settings.database.direct_url
-    store = await Store.open(
-        settings.database.url.get_secret_value(),
-        direct_dsn=direct.get_secret_value() if direct else None,
-        read_connections=settings.database.read_connections,
-    )
+    store = await _open_store(settings)
     stack.push_async_callback(store.close)
     master_file = settings.keys.master_file
     master = MasterKey.read_or_create(master_file, clock) if development else MasterKey.read(master_file)
@@ -129,6 +126,10 @@ async def _open_rooms(
     async with store.writing() as connection:
         for tenant in named_tenants(settings):
             await ensure_tenant(connection, tenant)
+    metrics = Metrics()
+    limits = _limits(settings, store, clock, metrics)
+    await limits.start()
+    stack.push_async_callback(limits.stop)
     return Rooms(
         settings=settings,
         clock=clock,
@@ -142,10 +143,45 @@ async def _open_rooms(
         credentials=Credentials(vault=vault),
         driver=driver,
         lease=lease,
-        metrics=Metrics(),
+        limits=limits,
+        metrics=metrics,
         tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
         stamps=Stamps(clock),
     )
+
+
+async def _open_store(settings: Settings) -> Store:
+    if settings.database.url is None:
+        raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
+    direct = settings.database.direct_url
+    return await Store.open(
+        settings.database.url.get_secret_value(),
+        direct_dsn=direct.get_secret_value() if direct else None,
+        read_connections=settings.database.read_connections,
+    )
+
+
+def _limits(settings: Settings, store: Store, clock: Clock, metrics: Metrics) -> Limits:
+    return Limits(
+        settings.limits.rules,
+        _counters(settings, clock),
+        Budgets(store, clock),
+        refused=metrics.limit_refused,
+        uncounted=metrics.limit_uncounted,
+    )
+
+
+def _counters(settings: Settings, clock: Clock) -> Counters:
+    """Shared where the settings say where; the client for that is loaded only then, for it takes its time."""
+    url = settings.limits.redis_url
+    if url is None:
+        return InProcessCounters(clock)
+    try:
+        redis = importlib.import_module("deputize.store.shared.redis")
+    except ImportError:
+        raise Misconfigured("limits.redis_url is set, but its client is not installed: pip install redis.") from None
+    shared: Counters = redis.RedisCounters(url.get_secret_value(), seconds=settings.limits.redis_seconds, clock=clock)
+    return shared
 
 
 def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:

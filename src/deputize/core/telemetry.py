@@ -23,7 +23,8 @@ class Attribute(StrEnum):
 
 
 class Metric(StrEnum):
-    """The nine signals of an invocation boundary; rates are counters here, so that any window can be asked for."""
+    """The nine signals of an invocation boundary, and what limits did; rates are counters here, so that any window can
+    be asked for."""
 
     CALLS = "deputize_tool_invocations_total"
     LATENCY = "deputize_tool_invocation_latency_seconds"
@@ -34,6 +35,8 @@ class Metric(StrEnum):
     APPROVALS_PENDING = "deputize_tool_approvals_pending"
     APPROVAL_TIME = "deputize_tool_approval_resolution_seconds"
     VALIDATION_FAILURES = "deputize_tool_schema_validation_failures_total"
+    LIMIT_REFUSALS = "deputize_limit_refusals_total"
+    LIMIT_UNCOUNTED = "deputize_limit_uncounted_total"
 
 
 METRIC_HELP: dict[Metric, str] = {
@@ -46,6 +49,8 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.APPROVALS_PENDING: "Tickets waiting for a human, by tool and approver group.",
     Metric.APPROVAL_TIME: "Time from asking a human to the answer, by tool and resolution.",
     Metric.VALIDATION_FAILURES: "Inputs and outputs that did not fit their schema, by tool and phase.",
+    Metric.LIMIT_REFUSALS: "Calls that a limit refused, by its name.",
+    Metric.LIMIT_UNCOUNTED: "Calls let through while a limit's counters were away, by its name.",
 }
 
 METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
@@ -58,4 +63,6 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.APPROVALS_PENDING: ("tool", "approver_group"),
     Metric.APPROVAL_TIME: ("tool", "resolution"),
     Metric.VALIDATION_FAILURES: ("tool", "phase"),
+    Metric.LIMIT_REFUSALS: ("rule",),
+    Metric.LIMIT_UNCOUNTED: ("rule",),
 }

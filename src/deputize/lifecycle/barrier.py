@@ -1,7 +1,7 @@
 """Acts beside calls: checked against what was revoked, done and recorded in one commit under the tenant's barrier.
 
-Whatever changes authority closes the barrier, so that no call commits meanwhile. What only adds to what exists, and must
-not outlive a revocation, holds it as calls do. Above: `command.py` and `delegate.py`.
+Whatever changes authority closes the barrier, so that no call commits meanwhile. What only adds to what exists, and
+must not outlive a revocation, holds it as calls do. Above: `command.py` and `delegate.py`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -58,6 +58,7 @@ async def _recorded(
     authority = await rooms.authority.refresh(caller.tenant, now)
     for each in free:
         authority.revocations.check(each)
+        authority.switches.check_agents(each)
     answer = await act(connection)
     entry_id = rooms.clock.new_id()
     body = entry(

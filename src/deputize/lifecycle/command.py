@@ -11,7 +11,8 @@ from deputize.catalog.admission import admit
 from deputize.catalog.importers.manifest import contract_from
 from deputize.core.caller import Caller
 from deputize.core.contract import Contract, LifecycleState
-from deputize.core.errors import SecretsElsewhere
+from deputize.core.errors import Malformed, SecretsElsewhere
+from deputize.govern import switches
 from deputize.govern.decide import require_admin
 from deputize.govern.identity import revocations
 from deputize.govern.policy import force
@@ -73,6 +74,29 @@ class Commands:
             return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
 
         return await self._change(caller, f"revoke:{kind}", value, act)
+
+    async def switch(self, caller: Caller, kind: switches.Kind, value: str, *, off: bool, reason: str = "") -> int:
+        """From the epoch this answers, what is off begins nothing on any gateway. Turning something on is never stopped
+        by the tenant's own switch, or nobody could.
+        """
+        require_admin(caller)
+        if kind == "tool":
+            # A name that nobody has, or an alias, would be off and stop nothing.
+            value = (await self._rooms.authority.of(caller.tenant)).tools.entry(value).name
+        if kind == "tenant" and value != caller.tenant:
+            raise Malformed("only your own tenant can be switched", details={"field": "value"})
+
+        async def act(connection: Connection) -> int:
+            return await switches.turn(connection, caller.tenant, kind, value, off=off, reason=reason, by=caller.user)
+
+        return await self._change(caller, f"switch_{'off' if off else 'on'}:{kind}", value, act)
+
+    async def switched_off(self, caller: Caller) -> list[switches.Switch]:
+        """What is off now, who turned it off, and why."""
+        require_admin(caller)
+        authority = await self._rooms.authority.look_again(caller.tenant)
+        authority.revocations.check(caller)
+        return authority.switches.off()
 
     async def put_secret(self, caller: Caller, name: str, value: str) -> local_vault.Put:
         """The next attempt of any call finds it. Recorded by name; the value is only ever sealed."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
+from deputize.govern.limits.admission import Limits
 from deputize.govern.policy.authzen import AuthZen
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
@@ -31,6 +32,7 @@ class Rooms:
     hooks: Hooks
     remote_policy: AuthZen | None
     credentials: Credentials
+    limits: Limits
     driver: PythonDriver
     lease: Lease
     metrics: Metrics

@@ -16,6 +16,7 @@ from deputize.core.telemetry import Span
 from deputize.lifecycle.authorize import allowed_by_token, authorize
 from deputize.lifecycle.claim import AnsweredFor
 from deputize.lifecycle.execute import execute
+from deputize.lifecycle.limit import admit, admit_now
 from deputize.lifecycle.phases import Received, Validated
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.settle import refuse, settle
@@ -51,17 +52,20 @@ class Lifecycle:
                     validated = await hooks.before(validated, by_token)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(rooms, validated, authority)
-            with phase(Span.EXECUTE):
-                executed = await execute(rooms, authorized)
-            if isinstance(executed, Outcome):
-                return executed
-            with AnsweredFor(rooms, executed.authorized, executed.held):
-                with phase(Span.VERIFY):
-                    verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
-                    if hooks is not None:
-                        verified = await hooks.ended(verified)
-                with phase(Span.REPLY):
-                    return await settle(rooms, verified)
+            with admit_now(rooms, authorized) or await admit(rooms, authorized) as limited:
+                with phase(Span.EXECUTE):
+                    executed = await execute(rooms, limited.noted(authorized))
+                if isinstance(executed, Outcome):
+                    limited.replayed()
+                    return executed
+                with AnsweredFor(rooms, executed.authorized, executed.held):
+                    with phase(Span.VERIFY):
+                        verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+                        if hooks is not None:
+                            verified = await hooks.ended(verified)
+                    limited.came_to(verified)
+                    with phase(Span.REPLY):
+                        return await settle(rooms, verified)
         except Problem as problem:
             if validated is not None and (hooks := rooms.hooks.around(validated.tool.name)) is not None:
                 validated = await hooks.failed(validated, problem)

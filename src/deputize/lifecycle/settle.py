@@ -31,13 +31,16 @@ async def settle(rooms: Rooms, verified: Verified) -> Outcome:
     validated = executed.authorized.validated
     contract = validated.tool.contract
     outcome = await (_read(rooms, verified) if executed.held is None else _mutation(rooms, verified, executed.held))
-    said, usual = verified.said, contract.observability.cost_per_call
+    received, said, usual = validated.received, verified.said, contract.observability.cost_per_call
+    cost = usual if said is None or said.cost is None else said.cost
+    if cost:
+        rooms.limits.note_cost(received.caller, received.session, cost)
     rooms.metrics.ended(
         contract,
         outcome.state,
-        rooms.clock.monotonic() - validated.received.started,
+        rooms.clock.monotonic() - received.started,
         attempts=executed.attempts,
-        cost=usual if said is None or said.cost is None else said.cost,
+        cost=cost,
     )
     return outcome
 

@@ -1,4 +1,4 @@
-"""The nine signals, Prometheus-readable.
+"""The nine signals and what limits did, Prometheus-readable.
 
 Calls are counted in plain numbers of this process's one loop and turned into samples when somebody scrapes: a counter
 of the client library takes a lock for each addition, and a call makes four.
@@ -42,6 +42,7 @@ class Metrics:
         self._tallies: dict[str, _Tally] = {}
         self._unknown: Counter[State] = Counter()
         self._misfits: Counter[tuple[str, str]] = Counter()
+        self._limits: Counter[tuple[Metric, str]] = Counter()
         self.registry.register(self)
         self.approvals_pending = Gauge(
             Metric.APPROVALS_PENDING,
@@ -81,6 +82,13 @@ class Metrics:
         """An input or output that did not fit its schema."""
         self._misfits[contract.full_name, phase] += 1
 
+    def limit_refused(self, rule: str) -> None:
+        self._limits[Metric.LIMIT_REFUSALS, rule] += 1
+
+    def limit_uncounted(self, rule: str) -> None:
+        """A call was let through that a limit would have counted."""
+        self._limits[Metric.LIMIT_UNCOUNTED, rule] += 1
+
     def _tally(self, contract: Contract) -> _Tally:
         tally = self._tallies[contract.digest] = _Tally(contract)
         return tally
@@ -106,6 +114,8 @@ class Metrics:
             times[name, version, kind] = [*map(add, buckets, tally.buckets)], seconds + tally.seconds
         for place, count in self._misfits.items():
             sums[Metric.VALIDATION_FAILURES, place] += count
+        for (metric, rule), count in self._limits.items():
+            sums[metric, (rule,)] += count
         counters = {metric: _counter(metric) for metric in _COUNTED}
         for (metric, labels), value in sums.items():
             counters[metric].add_metric(labels, value)
@@ -115,6 +125,7 @@ class Metrics:
 
 _COUNTED = (
     Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.VALIDATION_FAILURES,
+    Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ NINE = {
     "deputize_tool_approval_resolution_seconds": {"tool", "resolution"},
     "deputize_tool_schema_validation_failures_total": {"tool", "phase"},
 }
+OF_LIMITS = {"deputize_limit_refusals_total": {"rule"}, "deputize_limit_uncounted_total": {"rule"}}
 
 
 def _samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -39,8 +40,18 @@ def _value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_the_nine_metrics_are_these_with_these_labels_and_a_help() -> None:
-    assert {metric.value: set(METRIC_LABELS[metric]) for metric in Metric} == NINE
+    assert {metric.value: set(METRIC_LABELS[metric]) for metric in Metric} == NINE | OF_LIMITS
     assert all(METRIC_HELP[metric].endswith(".") for metric in Metric)
+
+
+@pytest.mark.requirement("GOV-8")
+def test_what_limits_refuse_and_what_they_could_not_count_is_counted_by_rule() -> None:
+    metrics = Metrics()
+    metrics.limit_refused("per-minute")
+    metrics.limit_refused("per-minute")
+    metrics.limit_uncounted("per-minute")
+    assert _value(metrics, "deputize_limit_refusals_total", rule="per-minute") == 2
+    assert _value(metrics, "deputize_limit_uncounted_total", rule="per-minute") == 1
 
 
 def test_a_scrape_names_all_nine_before_the_first_call() -> None:

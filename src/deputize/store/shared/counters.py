@@ -88,6 +88,7 @@ class Counters(Protocol):
         """All of it in one step, or nothing; raises `CountersLost`."""
 
     def settle(self, changes: Sequence[Change]) -> Awaitable[None] | None:
-        """What became known after the call, in one step; raises `CountersLost`."""
+        """What became known after the call, in one step, and before anything this process takes afterwards; raises
+        `CountersLost`, now or when awaited."""
 
     async def close(self) -> None: ...

@@ -6,6 +6,7 @@ answer, `CountersLost` is raised, after the full wait only once: then at once, b
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,14 +75,15 @@ class RedisCounters:
         place, at, used, wait = await self._ask([ask.key for ask in asks], words, asks)
         return Taken(refused=place - 1 if place else None, at=at, used=used, retry_after_ms=wait)
 
-    async def settle(self, changes: Sequence[Change]) -> None:
+    def settle(self, changes: Sequence[Change]) -> "asyncio.Future[Any]":
+        """In the queue when this returns: whoever asks afterwards finds it done."""
         words: list[str | int] = ["settle"]
         for change in changes:
             if isinstance(change, Release):
                 words += ("slot", 0, 0, 0, change.holder)
             else:
                 words += ("window", change.at, int(change.seconds * _MICROS), change.weight, "")
-        await self._ask([change.key for change in changes], words)
+        return self._ask([change.key for change in changes], words)
 
     async def close(self) -> None:
         if self._flight is not None:
@@ -89,7 +91,7 @@ class RedisCounters:
             await asyncio.wait({self._flight})
         await self._client.aclose()
 
-    async def _ask(self, keys: list[str], words: list[str | int], asks: Sequence[Ask] = ()) -> list[int]:
+    def _ask(self, keys: list[str], words: list[str | int], asks: Sequence[Ask] = ()) -> "asyncio.Future[list[int]]":
         if self._lost is not None:
             if self._clock.monotonic() < self._look_again_at:
                 raise CountersLost(self._lost)
@@ -98,7 +100,7 @@ class RedisCounters:
         self._waiting.append(waiting)
         if self._flight is None:
             self._flight = asyncio.create_task(self._fly(), name="counters")
-        return await waiting.future
+        return waiting.future
 
     async def _fly(self) -> None:
         """Asks for everything that waits, and again for what came to wait meanwhile."""
@@ -160,8 +162,8 @@ class RedisCounters:
             else Release(key=ask.key, holder=ask.holder)
             for ask in asks
         ]
-        # Kept by the loop it waits in: `_fly` goes on until nothing waits.
-        asyncio.ensure_future(self.settle(changes)).add_done_callback(lambda done: done.cancelled() or done.exception())
+        with contextlib.suppress(CountersLost):
+            self.settle(changes).add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _lose(self, error: Exception, batch: list[_Waiting]) -> None:
         late = isinstance(error, TimeoutError)
