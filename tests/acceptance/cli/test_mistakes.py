@@ -101,3 +101,14 @@ def test_the_doctor_exits_with_one_when_something_is_broken(folder: Path) -> Non
     assert done.code == 1
     assert "Nothing listens at 127.0.0.1:1/d" in done.out
     assert "hidden" not in done.said
+
+
+@pytest.mark.requirement("INV-6")
+def test_a_hook_that_cannot_be_had_stops_the_start(folder: Path) -> None:
+    with (folder / "deputize.toml").open("a") as file:
+        file.write('\n[[hooks]]\nname = "guard"\nfunction = "hooks/check.py:guard"\n')
+    done = deputize("dev", "--port", "0", folder=folder)
+
+    assert done.code == 2
+    assert "The hook guard cannot be used: there is no file hooks/check.py in" in done.err
+    assert "correct the name in deputize.toml" in done.err

@@ -33,7 +33,8 @@ def hook(name: str, moment: Moment, *, tools: str = "lab.*", seconds: float = 1.
     async def speak(call: HookCall, *end: Any) -> Any:
         tag = call.arguments["tag"]
         heard.append((name, tag))
-        said = words.get((name, tag), lambda *_: None)(call, *end)
+        say = words.get((name, tag))
+        said = None if say is None else say(call, *end)
         return await said if inspect.isawaitable(said) else said
 
     return LoadedHook(name=name, moment=moment, function=speak, is_async=True, tools=tools, seconds=seconds)

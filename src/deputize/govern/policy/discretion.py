@@ -20,13 +20,18 @@ _open: dict[str, frozenset[str]] = {}
 
 def told_facts(question: Question) -> dict[str, Any]:
     """The facts that may leave."""
-    names = open_arguments(question.contract) - question.withheld
-    return {name: value for name, value in question.facts.items() if name in names}
+    names = open_arguments(question.contract)
+    return {
+        name: value
+        for name, value in question.facts.items()
+        if name not in question.withheld and names.issuperset(_arguments_behind(name, question.contract))
+    }
 
 
 def told_touches(question: Question) -> Iterator[tuple[str, str, str]]:
     """What the call touches, with every scope widened that could spell a withheld argument."""
-    names = open_arguments(question.contract) - question.withheld
+    behind = (_arguments_behind(name, question.contract) for name in question.withheld)
+    names = open_arguments(question.contract).difference(*behind)
     hidden = {
         (effect.resource, effect.op)
         for effect in question.contract.resources
@@ -34,6 +39,16 @@ def told_touches(question: Question) -> Iterator[tuple[str, str, str]]:
     }
     for resource, operation, scope in question.touches:
         yield resource, operation, "*" if (resource, operation) in hidden else scope
+
+
+def _arguments_behind(fact: str, contract: Contract) -> set[str]:
+    """The arguments a fact is taken from: a contract may expose one under another name."""
+    marked = {
+        name
+        for name, part in _properties(contract.input_schema).items()
+        if isinstance(part, dict) and part.get("x-policy") == fact
+    }
+    return marked or {fact}
 
 
 def open_arguments(contract: Contract) -> frozenset[str]:

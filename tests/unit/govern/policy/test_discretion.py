@@ -82,6 +82,18 @@ def test_what_the_question_withholds_stays_too() -> None:
     assert (told["facts"], told["withheld"], told["touches"][0]["scope"]) == ({"other": "o"}, ["it"], "*")
 
 
+def test_a_fact_under_another_name_is_judged_by_the_argument_behind_it() -> None:
+    made = contract(
+        {
+            "town": {**OPEN, "x-policy": "city"},
+            "email": {**OPEN, "x-policy": "who", "x-sensitivity": "pii"},
+            "phone": {**OPEN, "x-policy": "town", "x-sensitivity": "pii"},
+        }
+    )
+    told = evaluation(_question(made, {"city": "Graz", "who": CANARY, "town": CANARY}))["context"]
+    assert (told["facts"], told["withheld"]) == ({"city": "Graz"}, ["town", "who"])
+
+
 _LEVELS = st.sampled_from([None, "public", "internal", "pii", "secret"])
 _NAMES = st.sampled_from(["name", "email", "token", "note", "api_key", "kind"])
 
