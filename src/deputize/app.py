@@ -22,6 +22,7 @@ from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
 from deputize.govern.identity.jwks import hosts_of
+from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.identity.tokens import TokenVerifier
 from deputize.govern.limits.admission import Limits
 from deputize.govern.limits.budgets import Budgets
@@ -35,6 +36,7 @@ from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
+from deputize.lifecycle.delegate import Delegations, minting
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.hooks import Hooks
@@ -42,6 +44,7 @@ from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
+from deputize.lifecycle.wellknown import WellKnown
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -81,13 +84,16 @@ async def open_gateway(
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
         background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
+        tokens = TokenVerifier(settings.identity, clock, egress.get, complete=complete, own=rooms.signing)
         gateway = Gateway(
             settings=settings,
-            tokens=TokenVerifier(settings.identity, clock, egress.get, complete=complete),
+            tokens=tokens,
             lifecycle=Lifecycle(rooms),
             commands=Commands(rooms),
             surface=Surface(rooms),
             calls=Calls(rooms),
+            delegations=Delegations(rooms, tokens, rooms.signing),
+            wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
             health=Health(rooms, background),
             metrics=rooms.metrics,
         )
@@ -121,6 +127,7 @@ async def _open_rooms(
     driver = PythonDriver(tools)
     stack.callback(driver.close)
     keys = TenantKeys(master, clock)
+    signing = _signing(settings, store, keys, clock)
     vault = _vault(settings, store, keys, clock)
     stack.callback(vault.close)
     async with store.writing() as connection:
@@ -140,7 +147,8 @@ async def _open_rooms(
         decisions=DecisionLog(writer),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
-        credentials=Credentials(vault=vault),
+        credentials=Credentials(vault=vault, mint=None if signing is None else minting(signing, clock)),
+        signing=signing,
         driver=driver,
         lease=lease,
         limits=limits,
@@ -192,6 +200,13 @@ def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hoo
             "or hand it to open_gateway."
         )
     return Hooks(hooks, clock, settings.environment)
+
+
+def _signing(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> SigningKeys | None:
+    own = settings.identity
+    if own.public_url is None:
+        return None
+    return SigningKeys(store, keys, clock, public_url=own.public_url, keep_seconds=own.max_grant_seconds)
 
 
 def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:

@@ -27,6 +27,10 @@ from tests.policies import open_policy
 ADMIN = "deputize:admin"
 SCOPES = ("shop:write", "shop:delete")
 OTHER_ISSUER = "https://login.other.example"
+# What the gateway calls itself in tokens; nobody has to be able to reach it there.
+PUBLIC_URL = "https://gateway.example"
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
 
 @dataclass
@@ -91,6 +95,22 @@ class Served:
     async def post(self, path: str, body: Any = None, *, token: str | None = None) -> httpx2.Response:
         return await self.http.post(path, json=body, headers={"authorization": f"Bearer {token or self.token()}"})
 
+    async def exchange(self, token: str | None = None, **fields: str | None) -> httpx2.Response:
+        """To the agent `bot`, unless the fields say otherwise; a field of None is left out."""
+        form = {
+            "grant_type": TOKEN_EXCHANGE, "subject_token": token or self.token(), "subject_token_type": ACCESS_TOKEN,
+            "agent": "bot",
+        }  # fmt: skip
+        sent = {name: value for name, value in {**form, **fields}.items() if value is not None}
+        return await self.http.post("/oauth/token", data=sent)
+
+    async def lent(self, token: str | None = None, **fields: str | None) -> str:
+        """The token of such an exchange."""
+        answer = await self.exchange(token, **fields)
+        assert answer.status_code == 200, answer.text
+        made: str = answer.json()["access_token"]
+        return made
+
     async def rpc(self, method: str, params: Any, *, token: str | None = None, id: Any = 1) -> Any:
         request = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
         return (await self.post("/rpc", request, token=token)).json()
@@ -109,7 +129,7 @@ def gateway_settings(dsn: str, folder: Path, **server: Any) -> Settings:
         folder=folder,
         server=Server(port=0, metrics_port=0, **server),
         database=Database(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
-        identity=Identity(issuers=(development_issuer(folder), other)),
+        identity=Identity(issuers=(development_issuer(folder), other), public_url=PUBLIC_URL),
         keys=Keys(master_file=folder / "master.key"),
         policy=open_policy(folder),
         timing=Timing(refresh_seconds=0.2),
@@ -126,9 +146,7 @@ def _other_issuer(folder: Path) -> Ed25519PrivateKey:
 
 
 @asynccontextmanager
-async def serving(
-    dsn: str, folder: Path, *, hooks: Sequence[LoadedHook] = (), **server: Any
-) -> AsyncIterator[Served]:
+async def serving(dsn: str, folder: Path, *, hooks: Sequence[LoadedHook] = (), **server: Any) -> AsyncIterator[Served]:
     """A gateway for as long as the block lasts, with the tools of `shop` registered for tenant `dev`."""
     key = _other_issuer(folder)
     served = Served(folder=folder, settings=gateway_settings(dsn, folder, **server), other_key=key)

@@ -37,7 +37,7 @@ from deputize.lifecycle.standing import Selection
 MOST_IN_BATCH = 50
 INVALID_PARAMS = -32602
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
-_SAID_BY_HEADERS = frozenset({b"idempotency-replayed", b"deputize-joined"})
+_SAID_BY_HEADERS = frozenset({b"idempotency-replayed", b"deputize-joined", b"retry-after"})
 _ALLOW: Header = (b"allow", b"POST")
 
 Params = dict[str, Any]
@@ -51,11 +51,12 @@ class JsonRpc:
         self._gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        trace_id = trace_id_of(scope)
+        trace_id, metadata = trace_id_of(scope), None
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed("JSON-RPC is spoken with POST")
             gateway = self._gateway()
+            metadata = gateway.metadata_url
             headers = headers_of(scope)
             caller = await gateway.caller(headers.get(b"authorization"))
             require_json(headers)
@@ -66,7 +67,7 @@ class JsonRpc:
             return
         except Exception as error:  # noqa: BLE001 -- the door's edge: a fault of ours is logged here and shown to nobody
             problem = error if isinstance(error, Problem) else hide(error, trace_id)
-            await _refuse(send, problem, trace_id)
+            await _refuse(send, problem, trace_id, metadata)
             return
         if replied is None:
             await answer(send, 204, [], b"")
@@ -172,9 +173,9 @@ def _ended(identity: Any, outcome: Outcome) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": identity, "error": error}
 
 
-async def _refuse(send: Send, problem: Problem, trace_id: str) -> None:
+async def _refuse(send: Send, problem: Problem, trace_id: str, metadata: str | None) -> None:
     status = problem.face.http
-    _, *rest = problem_headers(status, problem.retry_after_ms)
+    _, *rest = problem_headers(problem.face, problem.retry_after_ms, metadata)
     if isinstance(problem, MethodNotAllowed):
         rest.append(_ALLOW)
     await answer(send, status, [JSON, *rest], orjson.dumps(_error(None, problem, trace_id)))

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import structlog
 
-from deputize.core.errors import Internal, Malformed, Problem, TooLarge, UnsupportedMedia
+from deputize.core.errors import Face, Internal, Malformed, Problem, TokenMissing, TooLarge, UnsupportedMedia
 from deputize.core.outcome import problem_fields
 from deputize.lifecycle.gateway import problem_of
 
@@ -26,7 +26,6 @@ Headers = Mapping[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 PROBLEM: Header = (b"content-type", b"application/problem+json")
 PROBLEM_MEDIA = "application/problem+json"
-_CHALLENGE: Header = (b"www-authenticate", b'Bearer realm="deputize"')
 _MUST_BE_SINGLE = (b"authorization", b"idempotency-key", b"content-type", b"traceparent")
 _HEX = frozenset("0123456789abcdef")
 
@@ -96,10 +95,20 @@ def retry_after(milliseconds: int) -> Header:
     return b"retry-after", str(-(-milliseconds // 1000)).encode()
 
 
-def problem_headers(status: int, retry_after_ms: int | None) -> list[Header]:
+def challenge(face: Face, metadata: str | None) -> Header:
+    """What a 401 says in HTTP's own words (RFC 6750), and where to learn whose token to get (RFC 9728)."""
+    said = 'Bearer realm="deputize"'
+    if face is not TokenMissing.face:
+        said += ', error="invalid_token"'
+    if metadata is not None:
+        said += f', resource_metadata="{metadata}"'
+    return b"www-authenticate", said.encode("ascii", "replace")
+
+
+def problem_headers(face: Face, retry_after_ms: int | None, metadata: str | None = None) -> list[Header]:
     headers = [PROBLEM]
-    if status == 401:
-        headers.append(_CHALLENGE)
+    if face.http == 401:
+        headers.append(challenge(face, metadata))
     if retry_after_ms is not None:
         headers.append(retry_after(retry_after_ms))
     return headers
@@ -127,7 +136,8 @@ async def answer(send: Send, status: int, headers: list[Header], body: bytes) ->
     await send({"type": "http.response.body", "body": body})
 
 
-async def answer_problem(send: Send, problem: Problem, trace_id: str, more: tuple[Header, ...] = ()) -> None:
-    status = problem.face.http
-    headers = [*problem_headers(status, problem.retry_after_ms), *more]
-    await answer(send, status, headers, problem_body(problem, trace_id))
+async def answer_problem(
+    send: Send, problem: Problem, trace_id: str, more: tuple[Header, ...] = (), *, metadata: str | None = None
+) -> None:
+    headers = [*problem_headers(problem.face, problem.retry_after_ms, metadata), *more]
+    await answer(send, problem.face.http, headers, problem_body(problem, trace_id))

@@ -10,9 +10,11 @@ from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
 from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
+from deputize.lifecycle.delegate import Delegations
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
+from deputize.lifecycle.wellknown import RESOURCE_PATH, WellKnown
 from deputize.prove.metrics import Metrics
 
 
@@ -24,10 +26,18 @@ class Gateway:
     commands: Commands
     surface: Surface
     calls: Calls
+    delegations: Delegations
+    wellknown: WellKnown
     health: Health
     metrics: Metrics
     # Tools the settings name that were refused at start-up, each with its reasons; the others are served.
     refused: list[Problem] = field(default_factory=list)
+
+    @property
+    def metadata_url(self) -> str | None:
+        """Where a client that was refused learns whose token to get (RFC 9728)."""
+        signing = self.lifecycle.rooms.signing
+        return None if signing is None else signing.public_url + RESOURCE_PATH
 
     async def caller(self, authorization: bytes | None) -> Caller:
         """Who sent this Authorization header."""

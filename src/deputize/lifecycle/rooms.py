@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
+from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.limits.admission import Limits
 from deputize.govern.policy.authzen import AuthZen
 from deputize.lifecycle.authority import Authority
@@ -32,6 +33,8 @@ class Rooms:
     hooks: Hooks
     remote_policy: AuthZen | None
     credentials: Credentials
+    # None where the settings name no address to issue tokens under.
+    signing: SigningKeys | None
     limits: Limits
     driver: PythonDriver
     lease: Lease

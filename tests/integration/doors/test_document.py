@@ -9,7 +9,7 @@ import pytest
 
 from deputize.core.errors import every_problem
 from tests.integration import shop
-from tests.integration.conftest import ADMIN, SCOPES, Served
+from tests.integration.conftest import ACCESS_TOKEN, ADMIN, SCOPES, TOKEN_EXCHANGE, Served
 
 NOBODY = "01890000-0000-7000-8000-000000000000"
 
@@ -23,12 +23,19 @@ class Witness:
         self.asked: set[tuple[str, str]] = set()
 
     async def ask(
-        self, verb: str, template: str, path: str, status: int, *, token: str | None, body: Any = None
+        self,
+        verb: str,
+        template: str,
+        path: str,
+        status: int,
+        *,
+        token: str | None,
+        body: Any = None,
+        form: dict[str, str] | None = None,
     ) -> Any:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        answer = await self.served.http.request(
-            verb.upper(), path, headers=headers, **({} if body is None else {"json": body})
-        )
+        sent = {"json": body} if body is not None else {} if form is None else {"data": form}
+        answer = await self.served.http.request(verb.upper(), path, headers=headers, **sent)
         assert answer.status_code == status, answer.text
         self.asked.add((verb, template))
         self.check(verb, template, answer)
@@ -53,6 +60,7 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     witness = Witness(served, document)
     await _calls(witness)
     await _tools(witness)
+    await _identity(witness)
     await _the_others(witness)
     assert witness.asked == {(verb, path) for path, verbs in document["paths"].items() for verb in verbs}
 
@@ -110,6 +118,32 @@ async def _tools(witness: Witness) -> None:
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 409, token=ana)
     await ask("post", "/v1/revocations", "/v1/revocations", 201, token=root, body={"kind": "token", "value": "t"})
     await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
+
+
+async def _identity(witness: Witness) -> None:
+    ask, ana = witness.ask, witness.served.token()
+    await ask("get", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource", 200, token=None)
+    for template in (
+        "/t/{tenant}/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/t/{tenant}",
+        "/t/{tenant}/jwks.json",
+    ):  # fmt: skip
+        await ask("get", template, template.format(tenant="dev"), 200, token=None)
+        await ask("get", template, template.format(tenant="No"), 404, token=None)
+    form = {
+        "grant_type": TOKEN_EXCHANGE, "subject_token": ana, "subject_token_type": ACCESS_TOKEN, "agent": "bot",
+        "tools": '[{"tool_id": "shop.get_user", "version_range": "^1"}]', "constraints": '{"limit": 5}',
+        "ceiling": "read", "task": "reports", "scope": SCOPES[0],
+    }  # fmt: skip
+    lent = await ask("post", "/oauth/token", "/oauth/token", 200, token=None, form=form)
+    await ask("post", "/oauth/token", "/oauth/token", 400, token=None, form={**form, "scope": "more"})
+    await ask("post", "/oauth/token", "/oauth/token", 415, token=None, body=form)
+    await ask("get", "/v1/grants", "/v1/grants", 200, token=ana)
+    await ask("get", "/v1/grants", "/v1/grants?limit=0", 400, token=ana)
+    one, path = "/v1/grants/{grant_id}", f"/v1/grants/{lent['grant_id']}"
+    for verb in ("get", "delete"):
+        await ask(verb, one, path, 200, token=ana)
+        await ask(verb, one, f"/v1/grants/{NOBODY}", 404, token=ana)
+        await ask(verb, one, path, 401, token=None)
 
 
 async def _the_others(witness: Witness) -> None:

@@ -23,6 +23,7 @@ WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
     ("get", "/v1/surface"),
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
+    ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
 }  # fmt: skip
 
 
@@ -50,28 +51,39 @@ def _form(answer: httpx2.Response, *ids: str) -> tuple[int, str]:
     return answer.status_code, text
 
 
+# What anybody may ask of a tenant: answered alike whether or not it exists, which test_oauth.py shows.
+OPEN = {route for route in _routes() if "{tenant}" in route[1]}
+WITH_IDS = [route for route in _routes() if "{" in route[1] and route not in OPEN]
+
+
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
-    with_ids = {route for route in _routes() if "{" in route[1]}
     assert {route for route in _routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert len(with_ids) == 6
+    assert (len(WITH_IDS), len(OPEN)) == (8, 3)
 
 
-@pytest.mark.parametrize("route", [route for route in _routes() if "{" in route[1]], ids=" ".join)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_grant(served: Served) -> str:
+    lent: str = (await served.exchange()).json()["grant_id"]
+    return lent
+
+
+@pytest.mark.parametrize("route", WITH_IDS, ids=" ".join)
 @pytest.mark.parametrize("scopes", [SCOPES, (*SCOPES, ADMIN)], ids=["caller", "admin"])
 async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
-    route: tuple[str, str], scopes: tuple[str, ...], served: Served, our_call: str
+    route: tuple[str, str], scopes: tuple[str, ...], served: Served, our_call: str, our_grant: str
 ) -> None:
     verb, path = route
     token = served.other_token(scopes=scopes)
     body = {"state": "retired"} if path.endswith("/state") else None
 
-    async def ask(call_id: str, tool: str) -> httpx2.Response:
-        filled = path.format(call_id=call_id, name=tool, version=VERSION)
-        return await (served.get(filled, token=token) if verb == "get" else served.post(filled, body, token=token))
+    async def ask(call_id: str, tool: str, grant_id: str) -> httpx2.Response:
+        filled = path.format(call_id=call_id, name=tool, version=VERSION, grant_id=grant_id)
+        headers = {"authorization": f"Bearer {token}"}
+        return await served.http.request(verb.upper(), filled, headers=headers, json=body if verb == "post" else None)
 
-    theirs, nobodys = await ask(our_call, OURS), await ask(UNKNOWN_CALL, UNKNOWN_TOOL)
+    theirs, nobodys = await ask(our_call, OURS, our_grant), await ask(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL)
     assert theirs.status_code >= 400
-    assert _form(theirs, our_call, OURS) == _form(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
+    assert _form(theirs, our_call, OURS, our_grant) == _form(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
 from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
-from deputize.doors.rest import calls, health, tools
-from deputize.doors.rest.common import Current, malformed, problem_reply
+from deputize.doors.rest import calls, grants, health, oauth, secrets, switches, tools
+from deputize.doors.rest.common import Current, malformed, metadata_url, problem_reply
 from deputize.doors.rest.document import document
 from deputize.doors.wire import ASGIApp, Receive, Scope, Send, hide, trace_id_of
 
@@ -52,7 +52,15 @@ def rest_app(gateway: Current, hot: ASGIApp, closing: asyncio.Event) -> FastAPI:
     app.state.gateway = gateway
     app.state.closing = closing
     app.router.routes.append(Route("/v1/calls", _Hot(hot), methods=["POST"], name="post_call"))
-    for router in (calls.router, tools.router, tools.commands, health.router):
+    for router in (
+        calls.router,
+        tools.router,
+        tools.commands,
+        switches.router,
+        grants.router,
+        oauth.router,
+        health.router,
+    ):
         app.include_router(router)
     described: Callable[[], object] = lambda: document(app)  # noqa: E731 -- FastAPI asks its app for the document
     app.openapi = described  # type: ignore[method-assign, assignment]
@@ -61,7 +69,8 @@ def rest_app(gateway: Current, hot: ASGIApp, closing: asyncio.Event) -> FastAPI:
 
 async def _problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
-    return problem_reply(problem, trace_id_of(request.scope))
+    metadata = metadata_url(request) if problem.face.http == 401 else None
+    return problem_reply(problem, trace_id_of(request.scope), metadata=metadata)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """What the cool routes share: who is asking, what they sent, and how an answer or a problem leaves."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -37,12 +38,13 @@ CurrentGateway = Annotated[Gateway, Depends(_gateway)]
 CurrentCaller = Annotated[Caller, Depends(_caller)]
 
 
-async def json_body(request: Request, gateway: Gateway) -> Any:
-    """The body under the same rules as on the hot route; the framework's own parser is laxer."""
+async def json_body(request: Request, gateway: Gateway, *, most: int = 0) -> Any:
+    """The body under the same rules as on the hot route; the framework's own parser is laxer. `most` raises the limit."""
     headers = headers_of(request.scope)
     require_json(headers)
     server = gateway.settings.server
-    return read_json(await read_body(request.receive, headers, server.max_body_bytes), server.max_depth)
+    limit = max(server.max_body_bytes, most)
+    return read_json(await read_body(request.receive, headers, limit), server.max_depth)
 
 
 def checked(model: type[M], value: Any) -> M:
@@ -65,9 +67,15 @@ def reply(value: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status_code=status, media_type="application/json")
 
 
-def problem_reply(problem: Problem, trace_id: str, allow: str | None = None) -> Response:
-    status = problem.face.http
-    headers = {name.decode(): value.decode() for name, value in problem_headers(status, problem.retry_after_ms)}
+def problem_reply(problem: Problem, trace_id: str, allow: str | None = None, metadata: str | None = None) -> Response:
+    told = problem_headers(problem.face, problem.retry_after_ms, metadata)
+    headers = {name.decode(): value.decode() for name, value in told}
     if allow is not None:
         headers["allow"] = allow
-    return Response(problem_body(problem, trace_id), status_code=status, headers=headers)
+    return Response(problem_body(problem, trace_id), status_code=problem.face.http, headers=headers)
+
+
+def metadata_url(request: Request) -> str | None:
+    with contextlib.suppress(Problem):
+        return _gateway(request).metadata_url
+    return None

@@ -46,7 +46,7 @@ async def post_call(gateway: Gateway, scope: Scope, receive: Receive, send: Send
         )
         outcome = await gateway.lifecycle.run(caller, request)
     except Problem as problem:
-        await answer_problem(send, problem, trace_id_of(scope))
+        await answer_problem(send, problem, trace_id_of(scope), metadata=gateway.metadata_url)
         return
     except ClientGone:
         return
@@ -54,13 +54,14 @@ async def post_call(gateway: Gateway, scope: Scope, receive: Receive, send: Send
         trace_id = trace_id_of(scope)
         await answer_problem(send, hide(error, trace_id), trace_id)
         return
-    await send({"type": "http.response.start", "status": outcome.http_status, "headers": outcome_headers(outcome)})
+    headers_out = outcome_headers(outcome) if outcome.face is None else outcome_headers(outcome, gateway.metadata_url)
+    await send({"type": "http.response.start", "status": outcome.http_status, "headers": headers_out})
     await send({"type": "http.response.body", "body": outcome.body})
 
 
-def outcome_headers(outcome: Outcome) -> list[Header]:
+def outcome_headers(outcome: Outcome, metadata: str | None = None) -> list[Header]:
     """What HTTP says about an outcome beside its body."""
-    headers = [JSON] if outcome.face is None else problem_headers(outcome.face.http, outcome.retry_after_ms)
+    headers = [JSON] if outcome.face is None else problem_headers(outcome.face, outcome.retry_after_ms, metadata)
     headers.append((b"content-length", b"%d" % len(outcome.body)))
     headers.append((b"location", b"/v1/calls/" + outcome.call_id.encode()))
     if outcome.replayed:

@@ -12,7 +12,10 @@ from deputize.core.events import State
 from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
 
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
 TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+SwitchKind = Literal["tenant", "agent", "tool"]
 
 
 class Asked(BaseModel):
@@ -54,8 +57,13 @@ class StateAsked(Asked):
 
 
 class RevocationAsked(Asked):
-    kind: Literal["token", "subject"] = Field(description="A token by its id, or everything of a subject.")
-    value: str = Field(min_length=1, max_length=400, description="The token's `jti`, or the subject.")
+    kind: RevocationKind = Field(
+        description="A token; a delegation with all that was made from it; all of a user; all an agent takes part in; "
+        "or all of a subject, be it user or agent."
+    )
+    value: str = Field(
+        min_length=1, max_length=512, description="The token's `jti`, the delegation's id, or the name of the subject."
+    )
     reason: str = Field("", max_length=400, description="Kept with the revocation.")
 
 
@@ -66,6 +74,13 @@ class SecretAsked(Asked):
 
 class SecretNamed(Asked):
     name: SecretName = Field(description="The secret's name, as in `crm/api-key`.")
+
+
+class SwitchAsked(Asked):
+    kind: SwitchKind = Field(description="A tool; an agent, wherever it stands in a chain; or your whole tenant.")
+    value: str = Field("", max_length=512, description="Its name; your own tenant needs none.")
+    off: bool = Field(description="Whether it is to be off.")
+    reason: str = Field("", max_length=400, description="Told to everybody who is refused because of it.")
 
 
 class CallsQuery(Asked):
@@ -320,7 +335,7 @@ class ToolState(BaseModel):
 
 
 class RevocationMade(BaseModel):
-    kind: Literal["token", "subject"]
+    kind: RevocationKind
     value: str
     epoch: int = Field(description="From this revocation epoch on, nothing begins on the revoked authority.")
 
@@ -343,6 +358,26 @@ class SecretPut(BaseModel):
 class SecretDeleted(BaseModel):
     name: str
     deleted: Literal[True]
+
+
+class SwitchTurned(BaseModel):
+    kind: SwitchKind
+    value: str
+    off: bool
+    epoch: int = Field(description="From this revocation epoch on, it holds on every gateway.")
+
+
+class SwitchShown(BaseModel):
+    kind: SwitchKind
+    value: str
+    reason: str
+    by: str
+    since: str
+    epoch: int
+
+
+class Switches(BaseModel):
+    switches: list[SwitchShown]
 
 
 class Alive(BaseModel):

@@ -128,7 +128,7 @@ async def set_state(
 
 @commands.post(
     "/revocations",
-    summary="Revoke a token or a subject",
+    summary="Revoke a token, a delegation, a user or an agent",
     status_code=201,
     response_model=RevocationMade,
     responses=problems(*_WITH_BODY),

@@ -75,6 +75,7 @@ class Actor:
     """An agent that proved who it is: by a token of an issuer, which can be revoked, or by its own DID."""
 
     name: str
+    issuer: str
     caller: Caller | None = None
 
 
@@ -149,13 +150,13 @@ class TokenVerifier:
         """The agent behind an actor token: the subject of an issuer's token, or a DID that signs for itself."""
         unverified = _peek(token)
         if unverified.issuer not in self._issuers and is_did(unverified.issuer):
-            return Actor(name=await self._self_signed(token, unverified))
+            return Actor(name=await self._self_signed(token, unverified), issuer=unverified.issuer)
         caller = (await self.examine(token)).caller
         if caller.tenant != tenant:
             raise TokenIssuer("the actor token is not one of this tenant")
         if caller.agents:
             raise TokenMalformed("the actor token acts for somebody; it must say who the agent itself is")
-        return Actor(name=caller.user, caller=caller)
+        return Actor(name=caller.user, issuer=caller.issuer, caller=caller)
 
     async def _self_signed(self, token: bytes, unverified: _Unverified) -> str:
         if self._own is None:

@@ -1,0 +1,37 @@
+"""The credential a tool acts with upstream: a token for one call, in the name of the user and of every agent between.
+
+Minted inside `execute`, for the contract's audience, never longer than the call. The caller's own token stays here.
+Pure: the key is handed in.
+"""
+
+import math
+
+from deputize.core.caller import Caller
+from deputize.core.contract import Contract
+from deputize.core.errors import CredentialMissing
+from deputize.govern.identity.exchange import nested
+from deputize.govern.identity.signing import SigningKey
+
+
+def mint(key: SigningKey, caller: Caller, contract: Contract, *, call_id: str, seconds: float, now: float) -> str:
+    """Ends with the call: after `seconds` or the contract's own limit, whichever comes first, up to the next second."""
+    if caller.tenant != key.tenant:
+        raise CredentialMissing("the key at hand is another tenant's")
+    audience = contract.auth.audience
+    if audience is None or audience.rstrip("/") == key.audience:
+        # A token for this gateway in a tool's hands would let the tool call on as its caller.
+        raise CredentialMissing(
+            f"{contract.full_name} does not say for whom its token should be, or names this gateway itself",
+            details={"audience": audience},
+            advice="The tool's author must set auth.audience to the service it calls.",
+        )
+    end = math.ceil(now + min(seconds, contract.timeout.effective_seconds))
+    claims = {
+        "aud": audience,
+        "sub": caller.user,
+        "scope": " ".join(contract.auth.scopes),
+        "jti": call_id,
+        "iat": int(now),
+        "exp": end,
+    }
+    return key.sign(claims | ({"act": nested(caller.agents)} if caller.agents else {}))
