@@ -76,6 +76,7 @@ def _question(rooms: Rooms, validated: Validated) -> Question:
         facts=tool.facts(validated.call_input),
         withheld=tool.withheld,
         touches=tool.writes(validated.call_input) if tool.contract.resources else (),
+        cost_micros=rooms.limits.spent(received.caller, received.session),
     )
 
 
