@@ -16,9 +16,10 @@ from deputize.govern import switches
 from deputize.govern.decide import require_admin
 from deputize.govern.identity import revocations
 from deputize.govern.policy import force
-from deputize.govern.policy.rules import PolicyFile, set_digest
+from deputize.govern.policy.rules import Mistake, PolicyFile, set_digest
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.barrier import change
+from deputize.lifecycle.checking import checked
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.pool import Connection
 
@@ -30,6 +31,7 @@ class PoliciesPut:
     digest: str
     epoch: int
     changed: bool
+    warnings: tuple[Mistake, ...] = ()
 
 
 class Commands:
@@ -83,6 +85,8 @@ class Commands:
         if kind == "tool":
             # A name that nobody has, or an alias, would be off and stop nothing.
             value = (await self._rooms.authority.of(caller.tenant)).tools.entry(value).name
+        if not value:
+            raise Malformed(f"which {kind} is meant was not said", details={"field": "value"})
         if kind == "tenant" and value != caller.tenant:
             raise Malformed("only your own tenant can be switched", details={"field": "value"})
 
@@ -140,11 +144,14 @@ class Commands:
         if digest == authority.policy.digest:
             return PoliciesPut(digest=digest, epoch=authority.policy.epoch, changed=False)
 
+        findings = await checked(authority, files)
+        findings.require()
+
         async def act(connection: Connection) -> int:
-            return await force.put(connection, caller.tenant, files, {}, by=caller.user)
+            return await force.put(connection, caller.tenant, files, authority.tools.fact_types, by=caller.user)
 
         epoch = await self._change(caller, "put_policies", digest, act)
-        return PoliciesPut(digest=digest, epoch=epoch, changed=True)
+        return PoliciesPut(digest=digest, epoch=epoch, changed=True, warnings=findings.warnings)
 
     async def _change(
         self,

@@ -21,7 +21,7 @@ VERSION = "0.1.0"
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
-    ("get", "/v1/surface"),
+    ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"),
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
 }  # fmt: skip

@@ -34,12 +34,13 @@ from deputize.doors.rest.models import (
     ProblemShown,
     RevocationAsked,
     StateAsked,
+    SwitchAsked,
 )
 from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
-    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, Contract,
+    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SwitchAsked, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.
 ALWAYS = (

@@ -13,9 +13,8 @@ from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_
 
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
-TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-
 SwitchKind = Literal["tenant", "agent", "tool"]
+TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
 class Asked(BaseModel):
