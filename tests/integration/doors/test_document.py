@@ -60,6 +60,7 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     witness = Witness(served, document)
     await _calls(witness)
     await _tools(witness)
+    await _secrets(witness)
     await _identity(witness)
     await _the_others(witness)
     assert witness.asked == {(verb, path) for path, verbs in document["paths"].items() for verb in verbs}
@@ -118,6 +119,18 @@ async def _tools(witness: Witness) -> None:
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 409, token=ana)
     await ask("post", "/v1/revocations", "/v1/revocations", 201, token=root, body={"kind": "token", "value": "t"})
     await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
+
+
+async def _secrets(witness: Witness) -> None:
+    ask, at = witness.ask, "/v1/secrets"
+    ana, root = witness.served.token(), witness.served.token("root", scopes=(*SCOPES, ADMIN))
+    for status in (201, 200):
+        await ask("post", at, at, status, token=root, body={"name": "crm/key", "value": "long enough"})
+    await ask("post", at, at, 400, token=root, body={"name": "crm/key", "value": "short"})
+    await ask("get", at, at, 200, token=root)
+    await ask("get", at, at, 403, token=ana)
+    for status in (200, 424):
+        await ask("delete", at, f"{at}?name=crm/key", status, token=root)
 
 
 async def _identity(witness: Witness) -> None:

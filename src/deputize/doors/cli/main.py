@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from deputize.core.mistakes import Misconfigured
-from deputize.doors.cli import call, calls, doctor, init, migrate, switch, token, tool
+from deputize.doors.cli import call, calls, doctor, init, migrate, secrets, switch, token, tool
 from deputize.doors.cli.output import MISUSED, REFUSED, Json, Stopped, printer
 from deputize.doors.cli.problems import show_problem
 from deputize.doors.cli.project import enter_project, load_settings
@@ -75,9 +75,10 @@ app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.command(epilog="Example: deputize token --agent billing-bot --scope notes:write --tool 'hello.remember@^0.1'")(
     token.token
 )
-app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
+app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
+app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
 
 

@@ -56,6 +56,7 @@ def rest_app(gateway: Current, hot: ASGIApp, closing: asyncio.Event) -> FastAPI:
         calls.router,
         tools.router,
         tools.commands,
+        secrets.router,
         switches.router,
         grants.router,
         oauth.router,

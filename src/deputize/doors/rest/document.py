@@ -33,6 +33,7 @@ from deputize.doors.rest.models import (
     Envelope,
     ProblemShown,
     RevocationAsked,
+    SecretAsked,
     StateAsked,
     SwitchAsked,
 )
@@ -40,7 +41,7 @@ from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
-    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SwitchAsked, Contract,
+    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.
 ALWAYS = (
