@@ -57,7 +57,7 @@ class CompiledPolicies:
 
     def replay(self, asked: Asked) -> Verdict:
         """The same, from words that may have been written down long ago."""
-        return judge(self.slice_for(asked), asked, _parsed(asked.caller, asked.tool))
+        return judge(self.slice_for(asked), asked, parsed_entities(asked))
 
     def slice_of(self, question: Question) -> Slice:
         return self._tool(question)[0]
@@ -173,6 +173,10 @@ def _told(slice_: Slice, error: str) -> str:
         how = "failed"
     rule = slice_.rules[slice_.by_id[found[1]]]
     return f"{rule.id} ({rule.where}) {how}"
+
+
+def parsed_entities(asked: Asked) -> cedarpy.Entities:
+    return _parsed(asked.caller, asked.tool)
 
 
 def _parsed(caller: Mapping[str, Any], tool: Mapping[str, Any]) -> cedarpy.Entities:

@@ -67,13 +67,13 @@ def _paths(node: Any) -> Iterator[Path]:
             for each in fields.values():
                 yield from _paths(each)
         case {".": {"left": left, "attr": str(attribute)}}:
-            chain = _chain(left)
-            yield from _paths(left) if chain is None else iter([(*chain, attribute)])
+            found = chain(left)
+            yield from _paths(left) if found is None else iter([(*found, attribute)])
         case {"has": {"left": left, "attr": str(attribute)}}:
-            chain = _chain(left)
+            found = chain(left)
             # `context has facts` asks only whether the record is there, which reads none of its fields.
-            asked = (attribute, "") if chain == ("context",) and attribute == "facts" else (attribute,)
-            yield from _paths(left) if chain is None else iter([(*chain, *asked)])
+            asked = (attribute, "") if found == ("context",) and attribute == "facts" else (attribute,)
+            yield from _paths(left) if found is None else iter([(*found, *asked)])
         case dict():
             for each in node.values():
                 yield from _paths(each)
@@ -84,12 +84,13 @@ def _paths(node: Any) -> Iterator[Path]:
             pass
 
 
-def _chain(node: Any) -> Path | None:
+def chain(node: Any) -> Path | None:
+    """The attributes from a variable to here, if nothing but attributes lies between."""
     match node:
         case {"Var": str(name)} if name in _VARIABLES:
             return (name,)
         case {".": {"left": left, "attr": str(attribute)}}:
-            chain = _chain(left)
-            return None if chain is None else (*chain, attribute)
+            found = chain(left)
+            return None if found is None else (*found, attribute)
         case _:
             return None

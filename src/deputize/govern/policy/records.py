@@ -92,7 +92,7 @@ def question_from(record: bytes, *, now_ms: int | None = None) -> Replay:
         environment=context["environment"],
         session=context.get("session"),
         now_ms=context.get("time", now_ms or 0),
-        facts={name: value for name, value in context["facts"].items() if value is not None},
+        facts={name: _hashable(value) for name, value in context["facts"].items() if value is not None},
         scopes=tuple(context.get("scopes", ())),
         cost_micros=context.get("cost", 0),
         labels=frozenset(context.get("labels", ())),
@@ -121,6 +121,10 @@ def _what_was_read(asked: Asked, reads: Reads) -> dict[str, Any]:
         "labels": sorted(asked.labels),
     }
     return {name: values[name] for name in _WHEN_READ if name in reads.context}
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,8 @@ _SOUND = st.sampled_from(
      'context.agents.contains(Agent::"boss")', 'context has session && context.session == "s1"',
      'context.environment == "production"', "context.time.hour < 12", 'context["time"].weekday == 1',
      "context.cost > 5", 'context.labels.contains("pii")', "context.facts has amount && context.facts.amount > 3",
-     "context has facts.note", 'context.changes.contains(Resource::"mail.box")',
+     "context has facts.note", 'context has facts.to && context.facts.to.contains("ana")',
+     'context.changes.contains(Resource::"mail.box")',
      'context.operations.contains("create")', 'context.scopes.contains("17")', 'resource.effects == "read"',
      'resource.tags.contains("money")', "resource has tags && resource.tags.isEmpty()",
      "context.facts == {amount: 4}", "{a: context}.a.delegated", '[context.trust].contains("trusted")',
@@ -68,7 +69,12 @@ def some_policies(draw: st.DrawFn, most: int = 8) -> CompiledPolicies:
 
 
 _FACTS = st.fixed_dictionaries(
-    {}, optional={"amount": st.integers(-1, 5), "note": st.sampled_from(["ab", "b", "standard"])}
+    {},
+    optional={
+        "amount": st.integers(-1, 5),
+        "note": st.sampled_from(["ab", "b", "standard"]),
+        "to": st.sampled_from([(), ("ana",), ("ana", "ben")]),
+    },
 )
 
 
