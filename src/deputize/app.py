@@ -31,12 +31,14 @@ from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
 from deputize.govern.vault.port import Vault
 from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.boot import boot, named_tenants
 from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.delegate import Delegations, minting
+from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.hooks import Hooks
@@ -92,6 +94,8 @@ async def open_gateway(
             commands=Commands(rooms),
             surface=Surface(rooms),
             calls=Calls(rooms),
+            explaining=Explaining(rooms),
+            backtests=Backtests(rooms),
             delegations=Delegations(rooms, tokens, rooms.signing),
             wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
             health=Health(rooms, background),

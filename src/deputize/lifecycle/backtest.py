@@ -7,6 +7,7 @@ replays in a thread, so that calls go on meanwhile. Below: `govern/policy/backte
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -19,10 +20,12 @@ from deputize.govern.policy.backtest import Backtest, Made
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.rules import PolicyFile
+from deputize.lifecycle.checking import checked
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.queries import load
 
 PAGE = 2000
+USUAL = timedelta(days=30)
 _SQL = load("backtest")
 # What happened to a call before or without its effect; an outcome repeats what its intent says.
 _KINDS = frozenset({"read", "intent", "refusal"})
@@ -43,13 +46,19 @@ class Backtests:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
 
-    async def begin(self, caller: Caller, files: Sequence[PolicyFile], since_ms: int) -> AsyncIterator[dict[str, Any]]:
+    async def begin(
+        self, caller: Caller, files: Sequence[PolicyFile], since: datetime | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """Everything that can be refused is refused here; what is returned tells its progress, and last the result."""
         require_admin(caller)
         authority = await self._rooms.authority.of(caller.tenant)
         authority.revocations.check(caller)
+        (await checked(authority, files)).require()
         draft = await asyncio.to_thread(CompiledPolicies, tuple(files) or default_files())
-        return self._run(caller.tenant, draft, authority.policy.digest, max(since_ms, 0))
+        start = since or self._rooms.clock.now() - USUAL
+        # A time without a zone is read as UTC, like all times here.
+        start_ms = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp() * 1000)
+        return self._run(caller.tenant, draft, authority.policy.digest, max(start_ms, 0))
 
     async def _run(
         self, tenant: str, draft: CompiledPolicies, in_force: str, since_ms: int

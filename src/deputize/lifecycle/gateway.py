@@ -8,9 +8,11 @@ from deputize.core.caller import Caller
 from deputize.core.errors import Problem, TokenMissing, Unavailable
 from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.calls import Calls
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.delegate import Delegations
+from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
@@ -26,6 +28,8 @@ class Gateway:
     commands: Commands
     surface: Surface
     calls: Calls
+    explaining: Explaining
+    backtests: Backtests
     delegations: Delegations
     wellknown: WellKnown
     health: Health

@@ -39,9 +39,8 @@ class Witness:
         assert answer.status_code == status, answer.text
         self.asked.add((verb, template))
         self.check(verb, template, answer)
-        return (
-            None if answer.headers.get("content-type", "").startswith("text/") or not answer.content else answer.json()
-        )
+        told = answer.headers.get("content-type", "")
+        return None if told.startswith(("text/", "application/x-ndjson")) or not answer.content else answer.json()
 
     def check(self, verb: str, template: str, answer: httpx2.Response) -> None:
         documented = self.document["paths"][template][verb]["responses"][str(answer.status_code)]
@@ -61,6 +60,7 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     await _calls(witness)
     await _tools(witness)
     await _secrets(witness)
+    await _policies(witness)
     await _identity(witness)
     await _the_others(witness)
     assert witness.asked == {(verb, path) for path, verbs in document["paths"].items() for verb in verbs}
@@ -88,9 +88,24 @@ async def _calls(witness: Witness) -> None:
     for one in (call, made, failed):
         await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{one['call_id']}", 200, token=ana)
         await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{one['call_id']}/events", 200, token=ana)
+        for token in (ana, witness.served.token("root", scopes=(ADMIN,))):
+            where = f"/v1/calls/{one['call_id']}/decision"
+            await ask("get", "/v1/calls/{call_id}/decision", where, 200, token=token)
     await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{NOBODY}", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{NOBODY}/events", 404, token=ana)
     await ask("post", "/v1/calls/{call_id}/cancel", f"/v1/calls/{made['call_id']}/cancel", 409, token=ana)
+
+
+async def _policies(witness: Witness) -> None:
+    ask, ana, root = witness.ask, witness.served.token(), witness.served.token("root", scopes=(ADMIN,))
+    shown = await ask("get", "/v1/policies", "/v1/policies", 200, token=root)
+    await ask("get", "/v1/policies", "/v1/policies", 403, token=ana)
+    same = {"files": shown["files"]}
+    wrong = {"files": [{"path": "x.cedar", "text": "permit"}]}
+    for verb, path in (("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest")):
+        await ask(verb, path, path, 200, token=root, body=same)
+        await ask(verb, path, path, 400, token=root, body={"files": 1})
+        await ask(verb, path, path, 200 if path.endswith("check") else 422, token=root, body=wrong)
 
 
 async def _tools(witness: Witness) -> None:

@@ -21,7 +21,8 @@ VERSION = "0.1.0"
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
-    ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"),
+    ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
+    ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
 }  # fmt: skip
@@ -58,7 +59,7 @@ WITH_IDS = [route for route in _routes() if "{" in route[1] and route not in OPE
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (8, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (9, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
 from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
-from deputize.doors.rest import calls, grants, health, oauth, secrets, switches, tools
+from deputize.doors.rest import calls, grants, health, oauth, policies, secrets, switches, tools
 from deputize.doors.rest.common import Current, malformed, metadata_url, problem_reply
 from deputize.doors.rest.document import document
 from deputize.doors.wire import ASGIApp, Receive, Scope, Send, hide, trace_id_of
@@ -54,8 +54,10 @@ def rest_app(gateway: Current, hot: ASGIApp, closing: asyncio.Event) -> FastAPI:
     app.router.routes.append(Route("/v1/calls", _Hot(hot), methods=["POST"], name="post_call"))
     for router in (
         calls.router,
+        policies.decisions,
         tools.router,
         tools.commands,
+        policies.router,
         secrets.router,
         switches.router,
         grants.router,

@@ -39,7 +39,7 @@ CurrentCaller = Annotated[Caller, Depends(_caller)]
 
 
 async def json_body(request: Request, gateway: Gateway, *, most: int = 0) -> Any:
-    """The body under the same rules as on the hot route; the framework's own parser is laxer. `most` raises the limit."""
+    """The body under the same rules as on the hot route; the framework's own is laxer. `most` raises the limit."""
     headers = headers_of(request.scope)
     require_json(headers)
     server = gateway.settings.server

@@ -37,11 +37,13 @@ from deputize.doors.rest.models import (
     StateAsked,
     SwitchAsked,
 )
+from deputize.doors.rest.policy_models import BacktestAsked, PoliciesAsked
 from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
-    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked, Contract,
+    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked, PoliciesAsked,
+    BacktestAsked, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.
 ALWAYS = (
