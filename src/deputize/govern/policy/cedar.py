@@ -35,7 +35,9 @@ from deputize.govern.policy.world import (
 )
 
 _MOST_TOOLS = 4096
-_MOST_PAIRS = 4096
+# Parsed entities of a caller and a tool, 14 KB each, by standing and digest: one bounded store for every tenant and
+# version, because neither the rules nor anything else that may change has a part in them.
+_pairs: Kept[tuple[str, str], tuple[Mapping[str, Any], cedarpy.Entities]] = Kept(4096)
 _FAILED = re.compile(r"error while evaluating policy `([^`]*)`: (.*)", re.DOTALL)
 _ABSENT = re.compile(r"does not have the attribute `(\w{1,64})`")
 
@@ -50,7 +52,6 @@ class CompiledPolicies:
         self.digest = set_digest(self.files)
         self._slices = Slices(self.rules)
         self._tools: Kept[tuple[str, str], tuple[Slice, Mapping[str, Any]]] = Kept(_MOST_TOOLS)
-        self._pairs: Kept[tuple[str, str], tuple[Mapping[str, Any], cedarpy.Entities]] = Kept(_MOST_PAIRS)
 
     def decide(self, question: Question) -> Verdict:
         return judge(*self.prepare(question))
@@ -67,7 +68,7 @@ class CompiledPolicies:
 
     def prepare(self, question: Question) -> tuple[Slice, Asked, cedarpy.Entities]:
         slice_, tool = self._tool(question)
-        caller, known = self._pair(question, tool)
+        caller, known = _pair(question, tool)
         asked = Asked(
             caller=caller, tool=tool, environment=question.environment, session=question.session,
             now_ms=question.now_ms, facts=question.facts, scopes=scopes_of(question) if question.touches else (),
@@ -83,16 +84,17 @@ class CompiledPolicies:
             found = self._tools.keep(key, (self._slices.of(tool, question.caller.tenant), tool))
         return found
 
-    def _pair(self, question: Question, tool: Mapping[str, Any]) -> tuple[Mapping[str, Any], cedarpy.Entities]:
-        caller = question.caller
-        key = (caller.standing, question.contract.digest)
-        found = self._pairs.get(key) if caller.standing else None
-        if found is None:
-            described = describe_caller(caller)
-            found = (described, _parsed(described, tool))
-            if caller.standing:
-                self._pairs.keep(key, found)
-        return found
+
+def _pair(question: Question, tool: Mapping[str, Any]) -> tuple[Mapping[str, Any], cedarpy.Entities]:
+    caller = question.caller
+    key = (caller.standing, question.contract.digest)
+    found = _pairs.get(key) if caller.standing else None
+    if found is None:
+        described = describe_caller(caller)
+        found = (described, _parsed(described, tool))
+        if caller.standing:
+            _pairs.keep(key, found)
+    return found
 
 
 def judge(slice_: Slice, asked: Asked, known: cedarpy.Entities) -> Verdict:

@@ -2,7 +2,8 @@
 
 The key is what the rules could tell apart: who is asking, the tool, the environment, the facts, and of the rest what
 the slice reads. An answer that depends on time, cost or labels is never kept, nor one for a caller whose standing has
-no name. Everything kept here belongs to one version of the policies and goes with it.
+no name. The digest of the set is part of the key, so a version never hears the answers of another; the store
+behind it is bounded for the whole process, because an answer with its record takes some two kilobytes.
 """
 
 from typing import Any
@@ -14,17 +15,21 @@ from deputize.govern.policy.records import Records
 from deputize.govern.policy.slices import Slice
 from deputize.govern.policy.world import scopes_of
 
-MOST_KEPT = 20_000
+MOST_KEPT = 30_000
+Answers = Kept[tuple[Any, ...], Decided]
 
 
 class Decisions:
-    def __init__(self, policies: CompiledPolicies, *, key: bytes, most: int = MOST_KEPT) -> None:
+    """`key` names the records; it belongs to the tenant, like the standings of its callers."""
+
+    def __init__(self, policies: CompiledPolicies, *, key: bytes, kept: Answers | None = None) -> None:
         self.policies = policies
         self._records = Records(policies.digest, key)
-        self._kept: Kept[tuple[Any, ...], Decided] = Kept(most)
+        self._kept: Answers = Kept(MOST_KEPT) if kept is None else kept
+        self._digest = policies.digest
 
     def decide(self, question: Question) -> Decided:
-        key = key_of(question, self.policies.slice_of(question))
+        key = key_of(question, self.policies.slice_of(question), self._digest)
         found = self._kept.get(key) if key is not None else None
         if found is not None:
             return found
@@ -41,13 +46,13 @@ class Decisions:
         return self._records.made(asked, slice_, verdict, question.withheld)
 
 
-def key_of(question: Question, slice_: Slice) -> tuple[Any, ...] | None:
+def key_of(question: Question, slice_: Slice, set_digest: str) -> tuple[Any, ...] | None:
     standing = question.caller.standing
     if slice_.fleeting or not standing:
         return None
     digest = question.contract.digest
     if not slice_.per_call and not question.facts:
-        return (standing, digest, question.environment)
+        return (standing, digest, question.environment, set_digest)
     try:
         facts = tuple(question.facts.items())
         hash(facts)
@@ -56,4 +61,4 @@ def key_of(question: Question, slice_: Slice) -> tuple[Any, ...] | None:
     reads = slice_.reads.context
     session = question.session if "session" in reads else None
     scopes = scopes_of(question) if "scopes" in reads else ()
-    return (standing, digest, question.environment, facts, session, scopes)
+    return (standing, digest, question.environment, set_digest, facts, session, scopes)

@@ -15,7 +15,8 @@ import orjson
 from deputize.core.decision import Decided, Question, Verdict
 from deputize.core.errors import PolicyFailed, Unavailable
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.decisions import Decisions
+from deputize.govern.policy.decisions import MOST_KEPT, Answers, Decisions
+from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.rules import PolicyFile, parse, set_digest
 from deputize.govern.policy.world import FactTypes
 from deputize.store.pool import Connection
@@ -23,6 +24,7 @@ from deputize.store.queries import load
 
 MOST_VERSIONS = 16
 _SQL = load("policy")
+Deciding = Callable[[CompiledPolicies], Decisions]
 
 
 @cache
@@ -42,6 +44,10 @@ class Version:
     @cached_property
     def decisions(self) -> Decisions:
         return self._make()
+
+    def rest(self) -> None:
+        """Lets go of what was compiled; it is compiled anew if somebody asks after all."""
+        self.__dict__.pop("decisions", None)
 
 
 class TenantPolicy:
@@ -89,6 +95,7 @@ class Policies:
 
     def __init__(self) -> None:
         self._snapshots: dict[str, TenantPolicy] = {}
+        self._answers: Answers = Kept(MOST_KEPT)
 
     def known(self, tenant: str) -> TenantPolicy | None:
         return self._snapshots.get(tenant)
@@ -103,7 +110,7 @@ class Policies:
             before = None  # the database was restored to an earlier day: nothing known can be trusted
         known = before.epoch if before is not None else -1
         rows = await connection.fetch(_SQL["policies_since"], tenant, known, epoch, MOST_VERSIONS)
-        after = await asyncio.to_thread(_snapshot, epoch, rows, before, key)
+        after = await asyncio.to_thread(_snapshot, epoch, rows, before, partial(Decisions, key=key, kept=self._answers))
         # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
         current = self._snapshots.get(tenant)
         if current is not None and current is not before and current.epoch > after.epoch:
@@ -128,18 +135,25 @@ async def put(connection: Connection, tenant: str, files: Sequence[PolicyFile], 
     return epoch
 
 
-def _snapshot(epoch: int, rows: Sequence[asyncpg.Record], before: TenantPolicy | None, key: bytes) -> TenantPolicy:
+def _snapshot(
+    epoch: int, rows: Sequence[asyncpg.Record], before: TenantPolicy | None, deciding: Deciding
+) -> TenantPolicy:
     """What came since, before the versions that are held already, which keep all they have learned."""
-    came = [Version(row["changed_epoch"], row["digest"], partial(_decisions, row, key)) for row in rows]
-    held = before.versions if before is not None else (_default(key),) if len(came) < MOST_VERSIONS else ()
-    return TenantPolicy(epoch=epoch, versions=[*came, *held][:MOST_VERSIONS])
+    came = [Version(row["changed_epoch"], row["digest"], partial(_decisions, row, deciding)) for row in rows]
+    held = before.versions if before is not None else (_default(deciding),) if len(came) < MOST_VERSIONS else ()
+    versions = [*came, *held][:MOST_VERSIONS]
+    for older in versions[
+        2:
+    ]:  # calls on their way when policies change are decided by the set before, hardly by others
+        older.rest()
+    return TenantPolicy(epoch=epoch, versions=versions)
 
 
-def _default(key: bytes) -> Version:
+def _default(deciding: Deciding) -> Version:
     files = default_files()
-    return Version(0, set_digest(files), lambda: Decisions(CompiledPolicies(files), key=key))
+    return Version(0, set_digest(files), lambda: deciding(CompiledPolicies(files)))
 
 
-def _decisions(row: asyncpg.Record, key: bytes) -> Decisions:
+def _decisions(row: asyncpg.Record, deciding: Deciding) -> Decisions:
     files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or default_files()
-    return Decisions(CompiledPolicies(files, orjson.loads(row["facts"])), key=key)
+    return deciding(CompiledPolicies(files, orjson.loads(row["facts"])))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deputize.core.decision import Question
+from deputize.core.decision import Behavior, Question
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.decisions import Decisions, key_of
+from deputize.govern.policy.decisions import Answers, Decisions, key_of
+from deputize.govern.policy.kept import Kept
 from tests.unit.govern.policy.asking import caller, policies, question, tool
 from tests.unit.govern.policy.worlds import some_policies, some_question
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.requirement("GOV-2")
 @settings(max_examples=200, deadline=None)
 @given(some_policies(), st.lists(some_question(), min_size=1, max_size=12))
 def test_what_is_kept_answers_like_what_is_asked_anew(whole: CompiledPolicies, wanted: list[Question]) -> None:
-    kept, anew = Decisions(whole, key=b"k", most=5), Decisions(whole, key=b"k")
+    kept, anew = Decisions(whole, key=b"k", kept=Kept(5)), Decisions(whole, key=b"k")
     for each in [*wanted, *reversed(wanted)]:
         assert kept.decide(each) == anew.decide_anew(each)
 
@@ -69,6 +70,16 @@ def test_calls_that_differ_in_what_is_read_or_recorded_do_not(
     assert decisions.decide(question(**one)) is not decisions.decide(question(**two))
 
 
+def test_a_version_never_hears_the_answers_of_another() -> None:
+    kept: Answers = Kept(10)
+    one = Decisions(policies('@id("a") permit (principal, action, resource);'), key=b"k", kept=kept)
+    two = Decisions(policies('@id("a") forbid (principal, action, resource);'), key=b"k", kept=kept)
+    assert one.decide(question()).verdict.behavior is Behavior.ALLOW
+    assert two.decide(question()).verdict.behavior is Behavior.DENY
+    assert one.decide(question()) is one.decide(question())
+    assert len(kept) == 2
+
+
 def test_facts_that_cannot_be_compared_are_asked_about_anew() -> None:
     asked = question(facts={"to": ["a"]})
-    assert key_of(asked, when("true").policies.slice_of(asked)) is None
+    assert key_of(asked, when("true").policies.slice_of(asked), "") is None
