@@ -44,9 +44,11 @@ class Gateway:
         return None if signing is None else signing.public_url + RESOURCE_PATH
 
     async def caller(self, authorization: bytes | None) -> Caller:
-        """Who sent this Authorization header."""
+        """Who sent this Authorization header, unless that was revoked: whatever is asked for, they learn nothing."""
         token = bearer(authorization)
-        return self.tokens.cached(token) or await self.tokens.verify(token)
+        caller = self.tokens.cached(token) or await self.tokens.verify(token)
+        (await self.lifecycle.rooms.authority.of(caller.tenant)).revocations.check(caller)
+        return caller
 
 
 def bearer(authorization: bytes | None) -> bytes:
