@@ -25,6 +25,7 @@ from deputize.doors.cli import database
 from deputize.doors.cli.development import (
     alone,
     announced,
+    any_port,
     ensure_token,
     free_port,
     is_free,
@@ -56,7 +57,7 @@ def run(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None
             _migrate(dsn)
             loaded = load(settings, Path.cwd())
             # Chosen last: while the database started, somebody may have taken a port that was free before.
-            settings = _with_ports(_with_identity(settings, loaded), port)
+            settings = _with_address(_with_ports(_with_identity(settings, loaded), port))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(_serve(open_gateway, settings, loaded))
 
@@ -137,9 +138,18 @@ def _with_ports(settings: Settings, port: int | None) -> Settings:
     chosen = free_port(server.host, server.port) if port is None else port
     if port is None and chosen != server.port:
         printer.warn(f"port {server.port} is taken, so {chosen} is used; --port chooses another")
+    chosen = chosen or any_port(server.host)
     metrics = free_port(server.metrics_host, server.metrics_port, avoid=chosen)
     changed = server.model_copy(update={"port": chosen, "metrics_port": metrics})
     return settings.model_copy(update={"server": changed})
+
+
+def _with_address(settings: Settings) -> Settings:
+    """Tokens lent here name this very gateway, and policies know that nothing here is meant for good."""
+    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::", "") else settings.server.host
+    address = f"http://[{host}]" if ":" in host else f"http://{host}"
+    identity = settings.identity.model_copy(update={"public_url": f"{address}:{settings.server.port}"})
+    return settings.model_copy(update={"identity": identity, "environment": "development"})
 
 
 def _with_database(settings: Settings, dsn: str) -> Settings:

@@ -107,6 +107,15 @@ def free_port(host: str, port: int, *, avoid: int = 0) -> int:
     raise Misconfigured(f"No port from {port} on is free at {host}: choose one with --port, or --port 0 for any.")
 
 
+def any_port(host: str) -> int:
+    """A port nobody has, known before anything listens on it: the gateway is named after its address."""
+    with contextlib.suppress(OSError):
+        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.create_server((str(place[0]), 0), family=family) as bound:
+            return int(bound.getsockname()[1])
+    raise Misconfigured(f"No port is free at {host}: set host under [server] to an address of this machine.")
+
+
 def is_free(host: str, port: int) -> bool:
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -40,6 +40,11 @@ class Gateway:
     def post(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.send("POST", path, {} if body is None else body, headers)
 
+    def form(self, path: str, fields: Mapping[str, str]) -> Any:
+        """One form, as OAuth takes it."""
+        media = {"Content-Type": "application/x-www-form-urlencoded"}
+        return self.send("POST", path, urlencode(fields).encode(), media).value
+
     def send(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         """One request; a problem is raised as `Refused`, silence as a sentence that says what to do."""
         with self._open(method, path, body, headers) as response:
@@ -68,6 +73,17 @@ class Gateway:
             except _NO_ANSWER as error:
                 raise self._silence(error) from None
 
+    def lines(self, path: str, body: Any) -> Iterator[Any]:
+        """What a long answer says line by line, each line one JSON value."""
+        with self._open("POST", path, body, {"Accept": "application/x-ndjson"}) as response:
+            if response.status >= 400:
+                _value(response, response.read(), self.url)
+            try:
+                for line in response:
+                    yield json.loads(line)
+            except (*_NO_ANSWER, ValueError) as error:
+                raise self._silence(error) from None
+
     @contextlib.contextmanager
     def _open(
         self, method: str, path: str, body: Any, headers: Mapping[str, str] | None
@@ -76,7 +92,9 @@ class Gateway:
         connection = _connection(place.scheme, place.hostname or "", place.port)
         sent = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **(headers or {})}
         data = None
-        if body is not None:
+        if isinstance(body, bytes):
+            data = body
+        elif body is not None:
             data = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         try:
@@ -118,7 +136,8 @@ def _value(response: http.client.HTTPResponse, raw: bytes, url: str) -> Any:
     if response.status < 400 and (value is not None or not raw):
         return value
     if isinstance(value, dict) and "error" in value:
-        raise Refused(value)
+        # OAuth has its own form for refusals; the problem inside is the one people read everywhere else.
+        raise Refused(value.get("problem", value))
     raise Misconfigured(
         f"What answers at {url} is no Deputize gateway (HTTP {response.status}, no problem document): check --url."
     )

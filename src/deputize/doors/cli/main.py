@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from deputize.core.mistakes import Misconfigured
-from deputize.doors.cli import call, calls, doctor, init, migrate, secrets, switch, token, tool
+from deputize.doors.cli import call, calls, doctor, grants, init, migrate, secrets, switch, token, tool
 from deputize.doors.cli.output import MISUSED, REFUSED, Json, Stopped, printer
 from deputize.doors.cli.problems import show_problem
 from deputize.doors.cli.project import enter_project, load_settings
@@ -72,9 +72,8 @@ def serve(context: typer.Context, json: Json = False) -> None:
 
 app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
 app.command(epilog="Example: deputize doctor")(doctor.doctor)
-app.command(epilog="Example: deputize token --agent billing-bot --scope notes:write --tool 'hello.remember@^0.1'")(
-    token.token
-)
+app.add_typer(token.group, name="token")
+app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")

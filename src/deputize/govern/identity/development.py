@@ -40,6 +40,8 @@ def development_issuer(folder: Path) -> Issuer:
         jwks_file=jwks,
         algorithms=("EdDSA",),
         tenant_claim=TENANT_CLAIM,
+        trust="trusted",
+        human=True,
         development=True,
     )
 
