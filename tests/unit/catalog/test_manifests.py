@@ -54,6 +54,20 @@ def test_json_is_read_as_json() -> None:
     assert found.digest == made.digest
 
 
+@pytest.mark.requirement("GOV-7")
+def test_a_manifest_names_the_secret_its_tool_acts_with() -> None:
+    text = ONE.replace("scopes: [crm:read]", "scopes: [crm:read], credential: vault, secret: crm/api-key")
+    (one,) = parse_manifest(text, source="crm.yaml")
+    admit(one)
+    assert (one.auth.credential, one.auth.secret) == ("vault", "crm/api-key")
+    with pytest.raises(WrongDeclaration) as refused:
+        parse_manifest(text.replace("crm/api-key", "../Other"), source="crm.yaml")
+    assert refused.value.sentences == (
+        "crm.yaml:14: auth.secret is not spelt as it must be; "
+        "use lower-case words, joined by slashes if there are several, as in crm/api-key",
+    )
+
+
 def test_every_mistake_is_told_with_its_line_and_its_fix() -> None:
     text = ONE.replace("effects: read", "effects: reads").replace("auth:", "auht:").replace("1.0.0", "'1'")
     with pytest.raises(WrongDeclaration) as refused:
