@@ -11,8 +11,10 @@ from deputize.catalog import versions
 from deputize.catalog.compiled import CompiledTool
 from deputize.catalog.exposed import FactType, exposed
 from deputize.core.contract import Contract, inward
+from deputize.core.decision import Behavior
 from deputize.govern.policy.cases import Asking, Judged, Placed, ToolCase, asked_of, judged
 from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.explain import smallest_change
 from deputize.govern.policy.rules import Mistake
 from deputize.govern.policy.world import Asked, describe_tool
 
@@ -53,7 +55,10 @@ class Rehearsal:
             asked = self.asked(placed.case)
         except NoSuchCase as error:
             return Mistake(file=placed.file, line=placed.line, message=f"{placed.case.name}: {error}")
-        return judged(placed, self.policies.replay(asked))
+        verdict = self.policies.replay(asked)
+        if placed.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
+            return judged(placed, verdict, smallest_change(self.policies, asked))
+        return judged(placed, verdict)
 
     def asked(self, case: Asking) -> Asked:
         if case.arguments is not None and case.facts is not None:

@@ -1,4 +1,4 @@
-"""`deputize init`: a project with one file of settings and one file of tools, and nothing overwritten."""
+"""`deputize init`: a project with settings, tools, policies and cases for them, and nothing overwritten."""
 
 import os
 import shutil
@@ -10,8 +10,15 @@ import typer
 from deputize.doors.cli.output import Json, give_up, printer
 
 _STARTER = Path(__file__).parent / "starter"
+_DEFAULT_SET = Path(__file__).parents[2] / "govern" / "policy" / "defaults" / "default.cedar"
 # Where each file of the starter goes. The dot of .gitignore would hide it inside the package.
-_FILES = {"deputize.toml": "deputize.toml", "tools/hello.py": "tools/hello.py", "gitignore": ".gitignore"}
+_FILES = {
+    _STARTER / "deputize.toml": "deputize.toml",
+    _STARTER / "tools/hello.py": "tools/hello.py",
+    _DEFAULT_SET: "policies/default.cedar",
+    _STARTER / "policies/tests/default.yaml": "policies/tests/default.yaml",
+    _STARTER / "gitignore": ".gitignore",
+}
 _KEEP_IF_THERE = ".gitignore"
 
 
@@ -21,7 +28,7 @@ def init(
     ] = Path("."),
     json: Json = False,
 ) -> None:
-    """Make a project: settings, three tools to start from, and a .gitignore."""
+    """Make a project: settings, three tools to start from, the default policies with cases, and a .gitignore."""
     taken = [name for name in _FILES.values() if (folder / name).exists() and name != _KEEP_IF_THERE]
     if taken:
         give_up(
@@ -31,7 +38,7 @@ def init(
     made = []
     try:
         for source, name in _FILES.items():
-            if _place(_STARTER / source, folder / name):
+            if _place(source, folder / name):
                 made.append(name)
     except OSError as error:
         give_up(f"{folder} cannot be written ({error.strerror}): choose another folder, or make this one writable.")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from deputize.core.mistakes import Misconfigured
-from deputize.doors.cli import call, calls, doctor, grants, init, migrate, secrets, switch, token, tool
+from deputize.doors.cli import call, calls, doctor, grants, init, migrate, policy, secrets, switch, token, tool
 from deputize.doors.cli.output import MISUSED, REFUSED, Json, Stopped, printer
 from deputize.doors.cli.problems import show_problem
 from deputize.doors.cli.project import enter_project, load_settings
@@ -79,6 +79,7 @@ app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
+app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 
 
 def run(open_gateway: object) -> None:

@@ -6,7 +6,7 @@ Below every command; imports nothing heavy, since even `--help` passes here.
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -81,6 +81,19 @@ class Printer:
 
         with Console(stderr=True).status(text):
             yield
+
+    @contextmanager
+    def bar(self, text: str) -> Iterator[Callable[[float], None]]:
+        """How far something is, as a share of the whole; nothing where nobody watches."""
+        if self.as_json or not sys.stderr.isatty():
+            yield lambda share: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as drawn:
+            task = drawn.add_task(text, total=1.0)
+            yield lambda share: drawn.update(task, completed=share)
 
 
 printer = Printer()

@@ -25,6 +25,7 @@ def _lines(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str
     yield from _what(problem, details)
     if rule := details.get("rule"):
         yield f"rule: {rule}"
+    yield from _rules(details)
     if example := details.get("example"):
         yield f"a call that works: deputize call {tool or 'NAME'} {flat(example)}"
     if error.get("retryable"):
@@ -34,8 +35,23 @@ def _lines(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str
         yield str(error.get("advice", ""))
     footer = [f"trace {problem.get('trace_id') or error.get('trace_id', '')}"]
     if call_id := problem.get("call_id"):
+        if details.get("behavior"):
+            yield f"why, and what would allow it: deputize policy explain {call_id}"
         footer.append(f"call {call_id}")
     yield dim(" · ".join(footer), sys.stderr)
+
+
+def _rules(details: Mapping[str, Any]) -> Iterator[str]:
+    """Where several rules of a policy spoke, each with its place and reason; of one alone the message says it all."""
+    rules = details.get("rules")
+    if not isinstance(rules, list):
+        return
+    for each in rules if len(rules) > 1 else ():
+        where = f" ({each['where']})" if each.get("where") else ""
+        why = f": {each['reason']}" if each.get("reason") else ""
+        yield f"rule: {each.get('id')}{where}{why}"
+    if suggestion := details.get("suggestion"):
+        yield str(suggestion)
 
 
 def _what(problem: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]:
@@ -44,7 +60,8 @@ def _what(problem: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[st
     reasons = details.get("reasons")
     if isinstance(errors, list) and errors:
         for each in errors:
-            yield f"{_name(each.get('path', ''))} {each.get('message', '')}{_hint(each)}"
+            place = f"{each['file']}:{each['line']}:" if "file" in each else _name(each.get("path", ""))
+            yield f"{place} {each.get('message', '')}{_hint(each)}"
     elif isinstance(reasons, list) and reasons:
         for each in reasons:
             yield f"{_name(each.get('path', ''))} {each.get('reason', '')}; {each.get('fix', '')}"

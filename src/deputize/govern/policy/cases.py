@@ -21,6 +21,7 @@ from deputize.govern.policy.world import Asked
 # A Monday at noon, so that a rule that reads the time is tried at an hour everybody knows.
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 _MOST_NODES = 200_000
+_MOST_CHANGES = 3
 
 
 def _several(value: Any) -> Any:
@@ -176,17 +177,17 @@ def asked_of(
     )
 
 
-def judged(placed: Placed, verdict: Verdict, change: str = "") -> Judged:
-    """`change`: the smallest change that would allow it, where somebody has worked it out."""
+def judged(placed: Placed, verdict: Verdict, changes: Sequence[str] = ()) -> Judged:
+    """`changes`: what would allow it, smallest first, where somebody has worked it out."""
     case = placed.case
     said = {rule.id for rule in verdict.rules}
     holds = verdict.behavior == case.expect and (case.by is None or set(case.by) == said)
     return Judged(
-        placed=placed, verdict=verdict, holds=holds, suggestion="" if holds else _suggest(case, verdict, change)
+        placed=placed, verdict=verdict, holds=holds, suggestion="" if holds else _suggest(case, verdict, changes)
     )
 
 
-def _suggest(case: Case, verdict: Verdict, change: str) -> str:
+def _suggest(case: Case, verdict: Verdict, changes: Sequence[str]) -> str:
     spoke = _named(verdict.rules)
     if verdict.errors:
         return f"Mend what could not be evaluated: {'; '.join(verdict.errors)}."
@@ -195,14 +196,16 @@ def _suggest(case: Case, verdict: Verdict, change: str) -> str:
             return (
                 f"The answer is right, by other rules: if they should have the say, write by: [{_ids(verdict.rules)}]."
             )
+        case "allow", _ if changes:
+            return f"It would be allowed {', or '.join(changes[:_MOST_CHANGES])}."
+        case "allow", Behavior.ASK:
+            return f'{spoke} asks: a permit without @decision("ask") has to speak here, or expect ask.'
         case "allow", _:
-            return change or verdict.suggestion or f"Narrow {spoke}, or expect {verdict.behavior}."
+            return verdict.suggestion or f"Narrow {spoke}, or expect {verdict.behavior}."
         case "ask", Behavior.ALLOW:
             return f'Mark {spoke} with @decision("ask"), or write a forbid with @decision("ask") that speaks here.'
         case "ask", _:
-            return (
-                change or verdict.suggestion or f'Mark {spoke} with @decision("ask"), and let a rule permit the call.'
-            )
+            return verdict.suggestion or f'Mark {spoke} with @decision("ask"), and let a rule permit the call.'
         case _:
             return f"Write a forbid that speaks here, or narrow {spoke}."
 

@@ -53,7 +53,7 @@ def test_groups_agents_and_time_reach_the_rules() -> None:
         ({"tool": "{name: a.b, effects: read}", "expect": "deny"}, "Write a forbid that speaks here, or narrow reads"),
         ({"tool": "{name: a.b, effects: read}", "expect": "ask"}, 'Mark reads (1.cedar:2) with @decision("ask")'),
         ({"tool": "{name: a.b}", "expect": "allow"}, "Ask for a rule that permits a.b"),
-        ({"tool": "{name: a.b, tags: asks}", "expect": "allow"}, "Narrow asks (1.cedar:5), or expect ask"),
+        ({"tool": "{name: a.b, tags: asks}", "expect": "allow"}, "asks (1.cedar:5) asks: a permit without"),
         (
             {"tool": "{name: a.b, effects: read}", "by": "ops"},
             "by other rules: if they should have the say, write by: [reads]",
