@@ -72,7 +72,7 @@ def caller_of(
         issued_at=issued_at,
         groups=_groups(claims, issuer.groups_claim),
         trust=issuer.trust,
-        human=issuer.human and not agents,
+        human=issuer.human and not agents and not _is_client(claims),
         auth_time=_auth_time(claims, now, leeway),
         grants=_grants(claims),
         task=_optional_text(claims, "task", MAX_TASK_LENGTH),
@@ -203,6 +203,13 @@ def _agents(claims: Claims) -> tuple[str, ...]:
             raise TokenMalformed(f"the claim act names more than {MAX_AGENTS} actors")
         agents.append(_text(holder.get("sub"), "act.sub", MAX_SUBJECT_LENGTH))
     return tuple(agents)
+
+
+def _is_client(claims: Claims) -> bool:
+    """Whether a program got the token for itself: its subject is the client, or its issuer says so in its own words."""
+    if claims.get("idtyp") == "app" or str(claims.get("gty", "")).replace("_", "-") == "client-credentials":
+        return True
+    return claims.get("sub") in (claims.get("client_id"), claims.get("azp"))
 
 
 def _scopes(claims: Claims) -> frozenset[str]:

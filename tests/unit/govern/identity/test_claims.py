@@ -64,6 +64,17 @@ async def test_trust_and_people_are_what_the_issuer_is_set_up_as(world: World) -
     assert (agent.trust, agent.human) == ("trusted", False)
 
 
+@pytest.mark.parametrize(
+    "claims_of_a_program", [{"client_id": "ana"}, {"azp": "ana"}, {"idtyp": "app"}, {"gty": "client-credentials"}]
+)
+async def test_a_program_that_got_a_token_for_itself_is_no_person(
+    world: World, claims_of_a_program: dict[str, Any]
+) -> None:
+    verifier = world.verifier(human=True)
+    assert not (await verifier.verify(token(**claims_of_a_program))).human
+    assert (await verifier.verify(token(client_id="some-app", azp="some-app"))).human
+
+
 @pytest.mark.parametrize("auth_time", ["now", True, -1, NOW + 60])
 async def test_a_sign_in_at_no_possible_time_refuses_the_token(world: World, auth_time: Any) -> None:
     with pytest.raises(TokenMalformed, match="auth_time"):
