@@ -9,6 +9,7 @@ import asyncio
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -28,7 +29,9 @@ from deputize.core.errors import (
     TokenMissing,
     TokenSignature,
 )
+from deputize.doors.asgi import build
 from deputize.doors.jsonrpc import METHODS
+from deputize.lifecycle.gateway import Gateway
 from proofs.kit.bad_tokens import Bad
 from proofs.kit.wire import Answer, Line
 
@@ -39,7 +42,9 @@ _ABOUT_TOKENS: tuple[type[Problem], ...] = (
 _REFUSALS = frozenset(kind.face.slug for kind in _ABOUT_TOKENS)
 # RFC 6749 and RFC 8693: what the token endpoint says of a token it does not take.
 _OAUTH_REFUSALS = frozenset({"invalid_request", "invalid_grant", "invalid_client", "invalid_token", "access_denied"})
-_OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json", "/.well-known/", "/t/")
+_OPEN_PREFIXES = ("/healthz", "/readyz", "/docs", "/openapi.json", "/.well-known/", "/t/")
+# What the HTTP server itself says to bytes that are no request, before anything of ours is asked.
+_NOT_HTTP = (400, b"Invalid HTTP request received.")
 _FORM = "application/x-www-form-urlencoded"
 _TOKEN_FIELDS = ("subject_token", "actor_token")
 _AT_ONCE = 8
@@ -80,10 +85,8 @@ class Tried:
     accepted: int = 0
     broken: int = 0
     effects: int = 0
-    statuses: Counter[int] = field(default_factory=Counter)
-    slugs: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
-    by_family: Counter[str] = field(default_factory=Counter)
 
     def note(self, text: str) -> None:
         if len(self.samples) < 12:
@@ -92,6 +95,8 @@ class Tried:
 
 def is_refused(answer: Answer) -> bool:
     """Whether the answer says that this token opens nothing here."""
+    if (answer.status, answer.body) == _NOT_HTTP:
+        return True
     return answer.status in (200, 400, 401, 403) and slug_of(answer) in _REFUSALS | _OAUTH_REFUSALS
 
 
@@ -142,6 +147,8 @@ class Doors:
         self.unguarded: list[str] = []
         """Routes that ask for no caller and are not among those that may do so."""
         self.all: list[Door] = list(self._listed())
+        listed = {f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs}
+        self.unguarded += sorted(f"{each}, which no document lists" for each in _mounted() - listed)
 
     def _listed(self) -> Iterable[Door]:
         for path, operations in self._document["paths"].items():
@@ -154,13 +161,13 @@ class Doors:
                     yield from self._methods(path)
                 elif operation.get("security"):
                     yield self._route(name, method, path, operation)
-                elif not path.startswith(_OPEN):
+                elif not path.startswith(_OPEN_PREFIXES):
                     self.unguarded.append(name)
 
     def _route(self, name: str, method: str, path: str, operation: Mapping[str, Any]) -> Door:
         queries = {}
         for parameter in operation.get("parameters", ()):
-            value = self._known.get(parameter["name"], "x")
+            value = self._known.get(f"{name} {parameter['name']}") or self._known.get(parameter["name"], "x")
             if parameter["in"] == "path":
                 path = path.replace(f"{{{parameter['name']}}}", quote(value, safe=""))
             elif parameter["in"] == "query" and parameter.get("required"):
@@ -183,6 +190,23 @@ class Doors:
             yield Door(
                 name=f"{name} {token_field}", method=method.upper(), path=path, form=form, token_field=token_field
             )
+
+
+def _mounted() -> set[str]:
+    """What the program really serves, whatever its document says, but for what is open to anyone."""
+    waiting: list[Any] = list(build(_never).rest.routes)
+    found = set()
+    while waiting:
+        route = waiting.pop()
+        if hasattr(route, "original_router"):
+            waiting += route.original_router.routes
+        elif not route.path.startswith(_OPEN_PREFIXES):
+            found |= {f"{method} {route.path}" for method in (route.methods or {"ANY"}) - {"HEAD"}}
+    return found
+
+
+def _never() -> AbstractAsyncContextManager[Gateway]:
+    raise RuntimeError("this composition is only looked at")
 
 
 async def try_all(url: str, pairs: Sequence[tuple[Door, Bad]], tried: Tried, *, marks: Sequence[str] = ()) -> None:
@@ -232,12 +256,10 @@ async def opened(url: str, doors: Sequence[Door], token: str, special: Mapping[s
 
 def _judge(tried: Tried, door: Door, bad: Bad, answer: Answer, marks: Sequence[str]) -> None:
     tried.tries += 1
-    tried.statuses[answer.status] += 1
-    tried.slugs[slug_of(answer)] += 1
+    tried.refusals[slug_of(answer)] += 1
     let_in = shows(answer, marks) if bad.elsewhere else not is_refused(answer)
     if let_in:
         tried.accepted += 1
-        tried.by_family[bad.family] += 1
         tried.note(f"accepted: {bad.label} at {door.name}: {answer.status} {answer.body[:200]!r}")
     elif answer.status >= 500:
         tried.broken += 1

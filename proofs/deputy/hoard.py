@@ -17,7 +17,10 @@ from proofs.kit.jws import claims_of
 from proofs.kit.wire import Line
 
 _ALGORITHMS = ("RS256", "ES256", "EdDSA")
-_SHORT_SECONDS = 1
+_SHORT_SECONDS = 2
+_LOOK_SECONDS = 45
+# Its life, the difference of clocks that is forgiven, and a little.
+OVER_SECONDS = _SHORT_SECONDS + 6.0
 
 
 async def gather(site: Site, hand: Hand, minted: Sequence[str]) -> list[Bad]:
@@ -74,29 +77,30 @@ async def _elsewhere(site: Site) -> list[Bad]:
 async def take_back(site: Site, agent: str) -> tuple[list[Bad], list[str]]:
     """Good tokens, shown to be good, then revoked by everything that can be revoked. Also: those that were not good."""
     line = Line.to(site.url)
-    people = {name: await site.person(name, "proof:write") for name in GONE}
-    actors = {name: await site.agent(name) for name in (agent, "gone-agent", "gone-subject-agent")}
-    lent = {name: await site.lend(line, token, actors[agent]) for name, token in people.items()}
-    passed_on = await site.lend(line, lent["gone-lender"], actors["gone-agent"])
-    by_agent = await site.lend(line, await site.person("user-0", "proof:write"), actors["gone-agent"])
-    by_subject = await site.lend(line, await site.person("user-0", "proof:write"), actors["gone-subject-agent"])
-    short = await site.lend(
-        line, await site.person("user-0", "proof:write"), actors[agent], expires_in=str(_SHORT_SECONDS)
-    )
-    another = await site.lend(line, people["gone-token"], actors[agent])
+    people = {name: await site.person(name, *SCOPES) for name in GONE}
+    actors = {name: await site.agent(name, *SCOPES) for name in (agent, "gone-agent", "gone-subject-agent")}
+    # Everything is lent, so that only the revocation can be what refuses it.
+    everything = {"scope": " ".join(SCOPES)}
+    lent = {name: await site.lend(line, token, actors[agent], **everything) for name, token in people.items()}
+    passed_on = await site.lend(line, lent["gone-lender"], actors["gone-agent"], **everything)
+    admin_token = await site.person(ADMIN, *SCOPES)
+    by_agent = await site.lend(line, admin_token, actors["gone-agent"], **everything)
+    by_subject = await site.lend(line, admin_token, actors["gone-subject-agent"], **everything)
+    another = await site.lend(line, people["gone-token"], actors[agent], **everything)
     tokens = {
         "token": people["gone-token"], "delegated token": another, "user": people["gone-user"],
         "user behind an agent": lent["gone-user"], "subject": people["gone-subject"],
         "subject behind an agent": lent["gone-subject"], "agent": by_agent, "agent as subject": by_subject,
-        "agent itself": actors["gone-agent"], "grant": lent["gone-lender"], "grant passed on": passed_on,
+        "agent itself, as subject": actors["gone-subject-agent"], "grant": lent["gone-lender"],
+        "grant passed on": passed_on,
     }  # fmt: skip
-    shut = [label for label, token in {**tokens, "ended": short}.items() if not await _is_good(site, token)]
+    shut = [label for label, token in tokens.items() if not await _is_good(site, token)]
     revoked = {
         "token": [claims_of(people["gone-token"])["jti"], claims_of(another)["jti"]],
         "user": ["gone-user"], "subject": ["gone-subject", "gone-subject-agent"], "agent": ["gone-agent"],
         "grant": claims_of(lent["gone-lender"])["grants"][:1],
     }  # fmt: skip
-    admin = Line.to(site.url, token=await site.person(ADMIN, *SCOPES))
+    admin = Line.to(site.url, token=admin_token)
     for kind, values in revoked.items():
         for value in values:
             answer = await admin.post("/v1/revocations", {"kind": kind, "value": value})
@@ -104,8 +108,36 @@ async def take_back(site: Site, agent: str) -> tuple[list[Bad], list[str]]:
                 raise RuntimeError(f"{kind} {value} was not revoked: {answer.body[:300]!r}")
     admin.close()
     line.close()
-    bad = [Bad(label=f"revoked: {label}", token=token) for label, token in tokens.items()]
-    return [*bad, Bad(label="ended: the grant's time is over", token=short)], shut
+    return [Bad(label=f"revoked: {label}", token=token) for label, token in tokens.items()], shut
+
+
+async def short_lived(site: Site, user: str, agent: str) -> Bad:
+    """A delegation that is good now and bad when `OVER_SECONDS` have passed."""
+    line = Line.to(site.url)
+    token = await site.lend(line, user, agent, lifetime=str(_SHORT_SECONDS))
+    line.close()
+    if not await _is_good(site, token):
+        raise RuntimeError("a delegation of a second was not good while it lasted")
+    return Bad(label="ended: the grant's time is over", token=token)
+
+
+async def withdrawn(site: Site) -> list[Bad]:
+    """The provider changes its keys and publishes only the new ones: tokens by an old one are over once that is known.
+
+    Whoever comes with a new key makes the gateway look, though not more often than every half minute.
+    """
+    before = {**claims_of(await site.person(ADMIN, *SCOPES)), "jti": "withdrawn"}
+    await site.idp.rotate(keep_old=False)
+    new = await site.person(ADMIN, *SCOPES)
+    for _ in range(_LOOK_SECONDS):
+        if await _is_good(site, new):
+            break
+        await asyncio.sleep(1.0)
+    else:
+        raise RuntimeError("tokens by the provider's new keys are not taken")
+    return [
+        Bad(label=f"withdrawn: a key of before [{key.algorithm}]", token=key.sign(before)) for key in site.idp.older
+    ]
 
 
 async def _is_good(site: Site, token: str) -> bool:

@@ -31,6 +31,7 @@ _PLANTED_TABLE = """
 class Searched:
     needles: int = 0
     tables: int = 0
+    span_bytes: int = 0
     found: list[Found] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     """What was planted and not found."""
@@ -56,7 +57,7 @@ class Search:
         for bad in tokens:
             parts = bad.token.split(".")
             if len(parts) == 3 and min(len(parts[1]), len(parts[2])) >= 64:
-                self._everything.add_token(f"the refused token ({bad.label})", bad.token)
+                self._everything.add_damaged(f"the refused token ({bad.label})", bad.token)
 
     def add_minted(self, tokens: dict[str, str]) -> None:
         for call, token in tokens.items():
@@ -79,12 +80,17 @@ class Search:
             ENTRIES: [tables[_ENTRIES_TABLE]], TABLES: rest, FILES: [site.postgres.folder],
         }  # fmt: skip
         found = [each for place, paths in places.items() for each in await self._everything.look(place, *paths)]
-        found += await self._inbound.look(CREDENTIALS, site.records / SHOWN)
+        found += await self.upstream()
         searched.needles, searched.tables = len(self._everything), len(tables)
+        searched.span_bytes = site.spans.stat().st_size
         seen = {(each.place, each.what) for each in found}
         searched.missed = [f"{name} in {place}" for name, place in self._planted.items() if (place, name) not in seen]
         searched.found = [each for each in found if each.what not in self._planted]
         return searched
+
+    async def upstream(self) -> list[Found]:
+        """Tokens of callers among the credentials that tools showed."""
+        return await self._inbound.look(CREDENTIALS, self._site.records / SHOWN)
 
     async def _plant(self) -> None:
         """Ours to find: one in each place, and in tables one in each type of column."""

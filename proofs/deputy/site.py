@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import orjson
+
 from deputize.store.local import LocalPostgres
 from proofs.kit.companions import start_sink, start_upstream
 from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
 from proofs.kit.idp.provider import Provider, Resource
+from proofs.kit.upstream import RECEIVED
 from proofs.kit.wire import Answer, Line
 from proofs.kit.world import World
 from proofs.tools.deputy import AUDIENCE, SECRET
@@ -84,8 +87,8 @@ class Site:
         """As real as any, for another service of the same provider."""
         return (await self.idp.sign_in(name, _OTHER_RESOURCE, *SCOPES)).access_token
 
-    async def agent(self, name: str) -> str:
-        return self._shown(f"{name} itself", await self.idp.agent_token(name, _RESOURCES["RS256"]))
+    async def agent(self, name: str, *scopes: str) -> str:
+        return self._shown(f"{name} itself", await self.idp.agent_token(name, _RESOURCES["RS256"], *scopes))
 
     async def lend(self, line: Line, subject_token: str, actor_token: str, **more: str) -> str:
         """The user's authority in the agent's hands: RFC 8693, as a client would ask for it."""
@@ -178,3 +181,8 @@ async def _move_in(site: Site) -> None:
 def _done(answer: Answer) -> None:
     if answer.status not in (200, 201, 204):
         raise RuntimeError(f"the site could not be set up: {answer.status} {answer.body[:500]!r}")
+
+
+def received(site: Site) -> list[str]:
+    """The paths of all requests the upstream has had."""
+    return [orjson.loads(line)["path"] for line in (site.records / RECEIVED).read_bytes().splitlines()]

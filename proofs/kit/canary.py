@@ -6,6 +6,7 @@ JSON and arrays all stand as they are.
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -49,17 +50,20 @@ class Needles:
         return len(self._named)
 
     def add_token(self, name: str, token: str) -> None:
-        """The beginning of its claims, their end, and the signature in any spelling. Headers are the same in many."""
+        """The id in its claims, and the signature in any spelling; much else is the same in many tokens."""
         parts = token.split(".")
-        if len(parts) != 3 or len(parts[1]) < 2 * _WINDOW or len(parts[2]) < 2 * _WINDOW:
-            raise ValueError(f"{name} is no token to look for")
-        for text in (parts[1][-_WINDOW:], parts[2][:_WINDOW], parts[2][-_WINDOW:]):
-            self._put(name, text.encode())
         signature = decoded(parts[2])
+        self._put(name, _id_part(parts[1]))
+        self._put(name, parts[2][-_WINDOW:].encode())
+        self.add_damaged(name, token)
         self._put(name, signature[:_WINDOW].hex().encode())
         self._put(name, signature[:_WINDOW].hex().upper().encode())
         self._put(name, base64.b64encode(signature)[:_WINDOW])
         self._put(name, _searchable(signature))
+
+    def add_damaged(self, name: str, token: str) -> None:
+        """What cannot be decoded is looked for as it is written."""
+        self._put(name, token.split(".")[2][:_WINDOW].encode("latin-1"))
 
     def add_header(self, name: str, token: str) -> None:
         """However much of a token was cut off, it begins like this."""
@@ -102,6 +106,15 @@ class Needles:
                 name = self._named.get(line, "an unnamed one")
                 counts[name] = counts.get(name, 0) + 1
         return [Found(place=place, what=name, count=count) for name, count in sorted(counts.items())]
+
+
+def _id_part(claims: str) -> bytes:
+    """The characters of encoded claims that stand for the token's id, as far as they stand for nothing else."""
+    raw = decoded(claims)
+    token_id = str(json.loads(raw)["jti"]).encode()
+    first = raw.index(token_id)
+    last = first + len(token_id)
+    return claims[-(-first * 4 // 3) : last * 4 // 3].encode()
 
 
 def _searchable(data: bytes) -> bytes:

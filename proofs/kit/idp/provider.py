@@ -107,10 +107,10 @@ class Provider:
         os.kill(self.child.pid, signal.SIGHUP)
         await self.child.line(f"reading {self.readings}")
 
-    async def agent_token(self, agent: str, resource: str) -> str:
+    async def agent_token(self, agent: str, resource: str, *scopes: str) -> str:
         """Client credentials: the agent itself, with nobody behind it."""
         secret = next(each["client_secret"] for each in self.told["agents"] if each["client_id"] == agent)
-        form = {"grant_type": "client_credentials", "resource": resource}
+        form = {"grant_type": "client_credentials", "resource": resource, "scope": " ".join(scopes)}
         answer = await self.client.post(f"{self.issuer}/token", data=form, auth=(agent, secret))
         return str(_said(answer)["access_token"])
 

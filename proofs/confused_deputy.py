@@ -1,0 +1,265 @@
+"""Who can make the gateway act for somebody it should not act for: tokens that are wrong, borrowed, or taken back.
+
+A real OpenID provider signs people in. Every bad token that can be made from its good ones is shown at every door of a
+running gateway. Many agents call for many people at once, and the system behind the tools says whom it saw. In the end
+every place that outlives a call is searched for tokens and secrets.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+import asyncpg
+
+from proofs.deputy.doors import Door, Doors, Tried, opened, try_all, try_misplaced
+from proofs.deputy.hoard import OVER_SECONDS, gather, short_lived, take_back, withdrawn
+from proofs.deputy.pairs import Hand, Judged, call_all, judge, lend_all
+from proofs.deputy.search import Search, Searched
+from proofs.deputy.site import ADMIN, BESIDE, HERE, SCOPES, Site, exchange_form, open_site, received
+from proofs.deputy.widen import widen
+from proofs.kit.bad_tokens import Bad
+from proofs.kit.gateway import OPEN
+from proofs.kit.idp.install import CannotInstall
+from proofs.kit.jws import claims_of
+from proofs.kit.report import Figure, Verdict
+from proofs.kit.variant import restart_as
+from proofs.kit.wire import Line
+from proofs.kit.world import World
+
+NAME = "confused_deputy"
+PROMISE = "No token opens a door it is not for, no call acts as anybody else, and no secret stays behind."
+
+# Whatever else a token is tried at, it is tried where calls come in.
+_HOT = "POST /v1/calls"
+_DOORS_EACH = 4
+_MINTED_TRIED = 5
+_CALLED, _SHOWN = "deputy.act", "deputy.look"
+_NOBODYS = "nobody/key"
+
+
+_TRACES = """
+    select registry, policy, revocation,
+           (select count(*) from deputize.calls where tenant = $1),
+           (select count(*) from deputize.grants where tenant = $1),
+           (select count(*) from deputize.secrets where tenant = $1)
+    from deputize.epochs where tenant = $1
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Party:
+    """Everybody who takes part, and what they hold."""
+
+    admin: str
+    users: dict[str, str]
+    agents: dict[str, str]
+    hands: list[Hand]
+
+
+async def prove(world: World) -> Verdict:
+    try:
+        site = await open_site(world, users=world.size(quick=10, full=50), agents=world.size(quick=20, full=200))
+    except CannotInstall as reason:
+        return Verdict(figures={}, bars={}, notes=[str(reason)])
+    party = await _party(site)
+    pairs = await judge(site, await call_all(site, party.hands))
+    world.say(f"{pairs.calls} calls of {pairs.pairs} pairs: {dict(pairs.wrong) or 'each for whom it was made'}")
+    doors = await _doors(site, party)
+    short, ends = await short_lived(site, *_first(party)), asyncio.get_running_loop().time() + OVER_SECONDS
+    bad = await gather(site, party.hands[0], list(pairs.minted.values())[:_MINTED_TRIED])
+    shut = await opened(site.url, doors.all, party.admin, _special(party))
+    tried = Tried()
+    await _try(site, doors.all, bad, tried)
+    gone, never_good = await take_back(site, next(iter(party.agents)))
+    await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
+    gone = [*gone, short, *(await withdrawn(site) if world.full else ())]
+    await _try(site, doors.all, gone, tried)
+    wishes, granted = await widen(site, *_first(party), await site.agent("agent-beside"))
+    await try_misplaced(site.url, doors.all, party.admin, tried)
+    world.say(
+        f"{len(bad) + len(gone)} bad tokens, {tried.tries} tries at {len(doors.all)} doors: {tried.accepted} let in"
+    )
+    searched = await _search(site, bad, pairs)
+    world.say(
+        f"searched {searched.tables} tables and more for {searched.needles} spellings: {len(searched.found)} found"
+    )
+    controls = await _controls(site, doors.all, bad, party)
+    tried.tries, tried.accepted = tried.tries + wishes, tried.accepted + len(granted)
+    tried.samples += (f"widened: {each}" for each in granted)
+    return _verdict(world, pairs, tried, searched, doors, [*bad, *gone], [*shut, *never_good], controls)
+
+
+async def _party(site: Site) -> Party:
+    users = {f"user-{number}": "" for number in range(site.world.size(quick=10, full=50))}
+    agents = {f"agent-{number}": "" for number in range(site.world.size(quick=20, full=200))}
+    for name in users:
+        users[name] = await site.person(name, "proof:write")
+    for name in agents:
+        agents[name] = await site.agent(name)
+    site.world.say(f"{len(users)} people signed in, {len(agents)} agents have their tokens")
+    hands = await lend_all(site, users, agents)
+    line = Line.to(site.url)
+    beside = await site.lend(line, await site.person("user-beside", "proof:write"), await site.agent("agent-beside"))
+    line.close()
+    # As many calls from beside as it takes to meet the others everywhere.
+    neighbours = [Hand(tenant=BESIDE, user="user-beside", agent="agent-beside", token=beside)] * (len(hands) // 4)
+    site.world.say(f"{len(hands)} delegations made")
+    admin = await site.person(ADMIN, *SCOPES)
+    return Party(admin=admin, users=users, agents=agents, hands=[*hands, *neighbours])
+
+
+async def _doors(site: Site, party: Party) -> Doors:
+    """Every door, with requests that do something where a good token makes them."""
+    line = Line.to(site.url, token=party.admin)
+    asked = {"tool": _CALLED, "arguments": {"word": "at the doors"}}
+    made = (await line.post("/v1/calls", asked)).json()
+    document = (await line.get("/openapi.json")).json()
+    shown = (await line.get(f"/v1/tools/{_SHOWN}")).json()
+    user, agent = _first(party)
+    grant = claims_of(await site.lend(line, user, agent))["grants"][0]
+    line.close()
+    contract = {**shown["contract"], "version": "1.0.1", "handler": {"target": "tools.deputy:look"}}
+    policies = {"files": [{"path": "policies/proof.cedar", "text": OPEN}]}
+    call = {"call_id": made["call_id"]}
+    bodies: dict[str, Any] = {
+        _HOT: asked, "POST /v1/tools": contract, "rpc calls.create": asked, "rpc calls.get": call,
+        "rpc calls.cancel": call, "rpc tools.search": {"q": "effect"}, "rpc tools.get": {"name": _CALLED},
+        "POST /v1/tools/{name}/versions/{version}/state": {"state": "available"},
+        "POST /v1/revocations": {"kind": "token", "value": "nobody's"},
+        "POST /v1/secrets": {"name": _NOBODYS, "value": "not a secret"},
+        "PUT /v1/policies": policies, "POST /v1/policies/check": policies, "POST /v1/policies/backtest": policies,
+        "POST /v1/switches": {"kind": "tool", "value": "nobody.nothing", "off": True},
+        "POST /oauth/token subject_token": {**exchange_form(), "actor_token": agent},
+        "POST /oauth/token actor_token": {**exchange_form(), "subject_token": user},
+    }  # fmt: skip
+    known = {**call, "name": _CALLED, "version": "1.0.0", "q": "effect", "grant_id": grant}
+    return Doors(document, {**known, "DELETE /v1/secrets name": _NOBODYS}, bodies)
+
+
+def _first(party: Party) -> tuple[str, str]:
+    """One person's token and one agent's."""
+    return next(iter(party.users.values())), next(iter(party.agents.values()))
+
+
+def _special(party: Party) -> dict[str, str]:
+    """Where a good token is another than the administrator's."""
+    return {"POST /oauth/token actor_token": next(iter(party.agents.values()))}
+
+
+async def _try(site: Site, doors: Sequence[Door], bad: Sequence[Bad], tried: Tried) -> None:
+    """Bad tokens at doors, and what the world looks like before and after: nothing may have come of them."""
+    before = await _traces(site)
+    await try_all(site.url, _pairs(site.world, doors, bad), tried, marks=(_CALLED,))
+    tried.effects += int(before != await _traces(site))
+
+
+def _pairs(world: World, doors: Sequence[Door], bad: Sequence[Bad]) -> list[tuple[Door, Bad]]:
+    """All at all; in the quick form a few each, where calls come in among them, and real tokens still at all."""
+    hot = next(door for door in doors if door.name == _HOT)
+    around = cycle(doors)
+    pairs: list[tuple[Door, Bad]] = []
+    for each in bad:
+        real = each.elsewhere or each.family in ("minted", "revoked", "ended", "withdrawn")
+        some = doors if world.full or real else [hot, *islice(around, _DOORS_EACH - 1)]
+        pairs += ((door, each) for door in {door.name: door for door in some}.values())
+    return pairs
+
+
+async def _traces(site: Site) -> tuple[Any, ...]:
+    """What only somebody with authority could have changed here: effects upstream, calls, delegations, epochs. Keys
+    fetched from where a token said count too.
+    """
+    effects = sum(path in ("/effect", "/trap/jwks", "/trap/cert") for path in received(site))
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(site.postgres.dsn)
+    try:
+        found = await connection.fetchrow(_TRACES, HERE)
+    finally:
+        await connection.close()
+    return effects, *(found or ())
+
+
+async def _search(site: Site, bad: Sequence[Bad], pairs: Judged) -> Searched:
+    search = Search(site)
+    search.add_inbound(site.inbound, next(iter(site.inbound.values())))
+    search.add_refused(bad)
+    search.add_minted(pairs.minted)
+    search.add_secrets()
+    # Spans leave in batches, every few seconds; a gateway that stops sends what it has.
+    await site.gateway.restart()
+    return await search.run()
+
+
+async def _controls(site: Site, doors: Sequence[Door], bad: Sequence[Bad], party: Party) -> dict[str, bool]:
+    """The same at gateways with one fault each: each must be seen."""
+    hot = [door for door in doors if door.name == _HOT]
+    controls: dict[str, bool] = {}
+    await restart_as(site.gateway, "deputy_any_audience")
+    tried = Tried()
+    await try_all(site.url, [(hot[0], each) for each in bad if each.family == "aud"], tried)
+    controls["any audience is ours"] = tried.accepted > 0
+    few = party.hands[: site.world.size(quick=24, full=200)]
+    await restart_as(site.gateway, "deputy_forwards")
+    await judge(site, await call_all(site, few))
+    search = Search(site)
+    search.add_inbound({f"{hand.user} {hand.agent}": hand.token for hand in few}, party.admin)
+    controls["the caller's token is sent upstream"] = bool(await search.upstream())
+    await restart_as(site.gateway, "deputy_cache_by_user")
+    judged = await judge(site, await call_all(site, few))
+    controls["tokens are remembered by their user"] = judged.wrong["another's credential"] > 0
+    site.world.say(f"broken on purpose: {', '.join(f'{name}: {seen}' for name, seen in controls.items())}")
+    return controls
+
+
+def _verdict(
+    world: World,
+    pairs: Judged,
+    tried: Tried,
+    searched: Searched,
+    doors: Doors,
+    bad: Sequence[Bad],
+    shut: Sequence[str],
+    controls: dict[str, bool],
+) -> Verdict:
+    figures: dict[str, Figure] = {
+        "bad_tokens": len({each.token for each in bad}),
+        "doors": len(doors.all),
+        "accepted": tried.accepted,
+        "effects": tried.effects,
+        "doors_shut_to_good_tokens": len(shut),
+        "unguarded_routes": len(doors.unguarded),
+        "pairs": pairs.pairs,
+        "mismatches": pairs.wrong.total(),
+        "secrets_found": len(searched.found),
+        "planted_missed": len(searched.missed),
+        "tries": tried.tries,
+        "no_answer": tried.broken,
+        "calls_for_others": pairs.calls,
+        "credential_lives_seconds": pairs.longest_seconds,
+        "span_bytes_searched": searched.span_bytes,
+        "spellings_searched": searched.needles,
+        "tables_searched": searched.tables,
+    }
+    return Verdict(
+        figures=figures,
+        bars={
+            "bad_tokens": (">=", 300),
+            "doors": (">=", 15),
+            "accepted": ("==", 0),
+            "effects": ("==", 0),
+            "no_answer": ("==", 0),
+            "doors_shut_to_good_tokens": ("==", 0),
+            "unguarded_routes": ("==", 0),
+            "pairs": (">=", world.size(quick=200, full=10_000)),
+            "mismatches": ("==", 0),
+            "secrets_found": ("==", 0),
+            "planted_missed": ("==", 0),
+            "span_bytes_searched": (">=", 10_000),
+        },
+        controls=controls,
+        notes=[
+            *tried.samples, *pairs.samples, *(f"shut: {each}" for each in shut), *doors.unguarded,
+            *(f"found: {each}" for each in searched.found[:20]), *(f"missed: {each}" for each in searched.missed),
+        ],
+    )  # fmt: skip
