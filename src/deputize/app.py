@@ -86,7 +86,12 @@ async def open_gateway(
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
         background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
-        tokens = TokenVerifier(settings.identity, clock, egress.get, complete=complete, own=rooms.signing)
+        # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
+        outside = Egress()
+        stack.push_async_callback(outside.aclose)
+        tokens = TokenVerifier(
+            settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
+        )
         gateway = Gateway(
             settings=settings,
             tokens=tokens,
@@ -134,9 +139,7 @@ async def _open_rooms(
     signing = _signing(settings, store, keys, clock)
     vault = _vault(settings, store, keys, clock)
     stack.callback(vault.close)
-    async with store.writing() as connection:
-        for tenant in named_tenants(settings):
-            await ensure_tenant(connection, tenant)
+    await _name_tenants(settings, store)
     metrics = Metrics()
     limits = _limits(settings, store, clock, metrics)
     await limits.start()
@@ -160,6 +163,12 @@ async def _open_rooms(
         tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
         stamps=Stamps(clock),
     )
+
+
+async def _name_tenants(settings: Settings, store: Store) -> None:
+    async with store.writing() as connection:
+        for tenant in named_tenants(settings):
+            await ensure_tenant(connection, tenant)
 
 
 async def _open_store(settings: Settings) -> Store:

@@ -143,7 +143,13 @@ class SigningKeys:
         return {"keys": list(known.public)}
 
     async def _look(self, tenant: str) -> _Known:
-        async with self._looking, self._store.reading(tenant) as connection:
+        if tenant in self._known:
+            return await self._read(tenant)
+        async with self._looking:
+            return await self._read(tenant)
+
+    async def _read(self, tenant: str) -> _Known:
+        async with self._store.reading(tenant) as connection:
             rows = await connection.fetch(_SQL["signing_keys"], tenant, float(self._keep_seconds))
         public = tuple(orjson.loads(row["public_jwk"]) for row in rows)
         keys = parse_jwks(orjson.dumps({"keys": public}), (ALGORITHM,))

@@ -81,7 +81,8 @@ class Actor:
 
 class TokenVerifier:
     """`complete` may add to a caller what the database knows (its pseudonyms) before it is remembered; `own` are the
-    keys this gateway signs with, where it exchanges tokens.
+    keys this gateway signs with, where it exchanges tokens. `fetch` asks where the operator said, `fetch_outside`
+    wherever an agent's DID points to.
     """
 
     def __init__(
@@ -92,10 +93,11 @@ class TokenVerifier:
         *,
         complete: Callable[[Caller], Awaitable[Caller]] | None = None,
         own: SigningKeys | None = None,
+        fetch_outside: Fetch | None = None,
     ) -> None:
         check_issuers(settings)
         self._own = own
-        self._dids = Dids(clock, fetch)
+        self._dids = Dids(clock, fetch_outside or fetch)
         self._issuers = {issuer.issuer: issuer for issuer in settings.issuers}
         self._keys = {issuer.issuer: IssuerKeys(issuer, clock, fetch) for issuer in settings.issuers}
         self._settings = settings
