@@ -7,7 +7,7 @@ back. Above: `run.py`. Below: `govern/limits`.
 from dataclasses import replace
 from types import TracebackType
 
-from deputize.core.errors import Problem
+from deputize.core.errors import OutcomeUnknown, Problem
 from deputize.govern.limits.admission import Admission, Concerned, Limits
 from deputize.govern.limits.rules import Asked, micros
 from deputize.lifecycle.phases import Authorized, Verified
@@ -39,11 +39,11 @@ class Unlimited:
 
 
 class Limited(Unlimited):
-    __slots__ = ("_admission", "_cost", "_limits", "_replayed")
+    __slots__ = ("_admission", "_cost", "_limits", "_ran", "_replayed")
 
     def __init__(self, limits: Limits, admission: Admission) -> None:
         self._limits, self._admission = limits, admission
-        self._replayed = False
+        self._replayed = self._ran = False
         self._cost: int | None = None
 
     def __exit__(
@@ -52,7 +52,8 @@ class Limited(Unlimited):
         # A coroutine that is thrown away with its loop has nobody left to tell; its slots expire.
         if isinstance(error, GeneratorExit):
             return
-        if isinstance(error, Problem) and error.nothing_happened:
+        # What is refused on its way to the tool costs nothing; what the gateway lost track of may have cost all of it.
+        if isinstance(error, Problem) and not self._ran and not isinstance(error, OutcomeUnknown):
             self._cost = 0
         self._limits.end(self._admission, replayed=self._replayed, cost=self._cost)
 
@@ -67,6 +68,7 @@ class Limited(Unlimited):
         self._replayed = True
 
     def came_to(self, verified: Verified) -> None:
+        self._ran = True
         said, problem = verified.said, verified.problem
         if said is not None and said.cost is not None:
             self._cost = micros(said.cost)

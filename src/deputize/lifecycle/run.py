@@ -61,9 +61,9 @@ class Lifecycle:
                 with AnsweredFor(rooms, executed.authorized, executed.held):
                     with phase(Span.VERIFY):
                         verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+                        limited.came_to(verified)
                         if hooks is not None:
                             verified = await hooks.ended(verified)
-                    limited.came_to(verified)
                     with phase(Span.REPLY):
                         return await settle(rooms, verified)
         except Problem as problem:

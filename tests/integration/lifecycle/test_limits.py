@@ -146,6 +146,7 @@ async def test_what_proves_that_nothing_happened_costs_nothing(fresh_database: s
     async with limited_lab(fresh_database, tmp_path, rule("budget", 2, "money")) as lab:
         failures["busy"] = ToolConflict("somebody else was faster")
         assert await _states(lab, "pay", ["busy"] * 4) == ["tool-conflict"] * 4
+        assert [slug(await lab.call("erase", "keyless")) for _ in range(4)] == ["key-required"] * 4
         failures["bad"] = ToolFailed("it broke")
         assert await _states(lab, "pay", ["bad"] * 3) == ["tool-failed"] * 2 + ["budget-spent"]
 

@@ -95,6 +95,7 @@ class Rule:
                 "used": used / MICROS if cost else used,
                 "seconds": None if source.kind == "concurrency" else source.seconds,
                 "per": list(self.per),
+                **({"begins_anew_in_seconds": retry_after_ms // 1000 + 1} if source.kind == "budget" else {}),
             },
             retry_after_ms=retry_after_ms,
             nothing_happened=True,

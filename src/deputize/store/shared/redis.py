@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Waiting(NamedTuple):
+    since: float
     keys: list[str]
     words: list[str | int]
     future: "asyncio.Future[list[int]]"
@@ -56,8 +57,11 @@ class RedisCounters:
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
             )
-        except ValueError as error:
-            raise Misconfigured(f"limits.redis_url is no address of a Redis: {error}.") from None
+        except ValueError:
+            # Without the error's own words, which may quote a password.
+            raise Misconfigured(
+                "limits.redis_url is no address of a Redis: write it like redis://127.0.0.1:6379/0."
+            ) from None
         self._client: Redis = Redis.from_pool(pool)
         self._waiting: list[_Waiting] = []
         self._flight: asyncio.Task[None] | None = None
@@ -92,11 +96,12 @@ class RedisCounters:
         await self._client.aclose()
 
     def _ask(self, keys: list[str], words: list[str | int], asks: Sequence[Ask] = ()) -> "asyncio.Future[list[int]]":
+        now = self._clock.monotonic()
         if self._lost is not None:
-            if self._clock.monotonic() < self._look_again_at:
+            if now < self._look_again_at:
                 raise CountersLost(self._lost)
             self._rest(self._lost)
-        waiting = _Waiting(keys, words, asyncio.get_running_loop().create_future(), asks)
+        waiting = _Waiting(now, keys, words, asyncio.get_running_loop().create_future(), asks)
         self._waiting.append(waiting)
         if self._flight is None:
             self._flight = asyncio.create_task(self._fly(), name="counters")
@@ -107,7 +112,7 @@ class RedisCounters:
         batch: list[_Waiting] = []
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:_MOST_AT_ONCE], self._waiting[_MOST_AT_ONCE:]
+                batch = self._next()
                 try:
                     async with asyncio.timeout(self._seconds):
                         answers = await self._send(batch)
@@ -122,6 +127,16 @@ class RedisCounters:
                 if not each.future.done():
                     each.future.set_exception(CountersLost("the shared counters are being closed"))
             self._waiting = []
+
+    def _next(self) -> list[_Waiting]:
+        """As many as go together; whoever has waited in vain while others were asked for is told so."""
+        too_late = self._clock.monotonic() - self._seconds
+        batch, self._waiting = self._waiting[:_MOST_AT_ONCE], self._waiting[_MOST_AT_ONCE:]
+        for each in batch:
+            if each.asks and each.since < too_late and not each.future.done():
+                each.future.set_exception(CountersLost("the shared counters did not answer in time"))
+        # What only gives back is never too late; and nobody is charged who has gone before being asked for.
+        return [each for each in batch if not (each.asks and each.future.done())]
 
     async def _send(self, batch: list[_Waiting]) -> list[Any]:
         answers: list[Any] = await self._run(batch)

@@ -96,6 +96,18 @@ async def test_a_server_that_hangs_costs_the_full_wait_once() -> None:
     server.close()
 
 
+async def test_whoever_waited_too_long_in_line_is_told_so_and_not_charged(redis: RedisServer) -> None:
+    now = 0.0
+    counters = RedisCounters(redis.url, seconds=0.25, clock=Clock(monotonic=lambda: now))
+    waiting = asyncio.create_task(counters.take([_window(1)]))
+    await asyncio.sleep(0)
+    now = 1.0
+    with pytest.raises(CountersLost, match="in time"):
+        await waiting
+    assert (await counters.take([_window(1)])).refused is None
+    await counters.close()
+
+
 async def test_a_server_that_forgot_the_script_is_told_it_again(redis: RedisServer, counters: RedisCounters) -> None:
     await counters.take([_window()])
     async with Redis.from_url(redis.url) as client:
