@@ -56,41 +56,50 @@ def _spelt(paths: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted({".".join(path[:3]).rstrip(".") for path in paths}))
 
 
-def _paths(node: Any) -> Iterator[Path]:
-    """Every chain of attributes from a variable; the variable alone where it is used whole."""
-    match node:
-        case {"Var": str(name)} if name in _VARIABLES:
-            yield (name,)
-        case {"Value": _}:
-            return
-        case {"Record": dict(fields)}:
-            for each in fields.values():
-                yield from _paths(each)
-        case {".": {"left": left, "attr": str(attribute)}}:
-            found = chain(left)
-            yield from _paths(left) if found is None else iter([(*found, attribute)])
-        case {"has": {"left": left, "attr": str(attribute)}}:
-            found = chain(left)
-            # `context has facts` asks only whether the record is there, which reads none of its fields.
-            asked = (attribute, "") if found == ("context",) and attribute == "facts" else (attribute,)
-            yield from _paths(left) if found is None else iter([(*found, *asked)])
-        case dict():
-            for each in node.values():
-                yield from _paths(each)
-        case list():
-            for each in node:
-                yield from _paths(each)
-        case _:
-            pass
+def _paths(root: Any) -> Iterator[Path]:
+    """Every chain of attributes from a variable; the variable alone where it is used whole. Without recursion, because
+    a condition of many parts is a deep tree.
+    """
+    waiting = [root]
+    while waiting:
+        match waiting.pop():
+            case {"Var": str(name)} if name in _VARIABLES:
+                yield (name,)
+            case {"Value": _}:
+                pass
+            case {"Record": dict(fields)}:
+                waiting += fields.values()
+            case {".": {"left": left, "attr": str(attribute)}}:
+                found = chain(left)
+                if found is None:
+                    waiting.append(left)
+                else:
+                    yield (*found, attribute)
+            case {"has": {"left": left, "attr": str(attribute)}}:
+                found = chain(left)
+                if found is None:
+                    waiting.append(left)
+                elif found == ("context",) and attribute == "facts":
+                    yield ("context", "facts", "")  # whether the record is there, which reads none of its fields
+                else:
+                    yield (*found, attribute)
+            case dict() as node:
+                waiting += node.values()
+            case list() as nodes:
+                waiting += nodes
+            case _:
+                pass
 
 
 def chain(node: Any) -> Path | None:
     """The attributes from a variable to here, if nothing but attributes lies between."""
-    match node:
-        case {"Var": str(name)} if name in _VARIABLES:
-            return (name,)
-        case {".": {"left": left, "attr": str(attribute)}}:
-            found = chain(left)
-            return None if found is None else (*found, attribute)
-        case _:
-            return None
+    names: list[str] = []
+    while True:
+        match node:
+            case {"Var": str(name)} if name in _VARIABLES:
+                return (name, *reversed(names))
+            case {".": {"left": left, "attr": str(attribute)}}:
+                names.append(attribute)
+                node = left
+            case _:
+                return None

@@ -26,8 +26,18 @@ ANNOTATIONS = ("id", "reason", "decision")
 MOST_TOLD = 200
 
 _MOST_READ = 32_768
-_TOKEN = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|;', re.DOTALL)
-_BETWEEN = re.compile(r"(?:\s+|//[^\n]*)*")
+# Cedar's own idea of strings and comments, so that nothing hides in them; a carriage return ends a comment too.
+_HIDDEN = r'//[^\r\n]*|"(?:\\.|[^"\\])*"'
+_TOKEN = re.compile(rf"{_HIDDEN}|;", re.DOTALL)
+_BETWEEN = re.compile(r"(?:\s+|//[^\r\n]*)*")
+# Cedar's parser goes down a level for each of these and has no limit: 3,000 brackets end the process.
+_LEVEL = re.compile(rf"{_HIDDEN}|[(\[{{]|[)\]}}]|&&|\|\||[.+*!-]|\bif\b", re.DOTALL)
+_MOST_BRACKETS = 60
+_MOST_LEVELS = 500
+# Each level takes up to four of the 128 that the JSON of a rule may have: this many cannot be too many.
+_SURELY_FLAT = 20
+_LONGEST_RULE = 262_144
+_TOO_DEEP = "is nested too deeply: split it into several rules or clauses, or list values as in [a, b].contains(c)"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 # Characters that make a text read otherwise than it is evaluated.
 _DECEIVING = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
@@ -165,6 +175,11 @@ def _next(text: str, at: int) -> int:
 @lru_cache(maxsize=_MOST_READ)
 def _read(text: str) -> "_Read | tuple[str, ...]":
     """Remembered by text, so that a changed set costs only its changed rules wherever it is read again."""
+    if len(text) > _LONGEST_RULE:
+        return (f"takes {len(text)} characters of at most {_LONGEST_RULE}: split it into several rules",)
+    levels = _levels(text)
+    if levels > _MOST_LEVELS:
+        return (_TOO_DEEP,)
     try:
         parsed = orjson.loads(cedarpy.policies_to_json_str(text))
     except ValueError as error:
@@ -178,10 +193,39 @@ def _read(text: str) -> "_Read | tuple[str, ...]":
     wrong = tuple(_annotation_mistakes(marks))
     if wrong:
         return wrong
+    try:
+        written = orjson.dumps(ast, option=orjson.OPT_SORT_KEYS)
+        if levels > _SURELY_FLAT:
+            cedarpy.PolicySet.from_json_str(as_set([(marks["id"], written)]))
+    except (TypeError, ValueError):
+        return (_TOO_DEEP,)  # the one thing that can be read as text and not as JSON
     return _Read(
         id=marks["id"], effect=ast["effect"], asks="decision" in marks, reason=marks.get("reason") or "",
-        ast=orjson.dumps(ast, option=orjson.OPT_SORT_KEYS), action=ast["action"], resource=ast["resource"],
+        ast=written, action=ast["action"], resource=ast["resource"],
     )  # fmt: skip
+
+
+def _levels(text: str) -> int:
+    """How far Cedar would go down, counted rather too high: what this refuses, nobody could read."""
+    brackets = levels = 0
+    for token in _LEVEL.finditer(text):
+        sign = token[0][0]
+        if sign in ")]}":
+            brackets -= 1
+        elif sign not in '"/':
+            levels += 1  # an index is a bracket that closes at once and leads down all the same
+            brackets += sign in "([{"
+        if brackets > _MOST_BRACKETS:
+            return _MOST_LEVELS + 1
+        if levels > _MOST_LEVELS:
+            return levels
+    return levels
+
+
+def as_set(rules: Iterable[tuple[str, bytes]]) -> str:
+    """Cedar's JSON of a set of policies; ids are safe to stand in it as they are."""
+    policies = ",".join(f'"{name}":{ast.decode()}' for name, ast in rules)
+    return f'{{"templates":{{}},"templateLinks":[],"staticPolicies":{{{policies}}}}}'
 
 
 def _annotation_mistakes(marks: Mapping[str, str | None]) -> Iterator[str]:

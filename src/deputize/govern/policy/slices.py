@@ -14,7 +14,7 @@ import cedarpy
 
 from deputize.core.canonical import digest
 from deputize.govern.policy.reads import Reads, reads_of
-from deputize.govern.policy.rules import PolicyRule
+from deputize.govern.policy.rules import PolicyRule, as_set
 from deputize.govern.policy.world import ACTION, ancestors
 
 Place = tuple[str, str]
@@ -87,9 +87,7 @@ class Slices:
 
 
 def policy_set(rules: Sequence[PolicyRule]) -> cedarpy.PolicySet:
-    """Rules under their own ids, which are safe to stand in JSON as they are."""
-    policies = ",".join(f'"{rule.id}":{rule.ast.decode()}' for rule in rules)
-    return cedarpy.PolicySet.from_json_str(f'{{"templates":{{}},"templateLinks":[],"staticPolicies":{{{policies}}}}}')
+    return cedarpy.PolicySet.from_json_str(as_set((rule.id, rule.ast) for rule in rules))
 
 
 def _about_calls(scope: Mapping[str, Any]) -> bool:

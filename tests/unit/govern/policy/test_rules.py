@@ -1,5 +1,7 @@
 """Policy files taken apart: every rule where it stands, every mistake at once, and nothing that reads otherwise."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,44 @@ def test_two_files_of_one_path_are_refused() -> None:
 def test_a_character_that_hides_what_a_rule_does_is_refused(sign: str) -> None:
     ((_, line, message),) = mistakes(f'\n@id("a") {ANYTHING} // {sign}\n')
     assert (line, f"U+{ord(sign):04X}" in message) == (2, True)
+
+
+DEEP: dict[str, Callable[[int], str]] = {
+    "brackets": lambda n: "(" * n + "true" + ")" * n,
+    "lists": lambda n: "[" * n + "]" * n + " == 1",
+    "records": lambda n: "{a:" * n + "1" + "}" * n + " == 1",
+    "calls": lambda n: "ip(" * n + "1" + ")" * n,
+    "choices": lambda n: "if true then " * n + "true" + " else true" * n,
+    "attributes": lambda n: "context" + ".a" * n,
+    "indices": lambda n: "context" + '["a"]' * n,
+    "methods": lambda n: "context" + ".contains(1)" * n,
+    "optional": lambda n: "context has a" + ".a" * n,
+    "alternatives": lambda n: " || ".join(["principal.human"] * n),
+    "sums": lambda n: "1 < " + " + ".join(["1"] * n),
+    "signs": lambda n: "1 < " + " - ".join(["1"] * n),
+    "behind a comment": lambda n: '// "\r' + "(" * n + "true" + ")" * n + '\n// "\n',
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+@pytest.mark.parametrize("depth", [200, 3_000, 30_000])
+def test_a_rule_that_would_end_the_process_is_refused(kind: str, depth: int) -> None:
+    ((_, _, message),) = mistakes(f'@id("a") permit (principal, action, resource) when {{ {DEEP[kind](depth)} }};')
+    assert "nested too deeply" in message or "characters of at most" in message
+
+
+def test_long_lists_and_many_clauses_are_not_deep() -> None:
+    users = ", ".join(f'User::"u{number}"' for number in range(2_000))
+    clauses = "when { principal.human } " * 200
+    (rule,) = parse(
+        files(f'@id("a") permit (principal, action, resource) when {{ [{users}].contains(principal) }} {clauses};')
+    )
+    assert rule.id == "a"
+
+
+def test_a_carriage_return_ends_a_comment_as_it_does_for_cedar() -> None:
+    (rule,) = parse(files(f'// nothing here\r@id("a") {ANYTHING}'))
+    assert rule.text.startswith("@id")
 
 
 def test_text_that_is_no_rule_is_told() -> None:
