@@ -23,7 +23,7 @@ from proofs.kit.bad_tokens import Bad
 from proofs.kit.gateway import OPEN
 from proofs.kit.idp.install import CannotInstall
 from proofs.kit.jws import claims_of
-from proofs.kit.report import Figure, Verdict
+from proofs.kit.report import Bar, Figure, Verdict
 from proofs.kit.variant import restart_as
 from proofs.kit.wire import Line
 from proofs.kit.world import World
@@ -33,12 +33,17 @@ PROMISE = "No token opens a door it is not for, no call acts as anybody else, an
 
 # Whatever else a token is tried at, it is tried where calls come in.
 _HOT = "POST /v1/calls"
-_DOORS_EACH = 4
+_DOORS_EACH = 3
 _MINTED_TRIED = 5
 _CALLED, _SHOWN = "deputy.act", "deputy.look"
 _NOBODYS = "nobody/key"
 
 
+_NONE: Bar = ("==", 0)
+_NEVER = (
+    "accepted", "effects", "no_answer", "doors_shut_to_good_tokens", "unguarded_routes", "mismatches", "secrets_found",
+    "planted_missed",
+)  # fmt: skip
 _TRACES = """
     select registry, policy, revocation,
            (select count(*) from deputize.calls where tenant = $1),
@@ -244,17 +249,10 @@ def _verdict(
     return Verdict(
         figures=figures,
         bars={
+            **dict.fromkeys(_NEVER, _NONE),
             "bad_tokens": (">=", 300),
             "doors": (">=", 15),
-            "accepted": ("==", 0),
-            "effects": ("==", 0),
-            "no_answer": ("==", 0),
-            "doors_shut_to_good_tokens": ("==", 0),
-            "unguarded_routes": ("==", 0),
             "pairs": (">=", world.size(quick=200, full=10_000)),
-            "mismatches": ("==", 0),
-            "secrets_found": ("==", 0),
-            "planted_missed": ("==", 0),
             "span_bytes_searched": (">=", 10_000),
         },
         controls=controls,
