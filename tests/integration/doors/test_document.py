@@ -60,6 +60,7 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     await _calls(witness)
     await _tools(witness)
     await _secrets(witness)
+    await _switches(witness)
     await _policies(witness)
     await _identity(witness)
     await _the_others(witness)
@@ -94,6 +95,17 @@ async def _calls(witness: Witness) -> None:
     await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{NOBODY}", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{NOBODY}/events", 404, token=ana)
     await ask("post", "/v1/calls/{call_id}/cancel", f"/v1/calls/{made['call_id']}/cancel", 409, token=ana)
+
+
+async def _switches(witness: Witness) -> None:
+    ask, ana, root = witness.ask, witness.served.token(), witness.served.token("root", scopes=(ADMIN,))
+    agent = {"kind": "agent", "value": "crawler"}
+    await ask("post", "/v1/switches", "/v1/switches", 200, token=root, body={**agent, "off": True, "reason": "loud"})
+    await ask("get", "/v1/switches", "/v1/switches", 200, token=root)
+    await ask("post", "/v1/switches", "/v1/switches", 200, token=root, body={**agent, "off": False})
+    for status, token, body in ((403, ana, {**agent, "off": True}), (400, root, agent), (401, None, agent)):
+        await ask("post", "/v1/switches", "/v1/switches", status, token=token, body=body)
+    await ask("get", "/v1/switches", "/v1/switches", 403, token=ana)
 
 
 async def _policies(witness: Witness) -> None:

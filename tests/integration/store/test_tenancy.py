@@ -28,7 +28,16 @@ FILL = """
     insert into deputize.tools (tenant, name, outward_name) values ($1, 'a.b', 'a__b');
     insert into deputize.tool_versions (tenant, name, version, digest, contract, state, registered_by, changed_epoch)
         values ($1, 'a.b', '1.0.0', 'd', 'c', 'available', 'r', 1);
-    insert into deputize.revocations (tenant, kind, value, revoked_by, changed_epoch) values ($1, 'token', 'v', 'r', 1)
+    insert into deputize.revocations (tenant, kind, value, revoked_by, changed_epoch) values ($1, 'token', 'v', 'r', 1);
+    insert into deputize.policies (tenant, changed_epoch, digest, files, facts, put_by)
+        values ($1, 1, 'd', 'f', 'f', 'p');
+    insert into deputize.decisions (tenant, id, record) values ($1, 'i', 'r');
+    insert into deputize.grants (tenant, id, grantor, agents, scopes, not_after)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'g', '{a}', '{s}', now());
+    insert into deputize.signing_keys (tenant, kid, sealed, public_jwk) values ($1, 'k', 's', 'p');
+    insert into deputize.switches (tenant, kind, value, off_epoch, turned_by) values ($1, 'tool', 'v', 1, 't');
+    insert into deputize.secrets (tenant, name, sealed, updated_by) values ($1, 'n', 's', 'u');
+    insert into deputize.budgets (tenant, rule, key, period) values ($1, 'r', 'k', 1)
 """
 
 
@@ -176,7 +185,9 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
             "and privilege_type not in ('SELECT', 'INSERT')"
         )
     }
-    assert {table for table, right in granted if right == "DELETE"} == {"claims", "subjects", "leases"}
+    assert {table for table, right in granted if right == "DELETE"} == {
+        "claims", "subjects", "leases", "secrets", "budgets",
+    }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     assert not {"audit_entries", "tenants", "tenant_keys", "subjects", "tools"} & {
         table for table, right in granted if right == "UPDATE"
