@@ -1,4 +1,5 @@
-"""Writes the reference pages that the code itself can tell: settings, errors, routes, commands, telemetry.
+"""Writes the reference pages that the code itself can tell: settings, errors, routes, commands, telemetry, and
+what policies see.
 
 `python -m docs.generate` fails when a page is not what the code says; `--write` brings them up to date.
 """
@@ -23,6 +24,7 @@ from deputize.core.settings import Settings
 from deputize.doors.asgi import build
 from deputize.doors.cli.main import app
 from deputize.lifecycle.gateway import Gateway
+from docs import policy_world
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `python -m docs.generate --write`; change the code it describes. -->"
@@ -225,12 +227,17 @@ def _telemetry() -> Iterator[str]:
     yield from (f"- `{attribute}`" for attribute in telemetry.Attribute)
 
 
+def policy_world_page() -> str:
+    return page("What policies see", policy_world.ABOUT, policy_world.lines())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "errors.md": errors_page,
     "routes.md": routes_page,
     "cli.md": cli_page,
     "telemetry.md": telemetry_page,
+    "policy-world.md": policy_world_page,
 }
 
 

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deputize.catalog.importers.marks import Internal, Sensitive, Wrap
+    from deputize.catalog.importers.marks import Fact, Internal, Sensitive, Wrap
     from deputize.catalog.importers.python import tool
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
     from deputize.core.definition import ToolContext
@@ -30,6 +30,7 @@ __all__ = [
     "Client",
     "Context",
     "DeputizeError",
+    "Fact",
     "HookCall",
     "HookProblem",
     "Internal",
@@ -58,7 +59,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("CallFailed", "Client", "DeputizeError", "Reply", "SyncClient", "Unreachable"), "deputize.client"),
-    **dict.fromkeys(("Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
+    **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
     **dict.fromkeys(
         (
             "SemanticViolation",

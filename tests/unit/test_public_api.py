@@ -6,8 +6,8 @@ import sys
 import deputize
 
 PUBLIC = {
-    "CallFailed", "Client", "Context", "DeputizeError", "HookCall", "HookProblem", "Internal", "Message", "Permission",
-    "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict", "ToolContext",
+    "CallFailed", "Client", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal", "Message",
+    "Permission", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict", "ToolContext",
     "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
     "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
 }  # fmt: skip

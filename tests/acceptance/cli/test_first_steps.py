@@ -15,7 +15,7 @@ def test_a_first_call_prints_its_result_and_how_it_came_about(shop: Path) -> Non
     done = deputize("call", "hello.greet", "name=Ana", folder=shop)
 
     assert (done.code, done.out) == (0, '"Hello, Ana!"\n')
-    assert re.fullmatch(r"allowed by token-scopes · (\d+|<1) ms · trace …[0-9a-f]{6} · call [0-9a-f-]{36}\n", done.err)
+    assert re.fullmatch(r"allowed by token-scopes, reads-are-free · (\d+|<1) ms · trace …[0-9a-f]{6} · call [0-9a-f-]{36}\n", done.err)
 
 
 def test_a_missing_argument_shows_a_call_that_works(shop: Path) -> None:
@@ -55,11 +55,22 @@ def test_a_write_without_a_key_gets_one_that_is_printed(shop: Path) -> None:
 
 
 def test_values_are_read_by_the_schema_and_objects_as_json(shop: Path) -> None:
-    deputize("call", "hello.remember", "text=1", folder=shop)
-
-    assert deputize("call", "hello.forget", "number=1", folder=shop).code == 0
+    assert deputize("call", "hello.remember", "text=1", folder=shop).json["text"] == "1"
     assert deputize("call", "hello.greet", "--args", '{"name": "Ana"}', folder=shop).code == 0
     assert deputize("call", "hello.greet", "--args", "-", folder=shop, typed='{"name": "Bo"}').out == '"Hello, Bo!"\n'
+
+
+def test_what_cannot_be_taken_back_asks_until_a_policy_permits_it(shop: Path) -> None:
+    deputize("call", "hello.remember", "text=1", folder=shop)
+    refused = deputize("call", "hello.forget", "number=1", folder=shop)
+    own = '@id("notes-may-go")\npermit (principal, action, resource == Tool::"hello.forget");\n'
+    (shop / "policies" / "own.cedar").write_text(own)
+    put = deputize("policy", "put", folder=shop)
+
+    assert (refused.code, put.code) == (1, 0)
+    assert "✗ A human must approve this call (E3212)" in refused.err
+    assert "by destructive-needs-human (policies/default.cedar:24): What cannot be taken back" in refused.err
+    assert deputize("call", "hello.forget", "number=1", folder=shop).code == 0
     assert "there is no note 99" in deputize("call", "hello.forget", "number=99", folder=shop).err
 
 
@@ -68,7 +79,7 @@ def test_json_is_the_whole_envelope_and_nothing_else(shop: Path) -> None:
     bad = deputize("call", "hello.greet", "--json", folder=shop)
 
     assert good.json["result"] == "Hello, Ana!"
-    assert good.json["decision"]["rules"] == ["token-scopes"]
+    assert good.json["decision"]["rules"] == ["token-scopes", "reads-are-free"]
     assert good.err == bad.err == ""
     assert (bad.code, bad.json["error"]["number"]) == (1, "E3301")
 

@@ -59,4 +59,5 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
         "how-to/register-with-a-manifest.md",
         "how-to/run-in-production.md",
         "how-to/write-a-tool.md",
+        "how-to/write-and-test-a-policy.md",
     }

@@ -1,12 +1,15 @@
 """Facts: which arguments policies may read, and the marks that are refused."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from deputize.catalog.admission import admit
 from deputize.catalog.compiled import CompiledTool
 from deputize.catalog.exposed import Fact, exposed
+from deputize.catalog.importers import marks
+from deputize.catalog.importers.python import ATTRIBUTE, tool
 from deputize.core.contract import LifecycleState
 from deputize.core.errors import NotAdmitted
 from tests.unit.catalog.contracts import contract, input_with, snapshot_of, version_of
@@ -123,3 +126,17 @@ def test_a_fact_has_one_type_in_the_whole_tenant() -> None:
     (reason,) = refused.value.details["reasons"]
     assert reason["reason"] == "makes amount a Set<String>, and crm.refund makes it a Long"
     admit(contract(input_schema=input_with(amount=marked(NUMBER)), examples=[{}]), facts=known.fact)
+
+
+def test_a_python_tool_marks_its_facts_beside_their_types() -> None:
+    @tool(effects="read", namespace="shop", examples=[{"amount": 3, "to": "ana"}])
+    def quote(
+        amount: Annotated[int, marks.Fact(), Field(description="How much")],
+        to: Annotated[str | None, marks.Fact("customer"), Field(description="For whom")] = None,
+    ) -> int:
+        """Say what something would cost."""
+        return amount
+
+    declared = getattr(quote, ATTRIBUTE).contract
+    admit(declared)
+    assert [(fact.name, fact.type) for fact in exposed(declared)] == [("amount", "Long"), ("customer", "String")]

@@ -33,4 +33,14 @@ class Wrap:
         return {**handler(core), "x-coerce": "wrap"}
 
 
-MARKS = (Sensitive, Internal, Wrap)
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Policies may read this argument, as `context.facts` under its own name or this one."""
+
+    name: str | None = None
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "x-policy": self.name or True}
+
+
+MARKS = (Sensitive, Internal, Wrap, Fact)

@@ -147,7 +147,7 @@ def _close(node: Schema) -> None:
     if isinstance(properties, dict):
         node.setdefault("additionalProperties", False)
         for part in properties.values():
-            if not part.keys() - {"description", "examples", "default", "x-sensitivity", "x-internal"}:
+            if not part.keys() - {"description", "examples", "default", "x-sensitivity", "x-internal", "x-policy"}:
                 part["x-open"] = True
     elif node.get("type") == "object":
         node.setdefault("additionalProperties", True)
