@@ -62,12 +62,12 @@ async def lab(module_database: str, lab_folder: Path) -> AsyncIterator[Lab]:
 
 async def test_they_run_in_order_around_the_effect(lab: Lab) -> None:
     def note(_: Any) -> dict[str, str]:
-        heard.append(("tool", "order"))
+        heard.append(("tool", "hook-order"))
         return {"value": "x"}
 
-    on("order", note)
-    await lab.call("look", "order")
-    assert ran("order") == ["first", "second", "tool", "watch", "notes"]
+    on("hook-order", note)
+    await lab.call("look", "hook-order")
+    assert ran("hook-order") == ["first", "second", "tool", "watch", "notes"]
 
 
 async def test_changed_input_reaches_the_tool_and_the_next_hook_and_the_record(lab: Lab) -> None:
@@ -179,12 +179,12 @@ async def _hang(*_: Any) -> None:
     ],
 )
 async def test_a_hook_that_breaks_before_the_effect_stops_the_call(lab: Lab, say: Any, why: str) -> None:
-    says("second", "broken", say)
-    outcome = await lab.call("put", "broken")
+    says("second", "hook-broken", say)
+    outcome = await lab.call("put", "hook-broken")
 
     assert slug(outcome) == "hook-blocked"
     assert body(outcome)["detail"].startswith(f"the hook second gave no answer, so the call was not made: {why}")
-    assert effects_of("broken") == []
+    assert effects_of("hook-broken") == []
     assert (await lab.entries(outcome.call_id))[0]["rules"] == ["token-scopes", "hook:second"]
 
 
@@ -194,12 +194,12 @@ async def test_a_hook_that_breaks_before_the_effect_stops_the_call(lab: Lab, say
 )
 @pytest.mark.parametrize("tool", ["look", "note"])
 async def test_a_hook_that_breaks_after_the_effect_is_a_warning(lab: Lab, tool: str, say: Any, why: str) -> None:
-    says("watch", "late", say)
-    says("notes", "late", Context("still here"))
-    outcome = await lab.call(tool, "late")
+    says("watch", "hook-late", say)
+    says("notes", "hook-late", Context("still here"))
+    outcome = await lab.call(tool, "hook-late")
 
     told = body(outcome)
-    assert (slug(outcome), told["result"]) == (None, {"value": "late"})
+    assert (slug(outcome), told["result"]) == (None, {"value": "hook-late"})
     assert told["warnings"][0].startswith("hook:watch could not add to this reply: ")
     assert why in told["warnings"][0]
     assert told["context"] == [{"source": "hook:notes", "value": "still here"}]
@@ -230,18 +230,18 @@ async def test_a_call_without_anything_to_add_says_so(lab: Lab) -> None:
 
 @pytest.mark.parametrize("tool", ["look", "note"])
 async def test_a_failure_is_told_to_the_hooks_of_failures_alone(lab: Lab, tool: str) -> None:
-    on("fails", raising(ToolFailed("no more paper")))
+    on("hook-fails", raising(ToolFailed("no more paper")))
     seen: list[HookProblem] = []
 
     def sorry(call: HookCall, problem: HookProblem) -> Context:
         seen.append(problem)
         return Context("buy paper")
 
-    says("sorry", "fails", sorry)
+    says("sorry", "hook-fails", sorry)
     heard.clear()
-    outcome = await lab.call(tool, "fails")
+    outcome = await lab.call(tool, "hook-fails")
 
-    assert ran("fails") == ["first", "second", "sorry"]
+    assert ran("hook-fails") == ["first", "second", "sorry"]
     assert seen == [
         HookProblem(slug="tool-failed", code="INTERNAL_TOOL_ERROR", message="no more paper", retryable=False)
     ]
@@ -283,8 +283,8 @@ async def test_a_canceled_request_does_not_make_a_known_outcome_unknown(lab: Lab
         began.set()
         await asyncio.Event().wait()
 
-    says("notes", "canceled", wait)
-    call: asyncio.Task[Outcome] = asyncio.create_task(lab.call("note", "canceled", key="canceled"))
+    says("notes", "hook-canceled", wait)
+    call: asyncio.Task[Outcome] = asyncio.create_task(lab.call("note", "hook-canceled", key="hook-canceled"))
     await began.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -298,5 +298,5 @@ async def test_a_canceled_request_does_not_make_a_known_outcome_unknown(lab: Lab
 
     await until(ended)
     assert await lab.state(call_id) == "succeeded"
-    assert (await lab.call("note", "canceled", key="canceled")).replayed
-    assert len(effects_of("canceled")) == 1
+    assert (await lab.call("note", "hook-canceled", key="hook-canceled")).replayed
+    assert len(effects_of("hook-canceled")) == 1
