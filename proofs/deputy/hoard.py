@@ -126,7 +126,10 @@ async def withdrawn(site: Site) -> list[Bad]:
 
     Whoever comes with a new key makes the gateway look, though not more often than every half minute.
     """
-    before = {**claims_of(await site.person(ADMIN, *SCOPES)), "jti": "withdrawn"}
+    good = await site.person(ADMIN, *SCOPES)
+    if not await _is_good(site, good):
+        raise RuntimeError("a token was not good before the provider's keys changed")
+    before = {**claims_of(good), "jti": "withdrawn"}
     await site.idp.rotate(keep_old=False)
     new = await site.person(ADMIN, *SCOPES)
     for _ in range(_LOOK_SECONDS):
