@@ -147,7 +147,7 @@ def test_only_what_proves_it_says_that_nothing_happened() -> None:
     proving = {leaf.face.slug for leaf in LEAVES if leaf("x").nothing_happened}
     assert proving == {
         "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict", "circuit-open",
-        "upstream-rate-limited",
+        "upstream-rate-limited", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
     }  # fmt: skip
 
 

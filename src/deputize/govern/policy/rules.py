@@ -16,11 +16,13 @@ import orjson
 from deputize.core.canonical import digest
 from deputize.core.decision import Rule
 from deputize.core.errors import PolicyInvalid
-from deputize.govern.decide import ADMIN, CAPABILITIES, SCOPES
+from deputize.govern.decide import ADMIN, CAPABILITIES, CEILING, SCOPES
 
 NOTHING_PERMITS = "nothing-permits"
 EVALUATION_ERROR = "evaluation-error"
-RESERVED = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES, CAPABILITIES, ADMIN})
+RESERVED = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES, CAPABILITIES, CEILING, ADMIN})
+# What hooks and remote decision points are called by; a rule by such a name would pass for one of them.
+RESERVED_PREFIXES = ("hook:", "authzen:")
 # A misspelt annotation would turn an ask into an allow without a word, so unknown ones are mistakes.
 ANNOTATIONS = ("id", "reason", "decision")
 MOST_TOLD = 200
@@ -234,7 +236,7 @@ def _annotation_mistakes(marks: Mapping[str, str | None]) -> Iterator[str]:
         yield 'has no id: write @id("some-name") above it'
     elif not _ID.fullmatch(name):
         yield "has an id with other signs than letters, digits and _ . : / -, or one that is too long"
-    elif name in RESERVED:
+    elif name in RESERVED or name.startswith(RESERVED_PREFIXES):
         yield f"is called {name}, which is what the gateway itself says: choose another id"
     if "decision" in marks and marks["decision"] != "ask":
         yield 'has a @decision that is not "ask": leave it out where the rule allows or denies'
