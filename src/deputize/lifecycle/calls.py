@@ -1,7 +1,11 @@
-"""Looking back at calls: who made one sees it, an administrator sees the tenant's, nobody else learns of it."""
+"""Looking back at calls: who made one sees it, an administrator sees the tenant's, nobody else learns of it.
+
+A user sees whatever was done in their name. An agent sees what it did for that user itself: what the user or another
+agent was told may be more than was lent to it.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -37,9 +41,10 @@ class Calls:
     async def page(self, caller: Caller, *, before: str | None, limit: int) -> list[dict[str, Any]]:
         await self._check(caller)
         user = None if caller.is_admin else caller.user
+        agent = None if caller.is_admin or not caller.agents else caller.agent
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(
-                _SQL["list_calls"], caller.tenant, user, None if before is None else _id(before), limit
+                _SQL["list_calls"], caller.tenant, user, None if before is None else _id(before), limit, agent
             )
         return [_facts(row) for row in rows]
 
@@ -94,8 +99,10 @@ class Calls:
         await self._check(caller)
         async with self._rooms.store.reading(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["show_call"], caller.tenant, _id(call_id))
-        if row is not None and row["caller_user"] != caller.user and not caller.is_admin:
-            raise _unknown(call_id)
+        if row is not None and not caller.is_admin:
+            anothers = bool(caller.agents) and row["caller_agent"] != caller.agent
+            if row["caller_user"] != caller.user or anothers:
+                raise _unknown(call_id)
         return row
 
     async def _read(self, caller: Caller, call_id: str) -> dict[str, Any]:
@@ -105,8 +112,7 @@ class Calls:
         if not rows:
             raise _unknown(call_id)
         last = orjson.loads(rows[-1]["entry"])
-        made_it = last["caller"][:1] == list(caller.pseudonyms[:1])
-        if not made_it and not caller.is_admin:
+        if not is_maker(caller, last["caller"]) and not caller.is_admin:
             raise _unknown(call_id)
         return {
             "call_id": call_id,
@@ -118,6 +124,12 @@ class Calls:
             "trace_id": last["trace"],
             "detail": "results of reads are not kept",
         }
+
+
+def is_maker(caller: Caller, named: Sequence[str]) -> bool:
+    """Whether the names in an entry are this caller's: the user's alone, or for an agent the user's and its own."""
+    own = caller.pseudonyms[:2]
+    return bool(own) and tuple(named[: len(own)]) == own
 
 
 def _id(text: str) -> str:

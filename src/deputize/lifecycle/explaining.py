@@ -23,6 +23,7 @@ from deputize.govern.policy.records import Replay, question_from
 from deputize.govern.policy.rules import PolicyFile, set_digest
 from deputize.govern.policy.told import spoken
 from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.calls import is_maker
 from deputize.lifecycle.checking import checked
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.queries import load
@@ -96,7 +97,7 @@ class Explaining:
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(_CALLS["entries_of_call"], caller.tenant, wanted)
         entries = [orjson.loads(row["entry"]) for row in rows]
-        mine = [each for each in entries if each["caller"][:1] == list(caller.pseudonyms[:1])]
+        mine = [each for each in entries if is_maker(caller, each["caller"])]
         if not entries or (not mine and not caller.is_admin):
             raise _unknown(call_id)
         return entries

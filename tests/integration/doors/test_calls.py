@@ -164,6 +164,28 @@ async def test_a_call_can_be_looked_at_and_listed_by_who_made_it(served: Served)
     assert (await served.get(f"/v1/calls/{made['call_id']}", token=served.token("dan"))).status_code == 404
 
 
+@pytest.mark.requirement("GOV-2")
+@pytest.mark.parametrize(("tool", "arguments"), [("rename_user", {"id": 1, "name": "Ana"}), ("get_user", {"id": 1})])
+async def test_an_agent_sees_what_it_did_and_not_what_its_user_or_another_agent_was_told(
+    served: Served, tool: str, arguments: dict[str, object]
+) -> None:
+    user = served.token("lender")
+    agent, other = await served.lent(user, agent="clerk"), await served.lent(user, agent="courier")
+    made = {}
+    for token in (user, agent, other):
+        made[token] = (await served.call(f"shop.{tool}", arguments, token=token)).json()["call_id"]
+    for path in ("", "/decision", "/events"):
+        for maker, call in made.items():
+            for token in made:
+                status = (await served.get(f"/v1/calls/{call}{path}", token=token)).status_code
+                assert status == (200 if token in (user, maker) else 404)
+    anothers = await served.post(f"/v1/calls/{made[user]}/cancel", token=agent)
+    assert anothers.status_code == 404
+    listed = (await served.get("/v1/calls", token=agent)).json()["calls"]
+    assert {each["agent"] for each in listed} <= {"clerk"}
+    assert len((await served.get("/v1/calls", token=user)).json()["calls"]) >= len(listed)
+
+
 async def test_calls_are_listed_a_page_at_a_time_newest_first(served: Served) -> None:
     erin = served.token("erin")
     made = [

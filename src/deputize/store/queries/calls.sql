@@ -19,11 +19,12 @@ left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 
 where k.tenant = $1 and k.id = $2;
 
 -- name: list_calls
--- Newest first, of one user or of all, below a cursor.
+-- Newest first, of one user or of all, and of one agent or of all, below a cursor.
 select k.id, k.state, k.tool, k.version, k.mutation_class, k.caller_user, k.caller_agent, k.session, k.created_at,
        k.ended_at, k.error, k.trace
 from deputize.calls k
 where k.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::uuid is null or k.id < $3)
+  and ($5::text is null or k.caller_agent = $5)
 order by k.id desc
 limit $4;
 
