@@ -97,10 +97,11 @@ class Explaining:
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(_CALLS["entries_of_call"], caller.tenant, wanted)
         entries = [orjson.loads(row["entry"]) for row in rows]
-        mine = [each for each in entries if is_maker(caller, each["caller"])]
-        if not entries or (not mine and not caller.is_admin):
+        # Who asked a call to stop did not make it.
+        made = [each for each in entries if each["kind"] != "command"]
+        if not made or not (caller.is_admin or any(is_maker(caller, each["caller"]) for each in made)):
             raise _unknown(call_id)
-        return entries
+        return made
 
     async def _record(self, tenant: str, record_id: str | None) -> bytes | None:
         if record_id is None:
@@ -119,6 +120,7 @@ class Explaining:
             "context": body["context"],
             "redacted": body["redacted"],
             "errors": body["errors"],
+            "confirmed": None if then is None else _confirmed(then, replay),
             "now": await asyncio.to_thread(_again, policy.policies, replay),
         }
 
@@ -147,6 +149,14 @@ def _verdict(replay: Replay) -> dict[str, Any]:
         "suggestion": verdict.suggestion,
         "policy_digest": replay.set_digest,
     }
+
+
+def _confirmed(then: CompiledPolicies, replay: Replay) -> bool | None:
+    """Whether the policies of then say the same to it again; None where others had a say, or facts are gone."""
+    asked, verdict = replay.asked, replay.verdict
+    if verdict.source != "cedar" or replay.lacks(then.slice_for(asked).reads):
+        return None
+    return then.replay(asked).behavior is verdict.behavior
 
 
 def _again(policies: CompiledPolicies, replay: Replay) -> dict[str, Any]:

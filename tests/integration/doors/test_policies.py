@@ -7,6 +7,7 @@ import httpx2
 import orjson
 import pytest
 
+from deputize.lifecycle import backtest as pages
 from tests.integration.conftest import ADMIN, SCOPES, Served
 from tests.policies import OPEN
 
@@ -106,7 +107,9 @@ async def test_only_administrators_change_check_and_try(served: Served, method: 
 
 
 @pytest.mark.requirement("NEW-4")
-async def test_a_backtest_lists_the_recorded_calls_that_a_draft_answers_otherwise(served: Served, root: str) -> None:
+async def test_a_backtest_lists_the_recorded_calls_that_a_draft_answers_otherwise(
+    served: Served, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = datetime.now(UTC).isoformat()
     for number in range(3):
         await served.call("shop.rename_user", {"id": 1, "name": f"N{number}"}, token=served.token("eva", agent="bot"))
@@ -122,6 +125,10 @@ async def test_a_backtest_lists_the_recorded_calls_that_a_draft_answers_otherwis
     assert (change["tool"], change["user"], change["agents"]) == ("shop.rename_user", "eva", ["bot"])
     assert change["before"]["rules"] == [{"id": "open", "where": "open.cedar:1"}]
     assert change["after"]["rules"] == [{"id": "no-renames", "where": "renames.cedar:1"}]
+    monkeypatch.setattr(pages, "PAGE", 2)
+    *more, again = await _backtest(served, root, OPEN_FILE, NO_RENAMES, since=began)
+    assert len(more) > len(progress)
+    assert {**again["result"], "seconds": 0, "until_ms": 0} == {**result, "seconds": 0, "until_ms": 0}
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     assert (await _backtest(served, root, OPEN_FILE, since=later))[-1]["result"]["calls"] == 0
 
@@ -161,7 +168,7 @@ async def test_who_made_a_call_sees_the_rules_and_an_administrator_sees_what_the
     assert (mine["behavior"], mine["rules"], mine["in_force"]) == ("deny", [rule], True)
     assert {"principal", "context", "now"}.isdisjoint(mine)
     assert all_of_it["rules"][0]["read"] == {"principal.scopes": ["shop:delete", "shop:write"]}
-    assert all_of_it["principal"]["user"] == "ana"
+    assert (all_of_it["principal"]["user"], all_of_it["confirmed"], later["confirmed"]) == ("ana", True, True)
     assert all_of_it["now"]["behavior"] == "deny"
     assert any(each.endswith("the scope x") for each in all_of_it["now"]["allowed_if"])
     assert (later["in_force"], later["now"]["behavior"], later["rules"][0]["read"]) == (

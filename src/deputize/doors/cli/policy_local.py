@@ -189,7 +189,8 @@ def _told(found: Findings) -> dict[str, Any]:
 
 def _beside(files: Sequence[PolicyFile]) -> Iterator[Path]:
     """The cases of policies lie in `tests/` beside them, or are called `NAME.test.yaml`."""
-    for folder in dict.fromkeys(Path(file.path).parent for file in files):
+    folders = [Path("policies")] if files == default_files() else [Path(file.path).parent for file in files]
+    for folder in dict.fromkeys(folders):
         for pattern in ("tests/*.yaml", "tests/*.yml", "*.test.yaml", "*.test.yml"):
             yield from sorted(folder.glob(pattern))
 

@@ -128,4 +128,5 @@ class DecisionShown(BaseModel):
     context: dict[str, Any] | None = None
     redacted: list[str] | None = None
     errors: list[str] | None = None
+    confirmed: bool | None = Field(None, description="Whether the record, asked again, gives the same answer.")
     now: AnswerNow | None = Field(None, description="What the policies in force would say to the same question.")

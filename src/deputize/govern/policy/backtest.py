@@ -12,11 +12,13 @@ from deputize.core.decision import Behavior, Rule, Verdict
 from deputize.core.frozen import frozen
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.engines import Engine, combined
+from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.records import Replay, question_from
 from deputize.govern.policy.slices import Slice
 
 # Entries of one call lie close together, and the last of them says what held. So many calls are waited for.
 MOST_PENDING = 50_000
+_MOST_KEPT = 50_000
 # What an entry tells of its call where the record is silent.
 _TOLD_BY_ENTRY = frozenset({"time", "session"})
 _OF_OTHERS = ("authzen:", "hook:")
@@ -137,12 +139,11 @@ class Report:
 
 
 @frozen
-class _Question:
-    """A record taken apart once. `answer` is None where it takes the call itself to answer."""
+class _Open:
+    """A record that leaves something to the call itself: when it was made, or in which session."""
 
     replay: Replay
     slice: Slice
-    answer: Answer | None
 
 
 class Backtest:
@@ -151,21 +152,26 @@ class Backtest:
     def __init__(self, draft: CompiledPolicies, *, engine: Engine = "cedar") -> None:
         self._draft = draft
         self._asks_elsewhere = engine != "cedar"
-        self._questions: dict[str, _Question] = {}
-        self._answers: dict[tuple[str, int, str | None], Answer] = {}
+        self._answers: dict[str, Answer] = {}
+        self._open: dict[str, _Open] = {}
+        self._for_calls: Kept[tuple[str, int, str | None], Answer] = Kept(_MOST_KEPT)
+        # Equal answers are one object: there are many records and few kinds of answer.
+        self._known: dict[Answer, Answer] = {}
         self._pending: dict[str, Made] = {}
         self._counts: dict[Answer, Count] = {}
         self._unrecorded = 0
 
     def unknown(self, record_ids: Iterable[str]) -> list[str]:
-        return [each for each in dict.fromkeys(record_ids) if each not in self._questions]
+        wanted = dict.fromkeys(record_ids)
+        return [each for each in wanted if each not in self._answers and each not in self._open]
 
     def learn(self, record_id: str, record: bytes) -> None:
         replay = question_from(record)
         slice_ = self._draft.slice_for(replay.asked)
-        needs_call = not _TOLD_BY_ENTRY.isdisjoint(replay.lacks(slice_.reads))
-        answer = None if needs_call else self._answer(replay, slice_)
-        self._questions[record_id] = _Question(replay=replay, slice=slice_, answer=answer)
+        if _TOLD_BY_ENTRY.isdisjoint(replay.lacks(slice_.reads)):
+            self._answers[record_id] = self._answer(replay, slice_)
+        else:
+            self._open[record_id] = _Open(replay=replay, slice=slice_)
 
     def count(self, made: Made) -> None:
         """Of several entries of one call the last one counts: it says what held."""
@@ -181,7 +187,7 @@ class Backtest:
         changes = [(each, count) for each, count in self._counts.items() if isinstance(each, Change)]
         untold = [(each, count) for each, count in self._counts.items() if isinstance(each, Untold)]
         return Report(
-            questions=len(self._questions),
+            questions=len(self._answers) + len(self._open),
             changes=tuple(sorted(changes, key=lambda pair: (-pair[1].calls, pair[0].who.tool, pair[0].who.user))),
             untold=tuple(sorted(untold, key=lambda pair: (-pair[1].calls, pair[0].who.tool, pair[0].who.user))),
             same=self._alike(by_others=False),
@@ -194,32 +200,35 @@ class Backtest:
         return found.calls if found else 0
 
     def _settle(self, made: Made) -> None:
-        question = self._questions.get(made.record_id)
-        if question is None:
-            self._unrecorded += 1
-            return
-        answer = question.answer or self._answer_for(question, made)
+        answer = self._answers.get(made.record_id)
+        if answer is None:
+            question = self._open.get(made.record_id)
+            if question is None:
+                self._unrecorded += 1
+                return
+            answer = self._answer_for(question, made)
         self._counts.setdefault(answer, Count()).add(made)
 
-    def _answer_for(self, question: _Question, made: Made) -> Answer:
+    def _answer_for(self, question: _Open, made: Made) -> Answer:
         """Rules see time in whole seconds."""
         key = (made.record_id, made.at_ms // 1000, made.session)
-        found = self._answers.get(key)
-        if found is None:
-            replay = question.replay
-            known = replace(
-                replay,
-                asked=replace(
-                    replay.asked,
-                    now_ms=made.at_ms if "time" in replay.absent else replay.asked.now_ms,
-                    session=made.session if "session" in replay.absent else replay.asked.session,
-                ),
-                absent=replay.absent - _TOLD_BY_ENTRY,
-            )
-            found = self._answers[key] = self._answer(known, question.slice)
-        return found
+        found = self._for_calls.get(key)
+        if found is not None:
+            return found
+        replay = question.replay
+        asked = replace(
+            replay.asked,
+            now_ms=made.at_ms if "time" in replay.absent else replay.asked.now_ms,
+            session=made.session if "session" in replay.absent else replay.asked.session,
+        )
+        known = replace(replay, asked=asked, absent=replay.absent - _TOLD_BY_ENTRY)
+        return self._for_calls.keep(key, self._answer(known, question.slice))
 
     def _answer(self, replay: Replay, slice_: Slice) -> Answer:
+        answer = self._worked_out(replay, slice_)
+        return self._known.setdefault(answer, answer)
+
+    def _worked_out(self, replay: Replay, slice_: Slice) -> Answer:
         asked, before = replay.asked, replay.verdict
         who = Who(tool=asked.tool["name"], user=asked.caller["user"], agents=tuple(asked.caller["agents"]))
         lacks = replay.lacks(slice_.reads)
