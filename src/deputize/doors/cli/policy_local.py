@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from deputize.core.clock import Clock
 from deputize.core.contract import Contract
 from deputize.core.errors import PolicyInvalid
 from deputize.doors.cli.loading import load
@@ -133,7 +134,7 @@ def moment(text: str) -> str:
     number, unit = text[:-1], text[-1:]
     if unit in _UNITS and number.isdigit():
         with suppress(OverflowError):
-            return (datetime.now(UTC) - timedelta(**{_UNITS[unit]: int(number)})).isoformat()
+            return (Clock().now() - timedelta(**{_UNITS[unit]: int(number)})).isoformat()
     with suppress(ValueError):
         when = datetime.fromisoformat(text)
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).isoformat()
