@@ -15,7 +15,7 @@ import asyncpg
 
 from proofs.deputy.doors import Door, Doors, Tried, opened, try_all, try_misplaced
 from proofs.deputy.hoard import OVER_SECONDS, gather, short_lived, take_back, withdrawn
-from proofs.deputy.pairs import Hand, Judged, call_all, judge, lend_all
+from proofs.deputy.pairs import Hand, Judged, call_all, judge, lend_all, peek
 from proofs.deputy.search import Search, Searched
 from proofs.deputy.site import ADMIN, BESIDE, HERE, SCOPES, Site, exchange_form, open_site, received
 from proofs.deputy.widen import widen
@@ -69,7 +69,11 @@ async def prove(world: World) -> Verdict:
     except CannotInstall as reason:
         return Verdict(figures={}, bars={}, notes=[str(reason)])
     party = await _party(site)
-    pairs = await judge(site, await call_all(site, party.hands))
+    calls = await call_all(site, party.hands)
+    pairs = await judge(site, calls)
+    # Sorted, neighbours are agents of one person more often than not.
+    beside_each_other = sorted(calls, key=lambda call: (call.hand.tenant, call.hand.user, call.hand.agent))
+    pairs.looks = await peek(site, beside_each_other[::2], pairs, most=world.size(quick=100, full=2000))
     world.say(f"{pairs.calls} calls of {pairs.pairs} pairs: {dict(pairs.wrong) or 'each for whom it was made'}")
     doors = await _doors(site, party)
     short, ends = await short_lived(site, *_first(party)), asyncio.get_running_loop().time() + OVER_SECONDS
@@ -246,6 +250,7 @@ def _verdict(
         "tries": tried.tries,
         "no_answer": tried.broken,
         "calls_for_others": pairs.calls,
+        "looks_at_others_calls": pairs.looks,
         "credential_lives_seconds": pairs.longest_seconds,
         "span_bytes_searched": searched.span_bytes,
         "spellings_searched": searched.needles,

@@ -9,7 +9,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import asyncpg
@@ -46,6 +46,7 @@ class Call:
 class Judged:
     calls: int = 0
     pairs: int = 0
+    looks: int = 0
     minted: dict[str, str] = field(default_factory=dict)
     """Every credential the upstream was shown, by its call."""
     wrong: Counter[str] = field(default_factory=Counter)
@@ -122,6 +123,24 @@ async def judge(site: Site, calls: Sequence[Call]) -> Judged:
     _judge_reuse(found, shown)
     await _judge_entries(site, found, calls)
     return found
+
+
+async def peek(site: Site, calls: Sequence[Call], found: Judged, *, most: int) -> int:
+    """Everybody looks at calls made for somebody else, or for the same person by another agent. Returns how often."""
+    looks = 0
+    line = Line.to(site.url)
+    for call, other in pairwise(calls[:most]):
+        mine, theirs = call.hand, other.hand
+        if (mine.tenant, mine.user, mine.agent) == (theirs.tenant, theirs.user, theirs.agent):
+            continue
+        for path in ("", "/decision", "/events"):
+            headers = {"authorization": f"Bearer {mine.token}"}
+            answer = await line.send("GET", f"/v1/calls/{other.id}{path}", headers=headers)
+            looks += 1
+            if answer.status != 404:
+                found.mismatch("another's call was shown", other.id, f"{mine.user} {mine.agent}: {answer.status}")
+    line.close()
+    return looks
 
 
 def _judge_call(site: Site, found: Judged, call: Call, seen: dict[str, Any]) -> None:
