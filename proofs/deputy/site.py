@@ -16,6 +16,7 @@ import orjson
 from deputize.store.local import LocalPostgres
 from proofs.kit.companions import start_sink, start_upstream
 from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.idp.install import install
 from proofs.kit.idp.provider import Provider, Resource
 from proofs.kit.upstream import RECEIVED
 from proofs.kit.wire import Answer, Line
@@ -118,22 +119,19 @@ def exchange_form() -> dict[str, str]:
 
 
 async def open_site(world: World, *, users: int, agents: int) -> Site:
-    idp = await Provider.start(
-        world,
-        resources={},
-        accounts=_accounts(users, agents),
-        agents=[*(f"agent-{number}" for number in range(agents)), *GONE_AGENTS, "agent-beside"],
-        scopes=SCOPES,
-    )
+    # Before anything else is started, for it may be impossible here.
+    await install(world)
     port, records, spans = world.free_port(), world.folder / "upstream", world.folder / "spans.bin"
     url = f"http://127.0.0.1:{port}"
-    await idp.offer(
-        {
-            **{name: Resource(audience=url, algorithm=algorithm) for algorithm, name in _RESOURCES.items()},
-            _OTHER_RESOURCE: Resource(audience=ELSEWHERE),
-        }
-    )
-    postgres, sink, upstream = await asyncio.gather(
+    ours = {name: Resource(audience=url, algorithm=algorithm) for algorithm, name in _RESOURCES.items()}
+    idp, postgres, sink, upstream = await asyncio.gather(
+        Provider.start(
+            world,
+            resources={**ours, _OTHER_RESOURCE: Resource(audience=ELSEWHERE)},
+            accounts=_accounts(users, agents),
+            agents=[*(f"agent-{number}" for number in range(agents)), *GONE_AGENTS, "agent-beside"],
+            scopes=SCOPES,
+        ),
         world.postgres(),
         start_sink(world, keep=spans),
         start_upstream(world, records, trust=url, audience=AUDIENCE),

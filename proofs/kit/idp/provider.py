@@ -90,20 +90,12 @@ class Provider:
     def key(self, algorithm: str = "RS256") -> SigningKey:
         return next(key for key in self.keys if key.algorithm == algorithm)
 
-    async def offer(self, resources: Mapping[str, Resource]) -> None:
-        """Tokens may be asked for these from now on."""
-        self.told["resources"] = _resources(resources)
-        await self._read_again(self.keys)
-
     async def rotate(self, *, keep_old: bool) -> None:
         """New keys from now on; the ones before are still published, or are not."""
         self.older = self.keys
-        self.keys = new_keys(f"{self.file.stem}-{self.readings + 1}")
-        await self._read_again((*self.keys, *(self.older if keep_old else ())))
-
-    async def _read_again(self, keys: Sequence[SigningKey]) -> None:
         self.readings += 1
-        _write(self.file, self.told, keys)
+        self.keys = new_keys(f"{self.file.stem}-{self.readings}")
+        _write(self.file, self.told, (*self.keys, *(self.older if keep_old else ())))
         os.kill(self.child.pid, signal.SIGHUP)
         await self.child.line(f"reading {self.readings}")
 
@@ -175,7 +167,9 @@ def _told(
     by_themselves = {"redirect_uris": [], "response_types": [], "grant_types": ["client_credentials"]}
     return {
         "issuer": issuer,
-        "resources": _resources(resources),
+        "resources": {
+            name: {"audience": each.audience, "algorithm": each.algorithm} for name, each in resources.items()
+        },
         "accounts": accounts,
         "people": [people],
         "agents": [
@@ -185,10 +179,6 @@ def _told(
         "seconds": seconds,
         "cookie_key": secrets.token_urlsafe(32),
     }
-
-
-def _resources(resources: Mapping[str, Resource]) -> dict[str, dict[str, str]]:
-    return {name: {"audience": each.audience, "algorithm": each.algorithm} for name, each in resources.items()}
 
 
 def _write(file: Path, told: Mapping[str, Any], keys: Sequence[SigningKey]) -> None:
