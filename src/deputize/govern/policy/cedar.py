@@ -38,6 +38,8 @@ _MOST_TOOLS = 4096
 # Parsed entities of a caller and a tool, 14 KB each, by standing and digest: one bounded store for every tenant and
 # version, because neither the rules nor anything else that may change has a part in them.
 _pairs: Kept[tuple[str, str], tuple[Mapping[str, Any], cedarpy.Entities]] = Kept(4096)
+# Held against a pattern, a text costs up to the square of its length, and everybody waits for it: 200 KB took 16 s.
+LONGEST_FACT = 8192
 _FAILED = re.compile(r"error while evaluating policy `([^`]*)`: (.*)", re.DOTALL)
 _ABSENT = re.compile(r"does not have the attribute `(\w{1,64})`")
 
@@ -93,14 +95,19 @@ def _pair(question: Question, tool: Mapping[str, Any]) -> tuple[Mapping[str, Any
         described = describe_caller(caller)
         found = (described, _parsed(described, tool))
         if caller.standing:
-            _pairs.keep(key, found)
+            # Each group is an entity of its own, and takes a kilobyte.
+            _pairs.keep(key, found, weight=1 + len(caller.groups) // 12)
     return found
 
 
 def judge(slice_: Slice, asked: Asked, known: cedarpy.Entities) -> Verdict:
     reads = slice_.reads
+    words = context(asked, reads.context, reads.facts)
+    for name, value in words.get("facts", {}).items():
+        if isinstance(value, str) and len(value) > LONGEST_FACT:
+            return _failed(slice_, (), f"the fact {name} is longer than the {LONGEST_FACT} characters rules may read")
     try:
-        told = orjson.dumps(context(asked, reads.context, reads.facts)).decode()
+        told = orjson.dumps(words).decode()
     except TypeError:
         return _failed(slice_, ())  # a value that is no JSON cannot be judged
     request = {
@@ -147,14 +154,14 @@ def _nothing_permits(slice_: Slice, asked: Asked) -> Verdict:
     )
 
 
-def _failed(slice_: Slice, errors: Sequence[str]) -> Verdict:
+def _failed(slice_: Slice, errors: Sequence[str], why: str = "the request could not be evaluated") -> Verdict:
     reason = "A rule could not be evaluated, so the answer is no."
     return Verdict(
         behavior=Behavior.DENY,
         rules=(Rule(id=EVALUATION_ERROR, reason=reason),),
         digest=slice_.digest,
         reason=reason,
-        errors=tuple(sorted(_told(slice_, error) for error in errors)) or ("the request could not be evaluated",),
+        errors=tuple(sorted(_told(slice_, error) for error in errors)) or (why,),
         suggestion="Mend the rule in errors; deputize policy check finds most such rules beforehand.",
     )
 

@@ -16,6 +16,7 @@ from deputize.govern.policy.slices import Slice
 from deputize.govern.policy.world import scopes_of
 
 MOST_KEPT = 30_000
+_USUAL_BYTES = 2048
 Answers = Kept[tuple[Any, ...], Decided]
 
 
@@ -34,7 +35,11 @@ class Decisions:
         if found is not None:
             return found
         decided = self.decide_anew(question)
-        return decided if key is None else self._kept.keep(key, decided)
+        if key is None:
+            return decided
+        # Facts are as long as callers make them, and stand in the key and in the record.
+        size = len(decided.record) + len(repr(question.facts))
+        return self._kept.keep(key, decided, weight=1 + size // _USUAL_BYTES)
 
     def decide_anew(self, question: Question) -> Decided:
         slice_, asked, known = self.policies.prepare(question)

@@ -7,7 +7,8 @@ and each is parsed on its own: every mistake is told at once, by file and line. 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import islice
+from threading import Lock
 from typing import Any, Literal
 
 import cedarpy
@@ -17,6 +18,7 @@ from deputize.core.canonical import digest
 from deputize.core.decision import Rule
 from deputize.core.errors import PolicyInvalid
 from deputize.govern.decide import ADMIN, CAPABILITIES, CEILING, SCOPES
+from deputize.govern.policy.kept import Kept
 
 NOTHING_PERMITS = "nothing-permits"
 EVALUATION_ERROR = "evaluation-error"
@@ -27,11 +29,13 @@ RESERVED_PREFIXES = ("hook:", "authzen:")
 ANNOTATIONS = ("id", "reason", "decision")
 MOST_TOLD = 200
 
-_MOST_READ = 32_768
-# Cedar's own idea of strings and comments, so that nothing hides in them; a carriage return ends a comment too.
-_HIDDEN = r'//[^\r\n]*|"(?:\\.|[^"\\])*"'
+# What rules that were read take in memory, roughly, in bytes: whoever may check policies chooses how long rules are.
+_MOST_READ = 128 * 1024 * 1024
+# Cedar's own idea of strings and comments, so that nothing hides in them; a carriage return ends a comment too. What is
+# opened and never closed is taken whole: looked for again behind each quote, it would stop the process for hours.
+_HIDDEN = r'//[^\r\n]*|"(?:\\.|[^"\\])*+(?:"|\\?\Z)'
 _TOKEN = re.compile(rf"{_HIDDEN}|;", re.DOTALL)
-_BETWEEN = re.compile(r"(?:\s+|//[^\r\n]*)*")
+_BETWEEN = re.compile(r"(?:\s++|//[^\r\n]*+)*+")
 # Cedar's parser goes down a level for each of these and has no limit: 3,000 brackets end the process.
 _LEVEL = re.compile(rf"{_HIDDEN}|[(\[{{]|[)\]}}]|&&|\|\||[.+*!-]|\bif\b", re.DOTALL)
 _MOST_BRACKETS = 60
@@ -174,9 +178,23 @@ def _next(text: str, at: int) -> int:
     return between.end() if between else at
 
 
-@lru_cache(maxsize=_MOST_READ)
 def _read(text: str) -> "_Read | tuple[str, ...]":
     """Remembered by text, so that a changed set costs only its changed rules wherever it is read again."""
+    known = _known.get(text)
+    if known is None:
+        known = _taken_apart(text)
+        size = len(known.ast) if isinstance(known, _Read) else 0
+        with _knowing:
+            _known.keep(text, known, weight=1_000 + 4 * len(text) + size)
+    return known
+
+
+_known: "Kept[str, _Read | tuple[str, ...]]" = Kept(_MOST_READ)
+# Policies are checked in threads.
+_knowing = Lock()
+
+
+def _taken_apart(text: str) -> "_Read | tuple[str, ...]":
     if len(text) > _LONGEST_RULE:
         return (f"takes {len(text)} characters of at most {_LONGEST_RULE}: split it into several rules",)
     levels = _levels(text)
@@ -247,8 +265,9 @@ def _annotation_mistakes(marks: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def _deceptions(file: PolicyFile) -> Iterator[Mistake]:
-    for found in _DECEIVING.finditer(file.text):
-        line = file.text.count("\n", 0, found.start()) + 1
+    line, counted = 1, 0
+    for found in islice(_DECEIVING.finditer(file.text), MOST_TOLD):
+        line, counted = line + file.text.count("\n", counted, found.start()), found.start()
         message = (
             f"holds the invisible character U+{ord(found[0]):04X}, which can make a rule read otherwise than it acts"
         )

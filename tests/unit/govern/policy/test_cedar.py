@@ -3,7 +3,7 @@
 import pytest
 
 from deputize.core.decision import Behavior, Environment, Question
-from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.cedar import LONGEST_FACT, CompiledPolicies
 from deputize.govern.policy.force import default_files
 from tests.unit.govern.policy.asking import ANYTHING, caller, ids, policies, question, tool
 
@@ -58,6 +58,17 @@ def test_a_rule_that_fails_denies_even_where_another_permits(kind: str, effect: 
     assert (verdict.behavior, ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
     assert verdict.errors == (f"broken (2.cedar:1) {how}",)
     assert "31337" not in repr(verdict)
+
+
+def test_a_text_too_long_to_be_held_against_patterns_denies_if_a_rule_reads_it() -> None:
+    condition = f'context.facts has n && context.facts.n like "*{"a" * 30_000}b"'
+    slow = f'@id("slow") forbid (principal, action, resource) when {{ {condition} }};'
+    long = question(facts={"n": "a" * 1_000_000})
+    verdict = policies(PERMIT, slow).decide(long)
+    assert (verdict.behavior, ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
+    assert verdict.errors == (f"the fact n is longer than the {LONGEST_FACT} characters rules may read",)
+    assert policies(PERMIT).decide(long).behavior is Behavior.ALLOW
+    assert policies(PERMIT, slow).decide(question(facts={"n": "a" * LONGEST_FACT})).behavior is Behavior.ALLOW
 
 
 def test_a_value_that_cannot_be_judged_denies() -> None:

@@ -83,3 +83,13 @@ def test_a_version_never_hears_the_answers_of_another() -> None:
 def test_facts_that_cannot_be_compared_are_asked_about_anew() -> None:
     asked = question(facts={"to": ["a"]})
     assert key_of(asked, when("true").policies.slice_of(asked), "") is None
+
+
+def test_long_facts_take_the_room_of_many() -> None:
+    kept: Answers = Kept(100)
+    decisions = Decisions(when("true").policies, key=b"k", kept=kept)
+    for number in range(20):
+        decisions.decide(question(facts={"note": f"{number}" + "x" * 40_000}))
+    assert len(kept) <= 3
+    secret = decisions.decide(question(facts={"note": "y" * 1_000_000}, withheld=frozenset({"note"})))
+    assert decisions.decide(question(facts={"note": "y" * 1_000_000}, withheld=frozenset({"note"}))) is not secret

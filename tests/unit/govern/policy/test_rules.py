@@ -1,13 +1,14 @@
 """Policy files taken apart: every rule where it stands, every mistake at once, and nothing that reads otherwise."""
 
 from collections.abc import Callable
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.errors import PolicyInvalid
-from deputize.govern.policy.rules import PolicyFile, examine, parse, pieces, set_digest
+from deputize.govern.policy.rules import MOST_TOLD, PolicyFile, examine, parse, pieces, set_digest
 from tests.unit.govern.policy.asking import ANYTHING, files
 
 pytestmark = pytest.mark.requirement("GOV-2")
@@ -151,3 +152,14 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     rules, wrong = examine(files(text))
     assert rules == ()
     assert all(each.message and each.line >= 1 for each in wrong)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['\\"' * 300_000, '"' + "\\" * 300_001, "//\n" * 300_000, "\u200b\n" * 100_000],
+    ids=["quotes that never end", "a string that never ends", "comments", "invisible characters"],
+)
+def test_a_text_made_to_be_slow_is_not(text: str) -> None:
+    began = process_time()
+    assert len(examine(files(text))[1]) <= MOST_TOLD + 1
+    assert process_time() - began < 5
