@@ -432,7 +432,7 @@ class ScopeMissing(Permission):
     face = Face(
         slug="scope-missing", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3211, http=403,
         grpc="PERMISSION_DENIED", title="The token lacks a scope this needs",
-        advice="Get a token with the scopes listed in details.",
+        advice="Get a token that carries the scopes this needs.",
     )  # fmt: skip
 
 
@@ -456,7 +456,7 @@ class SwitchedOff(Permission):
     face = Face(
         slug="switched-off", code=Code.AUTHORIZATION_DENIED, error_class="policy_blocked", number=3214, http=403,
         grpc="PERMISSION_DENIED", title="Somebody switched this off",
-        advice="Ask whoever is named in details; the switch can be turned on again.",
+        advice="Ask whoever switched it off; an administrator can turn it on again: deputize switch on.",
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ async def _put_policies(gateway: Gateway, operator: Caller) -> None:
         except PolicyInvalid as invalid:
             wrong = invalid.details["errors"]
             told = "\n".join(f"  {each['file']}:{each['line']}: {each['message']}" for each in wrong)
-            raise Misconfigured(f"{invalid.message}:\n{told}") from None
+            raise Misconfigured(f"The policies of policy.files cannot take force:\n{told}") from None
 
 
 def named_tenants(settings: Settings) -> list[str]:

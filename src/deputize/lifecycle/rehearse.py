@@ -23,6 +23,10 @@ class NoSuchCase(ValueError):
     """A case that cannot be asked; the message says why, in words that follow its place."""
 
 
+class NoSuchTool(NoSuchCase):
+    """It names a tool that nothing here is called like."""
+
+
 def fact_types(contracts: Iterable[Contract]) -> dict[str, FactType]:
     """Every fact these tools expose: what policies are checked against."""
     return {fact.name: fact.type for contract in contracts for fact in exposed(contract)}
@@ -54,7 +58,8 @@ class Rehearsal:
         try:
             asked = self.asked(placed.case)
         except NoSuchCase as error:
-            return Mistake(file=placed.file, line=placed.line, message=f"{placed.case.name}: {error}")
+            more = "; or describe it in place, with name and effects" if isinstance(error, NoSuchTool) else ""
+            return Mistake(file=placed.file, line=placed.line, message=f"{placed.case.name}: {error}{more}")
         verdict = self.policies.replay(asked)
         if placed.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
             return judged(placed, verdict, smallest_change(self.policies, asked))
@@ -78,23 +83,24 @@ class Rehearsal:
         contract = self._contracts.get(full)
         if contract is None:
             near = difflib.get_close_matches(full, self._contracts, n=1)
-            hint = f"did you mean {near[0]}?" if near else "or describe it in place, with name and effects"
-            raise NoSuchCase(f"there is no tool {name} in this project; {hint}")
+            if near:
+                raise NoSuchCase(f"there is no tool {name} in this project; did you mean {near[0]}?")
+            raise NoSuchTool(f"there is no tool {name} in this project")
         if full not in self._tools:
             self._tools[full] = CompiledTool(contract)
         return self._tools[full]
 
 
-def _checked(tool: CompiledTool, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+def _checked(tool: CompiledTool, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The arguments as the tool would get them; a case without any asks about a call whose arguments nobody knows."""
     if arguments is None:
         return {}
     given = dict(arguments)
     if tool.is_valid_input(given):
-        return given
+        return tool.filled(given)
     coerced, changed = tool.coerce(given)
     if changed and tool.is_valid_input(coerced):
-        return coerced
+        return tool.filled(coerced)
     raise NoSuchCase(f"its arguments do not fit {tool.name}: {'; '.join(_sentences(tool.input_errors(given)))}")
 
 

@@ -15,7 +15,9 @@ def test_a_first_call_prints_its_result_and_how_it_came_about(shop: Path) -> Non
     done = deputize("call", "hello.greet", "name=Ana", folder=shop)
 
     assert (done.code, done.out) == (0, '"Hello, Ana!"\n')
-    assert re.fullmatch(r"allowed by token-scopes, reads-are-free · (\d+|<1) ms · trace …[0-9a-f]{6} · call [0-9a-f-]{36}\n", done.err)
+    assert re.fullmatch(
+        r"allowed by token-scopes, reads-are-free · (\d+|<1) ms · trace …[0-9a-f]{6} · call [0-9a-f-]{36}\n", done.err
+    )
 
 
 def test_a_missing_argument_shows_a_call_that_works(shop: Path) -> None:

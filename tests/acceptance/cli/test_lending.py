@@ -21,7 +21,7 @@ def test_a_token_is_lent_used_listed_and_taken_back(shop: Path) -> None:
         "--lifetime", "15m", folder=shop,
     )  # fmt: skip
     assert lent.code == 0, lent.said
-    assert "for billing-bot, 900 seconds" in lent.err
+    assert "for billing-bot, 15 minutes" in lent.err
     token = lent.out.strip()
     claims = _claims(token)
     assert claims["act"] == {"sub": "billing-bot"}
@@ -53,6 +53,16 @@ def test_lending_more_than_one_has_is_refused_in_words(shop: Path) -> None:
     assert as_json.json["error"]["details"]["rule"] == "exchange-scopes"
     assert "write it like 90s" in deputize("token", "exchange", "--agent", "b", "--lifetime", "soon", folder=shop).err
     assert "No such delegation (E3219)" in deputize("grants", "revoke", "nothing", folder=shop).err
+
+
+def test_a_misspelt_tool_and_a_long_life_are_pointed_out(shop: Path) -> None:
+    lent = deputize(
+        "token", "exchange", "--agent", "bot", "--tool", "hello.gret", "--lifetime", "90d", folder=shop,
+    )  # fmt: skip
+
+    assert lent.code == 0
+    assert "! there is no tool hello.gret; did you mean hello.greet?; it is lent all the same" in lent.err
+    assert "! it lasts 8 hours, not 90 days: your own token or this gateway allows no more" in lent.err
 
 
 def test_json_is_the_answer_and_nothing_else(shop: Path) -> None:

@@ -17,7 +17,8 @@ def test_init_says_what_it_made_and_overwrites_nothing(tmp_path: Path) -> None:
     first = deputize("init", "shop", folder=tmp_path)
     again = deputize("init", "shop", folder=tmp_path)
 
-    assert first.out == "✓ deputize.toml, tools/hello.py, .gitignore\n  next: cd shop && deputize dev\n"
+    made = "deputize.toml, tools/hello.py, policies/default.cedar, policies/tests/default.yaml, .gitignore"
+    assert first.out == f"✓ {made}\n  next: cd shop && deputize dev\n"
     assert again.code == 2
     assert "nothing is overwritten" in again.err
 
@@ -52,6 +53,12 @@ def test_what_init_made_is_admitted(folder: Path) -> None:
         (("token", "--scope", "two words"), 2, "cannot be a scope"),
         (("token", "--tenant", "Not A Tenant"), 2, "cannot be a tenant"),
         (("token", "--minutes", "0"), 2, "Invalid value for '--minutes'"),
+        (("tool", "surface", "--status", "bloked"), 2, "Invalid value for '--status'"),
+        (("token", "exchange", "--agent", "bot", "--ceiling", "wrte"), 2, "Invalid value for '--ceiling'"),
+        (("policy", "check", "nothing.cedar"), 2, "There is no file"),
+        (("policy", "test", "nothing.yaml"), 2, "There is no file nothing.yaml: check the name."),
+        (("policy", "explain", "--tool", "nothing.such"), 2, "there is no tool nothing.such in this project."),
+        (("policy", "explain", "--tool", "hello.greet", "--time", "noon"), 2, "as in 2026-11-15T09:00"),
     ],
 )
 def test_a_mistake_is_told_with_the_way_out(folder: Path, words: tuple[str, ...], code: int, sentence: str) -> None:
@@ -82,6 +89,100 @@ def test_with_json_a_mistake_is_json_too(folder: Path) -> None:
 
     assert (done.code, done.err) == (2, "")
     assert "start one with deputize dev" in done.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("call", "--json"), "Missing argument 'NAME'"),
+        (("cal", "--json"), "Did you mean 'call'"),
+        (("call", "--kee", "x", "--json"), "No such option: --kee"),
+        (("switch", "off", "tol", "x", "--json"), "'tol' is not one of"),
+    ],
+)
+def test_with_json_a_misspelt_command_is_json_too(folder: Path, words: tuple[str, ...], sentence: str) -> None:
+    done = deputize(*words, folder=folder)
+
+    assert (done.code, done.err) == (2, "")
+    assert sentence in done.json["error"]["message"]
+
+
+def test_policies_that_cannot_take_force_stop_the_start_once_each(folder: Path) -> None:
+    (folder / "policies" / "own.cedar").write_text('@id("x")\npermit (principal, action, resource) when { nothing };\n')
+    done = deputize("dev", "--port", "0", folder=folder)
+
+    assert done.code == 2
+    assert "✗ The policies of policy.files cannot take force:\n    policies/own.cedar:1: " in done.err
+    assert done.err.count("own.cedar") == 1
+
+
+def test_policies_that_are_no_text_are_told_as_such(folder: Path) -> None:
+    (folder / "policies" / "own.cedar").write_bytes(b"\xff\xfe\x00")
+    (folder / "policies" / "tests" / "own.yaml").write_bytes(b"\xff\xfe\x00")
+
+    assert "own.cedar cannot be read (it is not text in UTF-8; save it as such)" in (
+        deputize("policy", "check", folder=folder).err
+    )
+    (folder / "policies" / "own.cedar").unlink()
+    assert "own.yaml cannot be read (it is not text in UTF-8" in deputize("policy", "test", folder=folder).err
+
+
+def test_mistakes_in_cases_are_counted_as_such(folder: Path) -> None:
+    (folder / "policies" / "tests" / "own.yaml").write_text(
+        "cases:\n  - name: a\n    tol: hello.greet\n    expect: ask\n"
+    )
+    done = deputize("policy", "test", folder=folder)
+
+    assert done.code == 1
+    assert "policies/tests/own.yaml:3: tol is nothing a case can say" in done.out
+    assert "✗ 2 mistakes in the cases; mend them and try again" in done.err
+
+
+def test_without_files_the_default_set_is_named(tmp_path: Path) -> None:
+    done = deputize("policy", "check", folder=tmp_path)
+
+    assert done.out == "✓ 4 rules in the default set, for no files are named, checked against 0 tools\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "check", "todo"),
+    [
+        ('[vault]\nkind = "openbao"\n', "vault", "vault.address and vault.token_file must be set too"),
+        ('[limits]\nredis_url = "redis://127.0.0.1:1/0"\n', "counters", "what its when_lost says"),
+        ('[limits]\nredis_url = "nonsense"\n', "counters", "write it like redis://"),
+        ('[[hooks]]\nname = "guard"\nfunction = "hooks/check.py:guard"\n', "hooks", "correct the name"),
+    ],
+)
+def test_the_doctor_looks_at_what_decides_about_calls(folder: Path, written: str, check: str, todo: str) -> None:
+    with (folder / "deputize.toml").open("a") as file:
+        file.write(f"\n{written}")
+    done = deputize("doctor", "--json", folder=folder)
+    broken = {each["check"]: each["todo"] for each in done.json["findings"] if each["status"] == "broken"}
+
+    assert done.code == 1
+    assert list(broken) == [check]
+    assert todo in broken[check]
+
+
+def test_the_doctor_reads_the_policies_and_looks_for_the_decision_point(folder: Path) -> None:
+    settings = folder / "deputize.toml"
+    asked = settings.read_text().replace("[policy]", '[policy]\nengine = "both"\nauthzen_url = "http://127.0.0.1:1"')
+    settings.write_text(asked)
+    (folder / "policies" / "own.cedar").write_text('@id("x")\npermit (principal, action, resource) when { nothing };\n')
+    done = deputize("doctor", "--json", folder=folder)
+    broken = {each["check"]: each["todo"] for each in done.json["findings"] if each["status"] == "broken"}
+
+    assert done.code == 1
+    assert list(broken) == ["policies", "decision point"]
+    assert "policies/own.cedar:1" in broken["policies"]
+    assert "every call is denied" in broken["decision point"]
+
+
+def test_an_address_that_is_none_is_told_before_the_gateway_listens(folder: Path) -> None:
+    settings = folder / "deputize.toml"
+    settings.write_text(settings.read_text().replace("[policy]", '[policy]\nengine = "both"\nauthzen_url = "nonsense"'))
+
+    assert "write it like https://pdp.example.com" in deputize("dev", "--port", "0", folder=folder).err
 
 
 def test_a_check_tells_every_reason_and_needs_no_gateway(tmp_path: Path) -> None:

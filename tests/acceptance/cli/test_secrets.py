@@ -26,6 +26,7 @@ def test_a_secret_is_set_from_a_pipe_listed_by_name_and_deleted(shop: Path) -> N
     assert re.search(r"crm/api-key +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +developer", listed.out)
     assert [each["name"] for each in as_json.json["secrets"]] == ["crm/api-key"]
     assert "E3602" in gone.err
+    assert "deputize secrets list shows those there are" in gone.err
     assert not any(VALUE in done.said for done in (put, again, listed, as_json, deleted, gone))
 
 
@@ -35,6 +36,9 @@ def test_mistakes_are_told_without_the_value(shop: Path) -> None:
     misnamed = deputize("secrets", "set", "Crm Key", folder=shop, typed=VALUE)
     assert (nothing.code, argument.code, misnamed.code) == (2, 2, 1)
     assert "Nothing was piped in" in nothing.err
+    assert "name is spelt in small letters, digits, - and _" in misnamed.err
+    short = deputize("secrets", "set", "crm/api-key", folder=shop, typed="short")
+    assert (short.code, "value must have 8 characters or more" in short.err) == (1, True)
     assert VALUE not in nothing.said + misnamed.said
 
 

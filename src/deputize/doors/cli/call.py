@@ -74,8 +74,8 @@ def _send(gateway: "Gateway", body: dict[str, Any], key: str, writes: bool, json
             printer.aside(f"  to repeat exactly this call: --key {key}")
         raise Stopped(REFUSED) from None
     except KeyboardInterrupt:
-        again = f", or repeat it safely with --key {key}" if writes else ""
-        give_up(f"Stopped waiting. The gateway carries the call to its end: see deputize calls{again}.", REFUSED)
+        again = f": see deputize calls, or repeat it safely with --key {key}" if writes else ""
+        give_up(f"Stopped waiting. The gateway carries the call to its end{again}.", REFUSED)
     if json:
         printer.json(answer.value)
     printer.line(_result(answer.value))

@@ -36,6 +36,7 @@ from deputize.doors.cli.loading import Loaded, OpenGateway, load, opened
 from deputize.doors.cli.logs import configure_logs
 from deputize.doors.cli.output import GO, counted, mark, printer
 from deputize.doors.cli.project import Running
+from deputize.doors.cli.rules_told import rules_told
 from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer
 from deputize.lifecycle.gateway import Gateway
@@ -179,7 +180,7 @@ async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) 
 
         def ready(url: str, metrics_url: str) -> None:
             if not stop.is_set():
-                _tell_tools(loaded)
+                _tell_tools(loaded, settings)
                 stack.enter_context(announced(settings.folder, Running(url=url, pid=os.getpid())))
                 _tell_ready(url, metrics_url, loaded)
 
@@ -201,7 +202,7 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _tell_tools(loaded: Loaded) -> None:
+def _tell_tools(loaded: Loaded, settings: Settings) -> None:
     by_file: dict[str, Counter[str]] = {}
     for tool in loaded.tools:
         by_file.setdefault(loaded.file_of(tool.contract), Counter())[tool.contract.effects.value] += 1
@@ -211,6 +212,8 @@ def _tell_tools(loaded: Loaded) -> None:
     for hook in loaded.hooks:
         facts = {"name": hook.name, "moment": hook.moment, "tools": hook.tools, "file": hook.file}
         _event("hook", facts, f"hook {hook.name} from {hook.file}: {hook.moment} {hook.tools}")
+    for name, known, told in rules_told(settings):
+        _event(name, known, told)
     if not by_file:
         printer.warn("no tools yet: write a function with @tool in tools/, or see deputize init in an empty folder")
     if printer.as_json:

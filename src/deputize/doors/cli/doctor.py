@@ -8,17 +8,21 @@ _SIGNS = {"good": OK, "warning": NOTE, "broken": NO, "skipped": "·"}
 
 
 def doctor(json: Json = False) -> None:
-    """Check settings, database, schema, roles, keys, issuers and clocks; say what to do about each."""
+    """Check settings, database, keys, issuers, clock, tools, policies, counters and vault; say what to mend."""
     import asyncio
 
     from deputize.doors.cli import database
-    from deputize.doors.cli.examination import Finding, examine
+    from deputize.doors.cli.examination import examine
+    from deputize.doors.cli.finding import Finding
+    from deputize.doors.cli.logs import configure_logs
 
     has_file = enter_project()
     try:
         settings = load_settings()
     except Misconfigured as error:
         give_up(str(error), REFUSED)
+    # What is away is a finding here, not a line of a log as well.
+    configure_logs(settings.telemetry.model_copy(update={"log_level": "error"}))
     where = "deputize.toml is readable" if has_file else "defaults and the environment; there is no deputize.toml here"
     findings = [Finding(check="settings", status="good", found=where)]
 

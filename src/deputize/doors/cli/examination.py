@@ -3,14 +3,14 @@
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from deputize.core.errors import Problem
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Issuer, Settings
 from deputize.doors.cli import database
+from deputize.doors.cli.examination_rules import examine_rules
+from deputize.doors.cli.finding import Finding, Status
 from deputize.execute.egress import Egress
 from deputize.govern.identity.jwks import hosts_of, read_keys
 from deputize.store.inspection import Inspected, inspect
@@ -18,22 +18,10 @@ from deputize.store.keys import MasterKey
 from deputize.store.local_host import LocalPostgresError, choose_account, find_programs
 from deputize.store.migrate import newest_revision
 
-Status = Literal["good", "warning", "broken", "skipped"]
 _OLDEST_POSTGRES = 160_000
 _LEAST_DAYS = 2
 _LEAST_BYTES = 1 << 30
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    check: str
-    status: Status
-    found: str
-    todo: str = ""
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _judged(check: str, holds: bool, found: str, todo: str, otherwise: Status = "broken") -> Finding:
@@ -54,6 +42,8 @@ async def examine(settings: Settings, *, local_dsn: str | None) -> AsyncIterator
             yield finding
     yield _master_key(settings, development)
     async for finding in _of_issuers(settings, development):
+        yield finding
+    async for finding in examine_rules(settings, development=development):
         yield finding
 
 

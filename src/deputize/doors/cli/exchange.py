@@ -33,9 +33,9 @@ class Gateway:
     url: str
     token: str = field(repr=False)
 
-    def get(self, path: str, **query: str | int | None) -> Any:
-        asked = {name: value for name, value in query.items() if value not in (None, "")}
-        return self.send("GET", f"{path}?{urlencode(asked)}" if asked else path).value
+    def get(self, path: str, **query: str | int | list[str] | None) -> Any:
+        asked = {name: value for name, value in query.items() if value not in (None, "", [])}
+        return self.send("GET", f"{path}?{urlencode(asked, doseq=True)}" if asked else path).value
 
     def post(self, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
         return self.send("POST", path, {} if body is None else body, headers)

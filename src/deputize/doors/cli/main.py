@@ -89,7 +89,7 @@ def run(open_gateway: object) -> None:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # absent on replaced streams
     try:
-        app(obj=open_gateway, prog_name="deputize")
+        _carry_out(open_gateway)
     except Stopped as stopped:
         sys.exit(stopped.code)
     except Misconfigured as mistake:
@@ -104,8 +104,25 @@ def run(open_gateway: object) -> None:
         sys.exit(REFUSED)
 
 
+def _carry_out(open_gateway: object) -> None:
+    """For people a misspelt option is told in a frame, by typer itself; whoever asked for JSON hears of it in JSON."""
+    for_people = "--json" not in sys.argv
+    try:
+        code = app(obj=open_gateway, prog_name="deputize", standalone_mode=for_people)
+    except typer.Abort:
+        sys.exit(REFUSED)
+    except Exception as error:
+        told = getattr(error, "format_message", None)
+        if told is None:
+            raise
+        printer.json({"error": {"message": told()}})
+        sys.exit(MISUSED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
 def _tell(mistake: Misconfigured) -> None:
     if printer.as_json:
         printer.json({"error": {"message": str(mistake)}})
     for sentence in str(mistake).splitlines():
-        printer.bad(sentence)
+        # What is indented belongs to the sentence before it.
+        printer.aside(f"  {sentence}") if sentence.startswith("  ") else printer.bad(sentence)

@@ -58,10 +58,12 @@ class Printer:
         """Columns aligned on a terminal; in a pipe, plain lines that are never cut."""
         from rich import box
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
-        drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+        # Folded, not cut: an id or a file and line that ends in dots is of no use to anybody.
+        headed = (Column(name, overflow="fold") for name in columns)
+        drawn = Table(*headed, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
         for row in rows:
             drawn.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
         width = None if sys.stdout.isatty() else _WIDE
@@ -127,6 +129,13 @@ def mark(sign: str, stream: TextIO) -> str:
 
 def dim(text: str, stream: TextIO) -> str:
     return typer.style(text, dim=True) if _colourful(stream) else text
+
+
+def lasting(seconds: int) -> str:
+    """A length of time in the largest unit that tells it exactly."""
+    units = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+    word, length = next((each for each in units if seconds >= each[1] and seconds % each[1] == 0), ("second", 1))
+    return counted(seconds // length, word)
 
 
 def counted(number: int, word: str) -> str:

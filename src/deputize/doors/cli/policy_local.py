@@ -22,7 +22,7 @@ from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.check import Findings
 from deputize.govern.policy.check import check as find
 from deputize.govern.policy.explain import smallest_change
-from deputize.govern.policy.files import read_files
+from deputize.govern.policy.files import read_files, unreadable
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.rules import Mistake, PolicyFile, examine
 from deputize.govern.policy.told import spoken
@@ -50,7 +50,8 @@ def check(paths: Sequence[Path]) -> None:
     if found.errors:
         printer.bad(f"{counted(len(found.errors), 'mistake')}: these policies could not take force")
         raise Stopped(REFUSED)
-    named = ", ".join(file.path for file in project.files)
+    own = project.files != default_files()
+    named = ", ".join(file.path for file in project.files) if own else "the default set, for no files are named"
     printer.good(f"{counted(len(rules), 'rule')} in {named}, checked against {counted(len(project.contracts), 'tool')}")
 
 
@@ -80,6 +81,9 @@ def try_cases(paths: Sequence[Path]) -> None:
     for failed in judged:
         if not failed.holds:
             show_case(failed)
+    if mistakes:
+        printer.bad(f"{counted(len(mistakes), 'mistake')} in the cases; mend them and try again")
+        raise Stopped(REFUSED)
     _summary(len(found), held, list(dict.fromkeys(each.file for each in cases)))
 
 
@@ -102,7 +106,8 @@ def explain(asking: dict[str, Any], arguments: str) -> dict[str, Any]:
         case = Asking.model_validate(asking)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        give_up(f"--{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}.")
+        fix = ", as in 2026-11-15T09:00" if first["loc"][-1] == "time" else ""
+        give_up(f"--{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}{fix}.")
     project = _project(())
     policies = _compiled(project)
     try:
@@ -203,8 +208,10 @@ def _cases(paths: Sequence[Path]) -> list[Placed | Mistake]:
         shown = str(path.relative_to(here) if path.is_relative_to(here) else path)
         try:
             placed, mistakes = read_cases(shown, path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            give_up(f"There is no file {shown}: check the name.")
         except (OSError, UnicodeDecodeError) as error:
-            give_up(f"The cases in {shown} cannot be read: {type(error).__name__}.")
+            give_up(f"The cases in {shown} cannot be read ({unreadable(error)}).")
         found += [*placed, *mistakes]
     if not found:
         give_up("There are no cases to try: write some under cases: in policies/tests/NAME.yaml.")

@@ -80,7 +80,7 @@ def _sentences(error: "ValidationError", settings: type["BaseModel"]) -> Iterato
         elif found["type"] == "missing":
             yield f"{where}: {key} is missing; add it."
         else:
-            message = found["msg"][:1].lower() + found["msg"][1:]
+            message = (found["msg"][:1].lower() + found["msg"][1:]).replace("valid tuple", "list")
             yield f"{where}: {key} is not right: {message}{_given(path, found['input'])}; write another value."
 
 

@@ -6,6 +6,7 @@ Decides where and as whom; `exchange.py` does the asking.
 import contextlib
 import os
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
@@ -22,6 +23,14 @@ Token = Annotated[
     str,
     typer.Option(envvar="DEPUTIZE_TOKEN", help="Bearer token; default: the development token of this project."),
 ]
+
+
+class Effect(StrEnum):
+    """What a tool does to the world, from harmless to worst; spelt here so that help needs no contracts."""
+
+    READ = "read"
+    WRITE = "write"
+    DESTRUCTIVE = "destructive"
 
 
 class Refused(Exception):

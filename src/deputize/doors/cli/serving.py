@@ -16,6 +16,7 @@ from deputize.doors.cli.development import show_refusals
 from deputize.doors.cli.loading import Loaded, OpenGateway, load, opened
 from deputize.doors.cli.logs import configure_logs
 from deputize.doors.cli.output import GO, MISUSED, Stopped, counted, mark, printer
+from deputize.doors.cli.rules_told import rules_told
 from deputize.doors.server import serve
 from deputize.govern.identity.development import refuse_development_issuers
 from deputize.lifecycle.gateway import Gateway
@@ -39,7 +40,7 @@ def run(open_gateway: OpenGateway, settings: Settings) -> None:
     loaded = load(settings, Path.cwd())
     _require_all(loaded)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(lambda: _opened(open_gateway, settings, loaded, dsn), settings, _telling(loaded)))
+        runner.run(serve(lambda: _opened(open_gateway, settings, loaded, dsn), settings, _telling(loaded, settings)))
 
 
 def _require_all(loaded: Loaded) -> None:
@@ -76,7 +77,7 @@ async def _opened(open_gateway: OpenGateway, settings: Settings, loaded: Loaded,
         yield gateway
 
 
-def _telling(loaded: Loaded) -> Callable[[str, str], None]:
+def _telling(loaded: Loaded, settings: Settings) -> Callable[[str, str], None]:
     def tell(url: str, metrics_url: str) -> None:
         if printer.as_json:
             printer.json(
@@ -84,6 +85,8 @@ def _telling(loaded: Loaded) -> Callable[[str, str], None]:
             )
             return
         printer.good(f"{counted(len(loaded.tools), 'tool')} from files")
+        for _, _, told in rules_told(settings):
+            printer.good(told)
         printer.line(f"{mark(GO, sys.stdout)} REST {url}/v1   docs {url}/docs   metrics {metrics_url}/metrics")
 
     return tell

@@ -1,13 +1,16 @@
 """`deputize token`: tokens of the development issuer for one machine, and a token in hand lent to an agent."""
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deputize.doors.cli.output import Json, counted, give_up, printer
+from deputize.doors.cli.output import Json, counted, give_up, lasting, printer
 from deputize.doors.cli.project import enter_project, load_settings
-from deputize.doors.cli.remote import Token, Url, find_gateway
+from deputize.doors.cli.remote import Effect, Refused, Token, Url, find_gateway, tool_path
+
+if TYPE_CHECKING:
+    from deputize.doors.cli.exchange import Gateway
 
 group = typer.Typer(invoke_without_command=True, help="Make a token for deputize dev, or lend the one in hand.")
 
@@ -66,7 +69,7 @@ def exchange(
     ] = None,
     tool: Tool = None,
     ceiling: Annotated[
-        str | None, typer.Option(metavar="EFFECT", help="The worst it may do: read, write or destructive.")
+        Effect | None, typer.Option(metavar="EFFECT", help="The worst it may do: read, write or destructive.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="What it is for; it stays with the token.")] = None,
     lifetime: Annotated[
@@ -81,7 +84,9 @@ def exchange(
 
     scopes = _scopes(scope)
     tools = [{"tool_id": name, "version_range": versions} for name, versions in map(_capability, tool or ())]
+    seconds = None if lifetime is None else _seconds(lifetime)
     gateway = find_gateway(url, token)
+    _warn_of_unseen(gateway, [each["tool_id"] for each in tools])
     asked = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": gateway.token,
@@ -91,14 +96,27 @@ def exchange(
         "tools": dumps(tools) if tools else None,
         "ceiling": ceiling,
         "task": task,
-        "lifetime": None if lifetime is None else str(_seconds(lifetime)),
+        "lifetime": None if seconds is None else str(seconds),
     }
     answer = gateway.form("/oauth/token", {name: value for name, value in asked.items() if value is not None})
     if json:
         printer.json(answer)
     printer.line(answer["access_token"])
-    printer.aside(f"  for {agent}, {counted(answer['expires_in'], 'second')}, {_carries(answer['scope'].split())}")
+    lasts = lasting(answer["expires_in"])
+    printer.aside(f"  for {agent}, {lasts}, {_carries(answer['scope'].split())}")
+    if seconds is not None and answer["expires_in"] < seconds:
+        printer.warn(f"it lasts {lasts}, not {lasting(seconds)}: your own token or this gateway allows no more")
     printer.aside(f"  taken back with: deputize grants revoke {answer['grant_id']}")
+
+
+def _warn_of_unseen(gateway: "Gateway", names: list[str]) -> None:
+    """A tool may come later, so a name that nobody knows yet can be lent; most often it is misspelt."""
+    for name in names:
+        try:
+            gateway.get(tool_path(name))
+        except Refused as refused:
+            if refused.slug == "tool-not-found":
+                printer.warn(f"{refused.problem.get('detail', f'there is no tool {name}')}; it is lent all the same")
 
 
 def _carries(scopes: list[str]) -> str:

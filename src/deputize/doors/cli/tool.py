@@ -1,12 +1,13 @@
 """`deputize tool`: what tools there are, what one takes, and for administrators what becomes of it."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from deputize.doors.cli.output import REFUSED, Json, Stopped, counted, flat, give_up, pretty, printer
-from deputize.doors.cli.remote import Token, Url, complete_tool, find_gateway, tool_path
+from deputize.doors.cli.remote import Effect, Token, Url, complete_tool, find_gateway, tool_path
 
 group = typer.Typer(no_args_is_help=True, help="List, search, show, check, register and retire tools.")
 
@@ -15,6 +16,13 @@ ToolFile = Annotated[
     Path,
     typer.Argument(metavar="FILE", resolve_path=True, help="A Python file with @tool, or a YAML or JSON manifest."),
 ]
+
+
+class Standing(StrEnum):
+    LOADED = "loaded"
+    DEFERRED = "deferred"
+    BLOCKED = "blocked"
+    EXCLUDED = "excluded"
 
 
 @group.command("list", epilog="Example: deputize tool list")
@@ -38,8 +46,16 @@ def list_tools(url: Url = "", token: Token = "", json: Json = False) -> None:
 @group.command(epilog="Example: deputize tool surface --status blocked")
 def surface(
     status: Annotated[
-        str, typer.Option(help="Only tools that are loaded, deferred, blocked or excluded.", metavar="STATUS")
-    ] = "",
+        Standing | None,
+        typer.Option(help="Only tools that are loaded, deferred, blocked or excluded.", metavar="STATUS"),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Exclude what is in no such namespace; repeat for more.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Exclude what has no such tag; repeat for more.")] = None,
+    worst: Annotated[
+        Effect | None, typer.Option(metavar="EFFECT", help="Exclude what does worse than read, write or destructive.")
+    ] = None,
     url: Url = "",
     token: Token = "",
     json: Json = False,
@@ -49,8 +65,8 @@ def surface(
     found: list[dict[str, Any]] = []
     after: str | None = ""
     while after is not None:
-        page = gateway.get("/v1/surface", after=after, limit=500)
-        found += [each for each in page["tools"] if status in ("", each["status"])]
+        page = gateway.get("/v1/surface", after=after, limit=500, namespace=namespace, tag=tag, worst=worst)
+        found += [each for each in page["tools"] if status in (None, each["status"])]
         after = page["next_after"]
     if json:
         printer.json({**page, "tools": found})

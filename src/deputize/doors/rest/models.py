@@ -3,7 +3,16 @@
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 
 from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.contract import Effects, LifecycleState, MutationClass, SecretName, TimeoutClass
@@ -14,6 +23,22 @@ from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
 SwitchKind = Literal["tenant", "agent", "tool"]
+
+
+def _in_words(sentence: str) -> WrapValidator:
+    """What people type by hand is refused in a sentence, not with a pattern."""
+
+    def check(value: object, inner: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return inner(value)
+        except ValidationError:
+            raise PydanticCustomError("in_words", sentence) from None
+
+    return WrapValidator(check)
+
+
+_NAMED = _in_words("is spelt in small letters, digits, - and _, with / between its parts, as in crm/api-key")
+_KEPT = _in_words("must have 8 characters or more, and 65536 at most")
 TraceId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 
 
@@ -67,12 +92,14 @@ class RevocationAsked(Asked):
 
 
 class SecretAsked(Asked):
-    name: SecretName = Field(description="What contracts name it by, as in `crm/api-key`.")
-    value: SecretStr = Field(min_length=8, max_length=65_536, description="Sealed on arrival and never shown again.")
+    name: Annotated[SecretName, _NAMED] = Field(description="What contracts name it by, as in `crm/api-key`.")
+    value: Annotated[SecretStr, Field(min_length=8, max_length=65_536), _KEPT] = Field(
+        description="Sealed on arrival and never shown again."
+    )
 
 
 class SecretNamed(Asked):
-    name: SecretName = Field(description="The secret's name, as in `crm/api-key`.")
+    name: Annotated[SecretName, _NAMED] = Field(description="The secret's name, as in `crm/api-key`.")
 
 
 class SwitchAsked(Asked):

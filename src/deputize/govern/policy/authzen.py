@@ -47,7 +47,12 @@ class AuthZen:
                 "put authzen_url under [policy] in deputize.toml."
             )
         base = settings.authzen_url.rstrip("/")
-        self.name = urlsplit(base).hostname or base
+        place = urlsplit(base)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise Misconfigured(
+                "policy.authzen_url is no address of a decision point: write it like https://pdp.example.com."
+            )
+        self.name = place.hostname
         self._url = base + _PATH
         self._post = post
         self._seconds = settings.authzen_seconds

@@ -13,6 +13,13 @@ def read_files(patterns: Sequence[str]) -> tuple[PolicyFile, ...]:
     return tuple(_read(path) for path in _paths(patterns))
 
 
+def unreadable(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, and what to do about it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8; save it as such"
+    return f"{(error.strerror or type(error).__name__).lower()}; make it a file you may read"
+
+
 def _paths(patterns: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for pattern in patterns:
@@ -29,6 +36,6 @@ def _read(path: Path) -> PolicyFile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"The policies in {path} cannot be read: {type(error).__name__}.") from None
+        raise Misconfigured(f"The policies in {path} cannot be read ({unreadable(error)}).") from None
     here = Path.cwd()
     return PolicyFile(path=str(path.relative_to(here) if path.is_relative_to(here) else path), text=text)

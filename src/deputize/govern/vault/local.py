@@ -52,7 +52,11 @@ async def put(connection: Connection, keys: KeySet, name: str, value: str, *, by
 
 async def delete(connection: Connection, tenant: str, name: str) -> None:
     if await connection.fetchval(_SQL["delete_secret"], tenant, name) is None:
-        raise _missing(name)
+        raise CredentialMissing(
+            f"there is no secret {name}",
+            details={"secret": name},
+            advice="deputize secrets list shows those there are.",
+        )
 
 
 async def listed(connection: Connection, tenant: str) -> list[dict[str, Any]]:
