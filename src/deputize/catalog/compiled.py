@@ -11,7 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from deputize.catalog.coercion import Plan, coerce, plan, type_name
-from deputize.catalog.exposed import exposed, facts_of
+from deputize.catalog.exposed import defaults_in, exposed, facts_of
 from deputize.catalog.schemas import Validator, compile_schema, follow, pointer, without_internal
 from deputize.core.call import Mutation
 from deputize.core.contract import Contract, Predicate, Schema
@@ -39,6 +39,7 @@ class CompiledTool:
     __slots__ = (
         "__weakref__",
         "_call",
+        "_defaults",
         "_facts",
         "_input",
         "_output",
@@ -67,6 +68,8 @@ class CompiledTool:
         self._plan: Plan | None = None
         self._call: Validator | None = None
         self._facts = exposed(contract)
+        judged_by = {fact.argument for fact in self._facts}.union(*(names for _, names in self._templates))
+        self._defaults = defaults_in(contract.input_schema, sorted(judged_by))
         self.withheld = frozenset(fact.name for fact in self._facts if fact.sensitive)
         self.is_valid_input = self._input.is_valid
         self.is_valid_output = self._output.is_valid
@@ -97,6 +100,12 @@ class CompiledTool:
             return ()
         subject = {"input": arguments, "output": output}
         return tuple(check for check, validator in self._predicates if not validator.is_valid(subject))
+
+    def filled(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the tool would go by, for whoever judges it: where the arguments are silent, its defaults speak. A rule
+        about an amount holds for the amount that is taken when none is given.
+        """
+        return {**self._defaults, **arguments} if self._defaults else arguments
 
     def facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What policies may know of this call's arguments."""

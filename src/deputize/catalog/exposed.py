@@ -63,6 +63,14 @@ def facts_of(facts: Iterable[Fact], call_input: Mapping[str, Any]) -> dict[str, 
     return told
 
 
+def defaults_in(schema: Schema, arguments: Iterable[str]) -> dict[str, Any]:
+    """What these arguments are where a call does not give them, as far as the schema says."""
+    properties = _properties(schema)
+    parts = {name: properties[name] for name in arguments if isinstance(properties.get(name), dict)}
+    told = {name: part.get("default", follow(schema, part).get("default")) for name, part in parts.items()}
+    return {name: value for name, value in told.items() if value is not None}
+
+
 def mark_faults(contract: Contract, known: KnownFact = no_facts) -> Iterator[tuple[str, str, str]]:
     """What is wrong with the marks: where, what, and what to do about it."""
     schema = contract.input_schema
@@ -122,7 +130,8 @@ def _type_of(schema: Schema, part: Any) -> FactType | None:
     if len(several) != 1:
         return None
     if several[0] == "array":
-        return "Set<String>" if _type_of(schema, full.get("items")) == "String" else None
+        items = follow(schema, full.get("items"))
+        return "Set<String>" if isinstance(items, dict) and items.get("type") == "string" else None
     return _TYPES.get(several[0]) if isinstance(several[0], str) else None
 
 

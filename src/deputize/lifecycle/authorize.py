@@ -67,15 +67,16 @@ async def authorize_again(
 
 def _question(rooms: Rooms, validated: Validated) -> Question:
     received, tool = validated.received, validated.tool
+    given = tool.filled(validated.call_input)
     return Question(
         caller=received.caller,
         contract=tool.contract,
         environment=rooms.settings.environment,
         session=received.session,
         now_ms=rooms.clock.epoch_ms(),
-        facts=tool.facts(validated.call_input),
+        facts=tool.facts(given),
         withheld=tool.withheld,
-        touches=tool.writes(validated.call_input) if tool.contract.resources else (),
+        touches=tool.writes(given) if tool.contract.resources else (),
         cost_micros=rooms.limits.spent(received.caller, received.session),
     )
 

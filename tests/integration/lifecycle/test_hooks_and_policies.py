@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from pydantic import Field
 
-from deputize import Context, HookCall, Internal, Permission, Stop, Update, tool
+from deputize import Context, Fact, HookCall, Internal, Permission, Stop, Update, tool
 from deputize.app import open_gateway
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.definition import PythonTool
@@ -30,6 +30,7 @@ POLICIES = """
 @id("reads") permit (principal, action, resource) when { resource.effects == "read" };
 @id("writes-ask") @decision("ask") permit (principal, action, resource) when { resource.effects == "write" };
 @id("deduplicated") permit (principal, action, resource == Tool::"lab.put");
+@id("small-tips") forbid (principal, action, resource) when { context.facts has amount && context.facts.amount > 100 };
 @id("not-this-one") forbid (principal, action, resource) when { context.scopes.contains("forbidden") };
 """
 BEHAVIORS = ("passthrough", "allow", "ask", "deny")
@@ -45,6 +46,15 @@ async def priced(
 ) -> str:
     """Say where a thing is sold, which callers cannot choose."""
     return region
+
+
+@tool(effects="read", namespace="lab")
+async def tip(
+    tag: Annotated[str, Field(description="Which test this belongs to", examples=["a"])],
+    amount: Annotated[int, Field(description="How much"), Fact()] = 1000,
+) -> int:
+    """Say how much is given, which is a lot unless one says otherwise."""
+    return amount
 
 
 def speak(call: HookCall) -> Any:
@@ -70,9 +80,9 @@ async def opened(dsn: str, folder: Path, **policy: Any) -> AsyncIterator[Lab]:
     file.write_text(POLICIES)
     settings = lab_settings(dsn, folder).model_copy(update={"policy": Policy(files=(str(file),), **policy)})
     db = await asyncpg.connect(dsn)
-    own: PythonTool = getattr(priced, ATTRIBUTE)
+    own: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in (priced, tip)]
     try:
-        async with open_gateway(settings, tools=[*TOOLS, own], hooks=HOOKS, development=True) as gateway:
+        async with open_gateway(settings, tools=[*TOOLS, *own], hooks=HOOKS, development=True) as gateway:
             assert not gateway.refused, [problem.details for problem in gateway.refused]
             yield Lab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:
@@ -110,6 +120,13 @@ async def test_the_policies_decide_about_what_a_hook_made_of_the_input(lab: Lab)
     assert slug(await lab.call("put", "forbidden")) == "permission-denied"
     assert slug(await lab.call("put", "rename:fine")) is None
     assert [effect.tag for effect in effects_of("fine")] == ["fine"]
+
+
+async def test_the_policies_decide_about_the_default_that_a_tool_goes_by(lab: Lab) -> None:
+    assert body(await lab.call("tip", {"tag": "x", "amount": 5}))["result"] == 5
+    silent = await lab.call("tip", "x")
+    assert slug(silent) == "permission-denied"
+    assert body(silent)["error"]["details"]["rules"][0]["id"] == "small-tips"
 
 
 async def test_a_hook_may_set_what_callers_may_not_even_see(lab: Lab) -> None:

@@ -94,6 +94,7 @@ def test_a_mark_that_names_nothing_is_refused(mark: Any) -> None:
     [
         {"type": "number", "examples": [1.5]},
         {"type": "array", "items": {"type": "integer"}, "examples": [[1]]},
+        {"type": "array", "items": {"type": ["string", "null"]}, "examples": [["a", None]]},
         {"type": ["integer", "string"], "examples": [1]},
         {"anyOf": [{"type": "string"}, {"type": "integer"}], "examples": [1]},
         {"enum": [1, "a"]},
@@ -126,6 +127,27 @@ def test_a_fact_has_one_type_in_the_whole_tenant() -> None:
     (reason,) = refused.value.details["reasons"]
     assert reason["reason"] == "makes amount a Set<String>, and crm.refund makes it a Long"
     admit(contract(input_schema=input_with(amount=marked(NUMBER)), examples=[{}]), facts=known.fact)
+
+
+def test_where_a_call_is_silent_rules_hear_what_the_tool_goes_by() -> None:
+    @tool(
+        effects="destructive", namespace="shop", scopes=["shop:write"], examples=[{}],
+        resources=[{"resource": "shop.till", "op": "update", "scope": "tills/{till}"}],
+    )  # fmt: skip
+    def refund(
+        amount: Annotated[int, marks.Fact(), Field(description="How much")] = 1_000_000,
+        till: Annotated[str, Field(description="From where")] = "main",
+        note: Annotated[str | None, marks.Fact(), Field(description="Why")] = None,
+    ) -> int:
+        """Give money back."""
+        return amount
+
+    made = CompiledTool(getattr(refund, ATTRIBUTE).contract)
+    assert made.facts(made.filled({})) == {"amount": 1_000_000}
+    assert made.facts(made.filled({"amount": 3, "note": "x"})) == {"amount": 3, "note": "x"}
+    assert [each.scope for each in made.writes(made.filled({}))] == ["tills/main"]
+    given = {"id": 7}
+    assert CompiledTool(contract()).filled(given) is given
 
 
 def test_a_python_tool_marks_its_facts_beside_their_types() -> None:
