@@ -90,6 +90,8 @@ class EpochWatcher:
                     lost = asyncio.Event()
                     connection.add_termination_listener(lambda _: lost.set())  # noqa: B023 -- called in this turn only
                     await connection.add_listener(CHANNEL, lambda *_: self._nudged.set())
+                    # What was announced before anybody listened was not heard.
+                    self._nudged.set()
                     await lost.wait()
                 finally:
                     connection.terminate()

@@ -24,6 +24,7 @@ WITHOUT_IDS = {
     ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
+    ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
 }  # fmt: skip
 

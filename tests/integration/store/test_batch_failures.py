@@ -32,6 +32,9 @@ from tests.integration.store.rows_kit import (
 CLOSE_BARRIER = "select pg_advisory_lock(deputize.barrier_key('acme'))"
 OPEN_BARRIER = "select pg_advisory_unlock(deputize.barrier_key('acme'))"
 
+# A server that was killed is back in moments, or on a busy machine in rather more.
+PATIENCE = 30.0
+
 
 @pytest.fixture
 async def dsn(fresh_database: str) -> str:
@@ -127,7 +130,7 @@ async def test_while_the_server_is_down_openings_are_refused_and_outcomes_wait_f
         calls = [opening(f"k{n}") for n in range(20)]
         await put_all(writer, calls)
         await asyncio.to_thread(own_server.kill)
-        outcomes = [writer.put(closing(call.call_id)) for call in calls]
+        outcomes = [writer.put(closing(call.call_id), seconds=PATIENCE) for call in calls]
         await until(lambda: writer.down is not None)
         for row in (opening("late"), entry()):
             with pytest.raises(Unavailable) as refused:
@@ -157,7 +160,7 @@ async def test_a_server_killed_under_load_keeps_exactly_what_it_acknowledged(own
         except Unavailable:
             return
         acknowledged.append(row.call_id)
-        await writer.put(closing(row.call_id))
+        await writer.put(closing(row.call_id), seconds=PATIENCE)
         closed.append(row.call_id)
 
     async with writing_to(own_server.dsn, timeout=5, max_rows=16) as writer:
@@ -165,7 +168,7 @@ async def test_a_server_killed_under_load_keeps_exactly_what_it_acknowledged(own
         await until(lambda: len(closed) >= 40)
         await asyncio.to_thread(own_server.kill)
         await asyncio.to_thread(own_server.start)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(2 * PATIENCE):
             await asyncio.gather(*tasks)
         owner = await asyncpg.connect(own_server.dsn)
         stored = await states(owner)
@@ -188,7 +191,7 @@ async def test_a_database_that_turned_read_only_is_waited_for_not_taken_for_a_ba
             "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()",
             name,
         )
-        outcome = writer.put(closing(row.call_id))
+        outcome = writer.put(closing(row.call_id), seconds=PATIENCE)
         await until(lambda: writer.down is not None or outcome.done())
         assert not outcome.done()
         with pytest.raises(Unavailable):
