@@ -61,8 +61,18 @@ def test_a_misspelt_tool_and_a_long_life_are_pointed_out(shop: Path) -> None:
     )  # fmt: skip
 
     assert lent.code == 0
-    assert "! there is no tool hello.gret; did you mean hello.greet?; it is lent all the same" in lent.err
+    assert "! it is lent all the same, but there is no tool hello.gret; did you mean hello.greet?" in lent.err
     assert "! it lasts 8 hours, not 90 days: your own token or this gateway allows no more" in lent.err
+
+
+@pytest.mark.parametrize(("words", "env"), [(("--token", ""), {}), ((), {"DEPUTIZE_TOKEN": ""})])
+def test_a_token_that_could_not_be_had_is_not_the_developers_own(
+    shop: Path, words: tuple[str, ...], env: dict[str, str]
+) -> None:
+    done = deputize("call", "hello.greet", "name=Ana", *words, folder=shop, env=env)
+
+    assert (done.code, done.out) == (2, "")
+    assert "empty" in done.err
 
 
 def test_json_is_the_answer_and_nothing_else(shop: Path) -> None:

@@ -132,10 +132,13 @@ def dim(text: str, stream: TextIO) -> str:
 
 
 def lasting(seconds: int) -> str:
-    """A length of time in the largest unit that tells it exactly."""
-    units = (("day", 86_400), ("hour", 3_600), ("minute", 60))
-    word, length = next((each for each in units if seconds >= each[1] and seconds % each[1] == 0), ("second", 1))
-    return counted(seconds // length, word)
+    """A length of time in the two largest units that tell it."""
+    parts = []
+    for word, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        if number := seconds // length:
+            parts.append(counted(number, word))
+            seconds -= number * length
+    return " ".join(parts[:2]) or "no time"
 
 
 def counted(number: int, word: str) -> str:

@@ -18,10 +18,27 @@ from deputize.doors.cli.project import enter_project, running_gateway, saved_tok
 if TYPE_CHECKING:
     from deputize.doors.cli.exchange import Gateway
 
+_TOKEN_VARIABLE = "DEPUTIZE_TOKEN"
+
+
+def _not_empty(context: typer.Context, value: str) -> str:
+    """An empty token is most often one that could not be had; it must not turn into the developer's own."""
+    source = context.get_parameter_source("token")
+    if not value and source is not None and source.name == "COMMANDLINE":
+        raise Misconfigured("--token is empty: give it a token, or leave it out for the one of this project.")
+    if not value and os.environ.get(_TOKEN_VARIABLE) == "":
+        raise Misconfigured(f"{_TOKEN_VARIABLE} is set and empty: put a token there, or unset it.")
+    return value
+
+
 Url = Annotated[str, typer.Option(envvar="DEPUTIZE_URL", help="Gateway to ask; default: the one of deputize dev here.")]
 Token = Annotated[
     str,
-    typer.Option(envvar="DEPUTIZE_TOKEN", help="Bearer token; default: the development token of this project."),
+    typer.Option(
+        envvar=_TOKEN_VARIABLE,
+        callback=_not_empty,
+        help="Bearer token; default: the development token of this project.",
+    ),
 ]
 
 

@@ -86,7 +86,6 @@ def exchange(
     tools = [{"tool_id": name, "version_range": versions} for name, versions in map(_capability, tool or ())]
     seconds = None if lifetime is None else _seconds(lifetime)
     gateway = find_gateway(url, token)
-    _warn_of_unseen(gateway, [each["tool_id"] for each in tools])
     asked = {
         "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
         "subject_token": gateway.token,
@@ -106,6 +105,7 @@ def exchange(
     printer.aside(f"  for {agent}, {lasts}, {_carries(answer['scope'].split())}")
     if seconds is not None and answer["expires_in"] < seconds:
         printer.warn(f"it lasts {lasts}, not {lasting(seconds)}: your own token or this gateway allows no more")
+    _warn_of_unseen(gateway, [each["tool_id"] for each in tools])
     printer.aside(f"  taken back with: deputize grants revoke {answer['grant_id']}")
 
 
@@ -116,7 +116,7 @@ def _warn_of_unseen(gateway: "Gateway", names: list[str]) -> None:
             gateway.get(tool_path(name))
         except Refused as refused:
             if refused.slug == "tool-not-found":
-                printer.warn(f"{refused.problem.get('detail', f'there is no tool {name}')}; it is lent all the same")
+                printer.warn(f"it is lent all the same, but {refused.problem.get('detail', f'{name} is not there')}")
 
 
 def _carries(scopes: list[str]) -> str:
