@@ -8,6 +8,8 @@ from deputize.core.contract import Effects
 
 ADMIN_SCOPE = "deputize:admin"
 Trust = Literal["untrusted", "standard", "trusted"]
+# No name of a subject holds a control character.
+_BETWEEN_AGENTS = "\x1f"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,13 @@ class Caller:
         return self.agents[0] if self.agents else ""
 
     @property
+    def acting(self) -> str:
+        """The whole chain of agents as one name. The nearest alone would not do: whoever was lent something may lend it
+        on to an agent of any name, and would be taken for that one.
+        """
+        return _BETWEEN_AGENTS.join(self.agents)
+
+    @property
     def is_admin(self) -> bool:
         return ADMIN_SCOPE in self.scopes
 
@@ -72,6 +81,11 @@ class Epochs:
 
     def covers(self, other: "Epochs") -> bool:
         return self.registry >= other.registry and self.policy >= other.policy and self.revocation >= other.revocation
+
+
+def nearest_of(acting: str) -> str:
+    """The agent that acts, of a chain that was made one name."""
+    return acting.partition(_BETWEEN_AGENTS)[0]
 
 
 def standing_of(caller: Caller) -> str:

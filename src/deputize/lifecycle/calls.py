@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from deputize.core.caller import Caller
+from deputize.core.caller import Caller, nearest_of
 from deputize.core.errors import CallNotFound, NotCancelable
 from deputize.core.events import EVENT_OF_STATE, TERMINAL, Event, State
 from deputize.lifecycle.rooms import Rooms
@@ -41,7 +41,7 @@ class Calls:
     async def page(self, caller: Caller, *, before: str | None, limit: int) -> list[dict[str, Any]]:
         await self._check(caller)
         user = None if caller.is_admin else caller.user
-        agent = None if caller.is_admin or not caller.agents else caller.agent
+        agent = None if caller.is_admin or not caller.agents else caller.acting
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(
                 _SQL["list_calls"], caller.tenant, user, None if before is None else _id(before), limit, agent
@@ -100,7 +100,7 @@ class Calls:
         async with self._rooms.store.reading(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["show_call"], caller.tenant, _id(call_id))
         if row is not None and not caller.is_admin:
-            anothers = bool(caller.agents) and row["caller_agent"] != caller.agent
+            anothers = bool(caller.agents) and row["caller_agent"] != caller.acting
             if row["caller_user"] != caller.user or anothers:
                 raise _unknown(call_id)
         return row
@@ -127,9 +127,9 @@ class Calls:
 
 
 def is_maker(caller: Caller, named: Sequence[str]) -> bool:
-    """Whether the names in an entry are this caller's: the user's alone, or for an agent the user's and its own."""
-    own = caller.pseudonyms[:2]
-    return bool(own) and tuple(named[: len(own)]) == own
+    """Whether the names in an entry are this caller's: the user's alone, or for an agent everybody's in its chain."""
+    own = caller.pseudonyms
+    return bool(own) and tuple(named if caller.agents else named[:1]) == own
 
 
 def _id(text: str) -> str:
@@ -150,7 +150,7 @@ def _facts(row: asyncpg.Record) -> dict[str, Any]:
         "tool": {"name": row["tool"], "version": row["version"]},
         "mutation_class": row["mutation_class"],
         "user": row["caller_user"],
-        "agent": row["caller_agent"] or None,
+        "agent": nearest_of(row["caller_agent"]) or None,
         "session": row["session"],
         "created_at": row["created_at"].isoformat(),
         "ended_at": row["ended_at"].isoformat() if row["ended_at"] else None,

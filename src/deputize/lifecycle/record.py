@@ -128,17 +128,17 @@ def opening(rooms: Rooms, authorized: Authorized, fingerprint: bytes, key: str |
     caller, contract = received.caller, validated.tool.contract
     return Opening(
         caller.tenant, received.call_id, contract.full_name, contract.version, validated.tool.digest,
-        contract.mutation_class, caller.user, caller.agent, received.session, fingerprint,
-        None if key is None else claim_scope(caller.user, caller.agent, contract.full_name),
+        contract.mutation_class, caller.user, caller.acting, received.session, fingerprint,
+        None if key is None else claim_scope(caller.user, caller.acting, contract.full_name),
         None if key is None else hashlib.sha256(key.encode()).digest(),
         contract.timeout.effective_seconds, window, received.trail.trace_id,
         *intent(rooms, authorized, received.call_id),
     )  # fmt: skip
 
 
-def claim_scope(user: str, agent: str, tool: str) -> bytes:
+def claim_scope(user: str, acting: str, tool: str) -> bytes:
     """Whose key it is. Never a token id: a renewed token repeats its caller's calls, not somebody else's."""
-    return hashlib.sha256(f"{user}\0{agent}\0{tool}".encode()).digest()
+    return hashlib.sha256(f"{user}\0{acting}\0{tool}".encode()).digest()
 
 
 def closing(

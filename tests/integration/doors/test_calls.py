@@ -186,6 +186,24 @@ async def test_an_agent_sees_what_it_did_and_not_what_its_user_or_another_agent_
     assert len((await served.get("/v1/calls", token=user)).json()["calls"]) >= len(listed)
 
 
+@pytest.mark.requirement("GOV-1")
+@pytest.mark.parametrize(("tool", "arguments"), [("rename_user", {"id": 1, "name": "Ana"}), ("get_user", {"id": 1})])
+async def test_an_agent_that_lends_on_under_anothers_name_is_not_taken_for_it(
+    served: Served, tool: str, arguments: dict[str, object]
+) -> None:
+    user = served.token("patron")
+    agent, mallory = await served.lent(user, agent="clerk"), await served.lent(user, agent="mallory")
+    posing = await served.lent(mallory, agent="clerk")
+    made = (await served.call(f"shop.{tool}", arguments, token=agent, key="clerks")).json()["call_id"]
+    for path in ("", "/decision", "/events"):
+        assert (await served.get(f"/v1/calls/{made}{path}", token=posing)).status_code == 404
+    again = await served.call(f"shop.{tool}", arguments, token=posing, key="clerks")
+    assert (again.status_code, "idempotency-replayed" in again.headers) == (200, False)
+    listed = (await served.get("/v1/calls", token=posing)).json()["calls"]
+    assert made not in {each["call_id"] for each in listed}
+    assert {each["agent"] for each in listed} <= {"clerk"}
+
+
 async def test_calls_are_listed_a_page_at_a_time_newest_first(served: Served) -> None:
     erin = served.token("erin")
     made = [
