@@ -1,9 +1,10 @@
-"""Keeps the figures in README.md equal to the kept results of the proofs.
+"""Keeps the figures in README.md and docs/reference/figures.md equal to the kept results of the proofs.
 
 Each `proofs/results/*.json` is one full run, as `proofs/kit/report.py` writes it: `name`, `passed`, `form`,
 `figures`, `bars` (each with `op` and `bar`), `controls` (broken variants, and whether they were caught),
 `commit` and `machine`. Whether figures meet their bars is judged by `python -m proofs kept`; here only runs
-that passed in full are shown. `--write` renders the table between the markers.
+that passed in full are shown. README.md gets one line per proof, the reference page every figure that has a bar.
+`--write` renders both between their markers.
 """
 
 import argparse
@@ -16,8 +17,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "proofs" / "results"
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "figures.md"
 OPEN, CLOSE = "<!-- figures -->", "<!-- /figures -->"
 NOTHING_YET = "No results are kept yet. `make proofs` makes them."
+MOST_IN_SHORT = 4
+SHORT_HEAD = ["| proof | measured (bar) | broken variants caught | commit |", "|---|---|---|---|"]
 HEAD = ["| proof | figure | measured | bar | commit |", "|---|---|---|---|---|"]
 
 Result = Mapping[str, Any]
@@ -42,6 +46,21 @@ def render(results: Sequence[Result]) -> str:
     rows = [row for result in results for row in _rows(result)]
     machines = dict.fromkeys(_show(result["machine"]) for result in results)
     return "\n".join([*HEAD, *rows, "", *(f"Measured on: {machine}." for machine in machines)])
+
+
+def in_short(results: Sequence[Result]) -> str:
+    """One line per proof: the figures its author put first."""
+    return "\n".join([*SHORT_HEAD, *map(_line, results)]) if results else NOTHING_YET
+
+
+def _line(result: Result) -> str:
+    first = list(result["bars"].items())[:MOST_IN_SHORT]
+    figures = (
+        f"{_words(name)} {_show(result['figures'].get(name))} ({bar['op']} {_show(bar['bar'])})" for name, bar in first
+    )
+    controls = result.get("controls", {})
+    caught = f"{sum(map(bool, controls.values()))} of {len(controls)}"
+    return f"| `{result['name']}` | {'; '.join(figures)} | {caught} | `{str(result['commit'])[:10]}` |"
 
 
 def _rows(result: Result) -> Iterator[str]:
@@ -72,28 +91,29 @@ def _show(value: object) -> str:
             return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def place(readme: str, table: str) -> str:
+def place(page: str, table: str) -> str:
     """Put the table between the markers."""
-    if readme.count(OPEN) != 1 or readme.count(CLOSE) != 1:
-        raise ValueError(f"README.md needs the markers {OPEN} and {CLOSE} exactly once each")
-    before, rest = readme.split(OPEN)
+    if page.count(OPEN) != 1 or page.count(CLOSE) != 1:
+        raise ValueError(f"a page with figures needs the markers {OPEN} and {CLOSE} exactly once each")
+    before, rest = page.split(OPEN)
     _, after = rest.split(CLOSE)
     return f"{before}{OPEN}\n{table}\n{CLOSE}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the kept results and README.md, or write its figures."""
+    """Check the kept results and the pages that show them, or write their figures."""
     parser = argparse.ArgumentParser(prog="python -m checks.figures", description=main.__doc__)
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
+    parser.add_argument("--write", action="store_true", help="write the tables")
     write = parser.parse_args(arguments).write
     results = read_results(RESULTS)
     found = problems(results)
-    readme = README.read_text(encoding="utf-8")
-    wanted = place(readme, render(results))
-    if write and not found:
-        README.write_text(wanted, encoding="utf-8")
-    elif wanted != readme:
-        found.append("README.md shows other figures: run python -m checks.figures --write")
+    for path, table in ((README, in_short(results)), (PAGE, render(results))):
+        page = path.read_text(encoding="utf-8")
+        wanted = place(page, table)
+        if write and not found:
+            path.write_text(wanted, encoding="utf-8")
+        elif wanted != page:
+            found.append(f"{path.name} shows other figures: run python -m checks.figures --write")
     for problem in found:
         print(f"figures: {problem}", file=sys.stderr)
     if not found:

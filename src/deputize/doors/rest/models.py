@@ -119,55 +119,6 @@ class ToolsQuery(Asked):
     limit: int = Field(100, ge=1, le=500, description="How many at most.")
 
 
-class SurfaceQuery(BaseModel):
-    after: str = Field("", max_length=MAX_TOOL_LENGTH, description="The last name of the page before.")
-    limit: int = Field(100, ge=1, le=500, description="Most tools in one page.")
-    namespace: list[str] = Field(default_factory=list, max_length=50, description="Exclude all but these namespaces.")
-    tag: list[str] = Field(default_factory=list, max_length=50, description="Exclude tools with none of these tags.")
-    worst: Effects | None = Field(None, description="Exclude tools whose effects are worse than this.")
-
-
-class SurfaceRule(BaseModel):
-    id: str
-    where: str
-    reason: str
-
-
-class SurfaceReason(BaseModel):
-    code: Literal[
-        "permitted", "needs_approval", "decided_per_call", "deferred_until_discovered", "policy_blocked",
-        "role_not_allowed", "setup_required", "feature_disabled", "outside_selection",
-    ]  # fmt: skip
-    message: str
-    rules: list[SurfaceRule]
-
-
-class SurfaceTool(BaseModel):
-    name: str
-    version: str
-    digest: Digest
-    status: Literal["loaded", "deferred", "blocked", "excluded"]
-    reason: SurfaceReason
-
-
-class SurfaceScope(BaseModel):
-    tenant: str
-    user: str
-    agents: list[str]
-    session: str | None
-    task: str | None
-
-
-class SurfaceShown(BaseModel):
-    """Where each tool stands for one caller; tools that the token hides are not there at all."""
-
-    scope: SurfaceScope
-    policy_digest: Digest
-    created_at: str
-    tools: list[SurfaceTool]
-    next_after: str | None
-
-
 class SearchQuery(Asked):
     q: str = Field(min_length=1, max_length=400, description="What the tool should do, or its name.")
     limit: int = Field(10, ge=1, le=50, description="How many at most.")

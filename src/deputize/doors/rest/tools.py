@@ -28,8 +28,6 @@ from deputize.doors.rest.models import (
     SearchFound,
     SearchQuery,
     StateAsked,
-    SurfaceQuery,
-    SurfaceShown,
     ToolDetail,
     ToolPage,
     ToolRegistered,
@@ -38,7 +36,6 @@ from deputize.doors.rest.models import (
     ToolVersions,
     VersionQuery,
 )
-from deputize.lifecycle.standing import Selection
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 commands = APIRouter(prefix="/v1", tags=["administration"])
@@ -52,15 +49,6 @@ async def list_tools(gateway: CurrentGateway, caller: CurrentCaller, query: Anno
     """In order of name, the tools this token lets you see."""
     listing = await gateway.surface.page(caller, after=query.after, limit=query.limit)
     return reply({"tools": listing.tools, "next_after": listing.next_after})
-
-
-@router.get("/surface", summary="Show where each tool stands", response_model=SurfaceShown, responses=problems())
-async def show_surface(
-    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SurfaceQuery, Query()]
-) -> Response:
-    """Loaded, deferred, blocked or excluded, each with its reason, for you, here and now."""
-    selection = Selection(namespaces=frozenset(query.namespace), tags=frozenset(query.tag), worst=query.worst)
-    return reply(await gateway.surface.standings(caller, selection, after=query.after, limit=query.limit))
 
 
 @router.get("/tools/search", summary="Search tools", response_model=SearchFound, responses=problems(SearchFailed))
