@@ -7,6 +7,8 @@ from typing import Literal
 from deputize.core.contract import Effects
 
 ADMIN_SCOPE = "deputize:admin"
+# Who issued the authority of the process itself, which nobody can revoke; no issuer of tokens may be called so.
+PROCESS = "process"
 Trust = Literal["untrusted", "standard", "trusted"]
 # No name of a subject holds a control character.
 _BETWEEN_AGENTS = "\x1f"

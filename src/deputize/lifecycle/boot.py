@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from deputize.core.caller import ADMIN_SCOPE, Caller
+from deputize.core.caller import ADMIN_SCOPE, PROCESS, Caller
 from deputize.core.definition import PythonTool
 from deputize.core.errors import PolicyInvalid, Registry
 from deputize.core.mistakes import Misconfigured
@@ -21,16 +21,22 @@ async def boot(gateway: Gateway, tools: Sequence[PythonTool], complete: Callable
         except Registry as problem:
             gateway.refused.append(problem)
     if settings.policy.files:
-        await _put_policies(gateway, operator)
+        await _put_policies(gateway, complete)
 
 
-async def _put_policies(gateway: Gateway, operator: Caller) -> None:
+async def _put_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable[Caller]]) -> None:
     """For every tenant the settings name; those that only tokens name have theirs put by their administrators."""
-    files = read_files(gateway.settings.policy.files)
-    for tenant in named_tenants(gateway.settings):
+    settings = gateway.settings
+    files = read_files(settings.policy.files)
+    for tenant in named_tenants(settings):
+        operator = await complete(replace(_operator(settings), tenant=tenant))
         try:
-            await gateway.commands.put_policies(replace(operator, tenant=tenant), files)
+            await gateway.commands.put_policies(operator, files)
         except PolicyInvalid as invalid:
+            if tenant != settings.tools.tenant:
+                # What its administrators made its tools expose does not fit: no reason to serve nobody.
+                gateway.refused.append(invalid)
+                continue
             wrong = invalid.details["errors"]
             told = "\n".join(f"  {each['file']}:{each['line']}: {each['message']}" for each in wrong)
             raise Misconfigured(f"The policies of policy.files cannot take force:\n{told}") from None
@@ -46,6 +52,6 @@ def _operator(settings: Settings) -> Caller:
         tenant=settings.tools.tenant,
         user="operator",
         scopes=frozenset({ADMIN_SCOPE}),
-        issuer="process",
+        issuer=PROCESS,
         token_id="boot",
     )

@@ -139,7 +139,8 @@ class Commands:
         in force already is not put again.
         """
         require_admin(caller)
-        authority = await self._rooms.authority.of(caller.tenant)
+        # Not from memory: another gateway may have put others a moment ago, and then these are not in force.
+        authority = await self._rooms.authority.look_again(caller.tenant)
         digest = set_digest(files or force.default_files())
         if digest == authority.policy.digest:
             return PoliciesPut(digest=digest, epoch=authority.policy.epoch, changed=False)

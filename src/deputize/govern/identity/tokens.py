@@ -16,7 +16,7 @@ from typing import Any
 import jwt
 import orjson
 
-from deputize.core.caller import Caller
+from deputize.core.caller import PROCESS, Caller
 from deputize.core.clock import Clock
 from deputize.core.errors import TokenIssuer, TokenMalformed, TokenMissing, TokenSignature
 from deputize.core.mistakes import Misconfigured
@@ -214,6 +214,8 @@ def check_issuers(settings: Identity) -> None:
 def _mistake(issuer: Issuer, names: list[str], public_url: str | None) -> str | None:
     if names.count(issuer.issuer) > 1:
         return "it is listed twice; keep one entry"
+    if issuer.issuer == PROCESS:
+        return "this gateway calls itself so; its issuer has another name"
     if not issuer.audience:
         return "its audience is empty; set it to the aud of tokens meant for this gateway"
     if public_url is not None and issuer.issuer.startswith(f"{public_url.rstrip('/')}/t/"):
