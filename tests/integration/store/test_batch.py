@@ -231,6 +231,36 @@ async def test_two_outcomes_of_one_call_in_one_batch_are_taken_in_order(
         assert (await states(owner))[row.call_id] == "succeeded"
 
 
+@pytest.mark.requirement("INV-5")
+@pytest.mark.parametrize("unusual", ["taken key", "foreign outcome", "entry sent before"])
+async def test_one_unusual_row_changes_nothing_for_the_others_of_its_batch(
+    writer: GroupCommit, owner: asyncpg.Connection, unusual: str
+) -> None:
+    """The batch leaves the straight way for the careful one; what is done and told stays the same."""
+    taken, mine, seen = opening("taken"), opening("mine"), entry()
+    await put_all(writer, [taken, mine, seen])
+    oddities: dict[str, Row] = {
+        "taken key": opening("taken"),
+        "foreign outcome": closing(taken.call_id, epoch=2),
+        "entry sent before": seen,
+    }
+    odd = oddities[unusual]
+    fresh, keyless = opening("fresh"), opening()
+    batch: list[Row] = [fresh, keyless, closing(mine.call_id, "failed", release=True), entry(), odd]
+    answers = await put_all(writer, batch)
+    assert [answer.holder for answer in answers[:2]] == [None, None]
+    assert answers[2].closed
+    assert answers[4].holder == (taken.call_id if unusual == "taken key" else None)
+    assert answers[4].closed is (unusual != "foreign outcome")
+    assert await states(owner) == {
+        taken.call_id: "running", mine.call_id: "failed", fresh.call_id: "running", keyless.call_id: "running",
+    }  # fmt: skip
+    holders = {str(row["call_id"]) for row in await owner.fetch("select call_id from deputize.claims")}
+    assert holders == {taken.call_id, fresh.call_id}
+    # Three from before, and one each from the two openings, the outcome and the entry.
+    assert await owner.fetchval("select count(*) from deputize.audit_entries") == 7
+
+
 async def test_a_batch_sent_twice_changes_nothing_and_answers_the_same(dsn: str, owner: asyncpg.Connection) -> None:
     """What a writer does whose acknowledgement was lost: the same rows, on a new connection."""
     boot = CLOCK.new_id()
