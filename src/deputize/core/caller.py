@@ -28,7 +28,8 @@ class Caller:
 
     `user` is the subject the authority comes from, `agents` the delegation chain, nearest actor first.
     `capabilities` of None means the token names no tools and so limits none. `grants` are the delegations behind the
-    token, nearest first; `ceiling` is the worst effect they allow; `task` is what they were made for.
+    token, nearest first; `ceiling` is the worst effect they allow; `task` is what they were made for. `first_token` is
+    the id of the token that the first of them was made from.
     """
 
     tenant: str
@@ -46,6 +47,7 @@ class Caller:
     human: bool = False
     auth_time: int = 0
     grants: tuple[str, ...] = ()
+    first_token: str = ""
     task: str | None = None
     ceiling: Effects | None = None
     # Names everything a decision may know of this caller: equal standings share decisions; empty means ask anew.

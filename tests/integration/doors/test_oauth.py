@@ -216,6 +216,18 @@ async def test_administrators_revoke_by_agent_user_subject_and_token(kind: str, 
     assert (anew.status_code == 200) == (kind == "token")
 
 
+async def test_a_stolen_token_that_is_revoked_takes_with_it_what_the_thief_lent_from_it(served: Served) -> None:
+    stolen = served.token("robbed")
+    lent = await served.lent(stolen, agent="thief")
+    passed_on = await served.lent(lent, agent="fence")
+    root = served.token("root", scopes=[ADMIN])
+    await served.post("/v1/revocations", {"kind": "token", "value": _claims(stolen)["jti"]}, token=root)
+    for token in (stolen, lent, passed_on):
+        refused = await served.call("shop.get_user", {"id": 1}, token=token)
+        assert (refused.status_code, _slug(refused)) == (401, "revoked")
+    assert (await served.call("shop.get_user", {"id": 1}, token=served.token("robbed"))).status_code == 200
+
+
 async def test_delegations_are_seen_by_who_made_them(served: Served) -> None:
     zoe = served.token("zoe")
     first = await served.lent(

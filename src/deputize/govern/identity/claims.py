@@ -13,7 +13,7 @@ from uuid import UUID
 from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.caller import Caller, Capability, Trust, standing_of
 from deputize.core.contract import Effects, inward
-from deputize.core.errors import TokenAudience, TokenExpired, TokenMalformed
+from deputize.core.errors import TokenAudience, TokenExpired, TokenIssuer, TokenMalformed
 from deputize.core.settings import Issuer
 
 MAX_SUBJECT_LENGTH = 512
@@ -86,12 +86,23 @@ def delegate_of(claims: Claims, issuer: Issuer, *, now: float, leeway: float) ->
     the authority came from: trust and issuer are the first token's, however often it was exchanged.
     """
     caller = caller_of(claims, issuer, now=now, leeway=leeway, fallback_id="", for_apis=True)
-    origin = claims.get("origin")
+    origin, first = claims.get("origin"), _optional_text(claims, "origin_jti", MAX_TOKEN_ID_LENGTH)
     trust: Trust | None = next((each for each in get_args(Trust) if each == claims.get("trust")), None)
     delegated = 0 < len(caller.grants) <= len(caller.agents)
-    if not delegated or not caller.token_id or not isinstance(origin, str) or trust is None:
+    if not delegated or not caller.token_id or not isinstance(origin, str) or first is None or trust is None:
         raise TokenMalformed("the token names this gateway as its issuer and no delegation it comes from")
-    caller = replace(caller, issuer=origin, trust=trust)
+    caller = replace(caller, issuer=origin, trust=trust, first_token=first)
+    return replace(caller, standing=standing_of(caller))
+
+
+def still_vouched_for(caller: Caller, origin: Issuer | None) -> Caller:
+    """A delegation stands on the issuer it began with, as that is trusted now and not as it was then."""
+    if origin is None or origin.tenant not in (None, caller.tenant):
+        raise TokenIssuer("the token was lent from one whose issuer this gateway does not trust any more")
+    levels = get_args(Trust)
+    if levels.index(origin.trust) >= levels.index(caller.trust):
+        return caller
+    caller = replace(caller, trust=origin.trust)
     return replace(caller, standing=standing_of(caller))
 
 

@@ -187,6 +187,7 @@ def claims_of(delegation: Delegation, caller: Caller, *, audience: str) -> dict[
         "scope": " ".join(sorted(delegation.scopes)),
         "grants": list(delegation.grants),
         "origin": caller.issuer,
+        "origin_jti": caller.first_token or caller.token_id,
         "trust": caller.trust,
         **{name: value for name, value in optional.items() if value is not None},
     }

@@ -14,7 +14,7 @@ from deputize.core.errors import Revoked, Unavailable
 from deputize.store.pool import Connection
 from deputize.store.queries import load
 
-# A grant takes everything with it that was made from it; a subject is revoked as a user and as an agent.
+# A token and a grant take everything with them that was made from them; a subject is revoked as a user and as an agent.
 Kind = Literal["token", "grant", "user", "agent", "subject"]
 _SQL = load("identity")
 
@@ -37,8 +37,8 @@ class TenantRevocations:
 
         `until` is the epoch a commit answered with: what was revoked after that commit is not held against it.
         """
-        if caller.token_id in self.tokens and self._counts("token", caller.token_id, until):
-            raise Revoked("this token was revoked", details={"kind": "token"})
+        if self.tokens and self._any("token", self.tokens, _tokens_of(caller), until):
+            raise Revoked("this token, or one it comes from, was revoked", details={"kind": "token"})
         if caller.user in self.users and self._counts("user", caller.user, until):
             raise Revoked("the user of this token was revoked", details={"kind": "user"})
         if caller.grants and self._any("grant", self.grants, caller.grants, until):
@@ -92,6 +92,11 @@ class Revocations:
             return current
         self._snapshots[tenant] = after
         return after
+
+
+def _tokens_of(caller: Caller) -> tuple[str, ...]:
+    """The ids of its token and of every token that stands behind it; a lent one goes by the id of its grant."""
+    return caller.token_id, caller.first_token, *caller.grants
 
 
 def _values(kind: Kind, found: Iterable[tuple[str, str]]) -> frozenset[str]:

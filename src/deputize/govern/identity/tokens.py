@@ -29,6 +29,7 @@ from deputize.govern.identity.claims import (
     lifetime_of,
     require_access_token,
     require_audience,
+    still_vouched_for,
 )
 from deputize.govern.identity.dids import ALGORITHMS as DID_ALGORITHMS
 from deputize.govern.identity.dids import Dids, NotADid, check_did, is_did
@@ -132,6 +133,7 @@ class TokenVerifier:
             key = await self._own.public_key(tenant, unverified.key_id)
             claims = _verified_claims(token, key, issuer.issuer)
             caller = delegate_of(claims, issuer, now=self._now(), leeway=self._settings.leeway_seconds)
+            caller = still_vouched_for(caller, self._issuers.get(caller.issuer))
         else:
             issuer = self._configured(unverified)
             key = await self._keys[issuer.issuer].key(unverified.algorithm, unverified.key_id)

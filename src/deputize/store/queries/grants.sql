@@ -9,7 +9,7 @@ select $1, $2, (select id from deputize.grants where tenant = $1 and id = $3), $
 
 -- name: list_grants
 -- Newest first, below a cursor. Of one user, and of whoever stands behind these agents; of everybody without a user.
--- A grant is revoked by its own id or by that of any it comes from.
+-- A grant is revoked by its own id, which is its token's too, or by that of any it comes from.
 select g.id, g.parent, g.grantor, g.agents, g.scopes, g.tools, g.ceiling, g.task, g.constraints, g.not_after,
        g.created_at, g.not_after <= now() as ended,
        exists (
@@ -20,7 +20,7 @@ select g.id, g.parent, g.grantor, g.agents, g.scopes, g.tools, g.ceiling, g.task
                join deputize.grants up on up.tenant = $1 and up.id = line.parent
            )
            select from line
-           join deputize.revocations r on r.tenant = $1 and r.kind = 'grant' and r.value = line.id::text
+           join deputize.revocations r on r.tenant = $1 and r.kind in ('grant', 'token') and r.value = line.id::text
        ) as revoked
 from deputize.grants g
 where g.tenant = $1

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from deputize.catalog.versions import in_range
 from deputize.core.caller import ADMIN_SCOPE, Caller, Capability
 from deputize.core.contract import Effects
-from deputize.core.errors import ExchangeRefused
+from deputize.core.errors import ExchangeRefused, Revoked, TokenIssuer
 from deputize.core.settings import Issuer
-from deputize.govern.identity.claims import delegate_of
+from deputize.govern.identity.claims import delegate_of, still_vouched_for
 from deputize.govern.identity.exchange import Asked, Delegation, claims_of, shrunk
+from deputize.govern.identity.revocations import TenantRevocations
 
 pytestmark = pytest.mark.requirement("GOV-1")
 
@@ -210,3 +211,24 @@ def test_what_lies_within_is_never_refused(caller: Caller, asked: Asked) -> None
         caller, within, id="00000000-0000-7000-8000-000000000000", now=NOW, longest=LONGEST, in_range=in_range
     )
     assert made.not_after == NOW + 50
+
+
+def test_what_was_lent_is_worth_no_more_than_its_issuer_is_now() -> None:
+    lent = held_by(lend(replace(ANA, trust="trusted")), replace(ANA, trust="trusted"))
+    now = Issuer(issuer=ANA.issuer, audience="a", tenant="acme", trust="untrusted")
+    lowered = still_vouched_for(lent, now)
+    assert (lowered.trust, lowered.standing == lent.standing) == ("untrusted", False)
+    assert still_vouched_for(lent, now.model_copy(update={"trust": "trusted"})) is lent
+    assert still_vouched_for(lowered, now.model_copy(update={"trust": "trusted"})).trust == "untrusted"
+    for gone in (None, now.model_copy(update={"tenant": "other"})):
+        with pytest.raises(TokenIssuer):
+            still_vouched_for(lent, gone)
+
+
+def test_a_revoked_token_takes_everything_with_it_that_was_lent_from_it() -> None:
+    first = held_by(lend(ANA), ANA)
+    second = held_by(lend(first, 2, agent="helper"), first)
+    for revoked in (ANA.token_id, first.token_id, second.token_id):
+        with pytest.raises(Revoked):
+            TenantRevocations(tokens=frozenset({revoked})).check(second)
+    TenantRevocations(tokens=frozenset({second.token_id, "t-2"})).check(first)
