@@ -64,6 +64,13 @@ class Caller:
         return self.agents[0] if self.agents else ""
 
     @property
+    def lent_to(self) -> tuple[str, ...]:
+        """The user and the agent they lent to, whoever acts: what is lent on is still lent by them, and counts as
+        theirs. An agent that lends to itself under another name gets no second allowance.
+        """
+        return (self.user, *self.agents[-1:])
+
+    @property
     def acting(self) -> str:
         """The whole chain of agents as one name. The nearest alone would not do: whoever was lent something may lend it
         on to an agent of any name, and would be taken for that one.

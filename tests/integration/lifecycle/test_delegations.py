@@ -194,8 +194,8 @@ async def test_a_retired_key_signs_no_more_and_its_tokens_live_on_for_as_long_as
 @pytest.mark.parametrize(
     "changes",
     [
-        {"act": None}, {"grants": None}, {"grants": []}, {"origin": None}, {"origin_jti": None}, {"trust": None}, {"trust": "absolute"},
-        {"jti": None}, {"grants": ["00000000-0000-7000-8000-000000000000"] * 2},
+        {"act": None}, {"grants": None}, {"grants": []}, {"origin": None}, {"trust": None}, {"trust": "absolute"},
+        {"origin_jti": None}, {"jti": None}, {"grants": ["00000000-0000-7000-8000-000000000000"] * 2},
     ],
 )  # fmt: skip
 async def test_a_token_of_ours_without_its_delegation_is_none_even_if_we_signed_it(

@@ -147,15 +147,15 @@ def _apart(what: Per, asked: Asked) -> tuple[str | None, ...]:
     caller, contract = asked.caller, asked.contract
     match what:
         case "caller":
-            return caller.subjects
+            return caller.lent_to
         case "agent":
-            return ("agent", caller.agent) if caller.agents else ("user", caller.user)
+            return ("agent", caller.agents[-1]) if caller.agents else ("user", caller.user)
         case "tool":
             return (contract.full_name,)
         case "provider":
             return (contract.external_service or contract.provider or contract.namespace,)
         case "session":
-            return (asked.session, *caller.subjects)
+            return (asked.session, *caller.lent_to)
         case "task":
             return (caller.task, caller.user)
 

@@ -12,6 +12,7 @@ from deputize.core.errors import BudgetSpent, Problem, RateLimited, Runaway, Too
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import LimitRule
 from deputize.govern.limits.rules import Asked, Rule, micros, read_rules
+from deputize.govern.limits.tally import Tally
 from tests.unit.catalog.contracts import contract
 
 pytestmark = pytest.mark.requirement("GOV-8")
@@ -62,6 +63,20 @@ def test_what_is_counted_apart(per: tuple[str, ...], together: list[Asked], apar
     keys = [rule.key(each) for each in apart]
     assert ours not in keys
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("per", [["caller"], ["agent"], ["session"], ["task"]])
+def test_lending_on_gives_no_second_allowance(per: list[str]) -> None:
+    rule = _rule(per=per)
+    lent_on = [_asked(replace(ANA, agents=(name, "bot", "planner"))) for name in ("bot", "fresh-1", "fresh-2")]
+    assert {rule.key(each) for each in lent_on} == {rule.key(_asked())}
+
+
+def test_what_a_session_cost_is_not_forgotten_by_lending_on() -> None:
+    tally = Tally()
+    tally.add(ANA, "s", 10**16)
+    assert tally.of(replace(ANA, agents=("fresh", *ANA.agents)), "s") == 2**53 - 1
+    assert tally.of(replace(ANA, agents=("other",)), "s") == 0
 
 
 def test_another_tenant_or_rule_never_shares_a_counter() -> None:
