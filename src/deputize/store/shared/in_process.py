@@ -11,8 +11,11 @@ from deputize.store.shared.counters import PARTS, Ask, Change, CountersLost, Rel
 _MICROS: Final = 1_000_000
 _MOST_KEYS: Final = 1_000_000
 _SWEEP_FIRST: Final = 1024
+# Looking through a million windows holds everybody up; while there is no room, that is not done for each call.
+_FULL_MICROS: Final = 30 * _MICROS
 # How far into a full window one looks for the moment at which enough of it will be over.
 _LOOK_AHEAD: Final = 200
+_FULL: Final = "this process counts more than it can hold"
 
 
 class _Log:
@@ -67,6 +70,7 @@ class InProcessCounters:
         self._windows: dict[str, _Log] = {}
         self._slots: dict[str, dict[str, int]] = {}
         self._sweep_at = _SWEEP_FIRST
+        self._full_until = 0
 
     def take(self, asks: Sequence[Ask]) -> Taken:
         now = self._now()
@@ -74,11 +78,13 @@ class InProcessCounters:
             refused = self._refusal(place, ask, now)
             if refused is not None:
                 return refused
+        # Before anything is taken: where there is no room for one of them, none is.
+        self._make_room(sum(isinstance(ask, Window) and ask.key not in self._windows for ask in asks), now)
         for ask in asks:
             if isinstance(ask, Slot):
                 self._slots.setdefault(ask.key, {})[ask.holder] = now + int(ask.seconds * _MICROS)
             elif ask.weight:
-                self._log(ask.key, ask.seconds, now).add(ask.weight, now)
+                self._log(ask.key, ask.seconds).add(ask.weight, now)
         return Taken(refused=None, at=now)
 
     def settle(self, changes: Sequence[Change]) -> None:
@@ -89,7 +95,8 @@ class InProcessCounters:
                 if held is not None and held.pop(change.holder, None) is not None and not held:
                     del self._slots[change.key]
             elif change.weight > 0:
-                self._log(change.key, change.seconds, now).add(change.weight, now)
+                self._make_room(change.key not in self._windows, now)
+                self._log(change.key, change.seconds).add(change.weight, now)
             elif change.key in self._windows:
                 self._windows[change.key].take_off(-change.weight, change.at)
 
@@ -121,16 +128,20 @@ class InProcessCounters:
             del held[holder]
         return len(held)
 
-    def _log(self, key: str, seconds: float, now: int) -> _Log:
+    def _log(self, key: str, seconds: float) -> _Log:
         log = self._windows.get(key)
         if log is None:
-            if len(self._windows) >= self._sweep_at:
-                self._sweep(now)
             log = self._windows[key] = _Log(seconds * _MICROS / PARTS)
         return log
 
+    def _make_room(self, more: int, now: int) -> None:
+        if more and len(self._windows) + more > self._sweep_at:
+            self._sweep(now)
+
     def _sweep(self, now: int) -> None:
         """Drops windows nobody was in for their whole length, each time the number of windows has doubled."""
+        if now < self._full_until:
+            raise CountersLost(_FULL)
         for key, log in list(self._windows.items()):
             log.forget(now)
             if not log.entries:
@@ -139,7 +150,8 @@ class InProcessCounters:
             if all(until <= now for until in held.values()):
                 del self._slots[name]
         if len(self._windows) >= _MOST_KEYS:
-            raise CountersLost("this process counts more than it can hold")
+            self._full_until = now + _FULL_MICROS
+            raise CountersLost(_FULL)
         self._sweep_at = min(max(2 * len(self._windows), _SWEEP_FIRST), _MOST_KEYS)
 
 

@@ -1,12 +1,14 @@
 """Windows against brute force: never more than the limit in any window, and hardly ever less than it allows."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
 from deputize.store.shared import in_process
-from deputize.store.shared.counters import PARTS, CountersLost, Recount, Taken, Window
+from deputize.store.shared.counters import PARTS, CountersLost, Recount, Slot, Taken, Window
 from deputize.store.shared.in_process import InProcessCounters
 
 pytestmark = pytest.mark.requirement("GOV-8")
@@ -76,6 +78,33 @@ def test_windows_nobody_is_in_are_forgotten_and_too_many_are_refused(monkeypatch
     windows = [Window(key=f"more-{number}", limit=1, seconds=1.0) for number in range(5000)]
     with pytest.raises(CountersLost):
         _ = [counters.take([window]) for window in windows]
+
+
+def test_where_there_is_no_room_nothing_is_taken_and_nobody_looks_for_room_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, looked = 0.0, 0
+    counters = InProcessCounters(Clock(monotonic=lambda: now))
+    monkeypatch.setattr(in_process, "_MOST_KEYS", 2000)
+    for number in range(2000):
+        counters.take([Window(key=f"w-{number}", limit=1, seconds=3600.0)])
+
+    class Counting(dict[str, Any]):
+        def items(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().items()
+
+    monkeypatch.setattr(counters, "_windows", Counting(counters._windows))
+    slot = Slot(key="s", limit=1, seconds=60.0, holder="h")
+    for number in range(50):
+        with pytest.raises(CountersLost):
+            counters.take([slot, Window(key=f"more-{number}", limit=1, seconds=3600.0)])
+    assert looked == 1
+    assert counters.take([slot]).refused is None
+    assert counters.take([Window(key="w-1", limit=2, seconds=3600.0)]).refused is None
+    now = 4000.0
+    assert counters.take([Window(key="more-1", limit=1, seconds=3600.0)]).refused is None
 
 
 def test_it_answers_at_once() -> None:
