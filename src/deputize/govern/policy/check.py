@@ -22,6 +22,7 @@ Known = Mapping[str, Collection[str]]
 
 _FOREWORD = re.compile(r"^for policy `[^`]*`, ")
 _AT_ONCE = 100
+_LONGEST_MESSAGE = 600
 _FAULT = "resource.nothing_is_called_this"
 _REMEDIES = {
     "unable to guarantee safety of access to optional attribute": "ask first whether it is there, with has",
@@ -59,7 +60,8 @@ def _sorted(found: Sequence[Mistake], order: Mapping[str, int]) -> tuple[Mistake
 
 def _type_errors(rules: Sequence[PolicyRule], facts: FactTypes) -> Iterator[tuple[PolicyRule, str]]:
     for rule, message in _validated(rules, [rule.text for rule in rules], facts):
-        told = _FOREWORD.sub("", message)
+        # Cedar quotes names and whole types, which are as long as a rule may be.
+        told = _FOREWORD.sub("", message)[:_LONGEST_MESSAGE]
         remedy = next((fix for start, fix in _REMEDIES.items() if told.startswith(start)), "")
         yield rule, f"{told}: {remedy}" if remedy else told
 

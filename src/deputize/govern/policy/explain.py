@@ -20,6 +20,8 @@ from deputize.govern.policy.slices import Slice
 from deputize.govern.policy.world import Asked, FactTypes
 
 MOST_TRIED = 400
+# Each of them is tried with a set of rules of its own, which takes its time where there are thousands.
+MOST_RULES_TRIED = 20
 _TRUSTS = ("untrusted", "standard", "trusted")
 _ENVIRONMENTS = ("development", "staging", "production")
 _COMPARING = ("==", "!=", "<", "<=", ">", ">=", "contains", "containsAll", "containsAny", "in")
@@ -156,11 +158,15 @@ def _rule_changes(slice_: Slice, asked: Asked, verdict: Verdict) -> Iterator[str
     """Of the rules that spoke or failed: whether it would be allowed without one, or if one did not ask."""
     known = parsed_entities(asked)
     spoke = {rule.id for rule in verdict.rules}
+    tried = 0
     for place, rule in enumerate(slice_.rules):
         named = f"{rule.id} ({rule.where})"
         failed = any(error.startswith(f"{named} ") for error in verdict.errors)
         if rule.id not in spoke and not failed:
             continue
+        tried += 1
+        if tried > MOST_RULES_TRIED:
+            return
         others = [*slice_.rules[:place], *slice_.rules[place + 1 :]]
         if rule.effect == "permit" and rule.asks and not failed:
             plain = replace(rule, read=replace(rule.read, asks=False))

@@ -152,3 +152,8 @@ def test_a_rule_that_never_has_the_say_is_found(first: str, second: str, line: i
     body = '(principal in Group::"g", action, resource);'
     text = f'@id("a") {first} {body}\n@id("b") {second} {body}\n@id("c") {ANYTHING}'
     assert [each.line for each in check(files(text), FACTS).warnings] == ([] if line is None else [line])
+
+
+def test_what_is_told_of_a_rule_is_short_however_long_its_names_are() -> None:
+    found = check(files(f'@id("a") permit (principal, action, resource) when {{ context.{"a" * 100_000} }};'), {})
+    assert len(found.errors[0].message) < 1000

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from deputize.core.decision import Behavior, Question
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.explain import smallest_change
+from deputize.govern.policy.explain import MOST_RULES_TRIED, smallest_change
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.world import asked
 from tests.unit.govern.policy.asking import ANYTHING, caller, files, policies, question, tool
@@ -103,3 +103,9 @@ def test_what_is_said_holds_and_what_holds_is_said(whole: CompiledPolicies, want
     changed = question(other, wanted.contract, environment=wanted.environment, facts=wanted.facts, **fields)
     said = any("human" in sentence for sentence in told)
     assert said == (whole.decide(changed).behavior is Behavior.ALLOW)
+
+
+def test_only_so_many_rules_are_tried_without_one_another() -> None:
+    asking = [f'@id("ask-{number}") @decision("ask") {ANYTHING}' for number in range(300)]
+    changes = smallest_change(policies(*asking), question())
+    assert len(changes) == MOST_RULES_TRIED
