@@ -7,8 +7,8 @@ import deputize
 
 PUBLIC = {
     "CallFailed", "Client", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal", "Message",
-    "Permission", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict", "ToolContext",
-    "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
+    "Permission", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict",
+    "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
     "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
 }  # fmt: skip
 
