@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -181,13 +182,15 @@ class SearchIndex:
             return found
         if self._vocabulary is None:
             self._vocabulary = sorted(self._postings)
-        start = bisect_left(self._vocabulary, word)
-        for longer in self._vocabulary[start : start + _MOST_LONGER]:
-            if not longer.startswith(word):
+        left = _MOST_LONGER
+        for longer in islice(self._vocabulary, bisect_left(self._vocabulary, word), None):
+            if not longer.startswith(word) or not left:
                 break
-            for name, gain in self._postings[longer].items():
-                if name in visible:
-                    found[name] = max(found.get(name, 0.0), gain / 2)
+            hits = {name: gain for name, gain in self._postings[longer].items() if name in visible}
+            # Words of hidden tools are passed over: they must not take the place of any that are seen.
+            left -= bool(hits)
+            for name, gain in hits.items():
+                found[name] = max(found.get(name, 0.0), gain / 2)
         return found
 
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from weakref import WeakValueDictionary
 
@@ -39,6 +40,7 @@ _MARKED = MARK.encode()
 _LONGEST_NAME = 128
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
+_MOST_NEAR = 4
 _NEAR = 0.75
 
 # One compiled tool per digest for the whole process, kept for as long as any snapshot holds it.
@@ -248,17 +250,22 @@ class TenantTools:
     def _near(self, name: str, visible: Visible) -> list[str]:
         """Names the caller may see that look like this one, looked for nearby first: a typo stays cheap."""
         namespace, _, word = name.rpartition(".")
-        spaces = self._namespaces
-        near = difflib.get_close_matches(namespace, list(spaces)[:_MOST_COMPARED], n=3, cutoff=_NEAR)
-        around = [
-            each for space in {namespace: 0, **dict.fromkeys(near)} for each in spaces.get(space, ())[:_MOST_COMPARED]
-        ]
-        names = [each for each in around if self.tools[each].is_public and visible(each)]
-        close = difflib.get_close_matches(name, names, n=_MOST_SUGGESTED, cutoff=_NEAR)
+        spaces = list(self._namespaces)[:_MOST_COMPARED]
+        near = difflib.get_close_matches(namespace, spaces, n=len(spaces) or 1, cutoff=_NEAR)
+        # Whoever sees nothing in a namespace must not learn of it by its taking the place of another.
+        seen = (names for space in dict.fromkeys((namespace, *near)) if (names := self._seen(space, visible)))
+        around = [each for names in islice(seen, _MOST_NEAR) for each in names[:_MOST_COMPARED]]
+        close = difflib.get_close_matches(name, around, n=_MOST_SUGGESTED, cutoff=_NEAR)
         if close or not word:
             return close
-        elsewhere = [each for each in self.tools if each.endswith(f".{word}")][:_MOST_COMPARED]
-        return [each for each in elsewhere if self.tools[each].is_public and visible(each)][:_MOST_SUGGESTED]
+        elsewhere = (each for each in self.tools if each.endswith(f".{word}"))
+        return list(islice((each for each in elsewhere if self._is_seen(each, visible)), _MOST_SUGGESTED))
+
+    def _seen(self, namespace: str, visible: Visible) -> list[str]:
+        return [each for each in self._namespaces.get(namespace, ()) if self._is_seen(each, visible)]
+
+    def _is_seen(self, name: str, visible: Visible) -> bool:
+        return self.tools[name].is_public and visible(name)
 
     @cached_property
     def _namespaces(self) -> dict[str, list[str]]:

@@ -71,6 +71,15 @@ def test_only_visible_tools_are_found_counted_and_weighed() -> None:
         assert INDEX.search(query, list(visible)) == alone.search(query, visible)
 
 
+def test_words_of_hidden_tools_take_nobodys_place() -> None:
+    shown = version_of(contract(namespace="mail", name="send", description="Sends refunds by post."))
+    letters = "abcdefghijklmnop"
+    words_like_it = " ".join(f"ref{one}{other}" for one in letters for other in letters)
+    hidden = version_of(contract(namespace="lab", name="crowd", description=words_like_it))
+    for tools in (snapshot_of(shown), snapshot_of(shown, hidden)):
+        assert names(index_of(tools).search("ref", frozenset({"mail.send"}))) == ["mail.send"]
+
+
 def test_the_index_follows_changes_and_leaves_the_rest() -> None:
     tools = catalog()
     index = index_of(tools)

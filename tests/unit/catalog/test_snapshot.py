@@ -93,6 +93,17 @@ def test_a_typo_hears_what_was_probably_meant() -> None:
     assert unknown(tools, "weather.now").details["did_you_mean"] == []
 
 
+@pytest.mark.requirement("GOV-1")
+@pytest.mark.requirement("REG-3")
+def test_what_is_hidden_takes_nobodys_place_among_the_suggestions() -> None:
+    shown = version_of(contract(namespace="crmx", name="refunds"))
+    hidden = [version_of(contract(namespace=each, name="pay")) for each in ("crmz", "crmza", "crmzb", "crmzc", "crmzd")]
+    for tools in (snapshot_of(shown), snapshot_of(shown, *hidden), snapshot_of(*hidden, shown)):
+        with pytest.raises(ToolNotFound) as refused:
+            tools.resolve("crmz.refunds1", visible=lambda name: name == "crmx.refunds")
+        assert refused.value.details["did_you_mean"] == ["crmx.refunds"]
+
+
 def test_a_hidden_tool_and_one_that_is_not_there_are_refused_alike() -> None:
     there = snapshot_of(crm("1.0.0", aliases=["crm.find"]), version_of(contract(name="get_users")))
     not_there = snapshot_of(version_of(contract(name="get_users")))
