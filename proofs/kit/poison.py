@@ -61,11 +61,16 @@ async def fuzz(url: str, token: str, *, cases: int, seed: int) -> Fuzzed:
     loop = asyncio.get_running_loop()
 
     def send(case: Case) -> Answer | None:
-        sending = line.send("POST", case.path, headers=case.headers, body=case.body)
-        try:
-            return asyncio.run_coroutine_threadsafe(asyncio.wait_for(sending, _SECONDS), loop).result()
-        except (OSError, EOFError, TimeoutError):
-            return None
+        # Twice: a server may close a line on which nothing was said for a while, and Hypothesis may think for long.
+        for _ in range(2):
+            sending = line.send("POST", case.path, headers=case.headers, body=case.body)
+            try:
+                return asyncio.run_coroutine_threadsafe(asyncio.wait_for(sending, _SECONDS), loop).result()
+            except (OSError, EOFError):
+                continue
+            except TimeoutError:
+                return None
+        return None
 
     await asyncio.to_thread(_run, cases, seed, send, judge, found)
     line.close()

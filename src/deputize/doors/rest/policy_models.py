@@ -3,12 +3,22 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from deputize.core.decision import Behavior, Source
 from deputize.doors.rest.models import Asked, Digest, ToolRef
 
 MOST_FILES = 1000
+
+
+def _text(value: object) -> object:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("write the moment as text, as in 2026-11-01T00:00:00Z")
+    return value
+
+
+# The document says text, so numbers, which would be read as seconds since 1970, are refused.
+Moment = Annotated[datetime, BeforeValidator(_text)]
 
 
 class PolicyFileSent(Asked):
@@ -49,7 +59,7 @@ class BacktestAsked(Asked):
     """A draft, and how far to look back with it."""
 
     files: Files = Field(description="Every file of the draft; an empty list stands for the default set.")
-    since: datetime | None = Field(None, description="Calls made since then; unset, those of the last 30 days.")
+    since: Moment | None = Field(None, description="Calls made since then; unset, those of the last 30 days.")
 
 
 class RuleShown(BaseModel):
