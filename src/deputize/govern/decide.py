@@ -73,6 +73,16 @@ def _require_listed(caller: Caller, contract: Contract, in_range: Callable[[str,
         )
 
 
+def require_administering(caller: Caller) -> None:
+    """For whoever changes something by administering: nothing that was lent for less than the worst does."""
+    require_admin(caller)
+    if caller.ceiling not in (None, Effects.DESTRUCTIVE):
+        raise NotInCapability(
+            f"administering changes what everybody may do, and this token was delegated for {caller.ceiling} at most",
+            details={"effects": Effects.DESTRUCTIVE, "ceiling": caller.ceiling, "rule": CEILING},
+        )
+
+
 def require_admin(caller: Caller) -> None:
     if not caller.is_admin:
         raise ScopeMissing(

@@ -13,7 +13,7 @@ from deputize.core.caller import Caller
 from deputize.core.contract import Contract, LifecycleState
 from deputize.core.errors import Malformed, SecretsElsewhere
 from deputize.govern import switches
-from deputize.govern.decide import require_admin
+from deputize.govern.decide import require_admin, require_administering
 from deputize.govern.identity import revocations
 from deputize.govern.policy import force
 from deputize.govern.policy.rules import Mistake, PolicyFile, set_digest
@@ -162,5 +162,5 @@ class Commands:
         act: Callable[[Connection], Awaitable[T]],
         contract: Contract | None = None,
     ) -> T:
-        require_admin(caller)
+        require_administering(caller)
         return await change(self._rooms, caller, command, subject, act, contract)

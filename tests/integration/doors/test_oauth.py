@@ -216,6 +216,22 @@ async def test_administrators_revoke_by_agent_user_subject_and_token(kind: str, 
     assert (anew.status_code == 200) == (kind == "token")
 
 
+@pytest.mark.parametrize("ceiling", ["read", "write"])
+async def test_who_was_lent_to_administer_and_to_change_nothing_changes_nothing(served: Served, ceiling: str) -> None:
+    root = served.token("root", scopes=[ADMIN])
+    looking = await served.lent(root, agent="auditor", scope=ADMIN, ceiling=ceiling)
+    assert (await served.get("/v1/policies", token=looking)).status_code == 200
+    for path, body in (
+        ("/v1/revocations", {"kind": "user", "value": "nobody"}),
+        ("/v1/switches", {"kind": "agent", "value": "nobody", "off": True}),
+        ("/v1/secrets", {"name": "some", "value": "long-enough"}),
+    ):
+        refused = await served.post(path, body, token=looking)
+        assert (refused.status_code, _slug(refused)) == (403, "not-in-capability")
+    acting = await served.lent(root, agent="helper", scope=ADMIN, ceiling="destructive")
+    assert (await served.post("/v1/revocations", {"kind": "user", "value": "no"}, token=acting)).status_code == 201
+
+
 async def test_a_stolen_token_that_is_revoked_takes_with_it_what_the_thief_lent_from_it(served: Served) -> None:
     stolen = served.token("robbed")
     lent = await served.lent(stolen, agent="thief")
