@@ -2,6 +2,7 @@
 here and nowhere else, so nobody learns of a tool by its absence.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +49,10 @@ class Surface:
         }
         names = sorted(shown)
         tools = []
-        for name in names[:limit]:
+        for place, name in enumerate(names[:limit], start=1):
             found = shown[name]
+            if place % _TOOLS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             stands = standing(self._rooms, authority, caller, found, selection)
             tools.append({"name": name, "version": found.version, "digest": found.digest, **stands.to_json()})
         return {
@@ -123,4 +126,6 @@ def _shown(entry: ToolEntry) -> ToolVersion | None:
     return entry.latest or next(waiting, None)
 
 
+# Where the rules about a tool were not asked yet, looking at it takes its time; others have their turn in between.
+_TOOLS_AT_ONCE = 10
 _WAITING = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP})

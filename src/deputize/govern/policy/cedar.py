@@ -83,7 +83,8 @@ class CompiledPolicies:
         found = self._tools.get(key)
         if found is None:
             tool = describe_tool(question.contract)
-            found = self._tools.keep(key, (self._slices.of(tool, question.caller.tenant), tool))
+            slice_ = self._slices.of(tool, question.caller.tenant)
+            found = self._tools.keep(key, (slice_, tool), weight=1 + len(slice_.rules) // 25)
         return found
 
 

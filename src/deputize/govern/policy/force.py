@@ -124,7 +124,7 @@ async def put(connection: Connection, tenant: str, files: Sequence[PolicyFile], 
 
     They are parsed here once more, so that no way leads past it: what cannot be read cannot take force.
     """
-    parse(files)
+    await asyncio.to_thread(parse, files)
     written = orjson.dumps([{"path": file.path, "text": file.text} for file in files])
     digest = set_digest(files or default_files())
     epoch: int | None = await connection.fetchval(

@@ -28,6 +28,7 @@ RESERVED_PREFIXES = ("hook:", "authzen:")
 # A misspelt annotation would turn an ask into an allow without a word, so unknown ones are mistakes.
 ANNOTATIONS = ("id", "reason", "decision")
 MOST_TOLD = 200
+MOST_RULES = 20_000
 
 # What rules that were read take in memory, roughly, in bytes: whoever may check policies chooses how long rules are.
 _MOST_READ = 128 * 1024 * 1024
@@ -135,9 +136,14 @@ def examine(files: Sequence[PolicyFile]) -> tuple[tuple[PolicyRule, ...], tuple[
     """The rules that can be read, and what is wrong with the rest."""
     rules: list[PolicyRule] = []
     mistakes: list[Mistake] = []
+    count = 0
     for file in files:
         mistakes += _deceptions(file)
         for line, text in pieces(file.text):
+            count += 1
+            if count > MOST_RULES:
+                message = f"stands behind {MOST_RULES} rules, and a set holds no more"
+                return tuple(rules), (*mistakes, Mistake(file=file.path, line=line, message=message))
             read = _read(text)
             if isinstance(read, _Read):
                 rules.append(PolicyRule(file=file.path, line=line, text=text, read=read))

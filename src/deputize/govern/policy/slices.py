@@ -8,16 +8,20 @@ slice answers what the whole set would; `tests/unit/govern/policy/test_slices.py
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import cedarpy
 
 from deputize.core.canonical import digest
+from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.reads import Reads, reads_of
 from deputize.govern.policy.rules import PolicyRule, as_set
 from deputize.govern.policy.world import ACTION, ancestors
 
 Place = tuple[str, str]
+# Rules in all the slices of a set together: each takes some kilobytes, and a tenant may have as many tools as it likes.
+MOST_CUT = 100_000
 
 
 class Slice:
@@ -53,7 +57,9 @@ class Slices:
         self._everywhere: list[int] = []
         self._exactly: dict[Place, list[int]] = defaultdict(list)
         self._inside: dict[Place, list[int]] = defaultdict(list)
-        self._cut: dict[tuple[int, ...], Slice] = {}
+        self._cut: Kept[tuple[int, ...], Slice] = Kept(MOST_CUT)
+        # What explains an answer works in a thread.
+        self._cutting = Lock()
         for place, rule in enumerate(rules):
             if _about_calls(rule.read.action):
                 self._index(place, rule.read.resource)
@@ -82,7 +88,9 @@ class Slices:
         chosen = tuple(sorted(places))
         found = self._cut.get(chosen)
         if found is None:
-            found = self._cut[chosen] = Slice([self._rules[place] for place in chosen])
+            found = Slice([self._rules[place] for place in chosen])
+            with self._cutting:
+                self._cut.keep(chosen, found, weight=max(len(chosen), 1))
         return found
 
 

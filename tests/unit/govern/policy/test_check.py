@@ -3,7 +3,7 @@
 import pytest
 
 from deputize.core.errors import PolicyInvalid
-from deputize.govern.policy.check import check
+from deputize.govern.policy.check import MOST_ABOUT_ONE, check
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.world import FactTypes
 from tests.unit.govern.policy.asking import ANYTHING, files
@@ -157,3 +157,12 @@ def test_a_rule_that_never_has_the_say_is_found(first: str, second: str, line: i
 def test_what_is_told_of_a_rule_is_short_however_long_its_names_are() -> None:
     found = check(files(f'@id("a") permit (principal, action, resource) when {{ context.{"a" * 100_000} }};'), {})
     assert len(found.errors[0].message) < 1000
+
+
+@pytest.mark.parametrize(("scope", "what"), [("resource", "every tool"), ('resource in Namespace::"crm"', "crm")])
+def test_no_call_has_to_wait_for_thousands_of_rules(scope: str, what: str) -> None:
+    rules = [f'@id("r{number}") permit (principal, action, {scope});\n' for number in range(MOST_ABOUT_ONE + 5)]
+    (error,) = check(files("".join(rules)), {}).errors
+    assert error.line == MOST_ABOUT_ONE + 1
+    assert what in error.message
+    assert not check(files("".join(rules[:MOST_ABOUT_ONE])), {}).errors

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.errors import PolicyInvalid
+from deputize.govern.policy import rules
 from deputize.govern.policy.rules import MOST_TOLD, PolicyFile, examine, parse, pieces, set_digest
 from tests.unit.govern.policy.asking import ANYTHING, files
 
@@ -163,3 +164,11 @@ def test_a_text_made_to_be_slow_is_not(text: str) -> None:
     began = process_time()
     assert len(examine(files(text))[1]) <= MOST_TOLD + 1
     assert process_time() - began < 5
+
+
+def test_a_set_holds_only_so_many_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MOST_RULES", 20)
+    text = "".join(f'@id("r{number}") {ANYTHING}\n' for number in range(30))
+    ((file, line, message),) = mistakes(text)
+    assert (file, line) == ("1.cedar", 21)
+    assert "a set holds no more" in message

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from deputize.core.decision import Behavior, Question
 from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.reads import reads_of
 from deputize.govern.policy.rules import PolicyRule
 from deputize.govern.policy.slices import Slices, policy_set
@@ -131,3 +132,16 @@ def test_what_rules_read_is_known(condition: str, names: tuple[str, ...], facts:
     reads = reads_of(rules)
     assert reads.context == names
     assert reads.facts == facts
+
+
+def test_slices_of_many_tools_take_no_more_room_than_there_is() -> None:
+    everywhere = [f'@id("all-{number}") permit (principal, action, resource);' for number in range(50)]
+    one = '@id("one-{0}") permit (principal, action, resource == Tool::"a.t{0}");'
+    single = [one.format(number) for number in range(60)]
+    slices = Slices(policies(*everywhere, *single).rules)
+    slices._cut = Kept(1000)
+    for _ in range(2):
+        for number in range(60):
+            found = slices.of(describe_tool(tool(f"a.t{number}")), "acme")
+            assert ids(found.rules)[-1] == f"one-{number}"
+    assert len(slices._cut) <= 1000 // 51
