@@ -66,7 +66,9 @@ class Delegations:
             longest=rooms.settings.identity.max_grant_seconds,
             in_range=in_range,
         )
-        token = key.sign(claims_of(made, caller, audience=key.audience))
+        claims = claims_of(made, caller, audience=key.audience)
+        # Who alone may act is told by what is lent too, or the one who may would let in everybody else.
+        token = key.sign({**claims, **{name: subject.claims[name] for name in ("may_act",) if name in subject.claims}})
         if len(token) > MAX_TOKEN_BYTES:
             raise ExchangeRefused(
                 f"the token would be longer than {MAX_TOKEN_BYTES} bytes",

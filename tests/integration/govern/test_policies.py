@@ -1,5 +1,7 @@
 """Policies on a real PostgreSQL: in force by epoch, per tenant, and as of an older epoch."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -104,3 +106,15 @@ async def test_a_tenant_that_was_never_made_cannot_have_policies(store: Store) -
     with pytest.raises(Unavailable):
         async with store.writing() as connection:
             await put(connection, "stranger", [PERMIT], {}, by="admin")
+
+
+async def test_what_takes_force_does_not_wait_for_drafts_that_are_being_checked(store: Store) -> None:
+    over = threading.Event()
+    busy = [asyncio.create_task(asyncio.to_thread(over.wait, 20)) for _ in range(64)]
+    try:
+        async with asyncio.timeout(10):
+            await _put(store, FORBID)
+            assert _said(await _refresh(Policies(), store)) == ["no"]
+    finally:
+        over.set()
+        await asyncio.gather(*busy)

@@ -6,6 +6,7 @@ as of that epoch, even where this process has read a newer one. A tenant that ne
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, partial
 from importlib.resources import files as package_files
 
@@ -24,6 +25,8 @@ from deputize.store.queries import load
 
 MOST_VERSIONS = 16
 _SQL = load("policy")
+# Of their own: drafts are checked and tried in the others, and however many of them, what takes force takes force.
+_reading = ThreadPoolExecutor(max_workers=4, thread_name_prefix="policies")
 Deciding = Callable[[CompiledPolicies], Decisions]
 
 
@@ -110,7 +113,9 @@ class Policies:
             before = None  # the database was restored to an earlier day: nothing known can be trusted
         known = before.epoch if before is not None else -1
         rows = await connection.fetch(_SQL["policies_since"], tenant, known, epoch, MOST_VERSIONS)
-        after = await asyncio.to_thread(_snapshot, epoch, rows, before, partial(Decisions, key=key, kept=self._answers))
+        deciding = partial(Decisions, key=key, kept=self._answers)
+        loop = asyncio.get_running_loop()
+        after = await loop.run_in_executor(_reading, _snapshot, epoch, rows, before, deciding)
         # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
         current = self._snapshots.get(tenant)
         if current is not None and current is not before and current.epoch > after.epoch:
@@ -124,7 +129,7 @@ async def put(connection: Connection, tenant: str, files: Sequence[PolicyFile], 
 
     They are parsed here once more, so that no way leads past it: what cannot be read cannot take force.
     """
-    await asyncio.to_thread(parse, files)
+    await asyncio.get_running_loop().run_in_executor(_reading, parse, files)
     written = orjson.dumps([{"path": file.path, "text": file.text} for file in files])
     digest = set_digest(files or default_files())
     epoch: int | None = await connection.fetchval(
