@@ -137,6 +137,11 @@ def _by_policy(rooms: Rooms, authority: TenantAuthority, caller: Caller, contrac
             status=Status.LOADED, code="needs_approval", why=_reason(verdict.rules, "a human must agree to each call"),
             rules=verdict.rules,
         )  # fmt: skip
+    if rooms.settings.policy.engine == "both":
+        return Standing(
+            status=Status.LOADED, code="decided_per_call", why="a decision point is asked for each call, too",
+            rules=verdict.rules,
+        )  # fmt: skip
     return Standing(
         status=Status.LOADED, code="permitted", why=_reason(verdict.rules, "a rule permits it"), rules=verdict.rules
     )

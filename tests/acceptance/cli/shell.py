@@ -48,9 +48,9 @@ def deputize(*words: str, folder: Path, env: Mapping[str, str] | None = None, ty
 class Running:
     """A command that goes on until it is told to stop; its lines are read as they come."""
 
-    def __init__(self, *words: str, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *words: str, folder: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM) -> None:
         self._process = subprocess.Popen(
-            [PROGRAM, *words],
+            [program, *words],
             cwd=folder,
             env=dict(env or {}),
             stdin=subprocess.DEVNULL,

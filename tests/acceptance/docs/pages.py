@@ -3,7 +3,7 @@
 An HTML comment before a code block says what to do with it; readers of the page do not see it.
 
     <!-- run -->                  type the `$` lines, or run the Python; the other lines must be seen, in order
-    <!-- run in background -->    type it and go on once its lines were seen
+    <!-- run in background -->    type each command and go on once its lines were seen
     <!-- file tools/x.py -->      save the block under that name
     <!-- needs a project -->      before the first block: `deputize init`; `a running project`: `deputize dev` too
 
@@ -13,6 +13,7 @@ An HTML comment before a code block says what to do with it; readers of the page
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ class Reader:
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder = folder
         self._env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **env}
-        self.background: list[Running] = []
+        self._background: list[tuple[Running, signal.Signals]] = []
 
     def follow(self, block: Block) -> None:
         if block.file:
@@ -98,10 +99,22 @@ class Reader:
                 self._type(command, promised)
 
     def leave_running(self, command: str, promised: list[str]) -> None:
-        started = Running(*command.split()[1:], folder=self.folder, env=self._env)
-        self.background.append(started)
+        program, *words = command.split()
+        if program != "deputize":
+            started = Running(*words, folder=self.folder, env=self._env, program=program)
+            self._background.append((started, signal.SIGTERM))
+            for line in promised:
+                started.until(line)
+            return
+        started = Running(*words, folder=self.folder, env=self._env)
+        self._background.append((started, signal.SIGINT))
         started.until("▶")
         require_lines(promised, started.said)
+
+    def leave(self) -> None:
+        """End what was left running."""
+        for started, number in self._background:
+            started.interrupt(number)
 
     def _type(self, command: str, promised: list[str]) -> None:
         if command.startswith("curl") and shutil.which("curl") is None:

@@ -45,8 +45,7 @@ def test_a_page_keeps_its_word(page: Page, desk: Path, request: pytest.FixtureRe
         for block in page.blocks:
             reader.follow(block)
     finally:
-        for running in reader.background:
-            running.interrupt()
+        reader.leave()
 
 
 def test_the_tutorial_and_every_guide_can_be_run() -> None:
@@ -55,9 +54,14 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
     assert "tutorials/first-call.md" in run
     assert {name for name in run if name.startswith("how-to/")} == {
         "how-to/add-a-hook.md",
+        "how-to/ask-another-decision-point.md",
         "how-to/call-from-python.md",
+        "how-to/keep-secrets-of-tools.md",
+        "how-to/lend-authority-to-an-agent.md",
+        "how-to/limit-calls-and-budgets.md",
         "how-to/register-with-a-manifest.md",
         "how-to/run-in-production.md",
+        "how-to/see-what-a-caller-sees.md",
         "how-to/write-a-tool.md",
         "how-to/write-and-test-a-policy.md",
     }

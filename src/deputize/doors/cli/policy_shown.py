@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from deputize.govern.policy.cases import Judged
 
 _MOST_ROWS = 30
+_NO_ANSWER = "E3205"
 _SAYS = {("permit", False): "allow", ("permit", True): "ask", ("forbid", False): "deny", ("forbid", True): "ask"}
 
 
@@ -48,8 +49,10 @@ def show_decision(told: Mapping[str, Any]) -> None:
     who = told.get("principal")
     by = f" for {_caller(who['user'], who['agents'])}" if who else ""
     if told.get("decided_by") == "token":
-        error = f" ({told['error_number']})" if told.get("error_number") else ""
-        printer.line(f"{tool}: {told['state']}{error} before the policies were asked")
+        number = told.get("error_number")
+        error = f" ({number})" if number else ""
+        when = "because the policies gave no answer" if number == _NO_ANSWER else "before the policies were asked"
+        printer.line(f"{tool}: {told['state']}{error} {when}")
         return
     printer.line(f"{tool}{by}: {told['behavior']}")
     _rules(told["rules"])

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deputize.doors.cli.output import dim, flat, pretty, printer
+from deputize.doors.cli.output import dim, flat, lasting, pretty, printer
 
 
 def show_problem(problem: Mapping[str, Any]) -> None:
@@ -28,9 +28,11 @@ def _lines(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str
     yield from _rules(details)
     if example := details.get("example"):
         yield f"a call that works: deputize call {tool or 'NAME'} {flat(example)}"
+    after = error.get("retry_after_ms")
     if error.get("retryable"):
-        after = error.get("retry_after_ms")
-        yield "trying again may help" + (f", after {after} ms" if after else "")
+        yield "trying again may help" + (f", after {_wait(after)}" if after else "")
+    elif after:
+        yield f"trying again is of no use for {_wait(after)}"
     if not (details.get("errors") and details.get("example")):
         yield str(error.get("advice", ""))
     footer = [f"trace {problem.get('trace_id') or error.get('trace_id', '')}"]
@@ -79,6 +81,10 @@ def _hint(mistake: Mapping[str, Any]) -> str:
         return ""
     near = difflib.get_close_matches(_name(mistake["path"]), known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+
+
+def _wait(milliseconds: int) -> str:
+    return lasting(-(-milliseconds // 1000)) if milliseconds >= 1000 else f"{milliseconds} ms"
 
 
 def _name(path: str) -> str:

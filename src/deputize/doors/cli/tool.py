@@ -136,6 +136,11 @@ def show(
         printer.line(f"  undo: {undo}")
     if scopes := shown.get("scopes"):
         printer.line(f"  needs: {' '.join(scopes)}")
+    auth = contract.get("auth") or {}
+    if auth.get("credential") == "vault":
+        printer.line(f"  acts with: the secret {auth['secret']}")
+    elif auth.get("credential") == "delegated":
+        printer.line(f"  acts with: a token of its own for {auth.get('audience')}")
     for example in (shown.get("examples") or ())[:1]:
         printer.line(f"  try: deputize call {shown['name']} {flat(example)}".rstrip())
     printer.line(f"  digest: {shown['digest']}")
