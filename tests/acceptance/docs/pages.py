@@ -62,7 +62,7 @@ class Page:
 def pages() -> list[Page]:
     """Every page with something to run."""
     found = []
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
         blocks = tuple(
             Block(
@@ -72,7 +72,7 @@ def pages() -> list[Page]:
         )
         if blocks:
             needs = _NEEDS.search(text)
-            name = str(path.relative_to(DOCS))
+            name = str(path.relative_to(DOCS if path.is_relative_to(DOCS) else DOCS.parent))
             found.append(Page(name=name, needs=needs["what"] if needs else "", blocks=blocks))
     return found
 
