@@ -5,6 +5,7 @@ Cedar's validator knows which conditions can never hold but does not say so thro
 such a condition, though: with a fault added to the end of each rule, those in which it is not found never get there.
 """
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import orjson
 
 from deputize.govern.policy.reads import reads_of
 from deputize.govern.policy.rules import Mistake, PolicyFile, PolicyRule, examine, refusal
+from deputize.govern.policy.spelling import misspelt
 from deputize.govern.policy.world import CONTEXT, TOOL, USER, FactTypes, schema
 
 # Names there are, by kind of thing: `{"Tool": {"crm.refund"}, "Namespace": …, "Server": …, "Tenant": …}`. What is of a
@@ -22,6 +24,7 @@ from deputize.govern.policy.world import CONTEXT, TOOL, USER, FactTypes, schema
 Known = Mapping[str, Collection[str]]
 
 _FOREWORD = re.compile(r"^for policy `[^`]*`, ")
+_NO_ATTRIBUTE = re.compile(r"attribute `(\w{1,60})` ")
 _AT_ONCE = 100
 _LONGEST_MESSAGE = 600
 # A call is held against every rule that can speak about its tool, while all others wait: 5,000 took 28 ms.
@@ -53,6 +56,7 @@ def check(files: Sequence[PolicyFile], facts: FactTypes, *, known: Known | None 
     sound = [rule for rule in rules if id(rule) not in faulty]
     errors = [*mistakes, *(_at(rule, message) for rule, message in typed), *_crowds(rules)]
     warnings = [*_never(sound, facts), *_missing(sound, known or {}), *_shadowed(sound)]
+    warnings += (_at(rule, sentence) for rule in sound for sentence in misspelt(rule))
     order = {file.path: place for place, file in enumerate(files)}
     return Findings(errors=_sorted(errors, order), warnings=_sorted(warnings, order))
 
@@ -65,8 +69,14 @@ def _type_errors(rules: Sequence[PolicyRule], facts: FactTypes) -> Iterator[tupl
     for rule, message in _validated(rules, [rule.text for rule in rules], facts):
         # Cedar quotes names and whole types, which are as long as a rule may be.
         told = _FOREWORD.sub("", message)[:_LONGEST_MESSAGE]
-        remedy = next((fix for start, fix in _REMEDIES.items() if told.startswith(start)), "")
+        remedy = next((fix for start, fix in _REMEDIES.items() if told.startswith(start)), _meant(told))
         yield rule, f"{told}: {remedy}" if remedy else told
+
+
+def _meant(told: str) -> str:
+    unknown = _NO_ATTRIBUTE.match(told)
+    near = difflib.get_close_matches(unknown[1], {*USER, *TOOL, *CONTEXT}, n=1) if unknown else []
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _validated(rules: Sequence[PolicyRule], texts: Sequence[str], facts: FactTypes) -> Iterator[tuple[PolicyRule, str]]:

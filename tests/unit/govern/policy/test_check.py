@@ -47,8 +47,38 @@ def test_the_whole_world_passes_the_type_check(condition: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ('resource.effects == "red"', "a compares resource.effects with 'red', which it never is; did you mean read?"),
+        ('context.environment != "prodution"', "did you mean production?"),
+        ('["trused", "standard"].contains(principal.trust)', "principal.trust with 'trused'"),
+        ('context.operations.containsAny(["create", "drop"])', "there are create, update, delete"),
+        ('"x" == context.trust', "there are untrusted, standard, trusted"),
+    ],
+)
+def test_a_value_that_nothing_has_is_pointed_out(condition: str, told: str) -> None:
+    findings = check(files(when(condition)), FACTS)
+
+    assert findings.errors == ()
+    assert [told in each.message for each in findings.warnings] == [True]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'resource.effects == "read" || ["write", "destructive"].contains(resource.effects)',
+        'context.environment != "production" && context.operations.contains("delete")',
+        'resource.mutation_class == "write-reversible" && resource.kind == "mcp_tool" && resource.name == "red"',
+    ],
+)
+def test_values_there_are_pass(condition: str) -> None:
+    assert check(files(when(condition)), FACTS).warnings == ()
+
+
+@pytest.mark.parametrize(
     ("condition", "part"),
     [
+        ('context.trst == "trusted"', "did you mean trust?"),
         ("context.facts.amount < 500", "ask first whether it is there, with has"),
         ('context.facts has amount && context.facts.amount < "5"', "type"),
         ("resource.efects == 3", "attribute `efects`"),
