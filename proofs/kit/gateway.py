@@ -37,6 +37,7 @@ files = ["policies/*.cedar"]
 [tools]
 python = ["tools/{tools}"]
 tenant = "acme"
+shared_with = ["*"]
 
 [[identity.issuers]]
 issuer = "{issuer}"

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deputize.app import open_gateway
 from deputize.core.clock import Clock
 from deputize.core.hooks import LoadedHook
-from deputize.core.settings import Database, Identity, Issuer, Keys, Server, Settings, Telemetry, Timing
+from deputize.core.settings import Database, Identity, Issuer, Keys, Server, Settings, Telemetry, Timing, Tools
 from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer, mint
 from deputize.lifecycle.gateway import Gateway
@@ -131,6 +131,7 @@ def gateway_settings(dsn: str, folder: Path, **server: Any) -> Settings:
         database=Database(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
         identity=Identity(issuers=(development_issuer(folder), other), public_url=PUBLIC_URL),
         keys=Keys(master_file=folder / "master.key"),
+        tools=Tools(shared_with=("other",)),
         policy=open_policy(folder),
         timing=Timing(refresh_seconds=0.2),
         telemetry=Telemetry(),

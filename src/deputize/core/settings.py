@@ -80,6 +80,9 @@ class Tools(Section):
     )
     manifests: tuple[str, ...] = Field((), description="YAML or JSON manifests (globs).")
     tenant: str = Field("dev", description="The tenant these tools are registered for.")
+    shared_with: tuple[str, ...] = Field(
+        (), description="Other tenants (globs) whose administrators may register tools on these functions."
+    )
 
 
 class Policy(Section):

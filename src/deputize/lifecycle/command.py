@@ -4,6 +4,7 @@ closed barrier, and recorded in the same commit.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeVar
 
 from deputize.catalog import registry
@@ -12,6 +13,7 @@ from deputize.catalog.importers.manifest import contract_from
 from deputize.core.caller import Caller
 from deputize.core.contract import Contract, LifecycleState
 from deputize.core.errors import Malformed, SecretsElsewhere
+from deputize.execute.drivers.python import not_loaded
 from deputize.govern import switches
 from deputize.govern.decide import require_admin, require_administering
 from deputize.govern.identity import revocations
@@ -53,11 +55,14 @@ class Commands:
         )
 
     async def declare(self, caller: Caller, declared: Any) -> tuple[Contract, Literal["created", "unchanged"]]:
-        """Registers what was sent from outside. It may name only functions that are loaded here: whoever may register
-        a tool may not thereby choose what code runs.
+        """Registers what was sent from outside. It may name only functions that are loaded here for its tenant: whoever
+        may register a tool may not thereby choose what code runs, nor learn what others run.
         """
         require_admin(caller)
         contract = contract_from(declared)
+        tools = self._rooms.settings.tools
+        if caller.tenant != tools.tenant and not any(fnmatchcase(caller.tenant, each) for each in tools.shared_with):
+            raise not_loaded(contract)
         self._rooms.driver.find(contract)
         return contract, await self.register(caller, contract)
 

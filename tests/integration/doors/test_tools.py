@@ -96,3 +96,12 @@ async def test_what_was_revoked_is_refused_from_the_answer_on_through_every_door
     assert (await served.get("/v1/calls", token=mallory)).status_code == 401
     assert (await served.rpc("tools.list", {}, token=mallory))["error"]["code"] == -33210
     assert (await served.call("shop.get_user", {"id": 1}, token=served.token("mallory"))).status_code == 401
+
+
+async def test_functions_are_their_tenants_own_unless_the_operator_shares_them(served: Served) -> None:
+    stranger = served.token("root", scopes=(ADMIN,), tenant="elsewhere")
+    loaded = await served.post("/v1/tools", _declared("lent"), token=stranger)
+    unloaded = {**_declared("lent"), "handler": {"target": "nowhere:nothing"}}
+    missing = await served.post("/v1/tools", unloaded, token=stranger)
+    assert (loaded.status_code, missing.status_code) == (424, 424)
+    assert loaded.json()["error"]["slug"] == missing.json()["error"]["slug"] == "requires-setup"

@@ -35,6 +35,15 @@ class StillRunning(ToolTimeout):
         self.late = late
 
 
+def not_loaded(contract: Contract) -> RequiresSetup:
+    target = contract.handler.target
+    return RequiresSetup(
+        f"{contract.full_name} {contract.version} names the function {target}, which is not loaded here",
+        details={"target": target, "setting": "tools.python"},
+        nothing_happened=True,
+    )
+
+
 class PythonDriver:
     """Finds a contract's function by its target and calls it under a deadline."""
 
@@ -57,11 +66,7 @@ class PythonDriver:
         target = contract.handler.target
         tool = self._tools.get((target, contract.version)) or self._by_target.get(target)
         if tool is None or not _fulfils(tool, contract):
-            raise RequiresSetup(
-                f"{contract.full_name} {contract.version} is registered, but its function {target} is not loaded here",
-                details={"target": target, "setting": "tools.python"},
-                nothing_happened=True,
-            )
+            raise not_loaded(contract)
         self._found[contract.digest] = tool
         return tool
 
