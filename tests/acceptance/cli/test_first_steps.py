@@ -101,6 +101,9 @@ def test_calls_are_looked_back_at_watched_and_not_canceled_after_their_end(shop:
     made = deputize("call", "hello.remember", "text=look back", "--json", folder=shop).json["call_id"]
 
     assert made in deputize("calls", folder=shop).out
+    eve = deputize("token", "--user", "eve", folder=shop).out.strip()
+    assert made not in deputize("calls", "--token", eve, folder=shop).out
+    assert made not in deputize("calls", folder=shop, env={"DEPUTIZE_TOKEN": eve}).out
     assert made in deputize("calls", "list", "--limit", "1", folder=shop).out
     assert deputize("calls", "show", made, "--json", folder=shop).json["state"] == "succeeded"
     assert deputize("calls", "watch", made, folder=shop).out.startswith("succeeded")

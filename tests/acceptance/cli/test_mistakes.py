@@ -55,6 +55,8 @@ def test_what_init_made_is_admitted(folder: Path) -> None:
         (("token", "--minutes", "0"), 2, "Invalid value for '--minutes'"),
         (("tool", "surface", "--status", "bloked"), 2, "Invalid value for '--status'"),
         (("token", "exchange", "--agent", "bot", "--ceiling", "wrte"), 2, "Invalid value for '--ceiling'"),
+        (("token", "--scope", "notes:write", "exchange", "--agent", "bot"), 2, "Write --scope behind exchange"),
+        (("calls", "--token", "x", "list"), 2, "Write --token behind list"),
         (("policy", "check", "nothing.cedar"), 2, "There is no file"),
         (("policy", "test", "nothing.yaml"), 2, "There is no file nothing.yaml: check the name."),
         (("policy", "explain", "--tool", "nothing.such"), 2, "there is no tool nothing.such in this project."),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deputize.doors.cli.output import Json, dim, give_up, pretty, printer
+from deputize.doors.cli.output import Json, dim, give_up, pretty, printer, require_behind
 from deputize.doors.cli.remote import Token, Url, call_path, find_gateway
 
 if TYPE_CHECKING:
@@ -18,9 +18,11 @@ Limit = Annotated[int, typer.Option(min=1, max=200, help="At most so many, newes
 
 
 @group.callback(epilog="Example: deputize calls")
-def calls(context: typer.Context, json: Json = False) -> None:
-    if context.invoked_subcommand is None:
-        _list(find_gateway(), 20, None)
+def calls(context: typer.Context, url: Url = "", token: Token = "", json: Json = False) -> None:
+    if context.invoked_subcommand is not None:
+        require_behind(context)
+        return
+    _list(find_gateway(url, token), 20, None)
 
 
 @group.command("list", epilog="Example: deputize calls list --limit 5")

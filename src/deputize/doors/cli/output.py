@@ -123,6 +123,14 @@ def give_up(message: str, code: int = MISUSED, **facts: Any) -> NoReturn:
     raise Stopped(code)
 
 
+def require_behind(context: typer.Context) -> None:
+    """An option before a subcommand would be dropped without a word, and with it what it was to limit."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name != "json" and source is not None and source.name == "COMMANDLINE":
+            give_up(f"Write --{name} behind {context.invoked_subcommand}: before it, it says nothing about it.")
+
+
 def mark(sign: str, stream: TextIO) -> str:
     return typer.style(sign, fg=_COLOURS[sign], bold=True) if _colourful(stream) else sign
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deputize.doors.cli.output import Json, counted, give_up, lasting, printer
+from deputize.doors.cli.output import Json, counted, give_up, lasting, printer, require_behind
 from deputize.doors.cli.project import enter_project, load_settings
 from deputize.doors.cli.remote import Effect, Refused, Token, Url, find_gateway, tool_path
 
@@ -36,6 +36,7 @@ def token(
 ) -> None:
     """Make a token for deputize dev, signed with this project's own key. deputize serve refuses it."""
     if context.invoked_subcommand is not None:
+        require_behind(context)
         return
     from deputize.doors.cli.development import make_folder
     from deputize.govern.identity.development import mint
