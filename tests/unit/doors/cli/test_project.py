@@ -28,7 +28,7 @@ def _told(text: str) -> str:
         ("[sever]\nport = 7\n", "deputize.toml:1: sever is not a setting; did you mean server?"),
         (
             "[tools]\nxyz = 7\n",
-            "deputize.toml:2: tools.xyz is not a setting; known here are python, manifests, tenant.",
+            "deputize.toml:2: tools.xyz is not a setting; known here are python, manifests, tenant, shared_with.",
         ),
         ("server.port = 99999\n", "deputize.toml:1: server.port is not right: input should be less than"),
         (
