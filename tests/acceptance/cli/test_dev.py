@@ -144,8 +144,10 @@ def test_every_event_is_a_line_of_json_for_programs(desk: Path) -> None:
         dev.until('{"event": "ready"')
         dev.interrupt()
         events = [json.loads(line) for line in dev.said]
-    assert [each["event"] for each in events] == ["postgres", "schema", "token", "tools", "ready", "stopped"]
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[4]["docs"])
+    told = ["postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
+    assert [each["event"] for each in events] == told
+    assert events[4] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 4}
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[5]["docs"])
 
 
 def test_a_port_that_is_taken_is_refused_when_asked_for_and_passed_over_when_usual(desk: Path) -> None:
