@@ -51,7 +51,7 @@ async def prove(world: World) -> Verdict:
         tools="orders.py",
         settings=ONE_PERCENT.format(await start_sink(world)),
     )
-    lonely = await start_gateway(world, postgres.dsn, issuer, name="lonely", tools="orders.py", batch_rows=2)
+    lonely = await start_gateway(world, postgres.dsn, issuer, name="lonely", tools="orders.py", batch_rows=1)
     bare = await bare_postgres(await connect(postgres.dsn, WRITER), tenant="acme")
     pairs: dict[str, tuple[Load, Load]] = {
         "read": (_read(plain), echo),
@@ -78,7 +78,8 @@ async def prove(world: World) -> Verdict:
     return Verdict(
         figures=figures,
         bars=bars,
-        controls={"two rows to a commit fall below the bar for writes": control.median < GATES["write"] * share},
+        # Against what was measured a moment ago, not against the gate: the quick form's bar is far below both.
+        controls={"one row to a commit falls far below": control.median < 0.6 * float(figures["write"])},
     )
 
 
