@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
     from deputize.core.definition import ToolContext
     from deputize.core.errors import (
+        Canceled,
         SemanticViolation,
         ToolConflict,
         ToolFailed,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallFailed",
+    "Canceled",
     "Client",
     "Context",
     "DeputizeError",
@@ -62,6 +64,7 @@ _HOME = {
     **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
     **dict.fromkeys(
         (
+            "Canceled",
             "SemanticViolation",
             "ToolConflict",
             "ToolFailed",
