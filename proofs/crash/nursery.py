@@ -30,7 +30,6 @@ _IMPORTED_BY_SERVE = (
     "deputize.doors.cli.main",
     "deputize.app",
     "deputize.doors.cli.serving",
-    "deputize.doors.cli.working",
     "deputize.doors.rest.app",
 )
 
@@ -66,26 +65,16 @@ class Nursery:
     address: Path
     folder: Path
 
-    async def bear(
-        self,
-        folder: Path,
-        env: Mapping[str, str],
-        url: str | None,
-        *,
-        module: str = UNMODIFIED,
-        command: str = "serve",
-        log: Path | None = None,
-    ) -> Born:
-        """`deputize serve` in that folder, another command or a variant of it; returns when it answers at the url."""
-        log = log or self.folder / f"{folder.name}.log"
+    async def bear(self, folder: Path, env: Mapping[str, str], url: str, *, module: str = UNMODIFIED) -> Born:
+        """`deputize serve` in that folder, or a variant of it; returns when it is ready."""
+        log = self.folder / f"{folder.name}.log"
         reader, writer = await asyncio.open_unix_connection(str(self.address))
-        asked = {"folder": str(folder), "env": dict(env), "log": str(log), "module": module, "command": command}
+        asked = {"folder": str(folder), "env": dict(env), "log": str(log), "module": module}
         writer.write(json.dumps(asked).encode() + b"\n")
         pid = int(await reader.readline())
         writer.close()
         born = Born(pid=pid, handle=os.pidfd_open(pid), log=log)
-        if url is not None:
-            await _answers(born, url)
+        await _answers(born, url)
         return born
 
 
@@ -148,7 +137,7 @@ def _become(asked: dict[str, str | dict[str, str]]) -> None:
     os.dup2(output, 2)
     os.chdir(str(asked["folder"]))
     os.environ.update(asked["env"] if isinstance(asked["env"], dict) else {})
-    sys.argv = ["deputize", str(asked["command"])]
+    sys.argv = ["deputize", "serve"]
     runpy.run_module(str(asked["module"]), run_name="__main__", alter_sys=False)
 
 

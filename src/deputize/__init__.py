@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
     from deputize.core.definition import ToolContext
     from deputize.core.errors import (
-        Canceled,
         SemanticViolation,
         ToolConflict,
         ToolFailed,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallFailed",
-    "Canceled",
     "Client",
     "Context",
     "DeputizeError",
@@ -64,7 +62,6 @@ _HOME = {
     **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
     **dict.fromkeys(
         (
-            "Canceled",
             "SemanticViolation",
             "ToolConflict",
             "ToolFailed",

@@ -34,30 +34,22 @@ from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.boot import boot, named_tenants
 from deputize.lifecycle.calls import Calls
-from deputize.lifecycle.cancel import Cancellations
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.delegate import Delegations, minting
-from deputize.lifecycle.deliveries import Deliveries
 from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.health import Background, Health
+from deputize.lifecycle.health import Health
 from deputize.lifecycle.hooks import Hooks
-from deputize.lifecycle.keeping import Rollbacks
-from deputize.lifecycle.reconcile import Reconciler
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
-from deputize.lifecycle.tickets import Tickets
-from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import WellKnown
-from deputize.lifecycle.worker import Worker
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
-from deputize.runs.engine import Engine
 from deputize.runs.leases import Lease
 from deputize.store.batch import GroupCommit
 from deputize.store.epochs import EpochWatcher
@@ -72,39 +64,15 @@ RELEASE = version("deputize")
 
 
 @contextlib.asynccontextmanager
-async def open_worker(gateway: Gateway) -> AsyncIterator[Worker]:
-    """Carries runs beside whatever else the process does, until the block ends."""
-    rooms = gateway.lifecycle.rooms
-    engine = Engine(
-        rooms.store.direct_dsn,
-        executor=rooms.lease.boot,
-        at_once=rooms.settings.runs.at_once,
-        poll_seconds=rooms.settings.runs.poll_seconds,
-    )
-    # Its own way out: hosts that the operator named for other things are not for callers to send to.
-    egress = Egress(allow_hosts=frozenset(rooms.settings.webhooks.hosts))
-    deliveries, worker = Deliveries(rooms, egress.send), Worker(gateway.lifecycle, engine)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(egress.aclose)
-        for work in (deliveries, Reconciler(gateway.lifecycle), worker):
-            await work.start()
-            stack.push_async_callback(work.stop)
-        yield worker
-
-
-@contextlib.asynccontextmanager
 async def open_gateway(
     settings: Settings,
     *,
     tools: Sequence[PythonTool] = (),
     hooks: Sequence[LoadedHook] = (),
     development: bool = False,
-    worker: bool = False,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A whole gateway, started in order and stopped in reverse, whatever happens in between; with a worker inside, if
-    one is wanted.
-    """
+    """A whole gateway, started in order and stopped in reverse, whatever happens in between."""
     clock = clock or Clock()
     async with contextlib.AsyncExitStack() as stack:
         egress = Egress(allow_hosts=_operator_hosts(settings))
@@ -117,50 +85,32 @@ async def open_gateway(
         async def complete(caller: Caller) -> Caller:
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
-        tasks: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
-        background: dict[str, Background] = dict(tasks)
+        background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
         # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
         outside = Egress()
         stack.push_async_callback(outside.aclose)
         tokens = TokenVerifier(
             settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
         )
-        gateway = _gateway(rooms, tokens, tools, background)
-        for work in tasks.values():
+        gateway = Gateway(
+            settings=settings,
+            tokens=tokens,
+            lifecycle=Lifecycle(rooms),
+            commands=Commands(rooms),
+            surface=Surface(rooms),
+            calls=Calls(rooms),
+            explaining=Explaining(rooms),
+            backtests=Backtests(rooms),
+            delegations=Delegations(rooms, tokens, rooms.signing),
+            wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
+            health=Health(rooms, background),
+            metrics=rooms.metrics,
+        )
+        for work in background.values():
             await work.start()
             stack.push_async_callback(work.stop)
         await boot(gateway, tools, complete)
-        if worker:
-            carrying = await stack.enter_async_context(open_worker(gateway))
-            gateway.workers.append(carrying)
-            background["worker"] = carrying
         yield gateway
-
-
-def _gateway(
-    rooms: Rooms, tokens: TokenVerifier, tools: Sequence[PythonTool], background: dict[str, Background]
-) -> Gateway:
-    """Everything a door may use."""
-    settings = rooms.settings
-    calls = Calls(rooms)
-    return Gateway(
-        settings=settings,
-        tokens=tokens,
-        lifecycle=Lifecycle(rooms),
-        commands=Commands(rooms),
-        surface=Surface(rooms),
-        calls=calls,
-        cancellations=Cancellations(rooms, calls),
-        webhooks=Webhooks(rooms),
-        tickets=Tickets(rooms),
-        rollbacks=Rollbacks(rooms),
-        explaining=Explaining(rooms),
-        backtests=Backtests(rooms),
-        delegations=Delegations(rooms, tokens, rooms.signing),
-        wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
-        health=Health(rooms, background),
-        metrics=rooms.metrics,
-    )
 
 
 async def _open_rooms(
@@ -174,23 +124,22 @@ async def _open_rooms(
 ) -> Rooms:
     store = await _open_store(settings)
     stack.push_async_callback(store.close)
+    master_file = settings.keys.master_file
+    master = MasterKey.read_or_create(master_file, clock) if development else MasterKey.read(master_file)
     boot = clock.new_id()
     lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
     await lease.start()
     stack.push_async_callback(lease.stop)
-    writer, queue = (
-        GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows) for _ in range(2)
-    )
-    for each in (writer, queue):
-        await each.start()
-        stack.push_async_callback(each.stop)
+    writer = GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows)
+    await writer.start()
+    stack.push_async_callback(writer.stop)
     driver = PythonDriver(tools)
     stack.callback(driver.close)
-    keys = TenantKeys(_master_key(settings, clock, development), clock)
+    keys = TenantKeys(master, clock)
     signing = _signing(settings, store, keys, clock)
     vault = _vault(settings, store, keys, clock)
     stack.callback(vault.close)
-    await _make_tenants(store, settings)
+    await _name_tenants(settings, store)
     metrics = Metrics()
     limits = _limits(settings, store, clock, metrics)
     await limits.start()
@@ -198,10 +147,8 @@ async def _open_rooms(
     return Rooms(
         settings=settings,
         clock=clock,
-        release=RELEASE,
         store=store,
         writer=writer,
-        queue=queue,
         keys=keys,
         authority=Authority(store, keys),
         decisions=DecisionLog(writer),
@@ -218,9 +165,10 @@ async def _open_rooms(
     )
 
 
-def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
-    file = settings.keys.master_file
-    return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
+async def _name_tenants(settings: Settings, store: Store) -> None:
+    async with store.writing() as connection:
+        for tenant in named_tenants(settings):
+            await ensure_tenant(connection, tenant)
 
 
 async def _open_store(settings: Settings) -> Store:
@@ -278,12 +226,6 @@ def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> 
     if settings.vault.kind == "openbao":
         return OpenBao(settings.vault, clock)
     return LocalVault(store, keys, seconds=settings.vault.seconds)
-
-
-async def _make_tenants(store: Store, settings: Settings) -> None:
-    async with store.writing() as connection:
-        for tenant in named_tenants(settings):
-            await ensure_tenant(connection, tenant)
 
 
 def _watcher(rooms: Rooms) -> EpochWatcher:

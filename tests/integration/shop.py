@@ -79,14 +79,6 @@ async def slow_note(name: Annotated[str, Field(description="Whose gate to wait f
     return name
 
 
-@tool(effects="read", namespace="shop")
-async def slow_read(name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])]) -> str:
-    """Read a name once somebody opens its gate."""
-    started.setdefault(name, asyncio.Event()).set()
-    await gates.setdefault(name, asyncio.Event()).wait()
-    return name
-
-
 @tool(effects="read", namespace="shop", retry={"max_attempts": 1})
 async def fail(slug: Annotated[str, Field(description="Which problem to end in", examples=["tool-failed"])]) -> str:
     """End in the problem of that name."""
@@ -110,5 +102,5 @@ async def hidden(id: UserId) -> int:
 
 TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
-    for each in (get_user, list_users, rename_user, delete_user, slow_note, slow_read, fail, login, hidden)
+    for each in (get_user, list_users, rename_user, delete_user, slow_note, fail, login, hidden)
 ]

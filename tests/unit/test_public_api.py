@@ -9,7 +9,7 @@ PUBLIC = {
     "CallFailed", "Client", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal", "Message",
     "Permission", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict",
     "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
-    "Canceled", "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
+    "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
 }  # fmt: skip
 
 

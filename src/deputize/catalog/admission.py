@@ -19,8 +19,6 @@ from deputize.core.errors import NotAdmitted
 
 # Who owns a name or alias already, by full name; None when it is free.
 OwnerOf = Callable[[str], str | None]
-# What is called today under a name; None when nothing is.
-ContractOf = Callable[[str], Contract | None]
 
 LONGEST_OUTWARD = 64
 LARGEST_CONTRACT = 262_144
@@ -32,11 +30,9 @@ def nobody(name: str) -> None:
     """The answer of an empty registry."""
 
 
-def admit(
-    contract: Contract, *, known: OwnerOf = nobody, facts: KnownFact = no_facts, other: ContractOf | None = None
-) -> None:
+def admit(contract: Contract, *, known: OwnerOf = nobody, facts: KnownFact = no_facts) -> None:
     """Raise `NotAdmitted` with every reason, or return."""
-    reasons = list(reasons_against(contract, known=known, facts=facts, other=other))
+    reasons = list(reasons_against(contract, known=known, facts=facts))
     if reasons:
         raise refusal(contract.full_name, contract.version, reasons)
 
@@ -50,17 +46,12 @@ def refusal(name: str, version: str, reasons: list[Reason]) -> NotAdmitted:
     )
 
 
-def reasons_against(
-    contract: Contract, *, known: OwnerOf, facts: KnownFact = no_facts, other: ContractOf | None = None
-) -> Iterator[Reason]:
-    """`other` is asked about tools this one names; without it, as where no registry is at hand, nothing is."""
+def reasons_against(contract: Contract, *, known: OwnerOf, facts: KnownFact = no_facts) -> Iterator[Reason]:
     yield from _schemas_valid(contract)
     yield from _version_registered(contract, known)
     yield from _auth_policy_defined(contract, facts)
     yield from _timeout_class_assigned(contract)
     yield from _idempotency_specified(contract)
-    if contract.status is not None and other is not None:
-        yield from _status_answers(contract.status, other(contract.status))
     yield from _mutation_class_labelled(contract)
     yield from _observability_instrumented(contract)
     yield from _contract_tests_passing(contract)
@@ -156,22 +147,6 @@ def _idempotency_specified(contract: Contract) -> Iterator[Reason]:
     if name is not None and name not in _properties(contract):
         path = "/idempotency/key_argument"
         yield _reason("idempotency_specified", path, f"{name!r} is no argument", "name one of the input's properties")
-
-
-def _status_answers(name: str, status: Contract | None) -> Iterator[Reason]:
-    """A status is asked by the gateway itself, with the key of a call and nothing else, and must change nothing."""
-    conjunct, path = "idempotency_specified", "/status"
-    if status is None:
-        yield _reason(conjunct, path, f"{name} is no tool that can be called", "register it first")
-        return
-    if status.effects is not Effects.READ:
-        yield _reason(conjunct, path, f"{name} changes things itself", "name a tool that only reads")
-    root = follow(status.input_schema, status.input_schema)
-    part = follow(status.input_schema, _properties(status).get("key"))
-    if not isinstance(part, dict) or part.get("type", "string") != "string":
-        yield _reason(conjunct, path, f"{name} takes no key", "give it one argument `key`, a text")
-    if set(root.get("required", ())) - {"key"}:
-        yield _reason(conjunct, path, f"{name} wants more than a key", "let `key` be all it requires")
 
 
 def _mutation_class_labelled(contract: Contract) -> Iterator[Reason]:

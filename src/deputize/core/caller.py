@@ -9,8 +9,6 @@ from deputize.core.contract import Effects
 ADMIN_SCOPE = "deputize:admin"
 # Who issued the authority of the process itself, which nobody can revoke; no issuer of tokens may be called so.
 PROCESS = "process"
-# The issuer of the one caller this gateway makes up itself: it asks what became of a call that nobody waits for.
-RECONCILER = "deputize:reconciliation"
 Trust = Literal["untrusted", "standard", "trusted"]
 # No name of a subject holds a control character.
 _BETWEEN_AGENTS = "\x1f"

@@ -500,14 +500,6 @@ class GrantNotFound(Permission):
     )  # fmt: skip
 
 
-class CallbackRefused(Permission):
-    face = Face(
-        slug="callback-refused", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3225, http=403,
-        grpc="PERMISSION_DENIED", title="Nothing may be told to this address",
-        advice="Use an https address, or have whoever runs this gateway add the host to webhooks.hosts.",
-    )  # fmt: skip
-
-
 class SchemaViolation(Validation):
     face = Face(
         slug="schema-violation", code=Code.INVALID_INPUT, error_class="schema_validation_failed", number=3301,
@@ -655,15 +647,6 @@ class ToolConflict(Execution):
     )  # fmt: skip
 
 
-class DidNotHappen(Execution):
-    proves_nothing_happened = True
-    face = Face(
-        slug="did-not-happen", code=Code.UPSTREAM_FAILURE, error_class="execution_failed", number=3413, http=502,
-        grpc="ABORTED", retryable=True, title="It was not known what became of this call; it did not happen",
-        advice="Call again if it is still wanted; the same key is free again.",
-    )  # fmt: skip
-
-
 class CircuitOpen(Upstream):
     proves_nothing_happened = True
     face = Face(
@@ -783,62 +766,6 @@ class NotCancelable(Asynchronous):
         slug="not-cancelable", code=Code.CONFLICT, error_class="capability_gap", number=3705, http=409,
         grpc="FAILED_PRECONDITION", title="This call cannot be canceled any more",
         advice="The request to cancel is recorded; wait for the outcome.",
-    )  # fmt: skip
-
-
-class GivenUp(Asynchronous):
-    face = Face(
-        slug="given-up", code=Code.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3706, http=500,
-        grpc="ABORTED", title="Too many workers died while they carried this call",
-        advice="Look at what the tool does to its process before asking again; details tell how often it was tried.",
-    )  # fmt: skip
-
-
-class TakenOver(Asynchronous):
-    face = Face(
-        slug="taken-over", code=Code.CONFLICT, error_class="canceled", number=3711, http=409,
-        grpc="ABORTED", title="Another worker carries this call now",
-        advice="Nothing to do: the tool stops here, and whoever took the call over says how it ends.",
-    )  # fmt: skip
-
-
-class CheckpointNotFound(Asynchronous):
-    face = Face(
-        slug="checkpoint-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3712, http=404,
-        grpc="NOT_FOUND", title="This run has no such checkpoint that can be read",
-        advice="Name one of the checkpoints listed in details.",
-    )  # fmt: skip
-
-
-class TicketNotFound(Asynchronous):
-    face = Face(
-        slug="ticket-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
-        grpc="NOT_FOUND", title="No such ticket",
-        advice="List the open ones: deputize tickets list, or GET /v1/tickets.",
-    )  # fmt: skip
-
-
-class TicketClosed(Asynchronous):
-    face = Face(
-        slug="ticket-closed", code=Code.CONFLICT, error_class="execution_failed", number=3714, http=409,
-        grpc="FAILED_PRECONDITION", title="This ticket needs no answer any more",
-        advice="Look at the call it is about: it was settled in another way.",
-    )  # fmt: skip
-
-
-class NotRetryable(Asynchronous):
-    face = Face(
-        slug="not-retryable", code=Code.CONFLICT, error_class="capability_gap", number=3707, http=409,
-        grpc="FAILED_PRECONDITION", title="This call cannot be tried again as it is",
-        advice="Make a new call if it is still wanted; details say why this one is not repeated.",
-    )  # fmt: skip
-
-
-class DeliveryNotFound(Asynchronous):
-    face = Face(
-        slug="delivery-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3708, http=404,
-        grpc="NOT_FOUND", title="No such delivery among those that were given up",
-        advice="List them: deputize webhooks deadletters, or GET /v1/webhooks/deadletters.",
     )  # fmt: skip
 
 

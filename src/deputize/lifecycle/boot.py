@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from deputize.core.caller import ADMIN_SCOPE, PROCESS, Caller
-from deputize.core.contract import Effects
 from deputize.core.definition import PythonTool
 from deputize.core.errors import PolicyInvalid, Registry
 from deputize.core.mistakes import Misconfigured
@@ -16,8 +15,7 @@ from deputize.lifecycle.gateway import Gateway
 async def boot(gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]) -> None:
     settings = gateway.settings
     operator = await complete(_operator(settings))
-    # What only reads comes first: others may name it as their status.
-    for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
+    for tool in tools:
         try:
             await gateway.commands.register(operator, tool.contract)
         except Registry as problem:

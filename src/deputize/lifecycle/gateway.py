@@ -1,7 +1,6 @@
 """Everything a door may use, in one value. Doors translate to and from it; they reach for nothing else."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -11,21 +10,14 @@ from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
 from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.calls import Calls
-from deputize.lifecycle.cancel import Cancellations
 from deputize.lifecycle.command import Commands
 from deputize.lifecycle.delegate import Delegations
 from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
-from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
-from deputize.lifecycle.tickets import Tickets
-from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import RESOURCE_PATH, WellKnown
 from deputize.prove.metrics import Metrics
-
-if TYPE_CHECKING:
-    from deputize.lifecycle.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +28,6 @@ class Gateway:
     commands: Commands
     surface: Surface
     calls: Calls
-    cancellations: Cancellations
-    webhooks: Webhooks
-    tickets: Tickets
-    rollbacks: Rollbacks
     explaining: Explaining
     backtests: Backtests
     delegations: Delegations
@@ -48,8 +36,6 @@ class Gateway:
     metrics: Metrics
     # Tools the settings name that were refused at start-up, each with its reasons; the others are served.
     refused: list[Problem] = field(default_factory=list)
-    # The worker inside this process, where it has one.
-    workers: list["Worker"] = field(default_factory=list)
 
     @property
     def metadata_url(self) -> str | None:

@@ -76,7 +76,7 @@ class Limited(Unlimited):
             self._cost = 0
 
 
-UNLIMITED = Unlimited()
+_UNLIMITED = Unlimited()
 
 
 def admit_now(rooms: Rooms, authorized: Authorized) -> Unlimited | None:
@@ -84,7 +84,7 @@ def admit_now(rooms: Rooms, authorized: Authorized) -> Unlimited | None:
     validated = authorized.validated
     concerned = rooms.limits.concerning(validated.received.caller.tenant, validated.tool.name)
     if concerned is None:
-        return UNLIMITED
+        return _UNLIMITED
     admission = rooms.limits.admit_now(concerned, _asked(authorized))
     return None if admission is None else Limited(rooms.limits, admission)
 

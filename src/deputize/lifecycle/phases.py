@@ -1,6 +1,6 @@
 """One frozen type per phase. Each can only be made from the one before it, so a skipped phase does not type-check."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.call import CallRequest, Mutation
@@ -12,10 +12,6 @@ from deputize.core.frozen import frozen
 from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Result
 from deputize.prove.tracing import Trail
-from deputize.store.rows import Need
-
-if TYPE_CHECKING:
-    from deputize.lifecycle.carried import Carried
 
 
 @frozen
@@ -59,16 +55,11 @@ class Held:
 
     call_id: str
     epoch: int
-    # Where a worker carries it: whom its tool tells how far it is, and who can stop it.
-    run: "Carried | None" = None
-    # What it has to have to itself, and whether whoever held it before said that nothing had happened.
-    needs: tuple[Need, ...] = ()
-    untouched: bool = False
 
     @property
     def taken_over(self) -> bool:
         """Another owner held this call before, and nobody knows how far it came."""
-        return self.epoch > 1 and not self.untouched
+        return self.epoch > 1
 
 
 @frozen

@@ -4,10 +4,8 @@ import hashlib
 
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.canonical import canonical, commitment
-from deputize.core.contract import MutationClass
-from deputize.core.errors import Canceled, DeadlineExceeded, GivenUp, OutcomeUnknown, Problem
+from deputize.core.errors import DeadlineExceeded, OutcomeUnknown, Problem
 from deputize.core.events import State
-from deputize.core.outcome import failure_body
 from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Validated, Verified
 from deputize.lifecycle.reply import state_of_refusal
 from deputize.lifecycle.rooms import Rooms
@@ -19,7 +17,7 @@ _SALT_BYTES = 16
 _plans: dict[tuple[str, str], RedactionPlan] = {}
 
 
-def redaction_of(tool: CompiledTool, side: str) -> RedactionPlan:
+def _plan(tool: CompiledTool, side: str) -> RedactionPlan:
     plan = _plans.get((tool.digest, side))
     if plan is None:
         schema = tool.contract.input_schema if side == "input" else tool.contract.output_schema
@@ -28,7 +26,7 @@ def redaction_of(tool: CompiledTool, side: str) -> RedactionPlan:
 
 
 def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
-    plan = redaction_of(validated.tool, "input")
+    plan = _plan(validated.tool, "input")
     if plan.trivial:
         return commitment(salt, validated.canonical), ()
     redacted, paths = plan.apply(validated.received.request.arguments)
@@ -38,7 +36,7 @@ def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[
 def _result_commitment(verified: Verified, salt: bytes) -> str | None:
     if verified.problem is not None:
         return None
-    plan = redaction_of(verified.executed.authorized.validated.tool, "output")
+    plan = _plan(verified.executed.authorized.validated.tool, "output")
     if plan.trivial:
         return commitment(salt, verified.canonical)
     redacted, paths = plan.apply(verified.payload)
@@ -162,8 +160,7 @@ def closing(
         result=_result_commitment(verified, salt),
     )
     tenant = authorized.validated.received.caller.tenant
-    # Somebody canceled it: whoever sends the same key again did not hear of that, and must not undo it.
-    release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
+    release = problem is not None and problem.nothing_happened
     error = problem.face.slug if problem else None
     return Closing(tenant, held.call_id, held.epoch, state, error, release, box, entry_id, body, salt)
 
@@ -171,30 +168,14 @@ def closing(
 def abandoned(rooms: Rooms, authorized: Authorized, held: Held, problem: Problem | None = None) -> Closing:
     """The end of a hold that led to nothing: its time ran out before dispatch, or authority changed under it.
 
-    A mutation that was taken over stays unknown: its first owner may have acted.
+    A call that was taken over stays unknown: its first owner may have acted.
     """
     reason = problem or DeadlineExceeded("the deadline passed before the tool was started")
     nothing = Executed(authorized=authorized, held=held, output=None, problem=reason, attempts=0, seconds=0)
     state = state_of_refusal(reason)
-    contract = authorized.validated.tool.contract
-    if held.taken_over and contract.mutation_class is not MutationClass.READ:
-        state = State.UNKNOWN
-        if not isinstance(reason, GivenUp | OutcomeUnknown):
-            reason = OutcomeUnknown(
-                f"the call was taken over and not dispatched again: {reason.message}",
-                details={"cause": reason.face.slug},
-            )
-    box = _envelope(rooms, authorized.validated.received, held, state, reason)
-    return closing(rooms, Verified(executed=nothing, problem=reason), held, state, reason, box)
-
-
-def _envelope(rooms: Rooms, received: Received, held: Held, state: State, problem: Problem) -> bytes | None:
-    """What whoever looks for the call is told. The keys are ready wherever something is held."""
-    keys = rooms.keys.ready(received.caller.tenant)
-    if keys is None:
-        return None
-    body = failure_body(problem, call_id=held.call_id, state=state, trace_id=received.trail.trace_id, more={})
-    return keys.seal(held.call_id, "outcome", body)
+    if held.taken_over:
+        state, reason = State.UNKNOWN, OutcomeUnknown("the call was taken over and not dispatched again")
+    return closing(rooms, Verified(executed=nothing, problem=reason), held, state, reason, None)
 
 
 def lost(rooms: Rooms, authorized: Authorized, held: Held) -> Closing:
@@ -202,20 +183,3 @@ def lost(rooms: Rooms, authorized: Authorized, held: Held) -> Closing:
     unknown = OutcomeUnknown("the gateway lost track of the call")
     executed = Executed(authorized=authorized, held=held, output=None, problem=unknown, attempts=0, seconds=0)
     return closing(rooms, Verified(executed=executed, problem=unknown), held, State.UNKNOWN, unknown, None)
-
-
-def ended_unmade(rooms: Rooms, received: Received, problem: Problem) -> tuple[str, bytes, bytes | None]:
-    """An entry about a run that cannot be made any more, by the name its tool had."""
-    made = refusal(rooms, received, None, problem, state_of_refusal(problem))
-    return made.id, made.entry, made.salt
-
-
-def closing_unmade(
-    rooms: Rooms, received: Received, held: Held, problem: Problem, entry_of: tuple[str, bytes, bytes | None]
-) -> Closing:
-    state = state_of_refusal(problem)
-    if held.taken_over:
-        state, problem = State.UNKNOWN, OutcomeUnknown(problem.message, details={"cause": problem.face.slug})
-    box, tenant = _envelope(rooms, received, held, state, problem), received.caller.tenant
-    slug, release = problem.face.slug, problem.nothing_happened
-    return Closing(tenant, held.call_id, held.epoch, state, slug, release, box, *entry_of)

@@ -25,11 +25,8 @@ from deputize.store.pool import Store
 class Rooms:
     settings: Settings
     clock: Clock
-    release: str
     store: Store
     writer: GroupCommit
-    # What is done to runs before they begin and after they end; apart, so that no call waits behind it for its answer.
-    queue: GroupCommit
     keys: TenantKeys
     authority: Authority
     decisions: DecisionLog

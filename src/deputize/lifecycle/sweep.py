@@ -15,11 +15,10 @@ from deputize.core.errors import OutcomeUnknown
 from deputize.core.events import State
 from deputize.lifecycle.rooms import Rooms
 from deputize.prove.entries import About, entry
-from deputize.store.pool import LOST
 from deputize.store.queries import load
 
 _SQL = load("runs")
-_CHECKPOINTS = load("checkpoints")
+_LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 _PARTITIONS_EVERY = 3600.0
 _OWNER_GONE = Decision(rules=("owner-gone",), epochs=Epochs())
 log = structlog.get_logger(__name__)
@@ -52,7 +51,7 @@ class Sweeper:
                 await self.sweep()
                 if self._rooms.clock.monotonic() >= self._partitions_due:
                     await self._make_partitions()
-            except LOST as error:
+            except _LOST as error:
                 log.warning("sweep_failed", reason=repr(error))
 
     async def sweep(self) -> int:
@@ -92,5 +91,4 @@ class Sweeper:
         async with self._rooms.store.writing() as connection:
             await connection.execute(_SQL["make_partitions"])
             await connection.execute(_SQL["forget_dead_leases"])
-            await connection.execute(_CHECKPOINTS["forget_ended"], self._rooms.settings.database.retention_days)
         self._partitions_due = self._rooms.clock.monotonic() + _PARTITIONS_EVERY

@@ -6,7 +6,6 @@ way and awaits `load` once per tenant; `KeySet` itself does no I/O.
 """
 
 import hashlib
-import hmac
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,7 +104,6 @@ class KeySet:
     records: bytes = field(repr=False)
     clock: Clock = field(repr=False)
     _sealing: Mapping[int, bytes] = field(repr=False)
-    _webhooks: Mapping[int, bytes] = field(repr=False)
 
     @classmethod
     def of(cls, tenant: str, data_keys: Mapping[int, bytes], clock: Clock) -> "KeySet":
@@ -117,13 +115,7 @@ class KeySet:
             records=_derive(first, "records"),
             clock=clock,
             _sealing={version: _derive(key, "sealing") for version, key in data_keys.items()},
-            _webhooks={version: _derive(key, "webhooks") for version, key in data_keys.items()},
         )
-
-    def webhook_keys(self, name: str) -> list[bytes]:
-        """What callbacks of this name are signed with, newest first: receivers may still hold the one before."""
-        roots = sorted(self._webhooks.items(), reverse=True)
-        return [hmac.digest(root, name.encode(), "sha256") for _, root in roots]
 
     def seal(self, call_id: str, kind: str, data: bytes) -> bytes:
         """The box can be opened only as what it was sealed as: this tenant's, this call's, of this kind."""

@@ -58,7 +58,6 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     document = (await served.http.get("/openapi.json")).json()
     witness = Witness(served, document)
     await _calls(witness)
-    await _runs(witness)
     await _tools(witness)
     await _secrets(witness)
     await _switches(witness)
@@ -107,34 +106,6 @@ async def _switches(witness: Witness) -> None:
     for status, token, body in ((403, ana, {**agent, "off": True}), (400, root, agent), (401, None, agent)):
         await ask("post", "/v1/switches", "/v1/switches", status, token=token, body=body)
     await ask("get", "/v1/switches", "/v1/switches", 403, token=ana)
-
-
-async def _runs(witness: Witness) -> None:
-    ask, ana, root = witness.ask, witness.served.token(), witness.served.token("root", scopes=(ADMIN,))
-    body = {"tool": "shop.get_user", "arguments": {"id": 1}, "mode": "async", "priority": 3, "continue": True}
-    queued = await ask("post", "/v1/calls", "/v1/calls", 202, token=ana, body=body)
-    one, path = "/v1/calls/{call_id}", f"/v1/calls/{queued['call_id']}"
-    shown = await ask("get", one, path, 200, token=ana)
-    assert shown["links"] == queued["links"]
-    await ask("post", f"{one}/retry", f"{path}/retry", 409, token=ana)
-    await ask("post", f"{one}/cancel", f"{path}/cancel", 202, token=ana)
-    await ask("post", f"{one}/retry", f"{path}/retry", 202, token=ana)
-    await ask("post", f"{one}/retry", f"/v1/calls/{NOBODY}/retry", 404, token=ana)
-    refused = {**body, "callback": {"url": "http://a.example/", "secret": "x", "include_result": True}}
-    await ask("post", "/v1/calls", "/v1/calls", 403, token=ana, body=refused)
-    hooks = "/v1/webhooks"
-    await ask("get", f"{hooks}/key", f"{hooks}/key?name=billing", 200, token=root)
-    await ask("get", f"{hooks}/key", f"{hooks}/key?name=No", 400, token=root)
-    await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 200, token=root)
-    await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 403, token=ana)
-    await ask("get", "/v1/tickets", "/v1/tickets", 200, token=root)
-    await ask("get", "/v1/tickets", "/v1/tickets", 403, token=ana)
-    one_ticket, nobodys = "/v1/tickets/{ticket_id}", f"/v1/tickets/{NOBODY}"
-    await ask("get", one_ticket, nobodys, 404, token=root)
-    settled = {"outcome": "happened", "reason": "seen"}
-    await ask("post", f"{one_ticket}/resolve", f"{nobodys}/resolve", 404, token=root, body=settled)
-    retry = f"{hooks}/deadletters/{{delivery_id}}/retry"
-    await ask("post", retry, retry.format(delivery_id=NOBODY), 404, token=root)
 
 
 async def _policies(witness: Witness) -> None:

@@ -15,10 +15,9 @@ from deputize.app import open_gateway
 from deputize.core.call import CallRequest
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.clock import Clock
-from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
-from deputize.core.settings import Database, Identity, Keys, Runs, Settings, Telemetry, Timing
+from deputize.core.settings import Database, Identity, Keys, Settings, Telemetry, Timing
 from deputize.govern.identity.development import development_issuer, mint
 from deputize.lifecycle.gateway import Gateway
 from deputize.lifecycle.rooms import Rooms
@@ -164,21 +163,12 @@ def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
 
 @asynccontextmanager
 async def open_lab(
-    dsn: str,
-    folder: Path,
-    *,
-    clock: Clock | None = None,
-    hooks: Sequence[LoadedHook] = (),
-    tools: Sequence[PythonTool] = TOOLS,
-    runs: Runs | None = None,
-    **timing: float,
+    dsn: str, folder: Path, *, clock: Clock | None = None, hooks: Sequence[LoadedHook] = (), **timing: float
 ) -> AsyncIterator[Lab]:
     settings = lab_settings(dsn, folder, **timing)
-    if runs is not None:
-        settings = settings.model_copy(update={"runs": runs})
     db = await asyncpg.connect(dsn)
     try:
-        async with open_gateway(settings, tools=tools, hooks=hooks, development=True, clock=clock) as gateway:
+        async with open_gateway(settings, tools=TOOLS, hooks=hooks, development=True, clock=clock) as gateway:
             assert not gateway.refused, [problem.details for problem in gateway.refused]
             yield Lab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:

@@ -129,22 +129,6 @@ def thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     return answer
 
 
-@tool(effects="write", resources=["update lab.values/{tag}"], idempotency="deduplicates", **WRITES)
-def thread_put(tag: Tag, context: ToolContext) -> dict[str, Any]:
-    """Put a value in a thread, where the system behind takes each key once."""
-    effects.append(Effect("thread_put", tag, context.key, context.attempt))
-    answer: dict[str, Any] = _behaviours[tag](context)
-    return answer
-
-
-@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", timeout=20.0, **WRITES)
-def slow_thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
-    """Write a note in a thread, and take a while."""
-    effects.append(Effect("slow_thread_note", tag, context.key, context.attempt))
-    answer: dict[str, Any] = _behaviours[tag](context)
-    return answer
-
-
 judged: list[str] = []
 """Tags the tool's own validation was asked about, in order."""
 verdicts: dict[str, Exception] = {}
@@ -198,7 +182,6 @@ async def enrol(
 TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
     for each in (
-        look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, thread_put, slow_thread_note,
-        checked, checked_put, enrol,
+        look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, checked, checked_put, enrol,
     )
 ]  # fmt: skip

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.admission import admit
-from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
 from tests.unit.catalog.contracts import INPUT, contract, input_with
 
@@ -167,33 +166,6 @@ def test_dates_of_the_end_must_be_dates_in_order() -> None:
 
 def test_a_contract_without_a_canonical_form_is_refused() -> None:
     assert ("schemas_valid", "") in reasons(annotations={"huge": 2**60})
-
-
-KEY = {"key": {"type": "string", "description": "The key of the call", "examples": ["k"]}}
-
-
-@pytest.mark.parametrize(
-    ("status", "why"),
-    [
-        (None, "is no tool"),
-        (contract(input_schema=input_with(**KEY), effects="destructive", resources=USERS), "changes things"),
-        (contract(), "takes no key"),
-        (contract(input_schema={**INPUT, "properties": {**INPUT["properties"], **KEY}}), "wants more"),
-        (contract(input_schema=input_with(key={"type": "integer", "description": "No text"})), "takes no key"),
-    ],
-)
-def test_a_status_must_be_a_read_that_takes_a_key(status: Contract | None, why: str) -> None:
-    with pytest.raises(NotAdmitted, match=why) as refused:
-        admit(contract(status="crm.plan_status"), other=lambda _: status)
-    assert {each["path"] for each in refused.value.details["reasons"]} == {"/status"}
-
-
-def test_a_status_that_can_be_asked_is_admitted() -> None:
-    asked = {
-        "crm.plan_status": contract(input_schema={**input_with(**KEY), "required": ["key"]}, examples=[{"key": "k"}])
-    }
-    admit(contract(status="crm.plan_status"), other=asked.get)
-    admit(contract(status="crm.plan_status"))
 
 
 keywords = st.sampled_from(

@@ -178,7 +178,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         license="MIT", author={"name": "Ana"}, provider="acme", external_mappings={"a": 1}, annotations={"b": 2},
         verify=lambda arguments, output: None,
     )  # fmt: skip
-    async def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
+    def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
         """Change what a user pays for."""
         return "ok"
 
@@ -304,13 +304,6 @@ def test_a_function_that_cannot_be_a_tool_hears_one_sentence_that_says_what_to_d
             """Find something."""
             return what
 
-    def saving() -> None:
-        @tool(effects="read", checkpoints={"enabled": True})
-        def find(what: str, context: ToolContext) -> str:
-            """Find something."""
-            return what
-
-    assert wrong(saving) == "find: it saves with await context.save; make it async and add context: ToolContext"
     assert wrong(keyed) == "find: its credential comes with the context; add context: ToolContext"
     assert wrong(untyped) == "find: the argument what has no type; write what: str, or what it is"
     assert wrong(silent) == "find: give it a docstring that says what it does; models choose by it"

@@ -81,5 +81,5 @@ def test_every_setting_is_explained() -> None:
         for name, field in model.model_fields.items()
         if not field.description
     ]
-    assert len(models) == 12
+    assert len(models) == 10
     assert unexplained == []

@@ -147,7 +147,6 @@ def _contract(
     _describe(signature, doc, where)
     if said.get("credential", "none") != "none" and signature.context is None:
         raise WrongDeclaration(f"{where}: its credential comes with the context; add context: ToolContext")
-    _require_able_to_save(function, signature, said, where)
     calls = tuple(dict(example) for example in examples)
     spread_examples(signature.input_schema, calls)
     if not calls:
@@ -172,15 +171,6 @@ def _contract(
         return words.Contract.model_validate(fields)
     except ValidationError as error:
         raise WrongDeclaration(*sentences(where, reasons_from(error))) from error
-
-
-def _require_able_to_save(
-    function: Callable[..., Any], signature: Signature, said: Mapping[str, Any], where: str
-) -> None:
-    checkpoints = said.get("checkpoints", {})
-    enabled = checkpoints.get("enabled") if isinstance(checkpoints, Mapping) else checkpoints.enabled
-    if enabled and (signature.context is None or not inspect.iscoroutinefunction(function)):
-        raise WrongDeclaration(f"{where}: it saves with await context.save; make it async and add context: ToolContext")
 
 
 def _fields(said: Mapping[str, Any]) -> dict[str, Any]:

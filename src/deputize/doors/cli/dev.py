@@ -45,7 +45,6 @@ from deputize.store.migrate import newest_revision
 
 _EFFECTS = ("read", "write", "destructive")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_DRAIN_SECONDS = 1.0
 
 
 def run(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None:
@@ -190,10 +189,7 @@ async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) 
 
 @asynccontextmanager
 async def _opened(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) -> AsyncIterator[Gateway]:
-    # Whoever presses Ctrl-C here does not want to wait for a run: it goes on when the project is started again.
-    runs = settings.runs.model_copy(update={"drain_seconds": min(settings.runs.drain_seconds, _DRAIN_SECONDS)})
-    settings = settings.model_copy(update={"runs": runs})
-    async with opened(open_gateway, settings, loaded, development=True, worker=True) as gateway:
+    async with opened(open_gateway, settings, loaded, development=True) as gateway:
         try:
             yield gateway
         finally:

@@ -90,7 +90,7 @@ async def _of_database(settings: Settings, dsn: str, development: bool) -> Async
     yield _judged(
         "pgvector", facts.has_vector, vector, "install it; search by meaning will need it", otherwise="warning"
     )
-    for finding in (*_of_schema(facts), *_workers(facts), *_of_care(facts, settings, development)):
+    for finding in (*_of_schema(facts), *_of_care(facts, settings, development)):
         yield finding
 
 
@@ -123,16 +123,6 @@ def _of_schema(facts: Inspected) -> Iterator[Finding]:
     yield _judged(
         "partitions", days >= _LEAST_DAYS, f"{max(days, 0)} days ahead",
         "run a gateway, which makes them, or: call deputize.make_partitions(7)",
-    )  # fmt: skip
-
-
-def _workers(facts: Inspected) -> Iterator[Finding]:
-    if facts.workers_alive is None:
-        return
-    queued = f"{facts.runs_queued} calls queued" if facts.runs_queued else "nothing queued"
-    yield _judged(
-        "workers", facts.workers_alive > 0, f"{facts.workers_alive} alive, {queued}",
-        "start deputize work: asynchronous calls wait until one is alive", otherwise="warning",
     )  # fmt: skip
 
 

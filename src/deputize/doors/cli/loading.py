@@ -28,7 +28,7 @@ from deputize.core.settings import Settings
 from deputize.lifecycle.gateway import Gateway
 
 OpenGateway = Callable[..., AbstractAsyncContextManager[Gateway]]
-"""How `app.py` opens a gateway: settings, then `tools`, `hooks`, `development` and `worker` by name."""
+"""How `app.py` opens a gateway: settings, then `tools`, `hooks` and `development` by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,11 +156,11 @@ def _loaded_module(name: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def opened(
-    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, *, development: bool, worker: bool = False
+    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, *, development: bool
 ) -> AsyncIterator[Gateway]:
     """A gateway with every tool that could be registered; what the registry refused joins the refusals."""
     async with open_gateway(
-        settings, tools=tuple(loaded.tools), hooks=loaded.hooks, development=development, worker=worker
+        settings, tools=tuple(loaded.tools), hooks=loaded.hooks, development=development
     ) as gateway:
         for problem in gateway.refused:
             culprit = _culprit(problem, loaded)

@@ -12,21 +12,7 @@ from typing import Annotated
 import typer
 
 from deputize.core.mistakes import Misconfigured
-from deputize.doors.cli import (
-    call,
-    calls,
-    doctor,
-    grants,
-    init,
-    migrate,
-    policy,
-    secrets,
-    switch,
-    tickets,
-    token,
-    tool,
-    webhooks,
-)
+from deputize.doors.cli import call, calls, doctor, grants, init, migrate, policy, secrets, switch, token, tool
 from deputize.doors.cli.output import MISUSED, REFUSED, Json, Stopped, printer
 from deputize.doors.cli.problems import show_problem
 from deputize.doors.cli.project import enter_project, load_settings
@@ -84,22 +70,6 @@ def serve(context: typer.Context, json: Json = False) -> None:
     serving.run(context.obj, load_settings())
 
 
-@app.command(epilog="Example: deputize work --port 7072")
-def work(
-    context: typer.Context,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="Port of /healthz and /metrics; 0 picks any. Default: metrics_port."),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Carry calls that outlive their request. Ctrl-C or SIGTERM: takes no more, and waits for what runs."""
-    enter_project()
-    from deputize.doors.cli import working
-
-    working.run(context.obj, load_settings(), port)
-
-
 app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
 app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.add_typer(token.group, name="token")
@@ -110,8 +80,6 @@ app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets s
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
-app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
-app.add_typer(tickets.group, name="tickets", epilog="Example: deputize tickets list")
 
 
 def run(open_gateway: object) -> None:
