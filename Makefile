@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 setup: ## a virtual environment with every pinned version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt hatchling
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,otlp,redis,vault]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,notify,otlp,redis,vault]'
 
 check: ## everything that can be known without running the product
 	$(BIN)/ruff check .

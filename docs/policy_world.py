@@ -53,12 +53,20 @@ _MEANINGS = {
     "context.changes": "What the tool may change.",
     "context.operations": "`create`, `update`, `delete`: how it may change it.",
     "context.scopes": "Which of it, with the arguments filled in, as in `7` of `orders/{order}`.",
+    "context.sweeping": "Whether the call may change more than it names: a scope with `*` in it, as of a missing or "
+    "listed argument, or a tool that changes things and declares none. What it creates counts as named.",
     "context.facts": "The arguments the tool marks with `Fact` (`x-policy`); each may be absent, so ask with `has`.",
 }
 _ANNOTATIONS = {
     "id": "Needed, and once per set: what answers, refusals and audit entries call the rule.",
     "reason": "What a refused caller is told.",
     "decision": '`"ask"`: a `permit` asks instead of allowing, a `forbid` asks instead of denying.',
+    "approvers": 'Beside `@decision("ask")`: the groups to ask, as in `"oncall, leads"`; the first is asked first, the '
+    "next when nobody answered. Left out, those of `[approvals] groups`.",
+    "quorum": 'Beside `@decision("ask")`: how many different people must agree, from 1 to 20. Left out, one.',
+    "deadline": 'Beside `@decision("ask")`: when silence becomes a no, as in `"30m"`, `"24h"` or `"7d"`, at most 30 '
+    "days, and never later than the last of `[approvals] step_seconds`.",
+    "step_up": 'Beside `@decision("ask")`: what an approver\'s token must have in `amr` or `acr`, as in `"hwk"`.',
 }
 
 

@@ -1,7 +1,9 @@
-"""Two fuzzers at the doors of one gateway, and a neighbour in another tenant whose every call must succeed meanwhile.
+"""Fuzzers at the doors of one gateway, and a neighbour in another tenant whose every call must succeed meanwhile.
 
 schemathesis takes the API document at its word, route by route. Our own fuzzer (`kit/poison.py`) speaks JSON-RPC and
-REST to real tools, with bodies that no proper client would send.
+REST to real tools, with bodies that no proper client would send. Beside it, `kit/poison_runs.py` asks the document's
+routes about runs, tickets, approvals and callbacks for some that are really there, while a worker carries what is
+queued; `kit/poison_pages.py` does the same with the pages where people decide.
 """
 
 import asyncio
@@ -9,15 +11,20 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, put_policies, start_gateway
+from proofs.kit.fuzzing import Fuzzed
+from proofs.kit.gateway import OPEN, GatewayHandle, Issuer, new_issuer, put_policies, start_gateway, start_worker
+from proofs.kit.people import Browser, People
 from proofs.kit.poison import fuzz
+from proofs.kit.poison_pages import fuzz_pages
+from proofs.kit.poison_runs import Things, furnish, fuzz_runs
 from proofs.kit.report import Verdict
 from proofs.kit.variant import restart_as
 from proofs.kit.wire import Line
@@ -29,8 +36,30 @@ PROMISE = "Whatever is sent, the answer is one the document promises, and nobody
 _BESIDE = "beside"
 _POISON = "poison"
 _PAUSE = 0.02
-# What the gateway logs when a fault of its own was hidden from the caller, or a row could not be recorded.
-_FAULT = re.compile(r"\[error\s*\] (unexpected|row_refused)")
+# So many tickets are decided by the first requests about runs.
+_TAKEN = 4
+_ASKED, _GLASS = "oncall", "deputize:break-glass"
+# More have to agree than one, so that a ticket hears several of them before it is decided.
+_POLICIES = f"""{OPEN}
+@id("pleading-asks")
+@decision("ask")
+@approvers("{_ASKED}")
+@quorum("3")
+forbid (principal, action == Action::"call", resource == Tool::"fuzz.plead");
+"""
+# What gateway and worker log when a fault of their own was hidden from the caller, or something could not be recorded.
+_FAULT = re.compile(r"\[error\s*\] (?!database_lost|connection_refused)\w+")
+# Nobody is waited for: what is lost is asked of a person at once, and who is not reached is given up on.
+_SETTINGS = """
+[runs]
+reconcile_after_seconds = 0
+reconcile_seconds = 0.2
+reconcile_tries = 1
+
+[webhooks]
+hosts = ["127.0.0.1"]
+attempts = 1
+"""
 # Not asked: what needs state across requests, and whether everything the document allows is accepted. A document cannot
 # say what admission, or an integer beyond 2^53, is refused for.
 _UNASKED = "use_after_free,ensure_resource_availability,positive_data_acceptance"
@@ -58,36 +87,94 @@ class Explored:
     """What schemathesis did and found, failures by their kind."""
 
     cases: int
-    failures: Counter[str]
+    wrong: Counter[str]
     errors: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What there is to ask about, and who signed in to decide about it."""
+
+    things: Things
+    people: People
+    browser: Browser
+
+    @property
+    def seen(self) -> dict[str, str]:
+        """Tickets that no other fuzzer begins with, by their bindings."""
+        known = self.things.known
+        return dict(list(zip(known["/v1/approvals"], known["binding"], strict=True))[_TAKEN:])
+
+
+Found = TypeVar("Found", Fuzzed, Explored)
 
 
 async def prove(world: World) -> Verdict:
     postgres = await world.postgres()
-    issuer = new_issuer()
-    gateway = await start_gateway(world, postgres.dsn, issuer, tools="fuzz.py")
+    issuer, port = new_issuer(), world.free_port()
+    people = await People.open(world, issuer, _POISON)
+    settings = _SETTINGS + people.settings(f"http://127.0.0.1:{port}")
+    gateway = await start_gateway(
+        world, postgres.dsn, issuer, tools="fuzz.py", settings=settings, port=port, policies=_POLICIES
+    )
     for tenant in (_BESIDE, _POISON):
         await _move_in(gateway, issuer, tenant)
+    worker = await start_worker(gateway)
+    admin = _token(issuer, _POISON, "deputize:admin")
+    asked = await _furnish(gateway, people, admin)
+    things = asked.things
+    world.say("to ask about: " + ", ".join(f"{len(ids)} {name}" for name, ids in things.known.items()))
     async with _neighbour(gateway, issuer) as neighbour:
-        poisoned, explored = await asyncio.gather(
-            fuzz(gateway.url, _token(issuer, _POISON), cases=world.size(quick=600, full=3500), seed=1),
-            _explore(world, gateway, "whole", examples=world.size(quick=20, full=150)),
-        )
-        world.say(f"own fuzzer: {poisoned.cases} cases, {dict(poisoned.wrong) or 'nothing wrong'}")
-        world.say(f"schemathesis: {explored.cases} cases, {dict(explored.failures) or 'nothing wrong'}")
-    logged = len(_FAULT.findall(gateway.child.log.read_text(errors="replace")))
-    controls = await _controls(world, gateway, issuer)
-    wrong = poisoned.wrong + explored.failures
+        poisoned, about, paged, explored = await asyncio.gather(
+            _told(world, "own fuzzer", fuzz(
+                gateway.url, _token(issuer, _POISON), cases=world.size(quick=600, full=3500), seed=1,
+                calls=things.known["call_id"],
+            )),
+            _told(world, "about runs", fuzz_runs(
+                gateway.url, admin, things, cases=world.size(quick=250, full=2000), seed=1
+            )),
+            _told(world, "about pages", fuzz_pages(
+                gateway.url, people.url, asked.browser, asked.seen, cases=world.size(quick=120, full=1500), seed=1
+            )),
+            _told(world, "schemathesis", _explore(world, gateway, "whole", examples=world.size(quick=15, full=150))),
+        )  # fmt: skip
+    logged = sum(len(_FAULT.findall(each.log.read_text(errors="replace"))) for each in (gateway.child, worker))
+    controls = await _controls(world, gateway, issuer, asked)
+    return _verdict(world, (poisoned, about, paged, explored), neighbour, logged, controls)
+
+
+async def _furnish(gateway: GatewayHandle, people: People, admin: str) -> Asked:
+    approvals = gateway.world.size(quick=30, full=200)
+    voices = [people.person(f"{_ASKED}-{number}", [_ASKED], scope=_GLASS) for number in range(4)]
+    # Tokens that are good, and of people who may look and not decide, or not even that.
+    others = [people.person("old", [_ASKED], auth_time=1), people.person("guest", ["sales"])]
+    things = await furnish(gateway.url, admin, [*voices, *others], approvals=approvals)
+    return Asked(things=things, people=people, browser=await people.sign_in(gateway.url, _ASKED))
+
+
+def _verdict(
+    world: World,
+    found: tuple[Fuzzed, Fuzzed, Fuzzed, Explored],
+    neighbour: Neighbour,
+    logged: int,
+    controls: dict[str, bool],
+) -> Verdict:
+    poisoned, about, paged, explored = found
+    wrong = poisoned.wrong + about.wrong + paged.wrong + explored.wrong
+    undone = [*about.undone, *paged.undone]
     return Verdict(
         figures={
-            "cases": poisoned.cases + explored.cases,
+            "cases": poisoned.cases + about.cases + paged.cases + explored.cases,
             "server_errors": wrong["server error"],
             "internal": wrong["internal"] + logged,
             "violations": wrong.total() - wrong["server error"] - wrong["internal"] + explored.errors,
+            "routes_never_done": len(undone),
             "neighbour_hurt": neighbour.hurt,
             "neighbour_calls": neighbour.calls,
             "neighbour_slowest_ms": round(neighbour.slowest_ms, 1),
             "json_rpc_and_poison_cases": poisoned.cases,
+            "cases_about_runs": about.cases,
+            "cases_about_pages": paged.cases,
             "schemathesis_cases": explored.cases,
         },
         bars={
@@ -95,12 +182,25 @@ async def prove(world: World) -> Verdict:
             "server_errors": ("==", 0),
             "internal": ("==", 0),
             "violations": ("==", 0),
+            "routes_never_done": ("==", 0),
             "neighbour_hurt": ("==", 0),
             "neighbour_calls": (">=", world.size(quick=100, full=1000)),
         },
         controls=controls,
-        notes=[*poisoned.samples, *neighbour.samples],
+        notes=[
+            *poisoned.samples,
+            *about.samples,
+            *paged.samples,
+            *neighbour.samples,
+            *(f"never done: {each}" for each in undone),
+        ],
     )
+
+
+async def _told(world: World, name: str, fuzzing: Awaitable[Found]) -> Found:
+    found = await fuzzing
+    world.say(f"{name}: {found.cases} cases, {dict(found.wrong) or 'nothing wrong'}")
+    return found
 
 
 def _token(issuer: Issuer, tenant: str = "acme", *scopes: str) -> str:
@@ -109,10 +209,10 @@ def _token(issuer: Issuer, tenant: str = "acme", *scopes: str) -> str:
 
 async def _move_in(gateway: GatewayHandle, issuer: Issuer, tenant: str) -> None:
     """A tenant with tools of its own, so that schemathesis, an administrator next door, cannot retire them."""
-    await put_policies(gateway.url, _token(issuer, tenant, "deputize:admin"))
+    await put_policies(gateway.url, _token(issuer, tenant, "deputize:admin"), _POLICIES)
     there = Line.to(gateway.url, token=_token(issuer, "acme"))
     here = Line.to(gateway.url, token=_token(issuer, tenant, "deputize:admin"))
-    for name in ("echo", "note"):
+    for name in ("echo", "note", "plead", "steps", "linger", "slip", "lose"):
         shown = (await there.get(f"/v1/tools/fuzz.{name}")).json()
         contract = {**shown["contract"], "handler": {"target": f"tools.fuzz:{name}"}}
         answer = await here.post("/v1/tools", contract)
@@ -180,20 +280,25 @@ async def _explore(world: World, gateway: GatewayHandle, name: str, *, examples:
     for each in told["failures"]:
         failures["server error" if each["type"] == "ServerError" else each["type"]] += each["count"]
     cases = told["test_cases"]
-    return Explored(cases=cases["generated"] - cases["errored"], failures=failures, errors=cases["errored"])
+    return Explored(cases=cases["generated"] - cases["errored"], wrong=failures, errors=cases["errored"])
 
 
-async def _controls(world: World, gateway: GatewayHandle, issuer: Issuer) -> dict[str, bool]:
+async def _controls(world: World, gateway: GatewayHandle, issuer: Issuer, asked: Asked) -> dict[str, bool]:
     """The same fuzzers at a gateway with a fault: each must find it."""
     await restart_as(gateway, "fuzz_planted")
-    own, searched = await asyncio.gather(
-        fuzz(gateway.url, _token(issuer, _POISON), cases=600, seed=2),
+    own, about, paged, searched = await asyncio.gather(
+        fuzz(gateway.url, _token(issuer, _POISON), cases=150, seed=2),
+        fuzz_runs(gateway.url, _token(issuer, _POISON, "deputize:admin"), asked.things, cases=50, seed=2),
+        fuzz_pages(gateway.url, asked.people.url, asked.browser, asked.seen, cases=10, seed=2),
         _explore(world, gateway, "search", examples=10, only="/v1/tools/search"),
     )
-    world.say(f"faults planted; own fuzzer found {dict(own.wrong)}")
+    world.say(f"faults planted; own fuzzer found {dict(own.wrong)}, about runs {dict(about.wrong)}")
     shown = own.wrong.total() - own.wrong["internal"] - own.wrong["server error"]
     return {
         "a planted fault, by our own fuzzer": own.wrong["internal"] > 0,
         "a planted wrong answer, by our own fuzzer": shown > 0,
-        "a planted fault, by schemathesis": searched.failures["server error"] > 0,
+        "a planted wrong answer about a ticket": about.wrong["not a TicketShown"] > 0,
+        "a planted wrong answer about an approval": about.wrong["not a ApprovalShown"] > 0,
+        "a planted fault, on a page": paged.wrong["server error"] > 0,
+        "a planted fault, by schemathesis": searched.wrong["server error"] > 0,
     }

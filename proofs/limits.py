@@ -36,10 +36,10 @@ OFFERED = 240.0
 SHARES = (0, 1, 0, 2, 1, 0)
 REPEATS = 20
 BUDGET, SLOPE = 20.0, 5.0
-REDIS_SECONDS = 0.25
+REDIS_SECONDS = 1.0
 # By then, whoever was on the way when Redis was lost, or came back, has been answered.
-SETTLED = 1.0
-FROZEN, KILLED, BACK, END = 2.0, 4.5, 7.0, 10.0
+SETTLED = 2.0
+FROZEN, KILLED, BACK, END = 3.0, 7.0, 11.0, 16.0
 _SETTINGS = """
 [limits]
 redis_url = "{redis}"

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from deputize.store import migrate
 from deputize.store.local import LocalPostgres
 
 TEMPLATE = "deputize_template"
+# How fast a machine draws examples says nothing about what is tested; a busy one draws slowly.
+hypothesis.settings.register_profile("ours", suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None)
+hypothesis.settings.load_profile("ours")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ _IMPORTED_BY_SERVE = (
     "deputize.doors.cli.main",
     "deputize.app",
     "deputize.doors.cli.serving",
+    "deputize.doors.cli.working",
     "deputize.doors.rest.app",
 )
 
@@ -65,36 +67,47 @@ class Nursery:
     address: Path
     folder: Path
 
-    async def bear(self, folder: Path, env: Mapping[str, str], url: str, *, module: str = UNMODIFIED) -> Born:
-        """`deputize serve` in that folder, or a variant of it; returns when it is ready."""
-        log = self.folder / f"{folder.name}.log"
+    async def bear(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        url: str | None,
+        *,
+        module: str = UNMODIFIED,
+        command: str = "serve",
+        log: Path | None = None,
+        ready: str = "/readyz",
+    ) -> Born:
+        """`deputize serve` in that folder, another command or a variant of it; returns when it answers at the url."""
+        log = log or self.folder / f"{folder.name}.log"
         reader, writer = await asyncio.open_unix_connection(str(self.address))
-        asked = {"folder": str(folder), "env": dict(env), "log": str(log), "module": module}
+        asked = {"folder": str(folder), "env": dict(env), "log": str(log), "module": module, "command": command}
         writer.write(json.dumps(asked).encode() + b"\n")
         pid = int(await reader.readline())
         writer.close()
         born = Born(pid=pid, handle=os.pidfd_open(pid), log=log)
-        await _answers(born, url)
+        if url is not None:
+            await _answers(born, url, ready)
         return born
 
 
-async def open_nursery(world: World) -> Nursery:
+async def open_nursery(world: World, name: str = "nursery", env: Mapping[str, str] | None = None) -> Nursery:
+    """`env` is that of everybody who is born there."""
     # A socket's address is short, whatever the folder of the proof.
-    address = world.folder / "n.sock"
-    process = await world.start(
-        "nursery", [sys.executable, "-m", "proofs.crash.nursery", str(address)], cwd=_ROOT, ready_line=_READY
-    )
+    address = world.folder / f"{name[:12]}.sock"
+    argv = [sys.executable, "-m", "proofs.crash.nursery", str(address)]
+    process = await world.start(name, argv, env=env, cwd=_ROOT, ready_line=_READY)
     return Nursery(process=process, address=address, folder=world.folder)
 
 
-async def _answers(born: Born, url: str) -> None:
+async def _answers(born: Born, url: str, ready: str) -> None:
     line = Line.to(url)
     last = "no answer"
     try:
         async with asyncio.timeout(60):
             while not select.select([born.handle], [], [], 0)[0]:
                 try:
-                    answer = await line.get("/readyz")
+                    answer = await line.get(ready)
                     if answer.status == 200:
                         return
                     last = str(answer.status)
@@ -110,6 +123,9 @@ async def _answers(born: Born, url: str) -> None:
 
 def _serve(address: str) -> None:
     """Forks for whoever asks. Nothing here has started a thread or a loop, so a fork is a clean beginning."""
+    if "FAKETIME" in os.environ:
+        # Python sleeps until a moment of a clock that faketime leaves alone, and faketime moves that moment anyway.
+        vars(time)["sleep"] = lambda seconds: select.select([], [], [], seconds)
     for module in _IMPORTED_BY_SERVE:
         importlib.import_module(module)
     # The dead are not waited for; those who asked for them watch them.
@@ -137,7 +153,7 @@ def _become(asked: dict[str, str | dict[str, str]]) -> None:
     os.dup2(output, 2)
     os.chdir(str(asked["folder"]))
     os.environ.update(asked["env"] if isinstance(asked["env"], dict) else {})
-    sys.argv = ["deputize", "serve"]
+    sys.argv = ["deputize", str(asked["command"])]
     runpy.run_module(str(asked["module"]), run_name="__main__", alter_sys=False)
 
 

@@ -1,8 +1,8 @@
-"""Every door of a running gateway, as composed: what its API document lists, and the methods inside its JSON-RPC.
+"""Every door of a running gateway, as composed: what its API document lists, the methods inside its JSON-RPC, and the
+console's pages.
 
-A door is one request with a place for a token. What a refusal looks like is judged by the problem in the answer, not
-by its status: an answer that complains about anything but the token has let the token in. Above:
-`proofs.confused_deputy`. Below: the document, and `wire`.
+A door is one request with a place for a token; `answers` says whether it let the token in. Above:
+`proofs.confused_deputy`. Below: the document, `pages`, and `wire`.
 """
 
 import asyncio
@@ -10,42 +10,35 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
 
-from deputize.core.errors import (
-    ExchangeRefused,
-    GrantEnded,
-    Problem,
-    Revoked,
-    SubjectUnknown,
-    TokenAudience,
-    TokenExpired,
-    TokenIssuer,
-    TokenMalformed,
-    TokenMissing,
-    TokenSignature,
-)
 from deputize.doors.asgi import build
+from deputize.doors.console.app import console_app
+from deputize.doors.console.cookies import SESSION
+from deputize.doors.console.render import STYLE_NAME
 from deputize.doors.jsonrpc import METHODS
+from deputize.lifecycle.console import CALLBACK
 from deputize.lifecycle.gateway import Gateway
+from proofs.deputy.answers import is_refused, lets_in, shows, slug_of
 from proofs.kit.bad_tokens import Bad
 from proofs.kit.wire import Answer, Line
 
-_ABOUT_TOKENS: tuple[type[Problem], ...] = (
-    TokenMissing, TokenExpired, TokenSignature, TokenMalformed, TokenAudience, TokenIssuer, Revoked, GrantEnded,
-    SubjectUnknown, ExchangeRefused,
-)  # fmt: skip
-_REFUSALS = frozenset(kind.face.slug for kind in _ABOUT_TOKENS)
-# RFC 6749 and RFC 8693: what the token endpoint says of a token it does not take.
-_OAUTH_REFUSALS = frozenset({"invalid_request", "invalid_grant", "invalid_client", "invalid_token", "access_denied"})
 _OPEN_PREFIXES = ("/healthz", "/readyz", "/docs", "/openapi.json", "/.well-known/", "/t/")
-# What the HTTP server itself says to bytes that are no request, before anything of ours is asked.
-_NOT_HTTP = (400, b"Invalid HTTP request received.")
-_FORM = "application/x-www-form-urlencoded"
+# The way in, and what makes pages legible; the codes of a terminal are taken in development only.
+_OPEN_PAGES = frozenset({
+    "/console", f"/console/{STYLE_NAME}", "/console/sign-in", CALLBACK, "/console/tickets/{ticket_id}/code",
+})  # fmt: skip
+_ONE_APPROVAL = "/v1/approvals/{"
+# Where a token for the console is good.
+DECIDING = frozenset({
+    "GET /v1/approvals", "GET /v1/approvals/{ticket_id}", "POST /v1/approvals/batch",
+    *(f"POST /v1/approvals/{{ticket_id}}/{word}" for word in ("approve", "deny", "break-glass")),
+})  # fmt: skip
+FORM = "application/x-www-form-urlencoded"
 _TOKEN_FIELDS = ("subject_token", "actor_token")
 _AT_ONCE = 8
 _SECONDS = 30.0
@@ -53,7 +46,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Door:
-    """One request. The token goes into the Authorization header, or into the field of a form."""
+    """One request. The token goes into the Authorization header, into the field of a form, or into a cookie."""
 
     name: str
     method: str
@@ -62,19 +55,24 @@ class Door:
     headers: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
     token_field: str = ""
+    cookie: str = ""
+
+    @property
+    def sent(self) -> bytes:
+        return urlencode(self.form).encode() if self.form else self.body
 
     async def ask_oddly(self, line: Line, carrier: str, token: str) -> Answer:
         """The token where no door may look for it."""
         headers, query = carriers(token)[carrier]
         path = f"{self.path}{'&' if '?' in self.path else '?'}{query}" if query else self.path
-        return await line.send(self.method, path, headers={**self.headers, **headers}, body=self.body)
+        return await line.send(self.method, path, headers={**self.headers, **headers}, body=self.sent)
 
     async def ask(self, line: Line, token: str) -> Answer:
         if self.token_field:
             body = urlencode({**self.form, self.token_field: token}).encode("latin-1")
-            return await line.send(self.method, self.path, headers={**self.headers, "content-type": _FORM}, body=body)
-        headers = {**self.headers, "authorization": f"Bearer {token}"}
-        return await line.send(self.method, self.path, headers=headers, body=self.body)
+            return await line.send(self.method, self.path, headers={**self.headers, "content-type": FORM}, body=body)
+        shown = {"cookie": f"{self.cookie}={token}"} if self.cookie else {"authorization": f"Bearer {token}"}
+        return await line.send(self.method, self.path, headers={**self.headers, **shown}, body=self.sent)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,32 +89,6 @@ class Tried:
     def note(self, text: str) -> None:
         if len(self.samples) < 12:
             self.samples.append(text)
-
-
-def is_refused(answer: Answer) -> bool:
-    """Whether the answer says that this token opens nothing here."""
-    if (answer.status, answer.body) == _NOT_HTTP:
-        return True
-    return answer.status in (200, 400, 401, 403) and slug_of(answer) in _REFUSALS | _OAUTH_REFUSALS
-
-
-def slug_of(answer: Answer) -> str:
-    """The problem in an answer of any door; empty if it holds none."""
-    try:
-        said = answer.json()
-    except orjson.JSONDecodeError:
-        return ""
-    error = said.get("error") if isinstance(said, dict) else None
-    if isinstance(error, str):
-        return error
-    if isinstance(error, dict) and isinstance(error.get("data"), dict):
-        error = error["data"].get("error")
-    return str(error.get("slug", "")) if isinstance(error, dict) else ""
-
-
-def shows(answer: Answer, marks: Iterable[str]) -> bool:
-    """Whether an answer that is no problem tells of something that belongs to the tenant."""
-    return not slug_of(answer) and any(mark.encode() in answer.body for mark in marks)
 
 
 def carriers(token: str) -> dict[str, tuple[dict[str, str], str]]:
@@ -138,16 +110,21 @@ def carriers(token: str) -> dict[str, tuple[dict[str, str], str]]:
 
 
 class Doors:
-    """`known` fills in what paths and bodies need: names of things that are really there."""
+    """`known` fills in what paths need, `bodies` is what is sent: about things that are really there. A door of which
+    neither says enough breaks the proof off, for knocking there would show nothing. `pages` are no part of a document.
+    """
 
-    def __init__(self, document: Mapping[str, Any], known: Mapping[str, str], bodies: Mapping[str, Any]) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], known: Mapping[str, str], bodies: Mapping[str, Any], pages: Sequence[Door]
+    ) -> None:
         self._document = document
         self._known = known
         self._bodies = bodies
         self.unguarded: list[str] = []
         """Routes that ask for no caller and are not among those that may do so."""
-        self.all: list[Door] = list(self._listed())
+        self.all: list[Door] = [*self._listed(), *pages]
         listed = {f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs}
+        listed |= {page.name for page in pages}
         self.unguarded += sorted(f"{each}, which no document lists" for each in _mounted() - listed)
 
     def _listed(self) -> Iterable[Door]:
@@ -155,34 +132,52 @@ class Doors:
             for method, operation in operations.items():
                 name = f"{method.upper()} {path}"
                 content = operation.get("requestBody", {}).get("content", {})
-                if _FORM in content:
+                if FORM in content:
                     yield from self._forms(name, method, path)
                 elif path == "/rpc":
-                    yield from self._methods(path)
+                    yield from self._methods(self._bodies)
                 elif operation.get("security"):
-                    yield self._route(name, method, path, operation)
+                    yield self._route(path, method, operation, self._known)
                 elif not path.startswith(_OPEN_PREFIXES):
                     self.unguarded.append(name)
 
-    def _route(self, name: str, method: str, path: str, operation: Mapping[str, Any]) -> Door:
-        queries = {}
+    def about(self, call_id: str) -> list[Door]:
+        """Every request that names a call, made about this one; a ticket may be named by its call."""
+        known, params = {**self._known}, {}
+        for path, operations in self._document["paths"].items():
+            for method in operations:
+                known |= {f"{method.upper()} {path} {name}": call_id for name in ("call_id", "ticket_id")}
+        for method, sent in self._bodies.items():
+            if method.startswith("rpc ") and "call_id" in sent:
+                params[method] = {**sent, "call_id": call_id}
+        return [
+            *(
+                self._route(path, method, operation, known)
+                for path, operations in self._document["paths"].items()
+                for method, operation in operations.items()
+                if "{call_id}" in path or path.startswith(_ONE_APPROVAL)
+            ),
+            *self._methods(params),
+        ]
+
+    def _route(self, path: str, method: str, operation: Mapping[str, Any], known: Mapping[str, str]) -> Door:
+        name, queries = f"{method.upper()} {path}", {}
         for parameter in operation.get("parameters", ()):
-            value = self._known.get(f"{name} {parameter['name']}") or self._known.get(parameter["name"], "x")
+            called = parameter["name"]
             if parameter["in"] == "path":
-                path = path.replace(f"{{{parameter['name']}}}", quote(value, safe=""))
+                value = known.get(f"{name} {called}") or _told(known, called, name)
+                path = path.replace(f"{{{called}}}", quote(value, safe=""))
             elif parameter["in"] == "query" and parameter.get("required"):
-                queries[parameter["name"]] = value
-        body = b""
-        if "requestBody" in operation:
-            body = orjson.dumps(self._bodies.get(name, {}))
+                queries[called] = known.get(f"{name} {called}") or _told(known, called, name)
+        body = orjson.dumps(_told(self._bodies, name, "a body")) if "requestBody" in operation else b""
         query = f"?{urlencode(queries)}" if queries else ""
         return Door(name=name, method=method.upper(), path=path + query, body=body)
 
-    def _methods(self, path: str) -> Iterable[Door]:
-        for method in METHODS:
-            params = self._bodies.get(f"rpc {method}", {})
+    def _methods(self, bodies: Mapping[str, Any]) -> Iterable[Door]:
+        for method in METHODS if bodies is self._bodies else (each.removeprefix("rpc ") for each in bodies):
+            params = _told(bodies, f"rpc {method}", "its params")
             body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-            yield Door(name=f"POST {path} {method}", method="POST", path=path, body=body)
+            yield Door(name=f"POST /rpc {method}", method="POST", path="/rpc", body=body)
 
     def _forms(self, name: str, method: str, path: str) -> Iterable[Door]:
         for token_field in _TOKEN_FIELDS:
@@ -192,20 +187,30 @@ class Doors:
             )
 
 
+def _told(known: Mapping[str, Any], what: str, where: str) -> Any:
+    if what not in known:
+        raise RuntimeError(f"{what} ({where}) is a door that the proof does not know how to knock at")
+    return known[what]
+
+
 def _mounted() -> set[str]:
     """What the program really serves, whatever its document says, but for what is open to anyone."""
-    waiting: list[Any] = list(build(_never).rest.routes)
+    waiting: list[Any] = [*build(_never).rest.routes, *console_app(_not_there).routes]
     found = set()
     while waiting:
         route = waiting.pop()
         if hasattr(route, "original_router"):
             waiting += route.original_router.routes
-        elif not route.path.startswith(_OPEN_PREFIXES):
+        elif not route.path.startswith(_OPEN_PREFIXES) and route.path not in _OPEN_PAGES:
             found |= {f"{method} {route.path}" for method in (route.methods or {"ANY"}) - {"HEAD"}}
     return found
 
 
 def _never() -> AbstractAsyncContextManager[Gateway]:
+    raise RuntimeError("this composition is only looked at")
+
+
+def _not_there() -> Gateway:
     raise RuntimeError("this composition is only looked at")
 
 
@@ -232,23 +237,31 @@ async def try_all(url: str, pairs: Sequence[tuple[Door, Bad]], tried: Tried, *, 
             group.create_task(one_after_another())
 
 
-async def try_misplaced(url: str, doors: Sequence[Door], token: str, tried: Tried) -> None:
-    """A good token, at every door, everywhere but where it belongs."""
+async def try_misplaced(url: str, doors: Sequence[Door], token: str, session: str, tried: Tried) -> None:
+    """A good token, at every door that takes one as a bearer's, everywhere but where it belongs; and a browser's
+    session, which belongs to pages.
+    """
     line = Line.to(url)
     for door in doors:
-        for carrier in carriers(token) if not door.token_field else ():
+        if door.token_field or door.cookie:
+            continue
+        for carrier in carriers(token):
             bad = Bad(label=f"misplaced: {carrier}", token="")
             _judge(tried, door, bad, await door.ask_oddly(line, carrier, token), ())
+        bad = Bad(label="misplaced: a browser's session", token="")
+        _judge(tried, door, bad, await replace(door, cookie=SESSION).ask(line, session), ())
     line.close()
 
 
-async def opened(url: str, doors: Sequence[Door], token: str, special: Mapping[str, str]) -> list[str]:
+async def opened(
+    url: str, doors: Sequence[Door], token: str, special: Mapping[str, str], marks: Sequence[str]
+) -> list[str]:
     """The positive control: the doors that do not take a good token. `special` names another one where needed."""
     line = Line.to(url)
     shut = []
     for door in doors:
         answer = await door.ask(line, special.get(door.name, token))
-        if is_refused(answer) or answer.status in (401, 403) or answer.status >= 500:
+        if not lets_in(answer, marks):
             shut.append(f"{door.name}: {answer.status} {answer.body[:200]!r}")
     line.close()
     return shut

@@ -10,8 +10,20 @@ from typing import Any
 
 import jwt
 
+from deputize.doors.console.cookies import SESSION
+from proofs.deputy.doors import DECIDING
 from proofs.deputy.pairs import Hand
-from proofs.deputy.site import ADMIN, ADMIN_BESIDE, GONE, HERE, OTHER_ISSUER, SCOPES, Site
+from proofs.deputy.site import (
+    ADMIN,
+    ADMIN_BESIDE,
+    APPROVER,
+    APPROVER_BESIDE,
+    GONE,
+    HERE,
+    OTHER_ISSUER,
+    SCOPES,
+    Site,
+)
 from proofs.kit.bad_tokens import Bad, Material, bad_tokens
 from proofs.kit.jws import claims_of
 from proofs.kit.wire import Line
@@ -21,10 +33,13 @@ _SHORT_SECONDS = 2
 _LOOK_SECONDS = 45
 # Its life, the difference of clocks that is forgiven, and a little.
 OVER_SECONDS = _SHORT_SECONDS + 6.0
+_GONE_DECIDING = ("gone-user", "gone-subject")
 
 
-async def gather(site: Site, hand: Hand, minted: Sequence[str]) -> list[Bad]:
-    """What was never good here. `hand` is good; `minted` are credentials the gateway made for an upstream."""
+async def gather(site: Site, hand: Hand, minted: Sequence[str], pages: frozenset[str]) -> list[Bad]:
+    """What was never good here. `hand` is good; `minted` are credentials the gateway made for an upstream; `pages` are
+    the doors that a browser's session opens.
+    """
     good, plain = (
         dict(zip(_ALGORITHMS, tokens, strict=True))
         for tokens in (
@@ -44,7 +59,28 @@ async def gather(site: Site, hand: Hand, minted: Sequence[str]) -> list[Bad]:
     made_for_tools = [
         Bad(label=f"minted: for a tool's call, {number}", token=each) for number, each in enumerate(minted)
     ]
-    return [*bad_tokens(material), for_others, *made_for_tools, *await _elsewhere(site)]
+    session = Bad(label="console: a browser's session", token=await site.session(APPROVER), good_at=pages)
+    deciding = await _deciding(site)
+    return [*bad_tokens(material), for_others, *made_for_tools, session, *deciding, *await _elsewhere(site)]
+
+
+async def _deciding(site: Site) -> list[Bad]:
+    """What is for deciding is good for nothing else, and for nobody but people who got it for themselves."""
+    good = await site.for_deciding(APPROVER)
+    claims, key = claims_of(good), site.idp.key()
+    handed_on: dict[str, dict[str, Any]] = {
+        "in an agent's hands": {"act": {"sub": "agent-0"}}, "made for an agent": {"may_act": {"sub": "agent-0"}},
+        "a delegation": {"grants": ["01890000-0000-7000-8000-000000000000"]}, "of some task": {"task": "deciding"},
+        "for some tools": {"tools": [{"tool_id": "deputy.plead"}]}, "up to some effect": {"ceiling": "write"},
+        "of another origin": {"origin": OTHER_ISSUER}, "a program's": {"gty": "client-credentials"},
+        "an app's": {"idtyp": "app"}, "a client's own": {"sub": claims["client_id"]},
+    }  # fmt: skip
+    never = {label: key.sign({**claims, **more}) for label, more in handed_on.items()}
+    never["an agent's"] = await site.agent_for_deciding("agent-0")
+    return [
+        Bad(label="console: a token for deciding", token=good, good_at=DECIDING),
+        *(Bad(label=f"handed on: a token for deciding, {label}", token=token) for label, token in never.items()),
+    ]
 
 
 async def _elsewhere(site: Site) -> list[Bad]:
@@ -70,6 +106,8 @@ async def _elsewhere(site: Site) -> list[Bad]:
         "a tenant nobody knows": site.idp.key().sign(ghost),
         "an administrator beside": await site.person(ADMIN_BESIDE, *SCOPES),
         "a delegation beside": lent_beside,
+        "an approver beside": await site.for_deciding(APPROVER_BESIDE, *SCOPES),
+        "an approver's session beside": await site.session(APPROVER_BESIDE),
     }
     return [Bad(label=f"elsewhere: {label}", token=token, elsewhere=True) for label, token in tokens.items()]
 
@@ -95,6 +133,19 @@ async def take_back(site: Site, agent: str) -> tuple[list[Bad], list[str]]:
         "grant passed on": passed_on,
     }  # fmt: skip
     shut = [label for label, token in tokens.items() if not await _is_good(site, token)]
+    deciding = {f"{name} for deciding": await site.for_deciding(name, *SCOPES) for name in _GONE_DECIDING}
+    sessions = {f"{name}'s session": await site.session(name) for name in _GONE_DECIDING}
+    shut += [
+        label
+        for label, token in deciding.items()
+        if not await _shows(site, "/v1/approvals", authorization=f"Bearer {token}")
+    ]
+    shut += [
+        label
+        for label, kept in sessions.items()
+        if not await _shows(site, "/console/tickets", cookie=f"{SESSION}={kept}")
+    ]
+    tokens |= deciding | sessions
     revoked = {
         "token": [claims_of(people["gone-token"])["jti"], claims_of(another)["jti"]],
         "user": ["gone-user"], "subject": ["gone-subject", "gone-subject-agent"], "agent": ["gone-agent"],
@@ -146,5 +197,12 @@ async def withdrawn(site: Site) -> list[Bad]:
 async def _is_good(site: Site, token: str) -> bool:
     line = Line.to(site.url, token=token)
     answer = await line.post("/v1/calls", {"tool": "deputy.look", "arguments": {"word": "proper"}})
+    line.close()
+    return answer.status == 200
+
+
+async def _shows(site: Site, path: str, **headers: str) -> bool:
+    line = Line.to(site.url)
+    answer = await line.get(path, **headers)
     line.close()
     return answer.status == 200

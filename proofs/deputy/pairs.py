@@ -1,7 +1,7 @@
 """Many agents for many people at once: whoever the upstream saw must be whoever called.
 
 Every call is known three times: to the client that made it, to the upstream that was shown a credential for it, and to
-the gateway's own audit entry. Above: `proofs.confused_deputy`. Below: `site`.
+the gateway's own audit entry. Above: `proofs.confused_deputy`. Below: `site` and `doors`.
 """
 
 import asyncio
@@ -15,11 +15,21 @@ from typing import Any
 import asyncpg
 import orjson
 
+from deputize.core.errors import CallNotFound, TicketNotFound
+from proofs.deputy.answers import slug_of
+from proofs.deputy.doors import Doors
 from proofs.deputy.site import BESIDE, HERE, Site
 from proofs.kit.upstream import SHOWN
 from proofs.kit.wire import Line
 
 _AT_ONCE = 24
+_NOT_THERE = frozenset({CallNotFound.face.slug, TicketNotFound.face.slug})
+_STATES = """
+    select k.id::text as id, k.state, owner_epoch, cancel_asked, a.state as asked,
+           (select count(*) from deputize.votes v where v.tenant = a.tenant and v.id = a.id) as voices
+    from deputize.calls k left join deputize.approvals a on a.tenant = k.tenant and a.call_id = k.id
+    where k.id = any($1::uuid[])
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +105,8 @@ async def call_all(site: Site, hands: Sequence[Hand], *, seed: int = 1) -> list[
     return made
 
 
-async def _call(line: Line, hand: Hand, tool: str) -> Call:
-    asked = {"tool": f"deputy.{tool}", "arguments": {"word": f"{hand.user} {hand.agent}"}}
+async def _call(line: Line, hand: Hand, tool: str, **more: str) -> Call:
+    asked = {"tool": f"deputy.{tool}", "arguments": {"word": f"{hand.user} {hand.agent}"}, **more}
     answer = await line.send(
         "POST", "/v1/calls", headers={"authorization": f"Bearer {hand.token}"}, body=orjson.dumps(asked)
     )
@@ -125,22 +135,49 @@ async def judge(site: Site, calls: Sequence[Call]) -> Judged:
     return found
 
 
-async def peek(site: Site, calls: Sequence[Call], found: Judged, *, most: int) -> int:
-    """Everybody looks at calls made for somebody else, or for the same person by another agent. Returns how often."""
-    looks = 0
+async def queue_all(site: Site, hands: Sequence[Hand]) -> list[Call]:
+    """Each hand has one call queued, which nobody carries, or here also one that people are asked about."""
+    line, made = Line.to(site.url), list[Call]()
+    for number, hand in enumerate(hands):
+        made.append(await _call(line, hand, "plead" if hand.tenant == HERE and number % 2 else "look", mode="async"))
+        if made[-1].status != 202:
+            raise RuntimeError(f"a call was not queued: {made[-1].status}")
+    line.close()
+    return made
+
+
+async def meddle(site: Site, doors: Doors, calls: Sequence[Call], found: Judged, *, most: int) -> int:
+    """Everybody looks at calls made for somebody else, or for the same person by another agent, and tries to have them
+    stopped, made again or sent back, at every door that takes a call's id. Returns how often.
+    """
+    tries, before = 0, await _states(site, calls)
     line = Line.to(site.url)
     for call, other in pairwise(calls[:most]):
         mine, theirs = call.hand, other.hand
         if (mine.tenant, mine.user, mine.agent) == (theirs.tenant, theirs.user, theirs.agent):
             continue
-        for path in ("", "/decision", "/events"):
-            headers = {"authorization": f"Bearer {mine.token}"}
-            answer = await line.send("GET", f"/v1/calls/{other.id}{path}", headers=headers)
-            looks += 1
-            if answer.status != 404:
-                found.mismatch("another's call was shown", other.id, f"{mine.user} {mine.agent}: {answer.status}")
+        for door in doors.about(other.id):
+            answer = await door.ask(line, mine.token)
+            tries += 1
+            if slug_of(answer) not in _NOT_THERE:
+                said = f"{mine.user} {mine.agent} at {door.name}: {answer.status} {answer.body[:200]!r}"
+                found.mismatch("another's call was shown", other.id, said)
     line.close()
-    return looks
+    for call_id, state in (await _states(site, calls)).items():
+        if before[call_id] != state:
+            found.mismatch("another's call was changed", call_id, f"{before[call_id]} {state}")
+    return tries
+
+
+async def _states(site: Site, calls: Sequence[Call]) -> dict[str, tuple[Any, ...]]:
+    """Reads leave no row, and cannot be changed either."""
+    connection: asyncpg.Connection[Any] = await asyncpg.connect(site.postgres.dsn)
+    try:
+        ids = [each.id for each in calls]
+        rows = await connection.fetch(_STATES, ids)
+    finally:
+        await connection.close()
+    return {row["id"]: tuple(row) for row in rows}
 
 
 def _judge_call(site: Site, found: Judged, call: Call, seen: dict[str, Any]) -> None:

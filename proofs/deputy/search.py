@@ -69,11 +69,16 @@ class Search:
         for tenant, secret in self._site.secrets.items():
             self._everything.add_secret(f"the secret of {tenant}", secret)
 
+    def add_sessions(self) -> None:
+        """What a browser keeps is as good as a token, and only the browser keeps it."""
+        for whose, session in self._site.sessions.items():
+            self._everything.add_secret(f"the session of {whose}", session)
+
     async def run(self) -> Searched:
         site, searched = self._site, Searched()
         await self._plant()
         tables = await copy_tables(site.postgres.dsn, site.world.folder / "tables")
-        logs = sorted(site.world.folder.glob("gateway*.log"))
+        logs = sorted(each for whose in ("gateway", "worker") for each in site.world.folder.glob(f"{whose}*.log"))
         rest = [file for name, file in tables.items() if name != _ENTRIES_TABLE]
         places: dict[str, list[Path]] = {
             UPSTREAM: [site.records / RECEIVED], LOGS: logs, SPANS: [site.spans],

@@ -16,11 +16,14 @@ _TOO_LONG = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bad:
-    """A token nobody may accept. One that is `elsewhere` is good for another tenant, and must reach nothing here."""
+    """A token nobody may accept. One that is `elsewhere` is good for another tenant, and must reach nothing here; one
+    that is `good_at` some doors is bad at all others.
+    """
 
     label: str
     token: str
     elsewhere: bool = False
+    good_at: frozenset[str] = frozenset()
 
     @property
     def family(self) -> str:

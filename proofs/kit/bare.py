@@ -7,8 +7,9 @@ import time
 import asyncpg
 
 from deputize.core.clock import Clock
-from deputize.store.batch import COMMIT_CALLS, columns
+from deputize.store.batch import COMMIT_CALLS
 from deputize.store.rows import Closing, Opening
+from deputize.store.runs import columns
 from proofs.kit.load import Load, Sample
 
 _ROWS = 64

@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -107,52 +108,87 @@ class GatewayHandle:
         self.child = await _start(self.world, self.name, self.folder, self.url, self.env)
 
 
-async def start_gateway(
-    world: World,
-    dsn: str,
-    issuer: Issuer,
-    *,
-    name: str = "gateway",
-    tools: str = "*.py",
-    settings: str = "",
-    env: dict[str, str] | None = None,
-    migrate_dsn: str | None = None,
-    batch_rows: int = 500,
-    policies: str = OPEN,
-    port: int | None = None,
-) -> GatewayHandle:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Furnished:
+    """Everything a gateway needs but a process."""
+
+    folder: Path
+    url: str
+    metrics_url: str
+
+
+class Furniture(TypedDict, total=False):
     """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through.
 
     `policies` are put in force for tenant `acme`; other tenants have the default set until they are given others.
     """
+
+    tools: str
+    settings: str
+    migrate_dsn: str | None
+    batch_rows: int
+    policies: str
+    port: int | None
+
+
+async def furnish_gateway(
+    world: World, dsn: str, issuer: Issuer, *, name: str = "gateway", **more: Unpack[Furniture]
+) -> Furnished:
     folder = world.folder / name
     folder.mkdir()
     master = world.folder / "master.key"
     if not master.exists():
         master.write_bytes(Clock().random_bytes(32))
         master.chmod(0o600)
-        await upgrade_async(migrate_dsn or dsn)
-    _furnish(folder, issuer, policies)
-    port, metrics = port or world.free_port(), world.free_port()
+        await upgrade_async(more.get("migrate_dsn") or dsn)
+    _furnish(folder, issuer, more.get("policies", OPEN))
+    port, metrics = more.get("port") or world.free_port(), world.free_port()
     (folder / "deputize.toml").write_text(
         _SETTINGS.format(
             port=port,
             metrics=metrics,
             dsn=dsn,
-            batch_rows=batch_rows,
+            batch_rows=more.get("batch_rows", 500),
             master=master,
-            tools=tools,
+            tools=more.get("tools", "*.py"),
             issuer=ISSUER,
             audience=AUDIENCE,
-            settings=settings,
+            settings=more.get("settings", ""),
         )
     )
     url, metrics_url = (f"http://127.0.0.1:{each}" for each in (port, metrics))
-    child = await _start(world, name, folder, url, env or {})
+    return Furnished(folder=folder, url=url, metrics_url=metrics_url)
+
+
+async def start_gateway(
+    world: World,
+    dsn: str,
+    issuer: Issuer,
+    *,
+    name: str = "gateway",
+    env: dict[str, str] | None = None,
+    **more: Unpack[Furniture],
+) -> GatewayHandle:
+    """`env` is added to the process's own."""
+    made = await furnish_gateway(world, dsn, issuer, name=name, **more)
+    child = await _start(world, name, made.folder, made.url, env or {})
     return GatewayHandle(
-        world=world, name=name, folder=folder, url=url, metrics_url=metrics_url, issuer=issuer, child=child,
-        env=env or {},
+        world=world, name=name, folder=made.folder, url=made.url, metrics_url=made.metrics_url, issuer=issuer,
+        child=child, env=env or {},
     )  # fmt: skip
+
+
+async def start_worker(gateway: GatewayHandle, name: str = "worker") -> Child:
+    """`deputize work` in the gateway's folder."""
+    port = gateway.world.free_port()
+    return await gateway.world.start(
+        name,
+        [sys.executable, "-m", "deputize", "work"],
+        env={**gateway.env, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
+        cwd=gateway.folder,
+        ready_url=f"http://127.0.0.1:{port}/readyz",
+        timeout=30,
+    )
 
 
 async def put_policies(url: str, admin_token: str, text: str = OPEN) -> None:

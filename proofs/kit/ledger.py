@@ -15,6 +15,7 @@ import asyncio
 import os
 import select
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Literal
@@ -53,7 +54,7 @@ class ArmRequest(BaseModel):
 
 
 class Effect(BaseModel):
-    """One effect that happened."""
+    """One effect that happened, and when by this process's clock, in seconds."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,6 +62,7 @@ class Effect(BaseModel):
     key: str
     tool: str
     call: str
+    at: float = 0.0
 
 
 class Book:
@@ -90,7 +92,9 @@ class Book:
         self.attempts[key] += 1
 
     def add(self, request: EffectRequest) -> Effect:
-        effect = Effect(sequence=len(self.effects) + 1, key=request.key, tool=request.tool, call=request.call)
+        effect = Effect(
+            sequence=len(self.effects) + 1, key=request.key, tool=request.tool, call=request.call, at=time.time()
+        )  # fmt: skip
         self._append(effect.model_dump())
         self.attempts[effect.key] += 1
         self._remember(effect)

@@ -65,6 +65,38 @@ async def act(word: Word, context: ToolContext) -> Done:
     return Done(word=word)
 
 
+@tool(
+    effects="write",
+    namespace="deputy",
+    version="1.0.0",
+    undo="deputy.look",
+    resources=["create words/{word}"],
+    scopes=["proof:write"],
+    idempotency="cannot",
+)
+async def plead(word: Word, context: ToolContext) -> Done:
+    """Have an effect upstream, once a person has said yes to it."""
+    await _post("/effect", word, context, {})
+    return Done(word=word)
+
+
+@tool(
+    effects="write",
+    namespace="deputy",
+    version="1.0.0",
+    undo="deputy.look",
+    resources=["create words/{word}"],
+    scopes=["proof:write"],
+    idempotency="deduplicates",
+    checkpoints={"enabled": True},
+    timeout=1.0,
+)
+async def slip(word: Word, context: ToolContext) -> Done:
+    """Get half way, and then to an end that nobody can know."""
+    await context.save({"word": word}, name="half")
+    raise ConnectionError("gone")
+
+
 @tool(effects="read", namespace="deputy", version="1.0.0")
 async def look(word: Word) -> Done:
     """Give the word back and change nothing."""

@@ -19,7 +19,7 @@ async def act_then_claim(rooms: Rooms, authorized: Authorized) -> Executed | Out
         return await _real(rooms, authorized)
     held = Held(call_id=validated.received.call_id, epoch=1)
     tool = rooms.driver.find(validated.tool.contract)
-    executed = await phase._dispatch(rooms, authorized, tool, held)
+    executed = await phase.dispatch(rooms, authorized, tool, held)
     claimed = await claim(rooms, authorized)
     return claimed if isinstance(claimed, Outcome) else executed
 

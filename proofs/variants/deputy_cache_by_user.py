@@ -18,11 +18,11 @@ class ByUser(TokenVerifier):
         vars(self).update(vars(real))
         self._by_user: dict[str, Caller] = {}
 
-    def cached(self, token: bytes) -> Caller | None:
+    def cached(self, token: bytes, *, deciding: bool = False) -> Caller | None:
         return self._by_user.get(_user_of(token))
 
-    async def verify(self, token: bytes) -> Caller:
-        return self._by_user.setdefault(_user_of(token), await super().verify(token))
+    async def verify(self, token: bytes, *, deciding: bool = False) -> Caller:
+        return self._by_user.setdefault(_user_of(token), await super().verify(token, deciding=deciding))
 
 
 def _user_of(token: bytes) -> str:

@@ -20,12 +20,12 @@ class Keeping(TokenVerifier):
     def __init__(self, real: TokenVerifier) -> None:
         vars(self).update(vars(real))
 
-    def cached(self, token: bytes) -> Caller | None:
+    def cached(self, token: bytes, *, deciding: bool = False) -> Caller | None:
         _inbound.set(token)
-        return super().cached(token)
+        return super().cached(token, deciding=deciding)
 
 
-async def forward(authorized: Authorized, call_id: str, seconds: float) -> Secret:
+async def forward(authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]) -> Secret:
     return Secret(_inbound.get().decode(), name="forwarded")
 
 

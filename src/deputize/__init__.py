@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
     from deputize.core.definition import ToolContext
     from deputize.core.errors import (
+        Canceled,
         SemanticViolation,
         ToolConflict,
         ToolFailed,
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     )
     from deputize.core.hooks import Context, HookCall, HookProblem, Message, Permission, Stop, Update, hook
     from deputize.core.outcome import Result
+    from deputize.core.preview import Preview
 
     __version__: str
 
 __all__ = [
     "CallFailed",
+    "Canceled",
     "Client",
     "Context",
     "DeputizeError",
@@ -36,6 +39,7 @@ __all__ = [
     "Internal",
     "Message",
     "Permission",
+    "Preview",
     "Reply",
     "Result",
     "SemanticViolation",
@@ -62,6 +66,7 @@ _HOME = {
     **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
     **dict.fromkeys(
         (
+            "Canceled",
             "SemanticViolation",
             "ToolConflict",
             "ToolFailed",
@@ -75,6 +80,7 @@ _HOME = {
     **dict.fromkeys(
         ("Context", "HookCall", "HookProblem", "Message", "Permission", "Stop", "Update", "hook"), "deputize.core.hooks"
     ),
+    "Preview": "deputize.core.preview",
     "Result": "deputize.core.outcome",
     "ToolContext": "deputize.core.definition",
     "tool": "deputize.catalog.importers.python",

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from urllib.parse import urlsplit
@@ -21,7 +21,10 @@ from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
+from deputize.govern.approvals.codes import Codes, Told
 from deputize.govern.identity.jwks import hosts_of
+from deputize.govern.identity.sessions import Sessions
+from deputize.govern.identity.sign_in import SignIn, check_console
 from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.identity.tokens import TokenVerifier
 from deputize.govern.limits.admission import Limits
@@ -30,30 +33,44 @@ from deputize.govern.policy.authzen import AuthZen
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBao
 from deputize.govern.vault.port import Vault
+from deputize.lifecycle.approvals.clockwork import Clockwork
+from deputize.lifecycle.approvals.decide import Approvals
+from deputize.lifecycle.approvals.suggesting import Suggestions
+from deputize.lifecycle.approvals.telling import Telling
+from deputize.lifecycle.approvals.terminal import ByCode, by_code, tell_open
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.boot import boot, named_tenants
 from deputize.lifecycle.calls import Calls
+from deputize.lifecycle.cancel import Cancellations
 from deputize.lifecycle.command import Commands
+from deputize.lifecycle.console import CALLBACK, Console, base_of
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.delegate import Delegations, minting
+from deputize.lifecycle.deliveries import Deliveries
 from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.health import Health
+from deputize.lifecycle.health import Background, Health
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.keeping import Rollbacks
+from deputize.lifecycle.reconcile import Reconciler
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
+from deputize.lifecycle.tickets import Tickets
+from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import WellKnown
+from deputize.lifecycle.worker import Worker
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
+from deputize.runs.engine import Engine
 from deputize.runs.leases import Lease
 from deputize.store.batch import GroupCommit
 from deputize.store.epochs import EpochWatcher
-from deputize.store.keys import MasterKey, TenantKeys
+from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.pool import Store
 from deputize.store.shared.counters import Counters
 from deputize.store.shared.in_process import InProcessCounters
@@ -64,15 +81,41 @@ RELEASE = version("deputize")
 
 
 @contextlib.asynccontextmanager
+async def open_worker(gateway: Gateway) -> AsyncIterator[Worker]:
+    """Carries runs beside whatever else the process does, until the block ends."""
+    rooms = gateway.lifecycle.rooms
+    engine = Engine(
+        rooms.store.direct_dsn,
+        executor=rooms.lease.boot,
+        at_once=rooms.settings.runs.at_once,
+        poll_seconds=rooms.settings.runs.poll_seconds,
+    )
+    # Its own way out: hosts that the operator named for other things are not for callers to send to.
+    egress = Egress(allow_hosts=frozenset(rooms.settings.webhooks.hosts))
+    telling = (Deliveries(rooms, egress.send), Telling(rooms, egress.send))
+    worker = Worker(gateway.lifecycle, engine)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(egress.aclose)
+        for work in (*telling, Reconciler(gateway.lifecycle), worker):
+            await work.start()
+            stack.push_async_callback(work.stop)
+        yield worker
+
+
+@contextlib.asynccontextmanager
 async def open_gateway(
     settings: Settings,
     *,
     tools: Sequence[PythonTool] = (),
     hooks: Sequence[LoadedHook] = (),
     development: bool = False,
+    worker: bool = False,
+    tell_code: Callable[[Told], None] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A whole gateway, started in order and stopped in reverse, whatever happens in between."""
+    """A whole gateway, started in order and stopped in reverse, whatever happens in between; with a worker inside, if
+    one is wanted. `tell_code` writes to the terminal of a development gateway what people decide with there.
+    """
     clock = clock or Clock()
     async with contextlib.AsyncExitStack() as stack:
         egress = Egress(allow_hosts=_operator_hosts(settings))
@@ -80,37 +123,71 @@ async def open_gateway(
         around = _hooks(settings, hooks, clock)
         stack.callback(around.close)
         rooms = await _open_rooms(settings, tools, around, development, clock, egress, stack)
+        if development and tell_code is not None:
+            rooms = replace(rooms, codes=Codes(clock, tell_code))
         pseudonyms = Pseudonyms(clock)
 
         async def complete(caller: Caller) -> Caller:
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
-        background: dict[str, Sweeper | EpochWatcher] = {"sweeper": Sweeper(rooms), "snapshot watcher": _watcher(rooms)}
+        tasks: dict[str, Sweeper | Clockwork | EpochWatcher] = {
+            "sweeper": Sweeper(rooms),
+            "approval clockwork": Clockwork(rooms),
+            "snapshot watcher": _watcher(rooms),
+        }
+        background: dict[str, Background] = dict(tasks)
         # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
         outside = Egress()
         stack.push_async_callback(outside.aclose)
         tokens = TokenVerifier(
             settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
         )
-        gateway = Gateway(
-            settings=settings,
-            tokens=tokens,
-            lifecycle=Lifecycle(rooms),
-            commands=Commands(rooms),
-            surface=Surface(rooms),
-            calls=Calls(rooms),
-            explaining=Explaining(rooms),
-            backtests=Backtests(rooms),
-            delegations=Delegations(rooms, tokens, rooms.signing),
-            wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
-            health=Health(rooms, background),
-            metrics=rooms.metrics,
-        )
-        for work in background.values():
+        gateway = _gateway(rooms, tokens, tools, background, complete, egress, development)
+        for work in tasks.values():
             await work.start()
             stack.push_async_callback(work.stop)
         await boot(gateway, tools, complete)
+        await tell_open(rooms)
+        if worker:
+            carrying = await stack.enter_async_context(open_worker(gateway))
+            gateway.workers.append(carrying)
+            background["worker"] = carrying
         yield gateway
+
+
+def _gateway(
+    rooms: Rooms,
+    tokens: TokenVerifier,
+    tools: Sequence[PythonTool],
+    background: dict[str, Background],
+    complete: Callable[[Caller], Awaitable[Caller]],
+    egress: Egress,
+    development: bool,
+) -> Gateway:
+    """Everything a door may use."""
+    settings = rooms.settings
+    calls, approvals, backtests = Calls(rooms), Approvals(rooms, complete), Backtests(rooms)
+    return Gateway(
+        settings=settings,
+        tokens=tokens,
+        lifecycle=Lifecycle(rooms),
+        commands=Commands(rooms),
+        surface=Surface(rooms),
+        calls=calls,
+        cancellations=Cancellations(rooms, calls),
+        webhooks=Webhooks(rooms),
+        tickets=Tickets(rooms),
+        approvals=approvals,
+        suggestions=Suggestions(rooms, backtests),
+        console=_console(rooms, tokens, egress, by_code(rooms, approvals, complete), complete, development),
+        rollbacks=Rollbacks(rooms),
+        explaining=Explaining(rooms),
+        backtests=backtests,
+        delegations=Delegations(rooms, tokens, rooms.signing),
+        wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
+        health=Health(rooms, background),
+        metrics=rooms.metrics,
+    )
 
 
 async def _open_rooms(
@@ -124,31 +201,30 @@ async def _open_rooms(
 ) -> Rooms:
     store = await _open_store(settings)
     stack.push_async_callback(store.close)
-    master_file = settings.keys.master_file
-    master = MasterKey.read_or_create(master_file, clock) if development else MasterKey.read(master_file)
     boot = clock.new_id()
     lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
-    await lease.start()
-    stack.push_async_callback(lease.stop)
-    writer = GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows)
-    await writer.start()
-    stack.push_async_callback(writer.stop)
+    writer, queue = (
+        GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows) for _ in range(2)
+    )
+    metrics = Metrics()
+    limits = _limits(settings, store, clock, metrics)
+    for each in (lease, writer, queue, limits):
+        await each.start()
+        stack.push_async_callback(each.stop)
     driver = PythonDriver(tools)
     stack.callback(driver.close)
-    keys = TenantKeys(master, clock)
+    keys = TenantKeys(_master_key(settings, clock, development), clock)
     signing = _signing(settings, store, keys, clock)
     vault = _vault(settings, store, keys, clock)
     stack.callback(vault.close)
-    await _name_tenants(settings, store)
-    metrics = Metrics()
-    limits = _limits(settings, store, clock, metrics)
-    await limits.start()
-    stack.push_async_callback(limits.stop)
+    await _make_tenants(store, settings)
     return Rooms(
         settings=settings,
         clock=clock,
+        release=RELEASE,
         store=store,
         writer=writer,
+        queue=queue,
         keys=keys,
         authority=Authority(store, keys),
         decisions=DecisionLog(writer),
@@ -165,10 +241,9 @@ async def _open_rooms(
     )
 
 
-async def _name_tenants(settings: Settings, store: Store) -> None:
-    async with store.writing() as connection:
-        for tenant in named_tenants(settings):
-            await ensure_tenant(connection, tenant)
+def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
+    file = settings.keys.master_file
+    return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
 
 
 async def _open_store(settings: Settings) -> Store:
@@ -222,10 +297,41 @@ def _signing(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -
     return SigningKeys(store, keys, clock, public_url=own.public_url, keep_seconds=own.max_grant_seconds)
 
 
+def _console(
+    rooms: Rooms,
+    tokens: TokenVerifier,
+    egress: Egress,
+    by_code: ByCode | None,
+    complete: Callable[[Caller], Awaitable[Caller]],
+    development: bool,
+) -> Console:
+    named, identity = rooms.settings.console, rooms.settings.identity
+    base = base_of(rooms.settings)
+    check_console(named, identity, base)
+    issuer = next((each for each in identity.issuers if each.issuer == named.issuer), None)
+    sign_in = None
+    if issuer is not None and base is not None:
+        fresh = rooms.settings.approvals.fresh_seconds
+        sign_in = SignIn(
+            named, tokens, rooms.clock, egress.get, egress.post, fresh_seconds=fresh, back_to=base + CALLBACK
+        )
+    # Whoever can read a development folder could seal what they like with its key: there, the key is in memory only.
+    root = rooms.clock.random_bytes(KEY_BYTES) if development else rooms.keys.of_no_tenant("console sessions")
+    # Anything said otherwise about the issuer or the client ends every session.
+    issued_for = f"{named.client_id}\0{'' if issuer is None else issuer.model_dump_json()}"
+    return Console(rooms, Sessions(root, rooms.clock, issued_for=issued_for), sign_in, by_code, complete)
+
+
 def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:
     if settings.vault.kind == "openbao":
         return OpenBao(settings.vault, clock)
     return LocalVault(store, keys, seconds=settings.vault.seconds)
+
+
+async def _make_tenants(store: Store, settings: Settings) -> None:
+    async with store.writing() as connection:
+        for tenant in named_tenants(settings):
+            await ensure_tenant(connection, tenant)
 
 
 def _watcher(rooms: Rooms) -> EpochWatcher:
@@ -239,7 +345,7 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
 
 def _operator_hosts(settings: Settings) -> frozenset[str]:
     """Hosts the operator named in the settings may be private addresses; nobody else's may."""
-    named = (settings.policy.authzen_url, settings.vault.address)
+    named = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
     hosts = (urlsplit(url).hostname for url in named if url)
     return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
 

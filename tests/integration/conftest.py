@@ -1,7 +1,7 @@
 """A whole gateway over real HTTP and a real PostgreSQL, shared by the tests of one module."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from deputize.core.settings import Database, Identity, Issuer, Keys, Server, Set
 from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer, mint
 from deputize.lifecycle.gateway import Gateway
+from tests.integration.lifecycle import tools as lab_tools
 from tests.integration.shop import TOOLS
 from tests.policies import open_policy
 
@@ -31,6 +32,14 @@ OTHER_ISSUER = "https://login.other.example"
 PUBLIC_URL = "https://gateway.example"
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_effects_of_others() -> None:
+    """What tools of the lab did and are told to do is one list for the whole process: each module begins with none."""
+    lab_tools.effects.clear()
+    lab_tools._behaviours.clear()
+    lab_tools.previews.clear()
 
 
 @dataclass
@@ -147,15 +156,26 @@ def _other_issuer(folder: Path) -> Ed25519PrivateKey:
 
 
 @asynccontextmanager
-async def serving(dsn: str, folder: Path, *, hooks: Sequence[LoadedHook] = (), **server: Any) -> AsyncIterator[Served]:
-    """A gateway for as long as the block lasts, with the tools of `shop` registered for tenant `dev`."""
+async def serving(
+    dsn: str,
+    folder: Path,
+    *,
+    hooks: Sequence[LoadedHook] = (),
+    change: Callable[[Settings], Settings] = lambda settings: settings,
+    opening: Mapping[str, Any] | None = None,
+    **server: Any,
+) -> AsyncIterator[Served]:
+    """A gateway for as long as the block lasts, with the tools of `shop` registered for tenant `dev`. `opening` is what
+    `open_gateway` is told beside its tools.
+    """
     key = _other_issuer(folder)
-    served = Served(folder=folder, settings=gateway_settings(dsn, folder, **server), other_key=key)
+    served = Served(folder=folder, settings=change(gateway_settings(dsn, folder, **server)), other_key=key)
     ready = asyncio.Event()
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Gateway]:
-        async with open_gateway(served.settings, tools=TOOLS, hooks=hooks, development=True) as gateway:
+        told = {"tools": TOOLS, "hooks": hooks, "development": True, **(opening or {})}
+        async with open_gateway(served.settings, **told) as gateway:
             assert not gateway.refused
             served.gateway = gateway
             yield gateway

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from deputize import Result, Sensitive, ToolContext, tool
+from deputize import Preview, Result, Sensitive, ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.definition import PythonTool
 from deputize.core.errors import Problem, by_slug
@@ -50,9 +50,16 @@ async def rename_user(
     return {"id": id, "name": name, "times": len(made)}
 
 
+def would_delete(id: int) -> Preview:
+    gone = {"resource": "shop.users", "op": "delete", "scope": str(id), "count": 1}
+    orders = {"resource": "shop.orders", "op": "delete", "scope": f"of/{id}", "count": 14}
+    return Preview(changes=[gone, orders], resources=[f"shop.users/{id}"], impact={"by_cascade": 14})
+
+
 @tool(
     effects="destructive",
     namespace="shop",
+    preview=would_delete,
     resources=["delete shop.users/{id}"],
     scopes=["shop:delete"],
     idempotency="cannot",
@@ -79,6 +86,36 @@ async def slow_note(name: Annotated[str, Field(description="Whose gate to wait f
     return name
 
 
+@tool(effects="read", namespace="shop")
+async def slow_read(name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])]) -> str:
+    """Read a name once somebody opens its gate."""
+    started.setdefault(name, asyncio.Event()).set()
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return name
+
+
+@tool(
+    effects="write",
+    namespace="shop",
+    resources=["update shop.stock/{name}"],
+    scopes=["shop:write"],
+    idempotency="deduplicates",
+    undo="shop.rename_user",
+    checkpoints={"enabled": True},
+)
+async def count_stock(
+    name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])], context: ToolContext
+) -> Any:
+    """Count one half of the stock, remember it, and count the rest once somebody opens the gate of that name."""
+    if context.restored is not None:
+        return context.restored
+    await context.save({"counted": 1}, name="half")
+    await context.save({"counted": 2}, macro=True)
+    started.setdefault(name, asyncio.Event()).set()
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return {"counted": 2}
+
+
 @tool(effects="read", namespace="shop", retry={"max_attempts": 1})
 async def fail(slug: Annotated[str, Field(description="Which problem to end in", examples=["tool-failed"])]) -> str:
     """End in the problem of that name."""
@@ -102,5 +139,16 @@ async def hidden(id: UserId) -> int:
 
 TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
-    for each in (get_user, list_users, rename_user, delete_user, slow_note, fail, login, hidden)
+    for each in (
+        get_user,
+        list_users,
+        rename_user,
+        delete_user,
+        slow_note,
+        slow_read,
+        count_stock,
+        fail,
+        login,
+        hidden,
+    )
 ]

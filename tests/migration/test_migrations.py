@@ -99,6 +99,79 @@ async def test_there_is_no_way_back(empty: Callable[[str], str]) -> None:
     assert await _revision(dsn) == migrate.newest_revision()
 
 
+async def _upgraded_to(dsn: str, revision: str) -> None:
+    """As an earlier release left it."""
+    config: Config = migrate._config()
+
+    def up(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("create schema if not exists deputize authorization deputize_owner")
+    await connection.close()
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn))
+    async with engine.connect() as opened:
+        await opened.exec_driver_sql("set role deputize_owner")
+        await opened.commit()
+        await opened.run_sync(up)
+    await engine.dispose()
+
+
+async def test_each_migration_commits_by_itself_and_whole(empty: Callable[[str], str], postgres: LocalPostgres) -> None:
+    dsn = empty("one_by_one")
+    # In the way of the second file of 0007.
+    block = "deputize.put_back(p_tenant text, p_id uuid, p_delay float8, p_unable boolean)"
+    postgres.sql(
+        f"create schema deputize authorization deputize_owner; "
+        f"create function {block} returns boolean language sql as 'select true'",
+        database="one_by_one",
+    )
+    with pytest.raises(asyncpg.PostgresError):
+        await migrate.upgrade_async(dsn)
+    assert await _revision(dsn) == "0006"
+    assert not any(line.startswith("places.") for line in await _shape(dsn))
+    postgres.sql(f"drop function {block}", database="one_by_one")
+    await migrate.upgrade_async(dsn)
+    assert await _revision(dsn) == migrate.newest_revision()
+
+
+CALL = """
+    insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
+        caller_agent, fingerprint, owner, deadline_at, window_seconds, trace)
+    values ('t', deputize.day_floor(current_date + $1::integer), $2, 'a.b', '1.0.0', '', 'write', 'ana', '', '',
+        gen_random_uuid(), now(), 60, '')
+"""
+
+
+async def test_calls_are_written_while_what_reads_all_of_them_is_migrated(empty: Callable[[str], str]) -> None:
+    dsn = empty("beside_calls")
+    await _upgraded_to(dsn, "0008")
+    busy, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    # Unknown since before anybody looked into it, and a call that takes its time meanwhile.
+    await other.execute(CALL, 0, "unknown")
+    under_way = busy.transaction()
+    await under_way.start()
+    await busy.execute("update deputize.calls set session = 's'")
+    migrating = asyncio.create_task(migrate.upgrade_async(dsn))
+    waits = "select count(*) from pg_stat_activity where datname = 'beside_calls' and wait_event_type = 'Lock'"
+    async with asyncio.timeout(20):
+        while not await other.fetchval(waits):  # noqa: ASYNC110 -- it shows only in the database
+            await asyncio.sleep(0.02)
+    await other.execute("set lock_timeout = '2s'")
+    await other.execute(CALL, 1, "queued")
+    await under_way.commit()
+    await migrating
+    looked_into = "select count(*) from deputize.reconciliations r join deputize.calls k on k.id = r.id"
+    assert await other.fetchval(looked_into) == 1
+    parts = "from pg_index i join pg_class c on c.oid = i.indexrelid where c.relname like 'calls%queued'"
+    assert await other.fetchval(f"select bool_and(i.indisvalid) {parts}")
+    partitions = "select count(*) from pg_inherits where inhparent = 'deputize.calls'::regclass"
+    assert await other.fetchval(f"select count(*) {parts}") == await other.fetchval(partitions) + 1
+    for connection in (busy, other):
+        await connection.close()
+
+
 async def test_a_migration_that_fails_half_way_leaves_nothing_behind(
     empty: Callable[[str], str], postgres: LocalPostgres
 ) -> None:

@@ -7,9 +7,9 @@ import deputize
 
 PUBLIC = {
     "CallFailed", "Client", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal", "Message",
-    "Permission", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict",
+    "Permission", "Preview", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict",
     "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
-    "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
+    "Canceled", "UpstreamUnavailable", "Wrap", "__version__", "hook", "tool",
 }  # fmt: skip
 
 

@@ -72,14 +72,18 @@ class Provider:
         accounts: Mapping[str, Mapping[str, Any]],
         agents: Sequence[str] = (),
         scopes: Sequence[str] = (),
+        apps: Sequence[Mapping[str, Any]] = (),
         name: str = "idp",
         seconds: int = 3600,
     ) -> Self:
-        """`accounts` holds the extra claims of every person and agent, `resources` whom tokens may be asked for."""
+        """`accounts` holds the extra claims of every person and agent, `resources` whom tokens may be asked for, `apps`
+        further clients that people sign in to, as the provider wants them described.
+        """
         home = await install(world)
         keys = new_keys(f"{name}-1")
         issuer = f"http://127.0.0.1:{world.free_port()}"
         told = _told(issuer, resources, accounts, agents, scopes, seconds)
+        told["people"] += apps
         file = world.folder / f"{name}.json"
         _write(file, told, keys)
         child = await world.start(name, [str(node_of(home)), str(_SERVER), str(file)], cwd=home, ready_line=READY)
@@ -115,7 +119,7 @@ class Provider:
             "scope": " ".join(("openid", *scopes)), "state": secrets.token_urlsafe(16),
             "code_challenge": challenge, "code_challenge_method": "S256",
         }  # fmt: skip
-        async with httpx2.AsyncClient(base_url=self.issuer, trust_env=False, timeout=20.0) as browser:
+        async with new_browser(self.issuer) as browser:
             code = await _authorize(browser, person, asked)
             form = {
                 "grant_type": "authorization_code", "code": code, "redirect_uri": _CALLBACK, "client_id": _APP,
@@ -125,23 +129,35 @@ class Provider:
         return Issued(access_token=said["access_token"], id_token=said["id_token"])
 
 
+def new_browser(url: str) -> httpx2.AsyncClient:
+    """With cookies of its own. Nothing here speaks TLS, and reading what would be needed for it takes longer than the
+    sign-in.
+    """
+    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20.0)
+
+
 async def _authorize(browser: httpx2.AsyncClient, person: str, asked: Mapping[str, str]) -> str:
-    answer = await browser.get("/auth", params=dict(asked))
+    target = await walk_through(browser, await browser.get("/auth", params=dict(asked)), person, _CALLBACK)
+    back = parse_qs(urlsplit(target).query)
+    if back.get("state") != [asked["state"]] or "code" not in back:
+        raise RuntimeError(f"the provider sent the browser back without a code: {back}")
+    return back["code"][0]
+
+
+async def walk_through(browser: httpx2.AsyncClient, answer: httpx2.Response, person: str, back_to: str) -> str:
+    """A person signs in and agrees, page by page, from what the provider answered first; where they are sent then."""
     for _ in range(_MOST_STEPS):
         if answer.is_redirect:
-            target = answer.headers["location"]
-            if target.startswith(_CALLBACK):
-                back = parse_qs(urlsplit(target).query)
-                if back.get("state") != [asked["state"]] or "code" not in back:
-                    raise RuntimeError(f"the provider sent the browser back without a code: {back}")
-                return back["code"][0]
+            target = str(answer.url.join(answer.headers["location"]))
+            if target.startswith(back_to):
+                return target
             answer = await browser.get(target)
             continue
         form, prompt = _FORM.search(answer.text), _PROMPT.search(answer.text)
         if answer.status_code != 200 or form is None or prompt is None:
             raise RuntimeError(f"the provider showed no form ({answer.status_code}): {answer.text[:500]}")
         filled = {"prompt": prompt[1]} | ({"login": person, "password": "any"} if prompt[1] == "login" else {})
-        answer = await browser.post(form[1], data=filled)
+        answer = await browser.post(str(answer.url.join(form[1])), data=filled)
     raise RuntimeError("the provider did not come to an end with this sign-in")
 
 

@@ -40,7 +40,11 @@ function build() {
         },
       },
     },
-    extraTokenClaims: (_, token) => told.accounts[token.accountId ?? token.clientId],
+    // When somebody signed in is the code's to say, and nobody's where a program got the token for itself.
+    extraTokenClaims: ({ oidc }, token) => ({
+      ...told.accounts[token.accountId ?? token.clientId],
+      auth_time: oidc.entities.AuthorizationCode?.authTime,
+    }),
     findAccount: (_, id) => told.accounts[id]
       && { accountId: id, claims: () => ({ sub: id, ...told.accounts[id] }) },
   });

@@ -19,10 +19,14 @@ from deputize.core.errors import NotAdmitted
 
 # Who owns a name or alias already, by full name; None when it is free.
 OwnerOf = Callable[[str], str | None]
+# What is called today under a name; None when nothing is.
+ContractOf = Callable[[str], Contract | None]
 
 LONGEST_OUTWARD = 64
 LARGEST_CONTRACT = 262_144
 _OUTWARD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Drivers of functions whose authors can be asked for more than they declare.
+_OWN_CODE = frozenset({"python"})
 _ARGUMENT = re.compile(r"\{([^{}]*)\}")
 
 
@@ -30,9 +34,11 @@ def nobody(name: str) -> None:
     """The answer of an empty registry."""
 
 
-def admit(contract: Contract, *, known: OwnerOf = nobody, facts: KnownFact = no_facts) -> None:
+def admit(
+    contract: Contract, *, known: OwnerOf = nobody, facts: KnownFact = no_facts, other: ContractOf | None = None
+) -> None:
     """Raise `NotAdmitted` with every reason, or return."""
-    reasons = list(reasons_against(contract, known=known, facts=facts))
+    reasons = list(reasons_against(contract, known=known, facts=facts, other=other))
     if reasons:
         raise refusal(contract.full_name, contract.version, reasons)
 
@@ -46,12 +52,17 @@ def refusal(name: str, version: str, reasons: list[Reason]) -> NotAdmitted:
     )
 
 
-def reasons_against(contract: Contract, *, known: OwnerOf, facts: KnownFact = no_facts) -> Iterator[Reason]:
+def reasons_against(
+    contract: Contract, *, known: OwnerOf, facts: KnownFact = no_facts, other: ContractOf | None = None
+) -> Iterator[Reason]:
+    """`other` is asked about tools this one names; without it, as where no registry is at hand, nothing is."""
     yield from _schemas_valid(contract)
     yield from _version_registered(contract, known)
     yield from _auth_policy_defined(contract, facts)
     yield from _timeout_class_assigned(contract)
     yield from _idempotency_specified(contract)
+    if contract.status is not None and other is not None:
+        yield from _status_answers(contract.status, other(contract.status))
     yield from _mutation_class_labelled(contract)
     yield from _observability_instrumented(contract)
     yield from _contract_tests_passing(contract)
@@ -127,6 +138,12 @@ def _auth_policy_defined(contract: Contract, facts: KnownFact) -> Iterator[Reaso
         elif auth.credential != kind and given is not None:
             fix = f'say credential="{kind}", or leave it out'
             yield _reason("auth_policy_defined", f"/auth/{field}", f"is of no use to credential {auth.credential}", fix)
+    if auth.readonly_secret is not None and (auth.credential != "vault" or not contract.preview):
+        fix = 'say credential="vault" and bring a preview, or leave it out'
+        yield _reason("auth_policy_defined", "/auth/readonly_secret", "is of use only to a preview", fix)
+    elif auth.readonly_secret is not None and auth.readonly_secret == auth.secret:
+        fix = f'name a secret that can only read, as in readonly_secret="{auth.secret}-readonly"'
+        yield _reason("auth_policy_defined", "/auth/readonly_secret", "is what the tool itself acts with", fix)
 
 
 def _timeout_class_assigned(contract: Contract) -> Iterator[Reason]:
@@ -149,6 +166,22 @@ def _idempotency_specified(contract: Contract) -> Iterator[Reason]:
         yield _reason("idempotency_specified", path, f"{name!r} is no argument", "name one of the input's properties")
 
 
+def _status_answers(name: str, status: Contract | None) -> Iterator[Reason]:
+    """A status is asked by the gateway itself, with the key of a call and nothing else, and must change nothing."""
+    conjunct, path = "idempotency_specified", "/status"
+    if status is None:
+        yield _reason(conjunct, path, f"{name} is no tool that can be called", "register it first")
+        return
+    if status.effects is not Effects.READ:
+        yield _reason(conjunct, path, f"{name} changes things itself", "name a tool that only reads")
+    root = follow(status.input_schema, status.input_schema)
+    part = follow(status.input_schema, _properties(status).get("key"))
+    if not isinstance(part, dict) or part.get("type", "string") != "string":
+        yield _reason(conjunct, path, f"{name} takes no key", "give it one argument `key`, a text")
+    if set(root.get("required", ())) - {"key"}:
+        yield _reason(conjunct, path, f"{name} wants more than a key", "let `key` be all it requires")
+
+
 def _mutation_class_labelled(contract: Contract) -> Iterator[Reason]:
     conjunct = "mutation_class_labelled"
     if contract.effects is Effects.READ:
@@ -161,6 +194,7 @@ def _mutation_class_labelled(contract: Contract) -> Iterator[Reason]:
     if contract.effects is Effects.WRITE and contract.undo is None:
         fix = 'name the tool that takes it back, or say effects="destructive"'
         yield _reason(conjunct, "/undo", "is missing, and a write is something that can be taken back", fix)
+    yield from _previewed(contract)
     properties = _properties(contract)
     for place, effect in enumerate(contract.resources):
         path = f"/resources/{place}/scope"
@@ -171,6 +205,20 @@ def _mutation_class_labelled(contract: Contract) -> Iterator[Reason]:
             elif part.get("x-sensitivity") in HIDDEN_SENSITIVITIES:
                 fix = "use another argument, or *; scopes are written into the audit log"
                 yield _reason(conjunct, path, f"{{{name}}} is marked {part['x-sensitivity']}", fix)
+
+
+def _previewed(contract: Contract) -> Iterator[Reason]:
+    """What nothing takes back says beforehand what it would do; of code that is not ours, that cannot be asked."""
+    conjunct = "mutation_class_labelled"
+    irreversible = contract.effects is Effects.DESTRUCTIVE and contract.undo is None
+    if irreversible and contract.handler.driver in _OWN_CODE and not contract.preview:
+        fix = "add preview=, a function that says what it would change (in a manifest: handler.preview), or undo"
+        yield _reason(conjunct, "/preview", "is missing, and nothing takes back what this tool does", fix)
+    if contract.handler.preview is not None and not contract.preview:
+        yield _reason(conjunct, "/handler/preview", "is not what preview says", "say preview: true, or leave it out")
+    if contract.preview_rules is not None and not contract.preview:
+        fix = "say preview: true, and have its function bring one; or leave the rules out"
+        yield _reason(conjunct, "/preview_rules", "are about a preview, and there is none", fix)
 
 
 def _observability_instrumented(contract: Contract) -> Iterator[Reason]:

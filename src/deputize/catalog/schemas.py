@@ -152,11 +152,14 @@ def _prune(node: Any) -> Any:
         return [_prune(item) for item in node]
     if not isinstance(node, dict):
         return node
-    kept = {key: _prune(value) for key, value in node.items() if key not in {"properties", "required"}}
-    properties = node.get("properties", {})
+    kept = {key: _prune(value) for key, value in node.items() if key != "properties"}
+    properties, required = node.get("properties", {}), node.get("required")
+    if not isinstance(properties, dict):
+        # No schema at all; who compiles it says so.
+        return {**kept, "properties": properties}
     gone = {name for name, part in properties.items() if _is_internal(part)}
     if "properties" in node:
         kept["properties"] = {name: _prune(part) for name, part in properties.items() if name not in gone}
-    if "required" in node:
-        kept["required"] = [name for name in node["required"] if name not in gone]
+    if isinstance(required, list):
+        kept["required"] = [name for name in required if not isinstance(name, str) or name not in gone]
     return kept

@@ -202,6 +202,11 @@ class TenantTools:
         found = self.find(name)
         return None if found is None else found.name
 
+    def contract_of(self, name: str) -> Contract | None:
+        """What is called under a name by whoever does not say which version: what admission asks of tools one names."""
+        found = self.find(name)
+        return None if found is None or found.latest is None else found.latest.contract
+
     def fact(self, name: str) -> tuple[FactType, str] | None:
         """The type this tenant's tools give a fact and a tool that does: what admission asks about a new one."""
         return self._facts.get(name)

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
@@ -77,17 +77,26 @@ class Client(_Requests):
         version: str | None = None,
         deadline_ms: int | None = None,
         traceparent: str | None = None,
+        mode: Literal["sync", "async"] | None = None,
+        priority: int | None = None,
+        may_continue: bool | None = None,
+        callback: Mapping[str, Any] | None = None,
+        dry_run: bool | None = None,
         check: bool = True,
         **more: Any,
     ) -> Reply:
         """Calls a tool. Arguments are given by name, or in a mapping where a name is also an option here.
 
         Raises `CallFailed` unless `check` is False. Two calls are two steps, and so two keys, unless they name the
-        same `step` or `key`.
+        same `step` or `key`. In `mode="async"`, and whenever the gateway answers before the end, the reply is
+        `pending`: `wait` for it. With `may_continue`, a call whose `deadline_ms` is over goes on, where that is safe.
+        With `dry_run` nothing is done, and the reply's `preview` says what would be.
         """
         steps = self._rules.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
+            options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
+            dry_run=bool(dry_run),
         )  # fmt: skip
         return await self._run(steps)
 
@@ -110,6 +119,16 @@ class Client(_Requests):
 
     async def cancel(self, call_id: str) -> dict[str, Any]:
         return await self._run(self._rules.cancel(call_id))
+
+    async def wait(self, call_id: str, *, seconds: float | None = None, check: bool = True) -> Reply:
+        """How a call ended that was answered before it did; still `pending` if `seconds` were not enough. Raises
+        `CallFailed` unless `check` is False.
+        """
+        return await self._run(self._rules.wait(call_id, seconds=seconds, check=check))
+
+    async def retry(self, call_id: str) -> Reply:
+        """A queued call that came to no good end, once more, where that can do no harm; `CallFailed` where it can."""
+        return await self._run(self._rules.retry(call_id))
 
     async def _run(self, steps: Steps[T]) -> T:
         answer: Answer | None = None
@@ -158,6 +177,11 @@ class SyncClient(_Requests):
         version: str | None = None,
         deadline_ms: int | None = None,
         traceparent: str | None = None,
+        mode: Literal["sync", "async"] | None = None,
+        priority: int | None = None,
+        may_continue: bool | None = None,
+        callback: Mapping[str, Any] | None = None,
+        dry_run: bool | None = None,
         check: bool = True,
         **more: Any,
     ) -> Reply:
@@ -165,6 +189,8 @@ class SyncClient(_Requests):
         steps = self._rules.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
+            options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
+            dry_run=bool(dry_run),
         )  # fmt: skip
         return self._run(steps)
 
@@ -185,6 +211,12 @@ class SyncClient(_Requests):
 
     def cancel(self, call_id: str) -> dict[str, Any]:
         return self._run(self._rules.cancel(call_id))
+
+    def wait(self, call_id: str, *, seconds: float | None = None, check: bool = True) -> Reply:
+        return self._run(self._rules.wait(call_id, seconds=seconds, check=check))
+
+    def retry(self, call_id: str) -> Reply:
+        return self._run(self._rules.retry(call_id))
 
     def _run(self, steps: Steps[T]) -> T:
         answer: Answer | None = None

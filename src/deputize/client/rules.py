@@ -58,6 +58,23 @@ class Reply:
     def ok(self) -> bool:
         return self.failure is None
 
+    @property
+    def preview(self) -> Mapping[str, Any] | None:
+        """What the call would do, if it was a dry run; None for any other."""
+        shown: Mapping[str, Any] | None = self.envelope.get("preview")
+        return shown
+
+    @property
+    def approval(self) -> Mapping[str, Any] | None:
+        """Who has to agree before the call goes on, and until when; None where nobody has to."""
+        asked: Mapping[str, Any] | None = self.envelope.get("approval")
+        return asked
+
+    @property
+    def pending(self) -> bool:
+        """Taken on and not at its end yet: `wait` for it."""
+        return "poll_after_ms" in self.envelope
+
 
 class DeputizeError(Exception):
     """Anything that kept a request from being answered as asked."""
@@ -133,14 +150,22 @@ class Rules:
         deadline_ms: int | None,
         traceparent: str | None,
         check: bool,
+        options: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
     ) -> Steps[Reply]:
         asked = {**(arguments or {}), **more}
-        body = {"tool": tool, "arguments": asked, "session": self.session}
+        body: dict[str, Any] = {"tool": tool, "arguments": asked, "session": self.session}
+        body |= {name: value for name, value in (options or {}).items() if value is not None}
         if version is not None:
             body["version"] = version
         if step is not None:
             body["step"] = step
-        headers = {"idempotency-key": key or self.key(tool, asked, step or f"#{next(self._steps)}")}
+        headers: dict[str, str] = {}
+        if dry_run:
+            # It is no step: what is called after it has the same keys as without it.
+            body["dry_run"] = True
+        else:
+            headers["idempotency-key"] = key or self.key(tool, asked, step or f"#{next(self._steps)}")
         if traceparent is not None:
             headers["traceparent"] = traceparent
         answer, attempts = yield from self._persistently("POST", "/v1/calls", headers, body, deadline_ms)
@@ -166,6 +191,29 @@ class Rules:
 
     def cancel(self, call_id: str) -> Steps[dict[str, Any]]:
         return self._ask("POST", f"/v1/calls/{quote(call_id, safe='')}/cancel")
+
+    def retry(self, call_id: str) -> Steps[Reply]:
+        path = f"/v1/calls/{quote(call_id, safe='')}/retry"
+        answer, attempts = yield from self._persistently("POST", path, {}, None, None)
+        reply = _reply(answer, attempts)
+        if reply.failure is not None:
+            raise CallFailed(reply.failure, reply)
+        return reply
+
+    def wait(self, call_id: str, *, seconds: float | None, check: bool) -> Steps[Reply]:
+        """Looks as often as the gateway advises, until the call has ended or the time is over."""
+        path, ends = f"/v1/calls/{quote(call_id, safe='')}", None if seconds is None else time.monotonic() + seconds
+        while True:
+            answer, attempts = yield from self._persistently("GET", path, {}, None, None)
+            reply = _reply(answer, attempts)
+            left = None if ends is None else ends - time.monotonic()
+            if not reply.pending or (left is not None and left <= 0):
+                break
+            pause = reply.envelope["poll_after_ms"] / 1000
+            yield Wait(pause if left is None else min(pause, left))
+        if check and reply.failure is not None:
+            raise CallFailed(reply.failure, reply)
+        return reply
 
     def _ask(self, method: str, path: str, **query: Any) -> Steps[dict[str, Any]]:
         given = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items() if value is not None)
@@ -253,6 +301,15 @@ def _failure(status: int, problem: Mapping[str, Any]) -> Failure:
     )
 
 
+def _is_failure(answer: Answer, envelope: Mapping[str, Any]) -> bool:
+    """A call that was looked for is told with a 200, however it ended."""
+    return answer.status >= 400 or envelope.get("is_error") is True
+
+
+def _status(answer: Answer, envelope: Mapping[str, Any]) -> int:
+    return answer.status if answer.status >= 400 else int(envelope.get("status", 500))
+
+
 def _reply(answer: Answer, attempts: int) -> Reply:
     envelope = _json(answer)
     return Reply(
@@ -260,7 +317,7 @@ def _reply(answer: Answer, attempts: int) -> Reply:
         state=envelope.get("state", "failed"),
         call_id=envelope.get("call_id", ""),
         envelope=envelope,
-        failure=_failure(answer.status, envelope) if answer.status >= 400 else None,
+        failure=_failure(_status(answer, envelope), envelope) if _is_failure(answer, envelope) else None,
         replayed=answer.headers.get("idempotency-replayed") == "true",
         joined=answer.headers.get("deputize-joined") == "true",
         attempts=attempts,

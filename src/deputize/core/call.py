@@ -1,7 +1,7 @@
 """A call as a door hands it in: what is asked, in what words, with what key, and by when."""
 
 from dataclasses import dataclass
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 from deputize.core.frozen import frozen
 
@@ -9,6 +9,15 @@ CallId = NewType("CallId", str)
 
 MAX_KEY_LENGTH = 255
 MAX_SESSION_LENGTH = 200
+
+
+@frozen
+class Callback:
+    """Where the caller wants to hear of the end, signed with which of the tenant's keys, and with the result or not."""
+
+    url: str
+    secret: str = "default"
+    include_result: bool = False
 
 
 @frozen
@@ -23,6 +32,16 @@ class CallRequest:
     step: str | None = None
     deadline_ms: int | None = None
     traceparent: str | None = None
+    # "async" is answered at once and looked for later; None leaves it to the contract.
+    mode: Literal["sync", "async"] | None = None
+    priority: int | None = None
+    # Whether a call whose time is over may go on as a run, where that can do no harm.
+    may_continue: bool = False
+    callback: Callback | None = None
+    # Everything but the effect: the answer is what it would do.
+    dry_run: bool = False
+    # Set by no door: the run this asks to try again.
+    retry_of: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

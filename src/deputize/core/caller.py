@@ -7,8 +7,14 @@ from typing import Literal
 from deputize.core.contract import Effects
 
 ADMIN_SCOPE = "deputize:admin"
+# Who has it may, together with another who has it, let a call go on that nobody else was there to approve.
+BREAK_GLASS_SCOPE = "deputize:break-glass"
 # Who issued the authority of the process itself, which nobody can revoke; no issuer of tokens may be called so.
 PROCESS = "process"
+# Who shows a code that only the terminal of `deputize dev` shows; no issuer of tokens may be called so either.
+TERMINAL = "terminal"
+# The issuer of the one caller this gateway makes up itself: it asks what became of a call that nobody waits for.
+RECONCILER = "deputize:reconciliation"
 Trust = Literal["untrusted", "standard", "trusted"]
 # No name of a subject holds a control character.
 _BETWEEN_AGENTS = "\x1f"
@@ -30,6 +36,11 @@ class Caller:
     `capabilities` of None means the token names no tools and so limits none. `grants` are the delegations behind the
     token, nearest first; `ceiling` is the worst effect they allow; `task` is what they were made for. `first_token` is
     the id of the token that the first of them was made from.
+
+    `console` says that the token is a person's own and was made for deciding what others asked for; `only_decides`,
+    that it was made for nothing else, so it makes no call and lends nothing. `methods` are the ways the person signed
+    in by (`amr` and `acr`). Policies read none of them, and nobody who is written down comes back with any: who decides
+    is there in person.
     """
 
     tenant: str
@@ -46,6 +57,9 @@ class Caller:
     trust: Trust = "standard"
     human: bool = False
     auth_time: int = 0
+    methods: frozenset[str] = frozenset()
+    console: bool = False
+    only_decides: bool = False
     grants: tuple[str, ...] = ()
     first_token: str = ""
     task: str | None = None
@@ -80,6 +94,12 @@ class Caller:
     @property
     def is_admin(self) -> bool:
         return ADMIN_SCOPE in self.scopes
+
+    def made(self, user: str, acting: str) -> bool:
+        """Whether a call that is recorded under these names is this caller's: a user's whoever acted for them, an
+        agent's only what that very chain did.
+        """
+        return user == self.user and (not self.agents or acting == self.acting)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+)
 
 from deputize.core.canonical import digest
 
@@ -23,6 +30,7 @@ _SEMVER = (
     r"(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
 )
 _SECRET = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
+_VOLATILE = r"^/(changes/\*/(before|after|count)|preconditions/\*/detail|impact/[^/]+|guards/[^/]+)(/[^/]+)*$"
 Word = Annotated[str, StringConstraints(pattern=_WORD, max_length=48)]
 ToolRef = Annotated[str, StringConstraints(pattern=_TOOL_REF, max_length=97)]
 SemVer = Annotated[str, StringConstraints(pattern=_SEMVER, max_length=64)]
@@ -129,6 +137,12 @@ class Auth(Part):
     # For "vault", the name of the tenant's secret; for "delegated", who the minted token is meant for.
     secret: SecretName | None = None
     audience: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
+    # For "vault", the secret the tool's preview acts with: one that cannot change anything.
+    readonly_secret: SecretName | None = None
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_newer(dump(self), "readonly_secret")
 
 
 class Timeout(Part):
@@ -205,6 +219,17 @@ class Checkpoints(Part):
     macro_events: tuple[str, ...] = ()
 
 
+class PreviewRules(Part):
+    """How a tool's own preview is used: how long it is believed, and what of it may differ without meaning anything.
+
+    `*` in a pointer stands for each element, since the order of changes means nothing. What would be changed, and how,
+    is never volatile: that is what people decide about.
+    """
+
+    fresh_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    volatile: tuple[Annotated[str, StringConstraints(pattern=_VOLATILE, max_length=240)], ...] = ()
+
+
 class Life(Part):
     """Dates and pointers for the end of a version's life."""
 
@@ -221,10 +246,17 @@ class Author(Part):
 
 
 class Handler(Part):
-    """Where the tool really runs. `target` is the driver's own address of it (for Python, `module:function`)."""
+    """Where the tool really runs. `target` is the driver's own address of it (for Python, `module:function`), `preview`
+    that of its preview, where the target is a function that does not bring one itself.
+    """
 
     driver: Literal["python"] = "python"
     target: Annotated[str, StringConstraints(min_length=1, max_length=400)]
+    preview: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_newer(dump(self), "preview")
 
 
 _ERROR_SCHEMA: Schema = {
@@ -256,6 +288,7 @@ class Contract(Part):
     undo: ToolRef | None = None
     status: ToolRef | None = None
     preview: bool = False
+    preview_rules: PreviewRules | None = None
     validates: bool = False
     verifies: bool = False
 
@@ -287,6 +320,10 @@ class Contract(Part):
     license: Annotated[str, StringConstraints(max_length=64)] = ""
     author: Author = Author()
 
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_newer(dump(self), "preview_rules")
+
     @cached_property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
@@ -310,6 +347,15 @@ class Contract(Part):
         """How long an outcome is replayed to its key: max(2 x class, 1 h) unless the contract asks for more."""
         least = max(int(2 * self.timeout.effective_seconds), 3600)
         return max(self.idempotency.window_seconds or 0, least)
+
+
+def _without_newer(said: dict[str, Any], field: str) -> dict[str, Any]:
+    """Without a field that came later, where nothing is said in it: contracts that do not use it keep their digest, and
+    a gateway of the release before can read them.
+    """
+    if said.get(field, ...) is None:
+        del said[field]
+    return said
 
 
 def outward(full_name: str) -> str:

@@ -1,11 +1,11 @@
 """What is asked before a call, and what was answered: the words every policy engine and hook speaks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
 from deputize.core.caller import Caller, Epochs
-from deputize.core.contract import Contract
+from deputize.core.contract import Contract, Effects
 from deputize.core.frozen import frozen
 
 Environment = Literal["development", "staging", "production"]
@@ -38,6 +38,27 @@ class Rule:
 
 
 @frozen
+class Demand:
+    """What one asking rule wants: somebody of these groups, so many of them, signed in this way, until then."""
+
+    rule: str
+    where: str
+    reason: str
+    # An escalation chain: the first is asked first. Empty is the chain of the settings.
+    groups: tuple[str, ...] = ()
+    quorum: int = 1
+    # None is the deadline of the settings.
+    deadline_seconds: int | None = None
+    # What an approver's token must have in `amr` or `acr`.
+    step_up: str = ""
+
+
+def demanded(rules: Iterable[Rule]) -> tuple[Demand, ...]:
+    """The demands of rules that say no more than that somebody has to be asked."""
+    return tuple(Demand(rule=rule.id, where=rule.where, reason=rule.reason) for rule in rules)
+
+
+@frozen
 class Question:
     """Everything a policy may know about one call. Facts are the arguments its contract exposes to policy."""
 
@@ -54,10 +75,28 @@ class Question:
     cost_micros: int = 0
     labels: frozenset[str] = frozenset()
 
+    @property
+    def sweeping(self) -> bool:
+        return sweeps(self.contract.effects, self.touches)
+
+
+def sweeps(effects: Effects, touches: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether a call may change more than it names: a `*` in what it would touch, or nothing declared at all. What it
+    creates has no name yet.
+    """
+    if effects is Effects.READ:
+        return False
+    for _, op, scope in touches:  # a loop, because it stands before every write
+        if "*" in scope and op != "create":
+            return True
+    return not touches
+
 
 @frozen
 class Verdict:
-    """What one engine answered, by which rules, under which policies. `errors` are evaluation errors: they deny."""
+    """What one engine answered, by which rules, under which policies. `errors` are evaluation errors: they deny.
+    `demands` has one for each asking rule that spoke, where the answer is to ask.
+    """
 
     behavior: Behavior
     rules: tuple[Rule, ...]
@@ -66,6 +105,7 @@ class Verdict:
     reason: str = ""
     errors: tuple[str, ...] = ()
     suggestion: str = ""
+    demands: tuple[Demand, ...] = ()
 
 
 @frozen
@@ -79,9 +119,12 @@ class Decided:
 
 @frozen
 class Decision:
-    """Why a call may go on: the rules that allowed it, as of which epochs, and the record they were decided from."""
+    """Why a call may go on: the rules that allowed it, as of which epochs, and the record they were decided from.
+    With demands it may go on only once humans have met every one of them.
+    """
 
     rules: tuple[str, ...]
     epochs: Epochs
     policy_digest: str = ""
     record_id: str = ""
+    demands: tuple[Demand, ...] = ()

@@ -3,11 +3,18 @@
 Made by `catalog/importers/python.py`, run by `execute/drivers/python.py`; the two never meet but here.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn, Self
+
+import orjson
 
 from deputize.core.contract import Contract
+from deputize.core.frozen import frozen
+
+LONGEST_MESSAGE: Final = 500
+LARGEST_PARTIAL: Final = 65_536
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +22,7 @@ class PythonTool:
     """`run` takes the arguments as keywords (and `context` if it asks for one); it may be async.
 
     `validate(**arguments)` raises `Refuse` before any effect; `verify(arguments, output)` raises after a bad one.
+    `preview(**arguments)` returns a `Preview` of what `run` would do, and takes a context only if it says so.
     """
 
     contract: Contract
@@ -23,6 +31,8 @@ class PythonTool:
     takes_context: bool = False
     validate: Callable[..., Any] | None = None
     verify: Callable[..., Any] | None = None
+    preview: Callable[..., Any] | None = None
+    previews_with_context: bool = False
 
     @property
     def target(self) -> str:
@@ -67,10 +77,29 @@ class Secret:
         raise TypeError("a credential is not written down")
 
 
+@frozen
+class Told:
+    """What a running tool says of itself: how far it is, or, as JSON, a part of its result."""
+
+    done: float | None = None
+    total: float | None = None
+    message: str = ""
+    partial: bytes | None = None
+
+
+# A state, the name it is saved under, and whether it is a milestone.
+Save = Callable[[Any, str | None, bool], Awaitable[None]]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a running tool may know about its call. `key` is what to hand to an upstream that deduplicates;
-    `credential` is what the contract's `auth` asks for, and open only while the tool runs.
+    `credential` is what the contract's `auth` asks for, and open only while the tool runs. `restored` is the state that
+    was saved last, where another worker carried this call before or this is not its first attempt. `guards` is what the
+    tool's preview handed over, where somebody decided on one: compare it with what is there now, before you act.
+
+    `progress` and `partial` may be called from any thread, and as often as the tool likes. Whoever follows a run sees
+    them; of a call that is answered in its own request nobody does.
     """
 
     call_id: str
@@ -83,3 +112,41 @@ class ToolContext:
     seconds_left: float
     traceparent: str | None
     credential: Secret | None = None
+    restored: Any = None
+    guards: Mapping[str, Any] = field(default_factory=dict)
+    # Who keeps what is saved; nobody where there is nothing to go on with, as for a read inside a request.
+    saving: Save | None = field(default=None, repr=False)
+    tell: Callable[[Told], None] | None = field(default=None, repr=False)
+    stopping: Callable[[], bool] | None = field(default=None, repr=False)
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether somebody asked the call to stop. An async tool is canceled for it; one in a thread has to look, and
+        says with `Canceled` that it stopped.
+        """
+        return self.stopping is not None and self.stopping()
+
+    def progress(self, done: float | None = None, total: float | None = None, message: str = "") -> None:
+        """How far the tool is: `done` of `total`, in whatever it counts; either may be left out."""
+        for number in (done, total):
+            if number is not None and not math.isfinite(number):
+                raise ValueError("done and total are finite numbers, or left out")
+        if self.tell is not None:
+            self.tell(Told(done=done, total=total, message=str(message)[:LONGEST_MESSAGE]))
+
+    def partial(self, value: Any) -> None:
+        """A part of the result, in the shape of the result, for whoever follows the call. What is returned counts."""
+        written = orjson.dumps(value)
+        if len(written) > LARGEST_PARTIAL:
+            raise ValueError(f"a part of a result may have {LARGEST_PARTIAL} bytes, not {len(written)}")
+        if self.tell is not None:
+            self.tell(Told(partial=written))
+
+    async def save(self, state: Any, *, name: str | None = None, macro: bool = False) -> None:
+        """Saves how far the tool is, for tools whose contract enables checkpoints. `state` is plain JSON.
+
+        Say it as often as you like: without more, it is stored once per interval, the newest always. A milestone
+        (`macro`) is stored at once; one with a `name` too, and a person can have the run go on from there again.
+        """
+        if self.saving is not None:
+            await self.saving(state, name, macro)

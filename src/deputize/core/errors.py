@@ -452,6 +452,46 @@ class ApprovalRejected(Permission):
     )  # fmt: skip
 
 
+class ApprovalExpired(Permission):
+    face = Face(
+        slug="approval-expired", code=Code.AUTHORIZATION_DENIED, error_class="approval_rejected", number=3226, http=403,
+        grpc="PERMISSION_DENIED", title="Nobody decided in time, so the answer is no",
+        advice="Make the call again with a new idempotency key if it is still wanted; people are then asked anew.",
+    )  # fmt: skip
+
+
+class ApprovalVoid(Permission):
+    face = Face(
+        slug="approval-void", code=Code.AUTHORIZATION_DENIED, error_class="approval_rejected", number=3227, http=403,
+        grpc="PERMISSION_DENIED", title="What was approved is not what would happen now",
+        advice="Make the call again with a new idempotency key; people are asked about it as it is now.",
+    )  # fmt: skip
+
+
+class NotAnApprover(Permission):
+    face = Face(
+        slug="not-an-approver", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3228, http=403,
+        grpc="PERMISSION_DENIED", title="Somebody else must decide this",
+        advice="The rule in details says why; the ticket shows who may decide.",
+    )  # fmt: skip
+
+
+class ApprovalChanged(Permission):
+    face = Face(
+        slug="approval-changed", code=Code.CONFLICT, error_class="approval_rejected", number=3229, http=409,
+        grpc="ABORTED", title="The ticket is not the one that was seen",
+        advice="Look at the ticket again, and decide about what it says now.",
+    )  # fmt: skip
+
+
+class SignInFailed(Permission):
+    face = Face(
+        slug="sign-in-failed", code=Code.AUTHORIZATION_DENIED, error_class="credential_missing", number=3230, http=401,
+        grpc="UNAUTHENTICATED", title="Nobody is signed in",
+        advice="Sign in again; if it stays, ask whoever runs this gateway.",
+    )  # fmt: skip
+
+
 class SwitchedOff(Permission):
     face = Face(
         slug="switched-off", code=Code.AUTHORIZATION_DENIED, error_class="policy_blocked", number=3214, http=403,
@@ -497,6 +537,14 @@ class GrantNotFound(Permission):
         slug="grant-not-found", code=Code.PRECONDITION_FAILED, error_class="invalid_arguments", number=3219, http=404,
         grpc="NOT_FOUND", title="No such delegation",
         advice="List your delegations: deputize grants list, or GET /v1/grants.",
+    )  # fmt: skip
+
+
+class CallbackRefused(Permission):
+    face = Face(
+        slug="callback-refused", code=Code.AUTHORIZATION_DENIED, error_class="permission_denied", number=3225, http=403,
+        grpc="PERMISSION_DENIED", title="Nothing may be told to this address",
+        advice="Use an https address, or have whoever runs this gateway add the host to webhooks.hosts.",
     )  # fmt: skip
 
 
@@ -554,6 +602,15 @@ class PredicateFailed(Validation):
         slug="predicate-failed", code=Code.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3307, http=502,
         grpc="INTERNAL", title="The tool's result fails a sanity check",
         advice="Do not rely on the result; if the tool changes things, look at what it changed.",
+    )  # fmt: skip
+
+
+class PreconditionFailed(Validation):
+    proves_nothing_happened = True
+    face = Face(
+        slug="precondition-failed", code=Code.PRECONDITION_FAILED, error_class="invalid_arguments", number=3308,
+        http=412, grpc="FAILED_PRECONDITION", title="The tool's preview says that the call would fail",
+        advice="Bring about the preconditions in details that do not hold, then call again.",
     )  # fmt: skip
 
 
@@ -644,6 +701,15 @@ class ToolConflict(Execution):
         slug="tool-conflict", code=Code.CONFLICT, error_class="execution_failed", number=3412, http=409,
         grpc="ABORTED", retryable=True, title="Somebody changed the same thing at the same time",
         advice="Read the current state, then call again with a new key.",
+    )  # fmt: skip
+
+
+class DidNotHappen(Execution):
+    proves_nothing_happened = True
+    face = Face(
+        slug="did-not-happen", code=Code.UPSTREAM_FAILURE, error_class="execution_failed", number=3413, http=502,
+        grpc="ABORTED", retryable=True, title="It was not known what became of this call; it did not happen",
+        advice="Call again if it is still wanted; the same key is free again.",
     )  # fmt: skip
 
 
@@ -766,6 +832,62 @@ class NotCancelable(Asynchronous):
         slug="not-cancelable", code=Code.CONFLICT, error_class="capability_gap", number=3705, http=409,
         grpc="FAILED_PRECONDITION", title="This call cannot be canceled any more",
         advice="The request to cancel is recorded; wait for the outcome.",
+    )  # fmt: skip
+
+
+class GivenUp(Asynchronous):
+    face = Face(
+        slug="given-up", code=Code.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3706, http=500,
+        grpc="ABORTED", title="Too many workers died while they carried this call",
+        advice="Look at what the tool does to its process before asking again; details tell how often it was tried.",
+    )  # fmt: skip
+
+
+class TakenOver(Asynchronous):
+    face = Face(
+        slug="taken-over", code=Code.CONFLICT, error_class="canceled", number=3711, http=409,
+        grpc="ABORTED", title="Another worker carries this call now",
+        advice="Nothing to do: the tool stops here, and whoever took the call over says how it ends.",
+    )  # fmt: skip
+
+
+class CheckpointNotFound(Asynchronous):
+    face = Face(
+        slug="checkpoint-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3712, http=404,
+        grpc="NOT_FOUND", title="This run has no such checkpoint that can be read",
+        advice="Name one of the checkpoints listed in details.",
+    )  # fmt: skip
+
+
+class TicketNotFound(Asynchronous):
+    face = Face(
+        slug="ticket-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
+        grpc="NOT_FOUND", title="No such ticket",
+        advice="List the open ones: deputize tickets list, or GET /v1/tickets.",
+    )  # fmt: skip
+
+
+class TicketClosed(Asynchronous):
+    face = Face(
+        slug="ticket-closed", code=Code.CONFLICT, error_class="execution_failed", number=3714, http=409,
+        grpc="FAILED_PRECONDITION", title="This ticket needs no answer any more",
+        advice="Look at the call it is about: it was settled in another way.",
+    )  # fmt: skip
+
+
+class NotRetryable(Asynchronous):
+    face = Face(
+        slug="not-retryable", code=Code.CONFLICT, error_class="capability_gap", number=3707, http=409,
+        grpc="FAILED_PRECONDITION", title="This call cannot be tried again as it is",
+        advice="Make a new call if it is still wanted; details say why this one is not repeated.",
+    )  # fmt: skip
+
+
+class DeliveryNotFound(Asynchronous):
+    face = Face(
+        slug="delivery-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3708, http=404,
+        grpc="NOT_FOUND", title="No such delivery among those that were given up",
+        advice="List them: deputize webhooks deadletters, or GET /v1/webhooks/deadletters.",
     )  # fmt: skip
 
 

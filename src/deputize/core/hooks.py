@@ -33,6 +33,8 @@ class HookCall:
     agents: tuple[str, ...]
     session: str | None
     environment: Environment
+    # The call will not be made, only what it would do told.
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

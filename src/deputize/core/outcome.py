@@ -42,9 +42,13 @@ class Outcome:
     retry_after_ms: int | None = None
     replayed: bool = False
     joined: bool = False
+    # Taken on, and not at its end yet.
+    accepted: bool = False
 
     @property
     def http_status(self) -> int:
+        if self.accepted:
+            return 202
         return 200 if self.face is None else self.face.http
 
 

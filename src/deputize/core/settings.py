@@ -3,10 +3,11 @@
 Environment (`DEPUTIZE_…`, `__` between levels) beats `deputize.toml`, which beats the default.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -46,6 +47,14 @@ class Issuer(Section):
 
     issuer: str = Field(description="Exactly the `iss` of its tokens.")
     audience: str = Field(description="The `aud` that means this gateway.")
+    console_audience: str | None = Field(
+        None,
+        description="The `aud` of tokens people decide approvals with, and nothing else; unset, nobody decides by it.",
+    )
+    subject_claim: str = Field(
+        "sub",
+        description="The claim that names who it is; `oid` for Entra ID, whose `sub` differs by audience.",
+    )
     jwks_url: str | None = Field(
         None,
         description="Where its public keys are published; without this or a file, OpenID discovery tells.",
@@ -166,6 +175,104 @@ class Timing(Section):
     )
 
 
+class RunLimit(Section):
+    """A hard limit on runs at once. What is over it waits in line, and holds no worker meanwhile."""
+
+    tools: str = Field("*", description="Tools that count together, as a glob over full names.")
+    upstream: str | None = Field(None, description="Only tools of this external service.")
+    at_once: int = Field(1, ge=1, le=10_000, description="The most that run at the same moment.")
+    across_tenants: bool = Field(False, description="Counts the runs of all tenants together, not each tenant's.")
+
+
+class Runs(Section):
+    at_once: int = Field(
+        20, ge=1, le=500, description="Most runs one worker carries at once; the same for all workers of a database."
+    )
+    poll_seconds: float = Field(0.2, ge=0.05, le=10, description="How often a worker looks for new runs.")
+    drain_seconds: float = Field(30.0, ge=0, le=3600, description="How long a worker that stops waits for its runs.")
+    most_takeovers: int = Field(5, ge=1, le=100, description="A run that outlived so many workers is given up.")
+    reconcile_after_seconds: float = Field(
+        30.0, ge=0, le=86_400, description="Pause after a call's deadline before its unknown outcome is looked into."
+    )
+    reconcile_seconds: float = Field(
+        10.0, gt=0, le=3600, description="Pause before it is looked into again; each further one is twice as long."
+    )
+    reconcile_tries: int = Field(5, ge=1, le=20, description="After so many looks that led nowhere a person is asked.")
+    unable_seconds: float = Field(
+        900.0, ge=0, le=86_400, description="How long a run waits for a worker that has its tool before it fails."
+    )
+    limits: tuple[RunLimit, ...] = Field((), description="How many runs of which tools go at the same time.")
+
+
+class Webhooks(Section):
+    hosts: tuple[str, ...] = Field(
+        (), description="Hosts that may be told over http, at private addresses, and with results; others over https."
+    )
+    seconds: float = Field(10.0, gt=0, le=60, description="How long a receiver may take to answer.")
+    retry_seconds: float = Field(
+        5.0, ge=0.05, le=3600, description="Pause before the second attempt; each further one is four times as long."
+    )
+    attempts: int = Field(8, ge=1, le=30, description="After so many attempts a delivery joins the dead letters.")
+
+
+class Notify(Section):
+    """Where one group is told that something waits for it."""
+
+    group: str = Field(min_length=1, max_length=255, description="The group, as approvals name it.")
+    url: SecretStr = Field(description="An apprise URL, or the https address of a signed webhook.")
+    tenants: str = Field("*", description="Tenants whose group it is, as a glob.")
+
+
+class Approvals(Section):
+    groups: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
+        ("approvers",),
+        min_length=1,
+        max_length=10,
+        description="Who is asked where a rule names nobody: the first group at once, each further one a step later.",
+    )
+    fresh_seconds: int = Field(
+        900, ge=30, le=86_400, description="How long ago whoever decides may have signed in (`auth_time`)."
+    )
+    step_seconds: tuple[Annotated[int, Field(ge=1, le=30 * 86_400)], ...] = Field(
+        (3600, 14_400, 86_400),
+        min_length=1,
+        max_length=10,
+        description="Seconds after the question at which the next group is asked; at the last of them it is denied.",
+    )
+    remind_seconds: int = Field(
+        1800, ge=60, le=30 * 86_400, description="Pause between reminders of what still waits for a group."
+    )
+    digest_over: int = Field(
+        5, ge=1, le=1000, description="Where more than this wait for one group, it is told of all in one message."
+    )
+    console_url: str | None = Field(
+        None,
+        description="Address people reach this gateway under, for links in messages; unset, `identity.public_url`.",
+    )
+    notify: tuple[Notify, ...] = Field((), description="Where groups are told.")
+
+    @field_validator("step_seconds")
+    @classmethod
+    def _each_later(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if any(after <= before for before, after in pairwise(steps)):
+            raise ValueError("each step must lie after the one before it")
+        return steps
+
+
+class Console(Section):
+    """Pages where people see and decide what waits for them. In development a code from the terminal opens them too."""
+
+    issuer: str | None = Field(
+        None, description="Where people sign in: one of `identity.issuers` that is human; unset, there are no pages."
+    )
+    client_id: str | None = Field(None, description="What this gateway is called as a client there.")
+    client_secret_file: Path | None = Field(None, description="A file with the client's secret, if it has one.")
+    scopes: tuple[str, ...] = Field(
+        ("openid",), description="Scopes asked for at sign-in; some issuers tell groups only for one of their own."
+    )
+    session_seconds: int = Field(900, ge=60, le=43_200, description="How long somebody stays signed in.")
+
+
 class Telemetry(Section):
     trace_sample: float = Field(0.01, ge=0, le=1, description="Share of calls traced; a sampled traceparent always is.")
     otlp_endpoint: str | None = Field(None, description="Where spans are sent (OTLP over HTTP); unset, nowhere.")
@@ -198,6 +305,10 @@ class Settings(BaseSettings):
     vault: Vault = Vault()
     keys: Keys = Keys()
     timing: Timing = Timing()
+    runs: Runs = Runs()
+    webhooks: Webhooks = Webhooks()
+    approvals: Approvals = Approvals()
+    console: Console = Console()
     telemetry: Telemetry = Telemetry()
 
     @classmethod

@@ -2,6 +2,7 @@
 
     POST /v1/calls    rest/hot.py
     /rpc              jsonrpc.py
+    /console/…        console/app.py
     everything else   rest/app.py
 
 Above: `server.py`, or any ASGI server, which then runs the lifespan. Below: the doors.
@@ -13,10 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from deputize.core.errors import Malformed, Problem, Unavailable
+from deputize.doors.console.app import console_app
 from deputize.doors.jsonrpc import JsonRpc
 from deputize.doors.rest.app import rest_app
 from deputize.doors.rest.hot import post_call
-from deputize.doors.wire import Receive, Scope, Send, answer_problem, trace_id_of
+from deputize.doors.wire import ASGIApp, Receive, Scope, Send, answer_problem, trace_id_of
 from deputize.lifecycle.gateway import Gateway
 
 OpenGateway = Callable[[], AbstractAsyncContextManager[Gateway]]
@@ -32,6 +34,7 @@ class Api:
         """Set when the server wants to stop: streams end, calls go on to their end."""
         self.rest = rest_app(self.gateway, self._hot, self.closing)
         self._rpc = JsonRpc(self.gateway)
+        self._console = console_app(self.gateway)
 
     def gateway(self) -> Gateway:
         if self._gateway is None:
@@ -55,8 +58,10 @@ class Api:
                 await post_call(gateway, scope, receive, send)
             elif path == "/rpc":
                 await self._rpc(scope, receive, send)
+            elif path == "/console" or path.startswith("/console/"):
+                await self._cool(self._console, scope, receive, send)
             else:
-                await self._cool(scope, receive, send)
+                await self._cool(self.rest, scope, receive, send)
         elif kind == "lifespan":
             await self._lifespan(receive, send)
         else:
@@ -71,13 +76,13 @@ class Api:
         else:
             await post_call(gateway, scope, receive, send)
 
-    async def _cool(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _cool(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
             await answer_problem(send, Malformed("the address contains a NUL character"), trace_id_of(scope))
             return
-        # The framework answers a fault as `rest/app.py` tells it to, and then raises it again for the server to log.
+        # The framework answers a fault as its door tells it to, and then raises it again for the server to log.
         with contextlib.suppress(Exception):
-            await self.rest(scope, receive, send)
+            await app(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

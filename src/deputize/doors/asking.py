@@ -1,16 +1,24 @@
 """From plain values to a `CallRequest`: the one place that knows which fields a call may have, for every door."""
 
-from typing import Any, NoReturn
+import re
+from typing import Any, Literal, NoReturn
 
-from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, CallRequest
+from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallRequest
 from deputize.core.errors import Malformed
 
-FIELDS = ("tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run")
+FIELDS = (
+    "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
+    "callback",
+)  # fmt: skip
 MAX_TOOL_LENGTH = 200
 MAX_VERSION_LENGTH = 100
 MAX_DEADLINE_MS = 86_400_000
+LOWEST_PRIORITY = 10
+MAX_URL_LENGTH = 2048
+KEY_NAME = r"^[a-z0-9][a-z0-9_-]{0,47}$"
 
 _KNOWN = frozenset(FIELDS)
+_CALLBACK = frozenset({"url", "secret", "include_result"})
 _NOTHING: dict[str, Any] = {}
 
 
@@ -32,8 +40,6 @@ def call_request(fields: Any, *, key: str | None = None, traceparent: str | None
             f"a call has no field {unknown[:64]!r}; it may have {', '.join(FIELDS)}",
             details={"unknown": unknown[:64], "fields": list(FIELDS)},
         )
-    if get("dry_run") not in (None, False):
-        _refuse("dry_run", "can only be false: no tool of this gateway can be previewed yet")
     return CallRequest(
         tool=tool,
         arguments=arguments,
@@ -43,7 +49,54 @@ def call_request(fields: Any, *, key: str | None = None, traceparent: str | None
         step=_text(fields, "step", MAX_SESSION_LENGTH),
         deadline_ms=_deadline(fields),
         traceparent=traceparent,
+        mode=_mode(fields),
+        priority=_priority(fields),
+        may_continue=_truth(fields, "continue"),
+        callback=_callback(fields),
+        dry_run=_truth(fields, "dry_run"),
     )
+
+
+def _mode(fields: dict[str, Any]) -> Literal["sync", "async"] | None:
+    value = fields.get("mode")
+    match value:
+        case None | "sync" | "async":
+            return value
+        case _:
+            _refuse("mode", "must be sync or async")
+
+
+def _priority(fields: dict[str, Any]) -> int | None:
+    value = fields.get("priority")
+    if value is None:
+        return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 < value <= LOWEST_PRIORITY:
+        _refuse("priority", f"must be a whole number from 1, the most urgent, to {LOWEST_PRIORITY}")
+    return value
+
+
+def _truth(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        _refuse(name, "must be true or false")
+    return bool(value)
+
+
+def _callback(fields: dict[str, Any]) -> Callback | None:
+    """Its form; whether its address may be used is for the lifecycle to say, on record."""
+    value = fields.get("callback")
+    if value is None:
+        return None
+    if type(value) is not dict or not value.keys() <= _CALLBACK:
+        _refuse("callback", "must be an object with url, and perhaps secret and include_result")
+    url, secret = _text(value, "url", MAX_URL_LENGTH), value.get("secret")
+    if url is None or not (url.isascii() and url.isprintable()) or " " in url:
+        _refuse("callback", "needs a url of visible ASCII characters")
+    if secret is not None and (type(secret) is not str or not re.match(KEY_NAME, secret)):
+        _refuse("callback", "has a secret whose name is not of lower case letters, digits, - and _")
+    return Callback(url=url, secret=secret or "default", include_result=_truth(value, "include_result"))
 
 
 def _text(fields: dict[str, Any], name: str, longest: int) -> str | None:

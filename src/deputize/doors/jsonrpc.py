@@ -192,11 +192,17 @@ async def _create(gateway: Gateway, caller: Caller, params: Params) -> Outcome:
 
 async def _get_call(gateway: Gateway, caller: Caller, params: Params) -> Any:
     call_id = _take(params, {"call_id": (str, 64)}, required="call_id")["call_id"]
-    return orjson.Fragment(await gateway.calls.show(caller, call_id))
+    return orjson.Fragment((await gateway.calls.show(caller, call_id)).body)
 
 
 async def _cancel(gateway: Gateway, caller: Caller, params: Params) -> Any:
-    return await gateway.calls.cancel(caller, _take(params, {"call_id": (str, 64)}, required="call_id")["call_id"])
+    call_id = _take(params, {"call_id": (str, 64)}, required="call_id")["call_id"]
+    return await gateway.cancellations.cancel(caller, call_id)
+
+
+async def _retry(gateway: Gateway, caller: Caller, params: Params) -> Outcome:
+    call_id = _take(params, {"call_id": (str, 64)}, required="call_id")["call_id"]
+    return await gateway.lifecycle.retry(caller, call_id)
 
 
 async def _list_tools(gateway: Gateway, caller: Caller, params: Params) -> Any:
@@ -240,6 +246,7 @@ METHODS: dict[str, Method] = {
     "calls.create": _create,
     "calls.get": _get_call,
     "calls.cancel": _cancel,
+    "calls.retry": _retry,
     "tools.list": _list_tools,
     "tools.search": _search_tools,
     "surface.get": _show_surface,

@@ -19,6 +19,7 @@ from deputize.core.settings import Settings
 from deputize.doors.asgi import OpenGateway, build
 from deputize.doors.metrics import metrics_app
 from deputize.doors.wire import ASGIApp
+from deputize.lifecycle.gateway import Gateway
 
 OnReady = Callable[[str, str], Awaitable[None] | None]
 _BACKLOG = 2048
@@ -65,6 +66,34 @@ async def serve(
                 for listener in listeners:
                     listener.should_exit = True
                 await asyncio.gather(*serving)
+
+
+async def attend(
+    open_gateway: OpenGateway,
+    settings: Settings,
+    on_ready: Callable[[Gateway, str], None],
+    on_stop: Callable[[Gateway], None],
+    *,
+    stop: asyncio.Event,
+) -> None:
+    """For a process that serves no API: opens the gateway, tells on one listener how it is, and waits for `stop`. While
+    the gateway closes, it still tells.
+    """
+    server = settings.server
+    with _bound(server.metrics_host, server.metrics_port, "metrics_port") as bound:
+        async with contextlib.AsyncExitStack() as stack:
+            gateway = await stack.enter_async_context(open_gateway())
+            listener = _listener(metrics_app(lambda: gateway, health=True))
+            serving = asyncio.create_task(listener.serve(sockets=[bound]), name="listener")
+            await _started([listener], [serving])
+            _settle_memory()
+            on_ready(gateway, _url(bound))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([stopping, serving], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            on_stop(gateway)
+        listener.should_exit = True
+        await serving
 
 
 def _settle_memory() -> None:

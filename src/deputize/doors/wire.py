@@ -26,7 +26,7 @@ Headers = Mapping[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 PROBLEM: Header = (b"content-type", b"application/problem+json")
 PROBLEM_MEDIA = "application/problem+json"
-_MUST_BE_SINGLE = (b"authorization", b"idempotency-key", b"content-type", b"traceparent")
+_MUST_BE_SINGLE = (b"authorization", b"idempotency-key", b"content-type", b"traceparent", b"deputize-code")
 _HEX = frozenset("0123456789abcdef")
 
 log = structlog.get_logger("deputize.doors")

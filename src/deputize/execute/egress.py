@@ -227,6 +227,18 @@ class Egress:
                 async with sent as response:
                     return await self._answered(target, response, max_bytes)
 
+    async def send(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> int:
+        """The status a receiver answered with, whatever else it says; for what is told and not asked."""
+        if len(body) > self._max_bytes:
+            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
+        target = self._checked_url(url)
+        with _network_problems(target.host):
+            async with asyncio.timeout(seconds):
+                self._client.cookies.clear()
+                sent = self._client.stream("POST", target, content=body, headers=headers, timeout=seconds)
+                async with sent as response:
+                    return response.status_code
+
     async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
         # Nothing of one answer goes into the next request.
         self._client.cookies.clear()

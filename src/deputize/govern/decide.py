@@ -6,7 +6,7 @@ its snapshots were read at, so that a batch committed under newer ones is decide
 
 from collections.abc import Callable
 
-from deputize.core.caller import ADMIN_SCOPE, Caller, Epochs
+from deputize.core.caller import ADMIN_SCOPE, RECONCILER, Caller, Epochs
 from deputize.core.contract import Contract, Effects
 from deputize.core.decision import Decision
 from deputize.core.errors import NotInCapability, ScopeMissing, ToolNotFound
@@ -16,10 +16,14 @@ SCOPES = "token-scopes"
 CAPABILITIES = "token-tools"
 CEILING = "grant-ceiling"
 ADMIN = "admin-scope"
+DECIDES = "console-token"
+# No token: the gateway itself asks the status of a call whose outcome is unknown, and may read that one tool.
+RECONCILIATION = "reconciliation"
 
 _RANK = {effects: rank for rank, effects in enumerate(Effects)}
 _BY_SCOPES = (SCOPES,)
 _BY_SCOPES_AND_TOOLS = (SCOPES, CAPABILITIES)
+_BY_RECONCILIATION = (RECONCILIATION,)
 
 
 def visible(caller: Caller, full_name: str) -> bool:
@@ -42,10 +46,13 @@ def decide(
     whether a version lies in a token's range, and says no to a range it cannot read.
     """
     check_revoked(caller)
+    if caller.only_decides:
+        # No door lets such a token get this far; nothing here relies on that.
+        raise NotInCapability("this token is for deciding approvals, and makes no calls", details={"rule": DECIDES})
     rules: tuple[str, ...] = _BY_SCOPES
     if caller.capabilities is not None:
         _require_listed(caller, contract, in_range)
-        rules = _BY_SCOPES_AND_TOOLS
+        rules = _BY_RECONCILIATION if caller.issuer == RECONCILER else _BY_SCOPES_AND_TOOLS
     if caller.ceiling is not None and _RANK[contract.effects] > _RANK[caller.ceiling]:
         raise NotInCapability(
             f"{contract.full_name} is {contract.effects}, and this token was delegated for {caller.ceiling} at most",

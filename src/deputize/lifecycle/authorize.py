@@ -9,19 +9,34 @@ from deputize.catalog.versions import in_range
 from deputize.core.caller import Caller, Epochs
 from deputize.core.contract import Contract
 from deputize.core.decision import Behavior, Decided, Decision, Question, Verdict
-from deputize.core.errors import ApprovalRequired, Permission, PermissionDenied, PolicyFailed, ToolNotFound
+from deputize.core.errors import (
+    ApprovalRequired,
+    ApprovalVoid,
+    Permission,
+    PermissionDenied,
+    PolicyFailed,
+    ToolNotFound,
+)
 from deputize.govern.decide import decide
 from deputize.govern.policy.engines import consult
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.hooks import tightened
-from deputize.lifecycle.phases import Authorized, Validated
+from deputize.lifecycle.phases import Approved, Authorized, Validated
 from deputize.lifecycle.rooms import Rooms
 
 
 async def authorize(
-    rooms: Rooms, validated: Validated, authority: TenantAuthority, *, committed: Epochs | None = None
+    rooms: Rooms,
+    validated: Validated,
+    authority: TenantAuthority,
+    *,
+    committed: Epochs | None = None,
+    approved: Approved | None = None,
+    may_ask: bool = False,
 ) -> Authorized:
-    """`committed`: the epochs to decide as of, where the authority at hand may be newer."""
+    """`committed`: the epochs to decide as of, where the authority at hand may be newer. Where rules ask, that is a
+    refusal, unless people approved exactly this; or, with `may_ask`, the decision says what it demands of people.
+    """
     by_token = allowed_by_token(validated.received.caller, validated.tool.contract, authority, committed=committed)
     question = _question(rooms, validated)
     as_of = None if committed is None else committed.policy
@@ -30,7 +45,10 @@ async def authorize(
     if engine != "cedar":
         verdict = await consult(decided.verdict, question, rooms.remote_policy, engine)
         decided = authority.policy.recorded(question, verdict, as_of=as_of)
-    return Authorized(validated=validated, decision=_judged(rooms, validated, by_token, decided))
+    decision = _judged(rooms, validated, by_token, decided, may_ask=may_ask or approved is not None)
+    if approved is not None:
+        _require_the_same(approved, decision)
+    return Authorized(validated=validated, decision=decision, approved=approved)
 
 
 def allowed_by_token(
@@ -62,7 +80,10 @@ async def authorize_again(
         found = authority.tools.resolve(contract.full_name, contract.version, visible=lambda _: True)
         if found.tool.digest != validated.tool.digest:
             raise ToolNotFound(f"{contract.full_name} {contract.version} was replaced while the call was on its way")
-    return await authorize(rooms, validated, authority, committed=committed)
+    return await authorize(
+        rooms, validated, authority, committed=committed, approved=authorized.approved,
+        may_ask=bool(authorized.decision.demands),
+    )  # fmt: skip
 
 
 def _question(rooms: Rooms, validated: Validated) -> Question:
@@ -81,7 +102,17 @@ def _question(rooms: Rooms, validated: Validated) -> Question:
     )
 
 
-def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Decided) -> Decision:
+def _require_the_same(approved: Approved, decision: Decision) -> None:
+    """People approved a call under certain rules: where others speak now, even milder ones, they are asked anew."""
+    if decision.policy_digest != approved.policy_digest or decision.demands != approved.demands:
+        raise ApprovalVoid(
+            "the policies about this call changed since it was approved",
+            details={"changed": ["policy"], "ticket_id": approved.ticket},
+            nothing_happened=True,
+        )
+
+
+def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Decided, *, may_ask: bool) -> Decision:
     """The decision, kept with what it was made from; or the refusal, which names the same record."""
     verdict = tightened(decided.verdict, validated.hooked)
     decision = Decision(
@@ -89,9 +120,10 @@ def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Dec
         epochs=by_token.epochs,
         policy_digest=verdict.digest,
         record_id=decided.record_id,
+        demands=verdict.demands,
     )
     rooms.decisions.keep(validated.received.caller.tenant, decided)
-    if verdict.behavior is Behavior.ALLOW:
+    if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
     problem = _refusal(validated.tool.name, verdict)
     problem.decision = decision
@@ -114,7 +146,7 @@ def _refusal(tool: str, verdict: Verdict) -> Permission:
         return ApprovalRequired(
             f"{tool} needs a human's approval by {spoke}{said}",
             details=details,
-            advice="This gateway cannot ask anybody yet: have the owner of the rule permit the call, or undo its need.",
+            advice="Make the call again: people are then asked, and it goes on by itself once they approve.",
             nothing_happened=True,
         )
     return PermissionDenied(f"{tool} is not allowed by {spoke}{said}", details=details, nothing_happened=True)

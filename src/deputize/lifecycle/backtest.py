@@ -21,6 +21,7 @@ from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.rules import PolicyFile
 from deputize.lifecycle.checking import checked
+from deputize.lifecycle.record import DRY_RUN
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.queries import load
 
@@ -109,8 +110,8 @@ class Backtests:
 
 
 def first_id(ms: int) -> str:
-    """The smallest UUIDv7 of a millisecond."""
-    time = f"{ms:012x}"
+    """The smallest UUIDv7 of a millisecond; no id is older than 1970."""
+    time = f"{max(ms, 0):012x}"
     return f"{time[:8]}-{time[8:]}-0000-0000-000000000000"
 
 
@@ -125,7 +126,7 @@ def _made(row: asyncpg.Record) -> Made | None:
     """Calls that policies decided; what the token alone refused has no record."""
     entry = orjson.loads(row["entry"])
     record_id = entry.get("decision")
-    if record_id is None or entry["kind"] not in _KINDS:
+    if record_id is None or entry["kind"] not in _KINDS or entry.get("command") == DRY_RUN:
         return None
     return Made(
         call_id=entry["call"], record_id=record_id, at_ms=id_time_ms(str(row["id"])), session=entry.get("session")

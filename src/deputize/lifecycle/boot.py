@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from deputize.core.caller import ADMIN_SCOPE, PROCESS, Caller
+from deputize.core.contract import Effects
 from deputize.core.definition import PythonTool
 from deputize.core.errors import PolicyInvalid, Registry
 from deputize.core.mistakes import Misconfigured
@@ -15,7 +16,8 @@ from deputize.lifecycle.gateway import Gateway
 async def boot(gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]) -> None:
     settings = gateway.settings
     operator = await complete(_operator(settings))
-    for tool in tools:
+    # What only reads comes first: others may name it as their status.
+    for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
         try:
             await gateway.commands.register(operator, tool.contract)
         except Registry as problem:

@@ -1,42 +1,101 @@
-"""Looking back at calls: who made one sees it, an administrator sees the tenant's, nobody else learns of it.
+"""Looking at calls: who made one sees it, an administrator sees the tenant's, nobody else learns of it.
 
 A user sees whatever was done in their name. An agent sees what it did for that user itself: what the user or another
-agent was told may be more than was lent to it.
+agent was told may be more than was lent to it. Of a call that is still open, whoever asks hears how far it is and when
+to ask again; who stays hears it as it comes.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
 import orjson
 
 from deputize.core.caller import Caller, nearest_of
-from deputize.core.errors import CallNotFound, NotCancelable
+from deputize.core.errors import CallNotFound
 from deputize.core.events import EVENT_OF_STATE, TERMINAL, Event, State
+from deputize.lifecycle.approvals.shown import told_of
+from deputize.lifecycle.record import DRY_RUN
 from deputize.lifecycle.rooms import Rooms
-from deputize.prove.entries import About, entry
+from deputize.lifecycle.submit import links, poll_after_ms
+from deputize.store.keys import KeySet
 from deputize.store.queries import load
 
 _SQL = load("calls")
-_RUNS = load("runs")
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.25
+_SLOWEST_POLL_SECONDS = 1.0
+
+
+class Shown(NamedTuple):
+    """A call as it is now; `poll_after_ms` of one that has not ended says when looking again is worth it."""
+
+    body: bytes
+    poll_after_ms: int | None = None
+
+
+class Seen(NamedTuple):
+    """One event of a call. Whoever was cut off gives the id of the last one back and hears what came since."""
+
+    id: str
+    event: Event
+    facts: dict[str, Any]
+
+
+class Place(NamedTuple):
+    """How much of a call was seen: a state under an owner's epoch, and the words of its tool up to one."""
+
+    epoch: int = -1
+    state: str = ""
+    seq: int = 0
+
+    @classmethod
+    def after(cls, event_id: str | None) -> "Place":
+        """From an id that was given out here; anything else begins at the beginning."""
+        epoch, _, rest = (event_id or "").partition(".")
+        state, _, seq = rest.partition(".")
+        if not (epoch.isdecimal() and seq.isdecimal() and len(epoch) < 10 and len(seq) < 10):
+            return cls()
+        return cls(epoch=int(epoch), state=state, seq=int(seq))
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.state}.{self.seq}"
 
 
 class Calls:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
 
-    async def show(self, caller: Caller, call_id: str) -> bytes:
+    async def show(self, caller: Caller, call_id: str) -> Shown:
         """The envelope as it was answered; for a call still open, or a read, what is known of it."""
-        row = await self._row(caller, call_id)
+        call_id = _id(call_id)
+        row = await self.row(caller, call_id)
         if row is None:
-            return orjson.dumps(await self._read(caller, call_id))
-        if row["box"] is not None:
-            keys = await self._rooms.keys.load(self._rooms.store, caller.tenant)
-            return keys.open(call_id, "outcome", row["box"])
-        return orjson.dumps(_facts(row))
+            return Shown(orjson.dumps(await self.read(caller, call_id)))
+        keys = self._rooms.keys.ready(caller.tenant) or await self._rooms.keys.load(self._rooms.store, caller.tenant)
+        if State(row["state"]) in TERMINAL:
+            box = row["box"]
+            return Shown(orjson.dumps(facts_of(row)) if box is None else keys.open(call_id, "outcome", box))
+        wait = poll_after_ms(row["age"])
+        facts = {"approval": None, **await self._facts(caller, row)}
+        return Shown(orjson.dumps({**facts, **await self._how_far(caller, keys, row, wait)}), wait)
+
+    async def _how_far(self, caller: Caller, keys: KeySet, row: asyncpg.Record, wait: int) -> dict[str, Any]:
+        call_id, ahead = str(row["id"]), None
+        async with self._rooms.store.reading(caller.tenant) as connection:
+            told = await connection.fetch(_SQL["newest_progress"], caller.tenant, call_id)
+            if row["state"] == State.QUEUED:
+                ahead = await connection.fetchval(_SQL["runs_ahead"], caller.tenant, call_id)
+        newest = {each["partial"]: _record(keys, call_id, each) for each in told}
+        return {
+            "progress": newest.get(False),
+            "partial_result": newest.get(True),
+            "queue": None if ahead is None else {"ahead": ahead},
+            "cancel_asked": row["cancel_asked"].isoformat() if row["cancel_asked"] else None,
+            "poll_after_ms": wait,
+            "links": links(call_id),
+        }
 
     async def page(self, caller: Caller, *, before: str | None, limit: int) -> list[dict[str, Any]]:
         await self._check(caller)
@@ -46,66 +105,73 @@ class Calls:
             rows = await connection.fetch(
                 _SQL["list_calls"], caller.tenant, user, None if before is None else _id(before), limit, agent
             )
-        return [_facts(row) for row in rows]
+        return [facts_of(row) for row in rows]
 
-    async def cancel(self, caller: Caller, call_id: str) -> dict[str, Any]:
-        """Records that somebody wants the call to stop. A synchronous tool cannot be stopped, and that is said."""
-        row = await self._row(caller, call_id)
-        if row is None or State(row["state"]) in TERMINAL:
-            await self._read(caller, call_id) if row is None else None
-            raise NotCancelable("the call has already ended", details={"call_id": call_id})
-        rooms = self._rooms
-        entry_id = rooms.clock.new_id()
-        about = About(caller=caller, trace=row["trace"], call=call_id, session=caller.session, tool=row["tool"])
-        body = entry(
-            about,
-            id=entry_id,
-            kind="command",
-            time=rooms.stamps.now(),
-            command="cancel",
-            subject=call_id,
-            outcome="recorded",
-        )
-        async with rooms.store.writing() as connection:
-            asked = await connection.fetchval(_SQL["ask_to_cancel"], caller.tenant, call_id)
-            await connection.execute(_RUNS["add_entry"], caller.tenant, entry_id, call_id, body, None)
-        if asked is None:
-            raise NotCancelable("the call has just ended", details={"call_id": call_id})
-        return {
-            "call_id": call_id,
-            "state": row["state"],
-            "cancel": "recorded",
-            "detail": "the request is recorded; a tool that runs inside a request cannot be interrupted",
-        }
+    async def follow(self, caller: Caller, call_id: str, *, after: str | None = None) -> AsyncIterator[Seen]:
+        """Every state the call is seen in and every word of its tool, until its end. Raises before the first where
+        there is no such call.
+        """
+        call_id = _id(call_id)
+        row = await self.row(caller, call_id)
+        known = await self._facts(caller, row) if row is not None else await self.read(caller, call_id)
+        return self._events(caller, call_id, row, known, Place.after(after))
 
-    async def events(self, caller: Caller, call_id: str) -> AsyncIterator[tuple[Event, dict[str, Any]]]:
-        """Every state the call is seen in, until its last."""
-        seen: State | None = None
+    async def _events(
+        self, caller: Caller, call_id: str, row: asyncpg.Record | None, facts: dict[str, Any], seen: Place
+    ) -> AsyncIterator[Seen]:
+        wait, asked = _POLL_SECONDS, _asked(facts)
         while True:
-            row = await self._row(caller, call_id)
-            facts = _facts(row) if row is not None else await self._read(caller, call_id)
-            state = State(facts["state"])
-            if state is not seen:
-                seen = state
-                yield EVENT_OF_STATE[state], facts
+            state, epoch = State(facts["state"]), 0 if row is None else row["owner_epoch"]
+            # Also when others are asked than before, or about something else: whoever waits knows for whom.
+            began = (epoch, state) != seen[:2] or _asked(facts) not in (None, asked)
+            asked = _asked(facts)
+            if began and state not in TERMINAL:
+                seen = Place(epoch, state, seen.seq)
+                yield Seen(str(seen), EVENT_OF_STATE[state], facts)
+            # What its tool said last is told before its end is.
+            while row is not None and (told := await self._told(caller, call_id, seen.seq)):
+                for record, partial in told:
+                    seen = seen._replace(seq=record["sequence"])
+                    yield Seen(str(seen), Event.PARTIAL_RESULT if partial else Event.PROGRESS, record)
             if state in TERMINAL:
+                if began:
+                    yield Seen(str(Place(epoch, state, seen.seq)), EVENT_OF_STATE[state], facts)
                 return
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.05, _SLOWEST_POLL_SECONDS)
+            row = await self.row(caller, call_id)
+            facts = await self._facts(caller, row) if row is not None else await self.read(caller, call_id)
+
+    async def _facts(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
+        """What is known of a call; of one that people are asked about, also whom, until when, and why they said no."""
+        if not row["asked"]:
+            return facts_of(row)
+        async with self._rooms.store.reading(caller.tenant) as connection:
+            asked = await connection.fetchrow(_SQL["approval_of_call"], caller.tenant, row["id"])
+        if asked is None:
+            return facts_of(row)
+        told = told_of(self._rooms, asked, asked["groups"])
+        return {**facts_of(row), "approval": {**told, "reason": asked["reason"]}}
+
+    async def _told(self, caller: Caller, call_id: str, seq: int) -> list[tuple[dict[str, Any], bool]]:
+        async with self._rooms.store.reading(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["progress_since"], caller.tenant, call_id, seq)
+        keys = self._rooms.keys.ready(caller.tenant) or await self._rooms.keys.load(self._rooms.store, caller.tenant)
+        return [(_record(keys, call_id, row), row["partial"]) for row in rows]
 
     async def _check(self, caller: Caller) -> None:
         (await self._rooms.authority.of(caller.tenant)).revocations.check(caller)
 
-    async def _row(self, caller: Caller, call_id: str) -> asyncpg.Record | None:
+    async def row(self, caller: Caller, call_id: str) -> asyncpg.Record | None:
+        """The call's row; None for a read that was answered at once, or for nothing at all."""
         await self._check(caller)
         async with self._rooms.store.reading(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["show_call"], caller.tenant, _id(call_id))
-        if row is not None and not caller.is_admin:
-            anothers = bool(caller.agents) and row["caller_agent"] != caller.acting
-            if row["caller_user"] != caller.user or anothers:
-                raise _unknown(call_id)
+        if row is not None and not caller.is_admin and not caller.made(row["caller_user"], row["caller_agent"]):
+            raise _unknown(call_id)
         return row
 
-    async def _read(self, caller: Caller, call_id: str) -> dict[str, Any]:
+    async def read(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """A read keeps no result and no row; its audit entry tells that it was made, and how it ended."""
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["entries_of_call"], caller.tenant, _id(call_id))
@@ -122,7 +188,9 @@ class Calls:
             "created_at": last["time"],
             "error_number": last.get("error"),
             "trace_id": last["trace"],
-            "detail": "results of reads are not kept",
+            "detail": "results of reads are not kept"
+            if last.get("command") != DRY_RUN
+            else "a dry run: nothing was done, and its preview is not kept",
         }
 
 
@@ -130,6 +198,17 @@ def is_maker(caller: Caller, named: Sequence[str]) -> bool:
     """Whether the names in an entry are this caller's: the user's alone, or for an agent everybody's in its chain."""
     own = caller.pseudonyms
     return bool(own) and tuple(named if caller.agents else named[:1]) == own
+
+
+def _asked(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """What people are asked about a call that waits for them."""
+    approval: dict[str, Any] | None = facts.get("approval")
+    return approval if approval is not None and approval["state"] == "open" else None
+
+
+def _record(keys: KeySet, call_id: str, row: asyncpg.Record) -> dict[str, Any]:
+    told: dict[str, Any] = orjson.loads(keys.open(call_id, "progress", row["told"]))
+    return {"call_id": call_id, "progress_id": f"{call_id}:{row['seq']}", **told}
 
 
 def _id(text: str) -> str:
@@ -143,7 +222,7 @@ def _unknown(call_id: str) -> CallNotFound:
     return CallNotFound("there is no such call, or it is not yours", details={"call_id": call_id[:64]})
 
 
-def _facts(row: asyncpg.Record) -> dict[str, Any]:
+def facts_of(row: asyncpg.Record) -> dict[str, Any]:
     return {
         "call_id": str(row["id"]),
         "state": row["state"],

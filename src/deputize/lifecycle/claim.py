@@ -59,7 +59,7 @@ async def claim(rooms: Rooms, authorized: Authorized) -> tuple[Authorized, Held]
     contract = authorized.validated.tool.contract
     keys = rooms.keys.ready(received.caller.tenant) or await rooms.keys.load(rooms.store, received.caller.tenant)
     asked = fingerprint(keys.fingerprint, contract.full_name, authorized.validated.canonical)
-    key = _key(authorized, asked)
+    key = key_of(authorized, asked)
     window = 0 if key.joined else contract.window_seconds
     row = record.opening(rooms, authorized, asked, key.text, window)
     committed = await _opened(rooms, authorized, row)
@@ -71,7 +71,7 @@ async def claim(rooms: Rooms, authorized: Authorized) -> tuple[Authorized, Held]
     return await _held_already(rooms, authorized, keys, committed.holder, asked, key)
 
 
-def _key(authorized: Authorized, asked: bytes) -> Key:
+def key_of(authorized: Authorized, asked: bytes) -> Key:
     received, contract = authorized.validated.received, authorized.validated.tool.contract
     if received.request.idempotency_key is not None:
         return Key(text=received.request.idempotency_key)
@@ -153,13 +153,13 @@ async def _held_already(
     rooms: Rooms, authorized: Authorized, keys: KeySet, holder: str, asked: bytes, key: Key
 ) -> tuple[Authorized, Held] | Outcome:
     while True:
-        call = await _look(rooms, authorized, holder)
+        call = await held_call(rooms, authorized, holder)
         if call["fingerprint"] != asked:
             raise KeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
         state = State(call["state"])
         if state in FINAL:
             rooms.metrics.replayed(authorized.validated.tool.contract)
-            return _replay(keys, call, holder, state, joined=key.joined)
+            return replay(keys, call, holder, state, joined=key.joined)
         if _may_take_over(authorized.validated.tool.contract, call):
             taken = await _take_over(rooms, authorized, holder, call["owner_epoch"])
             if taken is not None:
@@ -168,7 +168,7 @@ async def _held_already(
             await _pause(rooms, authorized, holder)
             continue
         if state is State.UNKNOWN:
-            return _replay(keys, call, holder, state, joined=key.joined)
+            return replay(keys, call, holder, state, joined=key.joined)
         if not key.joined:
             raise _in_flight("a call with this idempotency key is still running", holder)
         await _pause(rooms, authorized, holder)
@@ -184,7 +184,7 @@ def _in_flight(message: str, holder: str) -> InFlight:
     return InFlight(message, details={"call_id": holder}, retry_after_ms=500, nothing_happened=True)
 
 
-async def _look(rooms: Rooms, authorized: Authorized, holder: str) -> asyncpg.Record:
+async def held_call(rooms: Rooms, authorized: Authorized, holder: str) -> asyncpg.Record:
     tenant = authorized.validated.received.caller.tenant
     async with rooms.store.writing() as connection:
         row = await connection.fetchrow(_SQL["held_call"], tenant, holder, rooms.settings.timing.margin_seconds)
@@ -193,11 +193,16 @@ async def _look(rooms: Rooms, authorized: Authorized, holder: str) -> asyncpg.Re
     return row
 
 
-def _may_take_over(contract: Contract, call: asyncpg.Record) -> bool:
+def may_go_again(contract: Contract) -> bool:
     """Only where doing it twice does it once."""
-    if contract.idempotency.upstream not in _MAY_GO_AGAIN:
+    return contract.idempotency.upstream in _MAY_GO_AGAIN or contract.mutation_class is MutationClass.READ
+
+
+def _may_take_over(contract: Contract, call: asyncpg.Record) -> bool:
+    if not may_go_again(contract):
         return False
-    return call["state"] == State.UNKNOWN or not call["owner_alive"]
+    # What waits in the queue is nobody's: whoever wrote it down may be gone, and a worker begins it.
+    return call["state"] == State.UNKNOWN or (call["state"] == State.RUNNING and not call["owner_alive"])
 
 
 async def _take_over(rooms: Rooms, authorized: Authorized, holder: str, epoch: int) -> tuple[Authorized, Held] | None:
@@ -219,7 +224,7 @@ async def _take_over(rooms: Rooms, authorized: Authorized, holder: str, epoch: i
     return await still_authorized(rooms, authorized, now, held), held
 
 
-def _replay(keys: KeySet, call: asyncpg.Record, holder: str, state: State, *, joined: bool) -> Outcome:
+def replay(keys: KeySet, call: asyncpg.Record, holder: str, state: State, *, joined: bool) -> Outcome:
     problem = by_slug(call["error"]) if call["error"] else None
     if call["box"] is not None:
         body = keys.open(holder, "outcome", call["box"])

@@ -47,7 +47,7 @@ class Commands:
 
         async def act(connection: Connection) -> Literal["created", "unchanged"]:
             known = (await self._rooms.authority.of(caller.tenant)).tools
-            admit(contract, known=known.owner_of, facts=known.fact)
+            admit(contract, known=known.owner_of, facts=known.fact, other=known.contract_of)
             return await registry.register(connection, caller.tenant, contract, by=caller.user, state=state)
 
         return await self._change(

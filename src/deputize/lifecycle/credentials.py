@@ -4,6 +4,8 @@
     credential: vault       the tenant's secret of the contract's name, from the vault of the settings
     credential: delegated   a token minted for the contract's audience, where this gateway mints any
 
+A preview gets less: the secret that the contract calls read-only, or a token of the scopes that only read; or nothing.
+
 All of it stands between the claim and the effect, so a credential that cannot be had proves that nothing happened.
 Values that were lent are remembered until their call is settled: an answer that quotes one is held back.
 """
@@ -19,11 +21,12 @@ from deputize.core.canonical import canonical
 from deputize.core.definition import Secret
 from deputize.core.errors import CredentialMissing, CredentialQuoted, Problem
 from deputize.core.outcome import Result
+from deputize.govern.identity.credentials import reading
 from deputize.govern.vault.port import Vault
 from deputize.lifecycle.phases import Authorized, Verified
 
-# Mints a token on the call's authority: (authorized, call id, seconds it must live).
-Mint = Callable[[Authorized, str, float], Awaitable[Secret]]
+# Mints a token on the call's authority: (authorized, call id, seconds it must live, scopes).
+Mint = Callable[[Authorized, str, float, tuple[str, ...]], Awaitable[Secret]]
 
 _HELD_BACK = "the tool's own words are held back: they quote its credential"
 
@@ -40,29 +43,43 @@ class Credentials:
         kind = authorized.validated.tool.contract.auth.credential
         if kind == "none":
             return None
+        auth = authorized.validated.tool.contract.auth
         try:
-            fetch = self._from_vault if kind == "vault" else self._minted
-            secret = await fetch(authorized, call_id, seconds)
+            if kind == "vault":
+                secret = await self._from_vault(authorized, auth.secret, seconds)
+            else:
+                secret = await self._minted(authorized, call_id, seconds, auth.scopes)
         except Problem as problem:
             problem.nothing_happened = True
             raise
         self._lent.setdefault(authorized.validated.received.call_id, set()).update(spellings(secret.reveal()))
         return secret
 
-    async def _from_vault(self, authorized: Authorized, _: str, seconds: float) -> Secret:
+    async def for_preview(self, authorized: Authorized, seconds: float) -> Secret | None:
+        """What a look at the world may be had with, and nothing that could change it. Whoever asked closes it, and
+        keeps what it says of the credential to itself: nothing is remembered here.
+        """
         contract = authorized.validated.tool.contract
-        if contract.auth.secret is None:
-            raise CredentialMissing(f"{contract.full_name} asks for a secret and names none")
-        tenant = authorized.validated.received.caller.tenant
-        return await self.vault.fetch(tenant, contract.auth.secret, seconds=seconds)
+        auth, call_id = contract.auth, authorized.validated.received.call_id
+        if auth.credential == "vault" and auth.readonly_secret is not None:
+            return await self._from_vault(authorized, auth.readonly_secret, seconds)
+        if auth.credential == "delegated" and (scopes := reading(contract)):
+            return await self._minted(authorized, call_id, seconds, scopes)
+        return None
 
-    async def _minted(self, authorized: Authorized, call_id: str, seconds: float) -> Secret:
+    async def _from_vault(self, authorized: Authorized, name: str | None, seconds: float) -> Secret:
+        if name is None:
+            raise CredentialMissing(f"{authorized.validated.tool.name} asks for a secret and names none")
+        tenant = authorized.validated.received.caller.tenant
+        return await self.vault.fetch(tenant, name, seconds=seconds)
+
+    async def _minted(self, authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]) -> Secret:
         if self.mint is None:
             raise CredentialMissing(
                 "this gateway mints no tokens, and the tool acts with nothing else",
                 advice="Whoever runs this gateway must set identity.public_url.",
             )
-        return await self.mint(authorized, call_id, seconds)
+        return await self.mint(authorized, call_id, seconds, scopes)
 
     def forget(self, authorized: Authorized) -> None:
         """The call is settled, or nobody waits for it any more."""
@@ -75,11 +92,9 @@ class Credentials:
             return verified
         problem = verified.problem
         if problem is not None:
-            if _quotes(_words(problem), lent):
-                problem.message, problem.args, problem.advice = _HELD_BACK, (_HELD_BACK,), problem.face.advice
-                problem.details = {} if _quotes(_joined(_texts(problem.details)), lent) else problem.details
+            hold_back(problem, lent)
             return verified
-        if not _quotes(verified.canonical, lent) and not _quotes(_described(verified.said), lent):
+        if not quotes(verified.canonical, lent) and not quotes(_described(verified.said), lent):
             return verified
         tool = verified.executed.authorized.validated.tool.name
         return Verified(
@@ -88,7 +103,15 @@ class Credentials:
         )
 
 
-def _quotes(said: bytes, lent: set[bytes]) -> bool:
+def hold_back(problem: Problem, lent: set[bytes]) -> None:
+    """Takes its own words from a problem that would tell a credential."""
+    if quotes(_words(problem), lent):
+        problem.message, problem.args, problem.advice = _HELD_BACK, (_HELD_BACK,), problem.face.advice
+        problem.details = {} if quotes(_joined(_texts(problem.details)), lent) else problem.details
+
+
+def quotes(said: bytes, lent: set[bytes]) -> bool:
+    """Whether canonical bytes tell what was lent, in any of its spellings."""
     return any(spelling in said for spelling in lent)
 
 

@@ -154,11 +154,11 @@ def _require_readable(asked: Asked) -> None:
 def minting(signing: SigningKeys, clock: Clock) -> Mint:
     """Tokens for what tools call, made from the authority of one call."""
 
-    async def mint(authorized: Authorized, call_id: str, seconds: float) -> Secret:
+    async def mint(authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]) -> Secret:
         caller, contract = authorized.validated.received.caller, authorized.validated.tool.contract
         key = signing.ready(caller.tenant) or await signing.current(caller.tenant)
         now = clock.epoch_ms() / 1000
-        token = credentials.mint(key, caller, contract, call_id=call_id, seconds=seconds, now=now)
+        token = credentials.mint(key, caller, contract, call_id=call_id, seconds=seconds, now=now, scopes=scopes)
         return Secret(token, name="delegated")
 
     return mint

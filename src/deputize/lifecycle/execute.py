@@ -7,13 +7,24 @@ from typing import Any
 
 from deputize.core.contract import Contract, MutationClass, Upstream
 from deputize.core.definition import PythonTool, Secret, ToolContext
-from deputize.core.errors import Execution, OutcomeUnknown, Problem, ResultInvalid, ToolFailed, UpstreamUnavailable
+from deputize.core.errors import (
+    Canceled,
+    Execution,
+    OutcomeUnknown,
+    Problem,
+    ResultInvalid,
+    ToolFailed,
+    UpstreamUnavailable,
+)
 from deputize.core.outcome import Outcome
 from deputize.execute.drivers.python import StillRunning
 from deputize.execute.retry import retried
+from deputize.lifecycle.authorize import authorize_again
 from deputize.lifecycle.claim import AnsweredFor, claim
+from deputize.lifecycle.keeping import kept, undeclared
 from deputize.lifecycle.phases import Authorized, Executed, Held
 from deputize.lifecycle.rooms import Rooms
+from deputize.runs.keeper import Keeper
 
 
 async def execute(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
@@ -22,35 +33,40 @@ async def execute(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
     tool = rooms.driver.find(contract)
     authorized.validated.deadline.require(rooms.clock.monotonic())
     if contract.mutation_class is MutationClass.READ:
-        return await _dispatch(rooms, authorized, tool, None)
+        return await dispatch(rooms, authorized, tool, None)
     claimed = await claim(rooms, authorized)
     if isinstance(claimed, Outcome):
         return claimed
     authorized, held = claimed
     with AnsweredFor(rooms, authorized, held):
-        return await _dispatch(rooms, authorized, tool, held)
+        return await dispatch(rooms, authorized, tool, held)
 
 
-async def _dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None) -> Executed:
+async def dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None) -> Executed:
     clock = rooms.clock.monotonic
     validated = authorized.validated
     began = clock()
     # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
     ends = min(validated.deadline.at, began + validated.tool.contract.timeout.effective_seconds)
     output, problem, attempts = None, None, 1
+    keeper: Keeper | None = None
     try:
+        keeper = await kept(rooms, authorized, held)
         if tool.validate is not None:
             await rooms.driver.preflight(tool, validated.call_input, ends - clock())
         try:
-            output = await _attempt(rooms, authorized, tool, held, 1, ends)
+            output = await _attempt(rooms, authorized, tool, held, keeper, 1, ends)
         except Problem as first:
-            output, attempts = await _again(rooms, authorized, tool, held, first, ends)
+            output, attempts = await _again(rooms, authorized, tool, held, keeper, first, ends)
     except Problem as last:
         problem = last if held is None else honest(validated.tool.contract, last, held)
         attempts = last.attempts
     except asyncio.CancelledError:
         rooms.credentials.forget(authorized)
         raise
+    finally:
+        if keeper is not None:
+            keeper.close()
     return Executed(
         authorized=authorized,
         held=held,
@@ -62,7 +78,13 @@ async def _dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held
 
 
 async def _attempt(
-    rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None, number: int, ends: float
+    rooms: Rooms,
+    authorized: Authorized,
+    tool: PythonTool,
+    held: Held | None,
+    keeper: Keeper | None,
+    number: int,
+    ends: float,
 ) -> Any:
     credential = None
     if authorized.validated.tool.contract.auth.credential != "none":
@@ -73,24 +95,56 @@ async def _attempt(
         if held is not None:
             rooms.lease.require()
         left = ends - rooms.clock.monotonic()
-        context = _context(authorized, held, number, left, credential) if tool.takes_context else None
-        return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+        run = None if held is None else held.run
+        context = _context(authorized, held, keeper, number, left, credential) if tool.takes_context else None
+        if run is None:
+            return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+        with run.inside(thread=not tool.is_async):
+            return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
     finally:
         if credential is not None:
             credential.close()
 
 
 async def _again(
-    rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None, first: Problem, ends: float
+    rooms: Rooms,
+    authorized: Authorized,
+    tool: PythonTool,
+    held: Held | None,
+    keeper: Keeper | None,
+    first: Problem,
+    ends: float,
 ) -> tuple[Any, int]:
     contract = authorized.validated.tool.contract
+
+    async def attempt(number: int) -> Any:
+        await _require_still_allowed(rooms, authorized)
+        return await _attempt(rooms, authorized, tool, held, keeper, number, ends)
+
     return await retried(
-        lambda number: _attempt(rooms, authorized, tool, held, number, ends),
+        attempt,
         first,
         policy=contract.retry,
-        may_repeat=lambda problem: may_repeat(contract, problem),
+        may_repeat=lambda problem: may_repeat(contract, problem) and not _is_stopping(held),
         seconds_left=lambda: ends - rooms.clock.monotonic(),
     )
+
+
+async def _require_still_allowed(rooms: Rooms, authorized: Authorized) -> None:
+    """A further attempt begins something: whoever was revoked or switched off since the first one begins nothing."""
+    authority = await rooms.authority.of(authorized.validated.received.caller.tenant)
+    if authorized.decision.epochs.covers(authority.epochs):
+        return
+    try:
+        await authorize_again(rooms, authorized, authority, authority.epochs)
+    except Problem as refused:
+        # By this attempt; whether by the ones before it, they said themselves.
+        refused.nothing_happened = True
+        raise
+
+
+def _is_stopping(held: Held | None) -> bool:
+    return held is not None and held.run is not None and held.run.stopping
 
 
 def may_repeat(contract: Contract, problem: Problem) -> bool:
@@ -107,20 +161,24 @@ def may_repeat(contract: Contract, problem: Problem) -> bool:
 def honest(contract: Contract, problem: Problem, held: Held) -> Problem:
     """What a dispatched mutation's problem really says. A lost answer is not a failure: it is not known.
 
-    The tool's own verdict (it failed, its result cannot be used) is known. What proves that nothing happened proves it
-    for one attempt: of a call that was taken over, or tried before, it says nothing.
+    The tool's own verdict (it failed, it stopped when it was asked to, its result cannot be used) is known. What proves
+    that nothing happened proves it for one attempt: of a call that was taken over, or tried before, it says nothing.
     """
-    if problem.nothing_happened and not held.taken_over:
+    if contract.mutation_class is MutationClass.READ or (problem.nothing_happened and not held.taken_over):
         return problem
-    verdict = isinstance(problem, Execution | ResultInvalid) and not problem.face.retryable
+    verdict = isinstance(problem, Execution | ResultInvalid | Canceled) and not problem.face.retryable
     if verdict and not (problem.nothing_happened or problem.proves_nothing_happened):
         return problem
-    unknown = OutcomeUnknown(
+    return unknown(contract, problem)
+
+
+def unknown(contract: Contract, problem: Problem) -> OutcomeUnknown:
+    made = OutcomeUnknown(
         f"{problem.message}; whether it acted is not known",
         details={"cause": problem.face.slug, **_way_on(contract)},
     )
-    unknown.__cause__ = problem
-    return unknown
+    made.__cause__ = problem
+    return made
 
 
 def _way_on(contract: Contract) -> dict[str, str]:
@@ -137,10 +195,16 @@ def _call_id(authorized: Authorized, held: Held | None) -> str:
 
 
 def _context(
-    authorized: Authorized, held: Held | None, attempt: int, left: float, credential: Secret | None
+    authorized: Authorized,
+    held: Held | None,
+    keeper: Keeper | None,
+    attempt: int,
+    left: float,
+    credential: Secret | None,
 ) -> ToolContext:
     received = authorized.validated.received
-    call_id = _call_id(authorized, held)
+    declared = authorized.validated.tool.contract.checkpoints.enabled
+    call_id, run = _call_id(authorized, held), None if held is None else held.run
     return ToolContext(
         call_id=call_id,
         tenant=received.caller.tenant,
@@ -152,6 +216,11 @@ def _context(
         seconds_left=left,
         traceparent=received.trail.traceparent,
         credential=credential,
+        restored=None if keeper is None else keeper.restored(),
+        guards=(None if held is None else held.guards) or {},
+        tell=None if run is None else run.tell,
+        stopping=None if run is None else run.is_stopping,
+        saving=keeper.save if keeper is not None else None if declared else undeclared,
     )
 
 

@@ -22,6 +22,7 @@ from deputize.govern.policy.force import TenantPolicy, default_files
 from deputize.govern.policy.records import Replay, question_from
 from deputize.govern.policy.rules import PolicyFile, set_digest
 from deputize.govern.policy.told import spoken
+from deputize.govern.policy.wants import told as told_demands
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.calls import is_maker
 from deputize.lifecycle.checking import checked
@@ -50,7 +51,14 @@ class Explaining:
             "put_at": row["put_at"].isoformat() if row else None,
             "files": [{"path": file.path, "text": file.text} for file in policy.policies.files],
             "rules": [
-                {"id": rule.id, "where": rule.where, "effect": rule.effect, "asks": rule.asks, "reason": rule.reason}
+                {
+                    "id": rule.id,
+                    "where": rule.where,
+                    "effect": rule.effect,
+                    "asks": rule.asks,
+                    "reason": rule.reason,
+                    "wants": rule.wants.to_json() if rule.asks else None,
+                }
                 for rule in policy.policies.rules
             ],
         }
@@ -78,7 +86,11 @@ class Explaining:
             rules = [{"id": each, "where": "", "reason": ""} for each in deciding.get("rules", ())]
             return {**told, "decided_by": "token", "rules": rules}
         replay = question_from(record, now_ms=id_time_ms(deciding["id"]))
-        told |= {"decided_by": "policy", **_verdict(replay), "in_force": replay.set_digest == authority.policy.digest}
+        usual = self._rooms.settings.approvals.groups
+        told |= {
+            "decided_by": "policy", **_verdict(replay), "demands": told_demands(replay.verdict.demands, usual),
+            "in_force": replay.set_digest == authority.policy.digest,
+        }  # fmt: skip
         if caller.is_admin:
             told |= await self._facts(caller.tenant, authority.policy, replay, record)
         return told

@@ -1,6 +1,7 @@
 """Everything a door may use, in one value. Doors translate to and from it; they reach for nothing else."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -8,16 +9,26 @@ from deputize.core.caller import Caller
 from deputize.core.errors import Problem, TokenMissing, Unavailable
 from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.approvals.decide import Approvals
+from deputize.lifecycle.approvals.suggesting import Suggestions
 from deputize.lifecycle.backtest import Backtests
 from deputize.lifecycle.calls import Calls
+from deputize.lifecycle.cancel import Cancellations
 from deputize.lifecycle.command import Commands
+from deputize.lifecycle.console import Console
 from deputize.lifecycle.delegate import Delegations
 from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
+from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.surface import Surface
+from deputize.lifecycle.tickets import Tickets
+from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import RESOURCE_PATH, WellKnown
 from deputize.prove.metrics import Metrics
+
+if TYPE_CHECKING:
+    from deputize.lifecycle.worker import Worker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +39,13 @@ class Gateway:
     commands: Commands
     surface: Surface
     calls: Calls
+    cancellations: Cancellations
+    webhooks: Webhooks
+    tickets: Tickets
+    approvals: Approvals
+    suggestions: Suggestions
+    console: Console
+    rollbacks: Rollbacks
     explaining: Explaining
     backtests: Backtests
     delegations: Delegations
@@ -36,6 +54,8 @@ class Gateway:
     metrics: Metrics
     # Tools the settings name that were refused at start-up, each with its reasons; the others are served.
     refused: list[Problem] = field(default_factory=list)
+    # The worker inside this process, where it has one.
+    workers: list["Worker"] = field(default_factory=list)
 
     @property
     def metadata_url(self) -> str | None:
@@ -43,10 +63,12 @@ class Gateway:
         signing = self.lifecycle.rooms.signing
         return None if signing is None else signing.public_url + RESOURCE_PATH
 
-    async def caller(self, authorization: bytes | None) -> Caller:
-        """Who sent this Authorization header, unless that was revoked: whatever is asked for, they learn nothing."""
+    async def caller(self, authorization: bytes | None, *, deciding: bool = False) -> Caller:
+        """Who sent this Authorization header, unless that was revoked: whatever is asked for, they learn nothing.
+        Tokens for the console are good where people see and decide what waits for them, and nowhere else.
+        """
         token = bearer(authorization)
-        caller = self.tokens.cached(token) or await self.tokens.verify(token)
+        caller = self.tokens.cached(token, deciding=deciding) or await self.tokens.verify(token, deciding=deciding)
         (await self.lifecycle.rooms.authority.of(caller.tenant)).revocations.check(caller)
         return caller
 

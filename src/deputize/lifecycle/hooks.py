@@ -18,7 +18,7 @@ from deputize.catalog.coercion import type_name
 from deputize.catalog.schemas import pointer
 from deputize.core.call import Mutation
 from deputize.core.clock import Clock
-from deputize.core.decision import Behavior, Decision, Environment, Rule, Verdict
+from deputize.core.decision import Behavior, Decision, Environment, Rule, Verdict, demanded
 from deputize.core.errors import DeadlineExceeded, HookBlocked, Problem
 from deputize.core.hooks import (
     Answer,
@@ -157,6 +157,7 @@ class Around:
             agents=received.caller.agents,
             session=received.session,
             environment=self._environment,
+            dry_run=received.request.dry_run,
         )
 
 
@@ -169,7 +170,9 @@ def tightened(verdict: Verdict, hooked: Hooked) -> Verdict:
         if opinion.behavior.strictness > verdict.behavior.strictness:
             verdict = replace(opinion, digest=verdict.digest, errors=verdict.errors)
         elif opinion.behavior is verdict.behavior:
-            verdict = replace(verdict, rules=verdict.rules + opinion.rules)
+            verdict = replace(
+                verdict, rules=verdict.rules + opinion.rules, demands=verdict.demands + opinion.demands
+            )  # fmt: skip
     return verdict
 
 
@@ -182,9 +185,10 @@ def _heeded(hook: LoadedHook, validated: Validated, answer: Answer) -> Validated
         case Permission(behavior="passthrough"):
             return validated
         case Permission(behavior=behavior, reason=reason):
+            rules = (Rule(id=hook.source, reason=reason),)
             opinion = Verdict(
-                behavior=Behavior(behavior), rules=(Rule(id=hook.source, reason=reason),), digest="", source="hook",
-                reason=reason,
+                behavior=Behavior(behavior), rules=rules, digest="", source="hook", reason=reason,
+                demands=demanded(rules) if behavior == "ask" else (),
             )  # fmt: skip
             said = Hooked(did=(f"{hook.source} {behavior}",), permissions=(opinion,))
         case _:

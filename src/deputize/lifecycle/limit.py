@@ -31,6 +31,10 @@ class Unlimited:
         """The call as it goes on; where a rule could not be counted, its outcome will say so."""
         return authorized
 
+    def for_nothing(self, authorized: Authorized) -> Authorized:
+        """As `noted`, for a call that is counted and will not be made: whatever it would cost, it costs nothing."""
+        return authorized
+
     def replayed(self) -> None:
         """This call's key already had an outcome."""
 
@@ -64,6 +68,10 @@ class Limited(Unlimited):
         warnings = validated.warnings + self._admission.uncounted
         return replace(authorized, validated=replace(validated, warnings=warnings))
 
+    def for_nothing(self, authorized: Authorized) -> Authorized:
+        self._cost = 0
+        return self.noted(authorized)
+
     def replayed(self) -> None:
         self._replayed = True
 
@@ -76,7 +84,7 @@ class Limited(Unlimited):
             self._cost = 0
 
 
-_UNLIMITED = Unlimited()
+UNLIMITED = Unlimited()
 
 
 def admit_now(rooms: Rooms, authorized: Authorized) -> Unlimited | None:
@@ -84,7 +92,7 @@ def admit_now(rooms: Rooms, authorized: Authorized) -> Unlimited | None:
     validated = authorized.validated
     concerned = rooms.limits.concerning(validated.received.caller.tenant, validated.tool.name)
     if concerned is None:
-        return _UNLIMITED
+        return UNLIMITED
     admission = rooms.limits.admit_now(concerned, _asked(authorized))
     return None if admission is None else Limited(rooms.limits, admission)
 

@@ -1,17 +1,22 @@
 """One frozen type per phase. Each can only be made from the one before it, so a skipped phase does not type-check."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.call import CallRequest, Mutation
 from deputize.core.caller import Caller
 from deputize.core.clock import Deadline
-from deputize.core.decision import Decision
+from deputize.core.decision import Decision, Demand
 from deputize.core.errors import Problem
 from deputize.core.frozen import frozen
 from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Result
 from deputize.prove.tracing import Trail
+from deputize.store.rows import Need
+
+if TYPE_CHECKING:
+    from deputize.lifecycle.carried import Carried
 
 
 @frozen
@@ -42,11 +47,21 @@ class Validated:
 
 
 @frozen
+class Approved:
+    """What people said yes to: the ticket, what it demanded, and the policies it was asked under."""
+
+    ticket: str
+    demands: tuple[Demand, ...]
+    policy_digest: str
+
+
+@frozen
 class Authorized:
-    """This caller may make this call, by these rules, as of these epochs."""
+    """This caller may make this call, by these rules, as of these epochs; where rules ask, because people approved."""
 
     validated: Validated
     decision: Decision
+    approved: Approved | None = None
 
 
 @frozen
@@ -55,11 +70,18 @@ class Held:
 
     call_id: str
     epoch: int
+    # Where a worker carries it: whom its tool tells how far it is, and who can stop it.
+    run: "Carried | None" = None
+    # What it has to have to itself, and whether whoever held it before said that nothing had happened.
+    needs: tuple[Need, ...] = ()
+    untouched: bool = False
+    # What the preview that was decided on handed to the effect, for it to compare with what it meets.
+    guards: Mapping[str, Any] | None = None
 
     @property
     def taken_over(self) -> bool:
         """Another owner held this call before, and nobody knows how far it came."""
-        return self.epoch > 1
+        return self.epoch > 1 and not self.untouched
 
 
 @frozen

@@ -1,11 +1,15 @@
 """What each phase writes down: entries and rows made from the phase types, so that no phase spells out a format."""
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
 
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.canonical import canonical, commitment
-from deputize.core.errors import DeadlineExceeded, OutcomeUnknown, Problem
+from deputize.core.contract import MutationClass
+from deputize.core.errors import Canceled, DeadlineExceeded, GivenUp, OutcomeUnknown, Problem
 from deputize.core.events import State
+from deputize.core.outcome import failure_body
 from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Validated, Verified
 from deputize.lifecycle.reply import state_of_refusal
 from deputize.lifecycle.rooms import Rooms
@@ -13,11 +17,12 @@ from deputize.prove.entries import About, entry
 from deputize.prove.redact import RedactionPlan
 from deputize.store.rows import Closing, Entry, Opening
 
+DRY_RUN: Final = "dry_run"
 _SALT_BYTES = 16
 _plans: dict[tuple[str, str], RedactionPlan] = {}
 
 
-def _plan(tool: CompiledTool, side: str) -> RedactionPlan:
+def redaction_of(tool: CompiledTool, side: str) -> RedactionPlan:
     plan = _plans.get((tool.digest, side))
     if plan is None:
         schema = tool.contract.input_schema if side == "input" else tool.contract.output_schema
@@ -26,7 +31,7 @@ def _plan(tool: CompiledTool, side: str) -> RedactionPlan:
 
 
 def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
-    plan = _plan(validated.tool, "input")
+    plan = redaction_of(validated.tool, "input")
     if plan.trivial:
         return commitment(salt, validated.canonical), ()
     redacted, paths = plan.apply(validated.received.request.arguments)
@@ -36,7 +41,7 @@ def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[
 def _result_commitment(verified: Verified, salt: bytes) -> str | None:
     if verified.problem is not None:
         return None
-    plan = _plan(verified.executed.authorized.validated.tool, "output")
+    plan = redaction_of(verified.executed.authorized.validated.tool, "output")
     if plan.trivial:
         return commitment(salt, verified.canonical)
     redacted, paths = plan.apply(verified.payload)
@@ -74,6 +79,7 @@ def refusal(rooms: Rooms, received: Received, validated: Validated | None, probl
         decision=problem.decision,
         outcome=state,
         error=problem.face.e_number,
+        command=DRY_RUN if received.request.dry_run else None,
     )
     return Entry(received.caller.tenant, entry_id, received.call_id, body, None)
 
@@ -98,6 +104,29 @@ def read(rooms: Rooms, verified: Verified, state: State, now: str) -> Entry:
         outcome=state,
         error=problem.face.e_number if problem else None,
         result=_result_commitment(verified, salt),
+    )
+    return Entry(validated.received.caller.tenant, call_id, call_id, body, salt)
+
+
+def dry_run(rooms: Rooms, authorized: Authorized, shown: Mapping[str, Any], now: str) -> Entry:
+    """A call that was looked at and not made: a read of what it would have changed."""
+    validated = authorized.validated
+    call_id = validated.received.call_id
+    salt = rooms.clock.random_bytes(_SALT_BYTES)
+    arguments, redactions = _argument_commitment(validated, salt)
+    body = entry(
+        _about(validated, call_id),
+        id=call_id,
+        kind="read",
+        time=now,
+        arguments=arguments,
+        redactions=redactions,
+        mutations=validated.mutations,
+        hooks=validated.hooked.did,
+        decision=authorized.decision,
+        outcome=State.SUCCEEDED,
+        result=commitment(salt, canonical(dict(shown))),
+        command=DRY_RUN,
     )
     return Entry(validated.received.caller.tenant, call_id, call_id, body, salt)
 
@@ -160,7 +189,8 @@ def closing(
         result=_result_commitment(verified, salt),
     )
     tenant = authorized.validated.received.caller.tenant
-    release = problem is not None and problem.nothing_happened
+    # Somebody canceled it: whoever sends the same key again did not hear of that, and must not undo it.
+    release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
     error = problem.face.slug if problem else None
     return Closing(tenant, held.call_id, held.epoch, state, error, release, box, entry_id, body, salt)
 
@@ -168,14 +198,30 @@ def closing(
 def abandoned(rooms: Rooms, authorized: Authorized, held: Held, problem: Problem | None = None) -> Closing:
     """The end of a hold that led to nothing: its time ran out before dispatch, or authority changed under it.
 
-    A call that was taken over stays unknown: its first owner may have acted.
+    A mutation that was taken over stays unknown: its first owner may have acted.
     """
     reason = problem or DeadlineExceeded("the deadline passed before the tool was started")
     nothing = Executed(authorized=authorized, held=held, output=None, problem=reason, attempts=0, seconds=0)
     state = state_of_refusal(reason)
-    if held.taken_over:
-        state, reason = State.UNKNOWN, OutcomeUnknown("the call was taken over and not dispatched again")
-    return closing(rooms, Verified(executed=nothing, problem=reason), held, state, reason, None)
+    contract = authorized.validated.tool.contract
+    if held.taken_over and contract.mutation_class is not MutationClass.READ:
+        state = State.UNKNOWN
+        if not isinstance(reason, GivenUp | OutcomeUnknown):
+            reason = OutcomeUnknown(
+                f"the call was taken over and not dispatched again: {reason.message}",
+                details={"cause": reason.face.slug},
+            )
+    box = _envelope(rooms, authorized.validated.received, held, state, reason)
+    return closing(rooms, Verified(executed=nothing, problem=reason), held, state, reason, box)
+
+
+def _envelope(rooms: Rooms, received: Received, held: Held, state: State, problem: Problem) -> bytes | None:
+    """What whoever looks for the call is told. The keys are ready wherever something is held."""
+    keys = rooms.keys.ready(received.caller.tenant)
+    if keys is None:
+        return None
+    body = failure_body(problem, call_id=held.call_id, state=state, trace_id=received.trail.trace_id, more={})
+    return keys.seal(held.call_id, "outcome", body)
 
 
 def lost(rooms: Rooms, authorized: Authorized, held: Held) -> Closing:
@@ -183,3 +229,20 @@ def lost(rooms: Rooms, authorized: Authorized, held: Held) -> Closing:
     unknown = OutcomeUnknown("the gateway lost track of the call")
     executed = Executed(authorized=authorized, held=held, output=None, problem=unknown, attempts=0, seconds=0)
     return closing(rooms, Verified(executed=executed, problem=unknown), held, State.UNKNOWN, unknown, None)
+
+
+def ended_unmade(rooms: Rooms, received: Received, problem: Problem) -> tuple[str, bytes, bytes | None]:
+    """An entry about a run that cannot be made any more, by the name its tool had."""
+    made = refusal(rooms, received, None, problem, state_of_refusal(problem))
+    return made.id, made.entry, made.salt
+
+
+def closing_unmade(
+    rooms: Rooms, received: Received, held: Held, problem: Problem, entry_of: tuple[str, bytes, bytes | None]
+) -> Closing:
+    state = state_of_refusal(problem)
+    if held.taken_over:
+        state, problem = State.UNKNOWN, OutcomeUnknown(problem.message, details={"cause": problem.face.slug})
+    box, tenant = _envelope(rooms, received, held, state, problem), received.caller.tenant
+    slug, release = problem.face.slug, problem.nothing_happened
+    return Closing(tenant, held.call_id, held.epoch, state, slug, release, box, *entry_of)

@@ -11,7 +11,7 @@ from deputize.catalog import versions
 from deputize.catalog.compiled import CompiledTool
 from deputize.catalog.exposed import FactType, exposed
 from deputize.core.contract import Contract, inward
-from deputize.core.decision import Behavior
+from deputize.core.decision import Behavior, sweeps
 from deputize.govern.policy.cases import Asking, Judged, Placed, ToolCase, asked_of, judged
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.explain import smallest_change
@@ -46,9 +46,13 @@ def names(contracts: Iterable[Contract], tenant: str) -> dict[str, set[str]]:
 class Rehearsal:
     """One set of policies and one set of tools, the newest version of each."""
 
-    def __init__(self, policies: CompiledPolicies, contracts: Iterable[Contract], tenant: str) -> None:
+    def __init__(
+        self, policies: CompiledPolicies, contracts: Iterable[Contract], tenant: str, *, approvers: Sequence[str] = ()
+    ) -> None:
+        """`approvers`: the groups that are asked where a rule names none."""
         self.policies = policies
         self._tenant = tenant
+        self._approvers = approvers
         self._contracts: dict[str, Contract] = {}
         self._tools: dict[str, CompiledTool] = {}
         for each in sorted(contracts, key=lambda contract: versions.parse(contract.version)):
@@ -62,8 +66,8 @@ class Rehearsal:
             return Mistake(file=placed.file, line=placed.line, message=f"{placed.case.name}: {error}{more}")
         verdict = self.policies.replay(asked)
         if placed.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
-            return judged(placed, verdict, smallest_change(self.policies, asked))
-        return judged(placed, verdict)
+            return judged(placed, verdict, smallest_change(self.policies, asked), usual=self._approvers)
+        return judged(placed, verdict, usual=self._approvers)
 
     def asked(self, case: Asking) -> Asked:
         if case.arguments is not None and case.facts is not None:
@@ -75,8 +79,12 @@ class Rehearsal:
         tool = self._tool(case.tool)
         arguments = _checked(tool, case.arguments)
         facts = tool.facts(arguments) if case.facts is None else _known(tool, case.facts)
-        scopes = (touched.scope for touched in tool.writes(arguments)) if case.scopes is None else case.scopes
-        return asked_of(case, self._tenant, describe_tool(tool.contract), facts, tuple(scopes))
+        described = describe_tool(tool.contract)
+        if case.scopes is not None:
+            return asked_of(case, self._tenant, described, facts, case.scopes)
+        touches = tool.writes(arguments)
+        scopes = tuple(touched.scope for touched in touches)
+        return asked_of(case, self._tenant, described, facts, scopes, sweeps(tool.contract.effects, touches))
 
     def _tool(self, name: str) -> CompiledTool:
         full = inward(name)

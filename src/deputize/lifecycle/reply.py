@@ -7,6 +7,7 @@ import orjson
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.errors import (
     Asynchronous,
+    Canceled,
     DeadlineExceeded,
     OutcomeUnknown,
     Permission,
@@ -43,6 +44,8 @@ def state_of_refusal(problem: Problem) -> State:
 
 def state_of_failure(problem: Problem) -> State:
     """Where a dispatched call stands that failed in a known way."""
+    if isinstance(problem, Canceled):
+        return State.CANCELED
     return State.TIMED_OUT if isinstance(problem, ToolTimeout | UpstreamTimeout) else State.FAILED
 
 

@@ -1,6 +1,7 @@
 """What the lifecycle brings together: the five rooms and the store, as one value that `app.py` composes."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
@@ -20,13 +21,19 @@ from deputize.store.batch import GroupCommit
 from deputize.store.keys import TenantKeys
 from deputize.store.pool import Store
 
+if TYPE_CHECKING:
+    from deputize.govern.approvals.codes import Codes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rooms:
     settings: Settings
     clock: Clock
+    release: str
     store: Store
     writer: GroupCommit
+    # What is done to runs before they begin and after they end; apart, so that no call waits behind it for its answer.
+    queue: GroupCommit
     keys: TenantKeys
     authority: Authority
     decisions: DecisionLog
@@ -41,3 +48,5 @@ class Rooms:
     metrics: Metrics
     tracing: Tracing
     stamps: Stamps
+    # In development only: what whoever sits at the terminal decides with.
+    codes: "Codes | None" = None

@@ -13,13 +13,20 @@ from deputize.core.clock import Deadline
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
 from deputize.core.telemetry import Span
+from deputize.lifecycle.approvals.ask import ask
 from deputize.lifecycle.authorize import allowed_by_token, authorize
+from deputize.lifecycle.carried import Desk
 from deputize.lifecycle.claim import AnsweredFor
-from deputize.lifecycle.execute import execute
-from deputize.lifecycle.limit import admit, admit_now
-from deputize.lifecycle.phases import Received, Validated
+from deputize.lifecycle.dry_run import dry_run
+from deputize.lifecycle.execute import dispatch, execute
+from deputize.lifecycle.limit import UNLIMITED, Unlimited, admit, admit_now
+from deputize.lifecycle.order import leave
+from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Validated
+from deputize.lifecycle.resume import hand_back, is_for_others, take, waiting
+from deputize.lifecycle.retry import request_again
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.settle import refuse, settle
+from deputize.lifecycle.submit import go_on, goes_on, outlives, require_tellable, submit
 from deputize.lifecycle.validate import validate
 from deputize.lifecycle.verify import verify
 
@@ -51,25 +58,69 @@ class Lifecycle:
                     by_token = allowed_by_token(received.caller, validated.tool.contract, authority)
                     validated = await hooks.before(validated, by_token)
             with phase(Span.AUTHORIZE):
-                authorized = await authorize(rooms, validated, authority)
+                authorized = await authorize(rooms, validated, authority, may_ask=True)
+                require_tellable(rooms, authorized)
             with admit_now(rooms, authorized) or await admit(rooms, authorized) as limited:
+                if received.request.dry_run:
+                    return await dry_run(rooms, limited.for_nothing(authorized))
+                if authorized.decision.demands:
+                    return await ask(rooms, limited.noted(authorized))
+                if outlives(authorized):
+                    return await submit(rooms, limited.noted(authorized))
                 with phase(Span.EXECUTE):
                     executed = await execute(rooms, limited.noted(authorized))
                 if isinstance(executed, Outcome):
                     limited.replayed()
                     return executed
                 with AnsweredFor(rooms, executed.authorized, executed.held):
-                    with phase(Span.VERIFY):
-                        verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
-                        limited.came_to(verified)
-                        if hooks is not None:
-                            verified = await hooks.ended(verified)
-                    with phase(Span.REPLY):
-                        return await settle(rooms, verified)
+                    if goes_on(executed) and (taken_on := await go_on(rooms, executed)) is not None:
+                        return taken_on
+                    return await self._end(executed, limited)
         except Problem as problem:
             if validated is not None and (hooks := rooms.hooks.around(validated.tool.name)) is not None:
                 validated = await hooks.failed(validated, problem)
             return await refuse(rooms, received, validated, problem)
+
+    async def retry(self, caller: Caller, call_id: str) -> Outcome:
+        """A run that came to no good end, once more, where that can do no harm. Raises where it cannot be asked for."""
+        return await self.run(caller, await request_again(self.rooms, caller, call_id))
+
+    async def resume(self, tenant: str, call_id: str, desk: Desk) -> None:
+        """A run, from where it was written down to its end. Enters behind validation and passes everything after it."""
+        rooms = self.rooms
+        run = await waiting(rooms, tenant, call_id)
+        taken = None if run is None else await take(rooms, run)
+        if taken is None:
+            return
+        authorized, held = taken
+        try:
+            with AnsweredFor(rooms, authorized, held):
+                await self._carry_on(authorized, held, desk)
+        finally:
+            leave(rooms, tenant, held.call_id, held.needs)
+
+    async def _carry_on(self, authorized: Authorized, held: Held, desk: Desk) -> None:
+        rooms = self.rooms
+        phase = authorized.validated.received.trail.phase
+        with phase(Span.EXECUTE), desk.carrying(authorized, held) as (held, carried):
+            tool = rooms.driver.find(authorized.validated.tool.contract)
+            executed = await carried.through(dispatch(rooms, authorized, tool, held))
+        if is_for_others(executed):
+            await hand_back(rooms, executed)
+            return
+        await self._end(executed)
+
+    async def _end(self, executed: Executed, limited: Unlimited = UNLIMITED) -> Outcome:
+        """What the tool came to: held against its contract, recorded, and only then told."""
+        rooms, validated = self.rooms, executed.authorized.validated
+        phase, hooks = validated.received.trail.phase, rooms.hooks.around(validated.tool.name)
+        with phase(Span.VERIFY):
+            verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+            limited.came_to(verified)
+            if hooks is not None:
+                verified = await hooks.ended(verified)
+        with phase(Span.REPLY):
+            return await settle(rooms, verified)
 
     def _receive(self, caller: Caller, request: CallRequest) -> Received:
         clock = self.rooms.clock

@@ -9,7 +9,7 @@ from typing import Any
 
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.caller import Caller
-from deputize.core.contract import Contract, Effects, LifecycleState, TimeoutClass
+from deputize.core.contract import Contract, Effects, LifecycleState
 from deputize.core.decision import Behavior, Question, Rule
 from deputize.core.errors import Problem
 from deputize.core.frozen import frozen
@@ -92,8 +92,6 @@ def _by_state(found: ToolVersion) -> Standing | None:
         return Standing(status=Status.BLOCKED, code="feature_disabled", why="an administrator disabled it")
     if found.state is LifecycleState.REQUIRES_SETUP:
         return Standing(status=Status.BLOCKED, code="setup_required", why="it was not set up yet")
-    if found.tool.contract.timeout.timeout_class is TimeoutClass.ASYNC:
-        return Standing(status=Status.BLOCKED, code="setup_required", why="it needs workers, and there are none")
     return None
 
 

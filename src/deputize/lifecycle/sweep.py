@@ -15,10 +15,11 @@ from deputize.core.errors import OutcomeUnknown
 from deputize.core.events import State
 from deputize.lifecycle.rooms import Rooms
 from deputize.prove.entries import About, entry
+from deputize.store.pool import LOST
 from deputize.store.queries import load
 
 _SQL = load("runs")
-_LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_CHECKPOINTS = load("checkpoints")
 _PARTITIONS_EVERY = 3600.0
 _OWNER_GONE = Decision(rules=("owner-gone",), epochs=Epochs())
 log = structlog.get_logger(__name__)
@@ -51,7 +52,7 @@ class Sweeper:
                 await self.sweep()
                 if self._rooms.clock.monotonic() >= self._partitions_due:
                     await self._make_partitions()
-            except _LOST as error:
+            except LOST as error:
                 log.warning("sweep_failed", reason=repr(error))
 
     async def sweep(self) -> int:
@@ -87,8 +88,19 @@ class Sweeper:
         )
         return entry_id, body
 
+    async def _forget(self, days: int) -> None:
+        """What is kept so many days and no longer. Of any number of processes one does it, some of it once a day."""
+        async with self._rooms.store.writing() as connection:
+            if await connection.fetchval(_SQL["begin_chore"], "forget", 50):
+                await connection.execute(_CHECKPOINTS["forget_ended"], days)
+                await connection.execute(_SQL["forget_old_progress"], days)
+        async with self._rooms.store.writing() as connection:
+            if await connection.fetchval(_SQL["begin_chore"], "forget originals", 23 * 60):
+                await connection.execute(_SQL["forget_originals"], days)
+
     async def _make_partitions(self) -> None:
         async with self._rooms.store.writing() as connection:
             await connection.execute(_SQL["make_partitions"])
             await connection.execute(_SQL["forget_dead_leases"])
+        await self._forget(self._rooms.settings.database.retention_days)
         self._partitions_due = self._rooms.clock.monotonic() + _PARTITIONS_EVERY

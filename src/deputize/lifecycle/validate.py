@@ -10,8 +10,8 @@ from deputize.catalog.compiled import CompiledTool
 from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.clock import Deadline
-from deputize.core.contract import LifecycleState, TimeoutClass
-from deputize.core.errors import ParseFailed, RequiresSetup, SchemaViolation
+from deputize.core.contract import LifecycleState
+from deputize.core.errors import ParseFailed, SchemaViolation
 from deputize.govern.decide import visible
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
@@ -33,17 +33,10 @@ def validate(received: Received, authority: TenantAuthority, metrics: Metrics) -
     mutations: tuple[Mutation, ...] = ()
     if not tool.is_valid_input(arguments):
         call_input, mutations = _coerced(tool, arguments, metrics)
-    contract = tool.contract
-    if contract.timeout.timeout_class is TimeoutClass.ASYNC:
-        raise RequiresSetup(
-            f"{tool.name} runs asynchronously, and this gateway has no workers",
-            details={"timeout_class": "async"},
-            nothing_happened=True,
-        )
     return Validated(
         received=received,
         tool=tool,
-        deadline=_deadline(received, contract.timeout.effective_seconds),
+        deadline=_deadline(received, tool.contract.timeout.effective_seconds),
         canonical=as_sent,
         call_input=call_input,
         mutations=mutations,

@@ -18,12 +18,14 @@ from deputize.core.events import State
 from deputize.core.telemetry import METRIC_HELP, METRIC_LABELS, Metric
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+# People take minutes, hours or a day.
+APPROVAL_BUCKETS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0)
 
 
 class _Tally:
     """What was counted of one tool version."""
 
-    __slots__ = ("buckets", "calls", "contract", "cost", "replays", "retries", "seconds", "timeouts")
+    __slots__ = ("buckets", "calls", "contract", "cost", "dry_runs", "replays", "retries", "seconds", "timeouts")
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -31,7 +33,7 @@ class _Tally:
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.seconds = 0.0
         self.cost = 0.0
-        self.retries = self.timeouts = self.replays = 0
+        self.retries = self.timeouts = self.replays = self.dry_runs = 0
 
 
 class Metrics:
@@ -42,7 +44,7 @@ class Metrics:
         self._tallies: dict[str, _Tally] = {}
         self._unknown: Counter[State] = Counter()
         self._misfits: Counter[tuple[str, str]] = Counter()
-        self._limits: Counter[tuple[Metric, str]] = Counter()
+        self._named: Counter[tuple[Metric, str]] = Counter()
         self.registry.register(self)
         self.approvals_pending = Gauge(
             Metric.APPROVALS_PENDING,
@@ -55,6 +57,7 @@ class Metrics:
             METRIC_HELP[Metric.APPROVAL_TIME],
             METRIC_LABELS[Metric.APPROVAL_TIME],
             registry=self.registry,
+            buckets=APPROVAL_BUCKETS,
         )
 
     def ended(
@@ -78,16 +81,23 @@ class Metrics:
     def replayed(self, contract: Contract) -> None:
         (self._tallies.get(contract.digest) or self._tally(contract)).replays += 1
 
+    def dry_run(self, contract: Contract) -> None:
+        (self._tallies.get(contract.digest) or self._tally(contract)).dry_runs += 1
+
     def misfit(self, contract: Contract, phase: str) -> None:
         """An input or output that did not fit its schema."""
         self._misfits[contract.full_name, phase] += 1
 
     def limit_refused(self, rule: str) -> None:
-        self._limits[Metric.LIMIT_REFUSALS, rule] += 1
+        self._named[Metric.LIMIT_REFUSALS, rule] += 1
 
     def limit_uncounted(self, rule: str) -> None:
         """A call was let through that a limit would have counted."""
-        self._limits[Metric.LIMIT_UNCOUNTED, rule] += 1
+        self._named[Metric.LIMIT_UNCOUNTED, rule] += 1
+
+    def letter(self, outcome: str) -> None:
+        """A message to approvers was heard, was not and is tried again, or was given up."""
+        self._named[Metric.LETTERS, outcome] += 1
 
     def _tally(self, contract: Contract) -> _Tally:
         tally = self._tallies[contract.digest] = _Tally(contract)
@@ -110,12 +120,13 @@ class Metrics:
             sums[Metric.TIMEOUTS, (name, version, kind)] += tally.timeouts
             sums[Metric.COST, (name, version, contract.observability.cost_category)] += tally.cost
             sums[Metric.REPLAYS, (name,)] += tally.replays
+            sums[Metric.DRY_RUNS, (name,)] += tally.dry_runs
             buckets, seconds = times.get((name, version, kind), ([0] * len(tally.buckets), 0.0))
             times[name, version, kind] = [*map(add, buckets, tally.buckets)], seconds + tally.seconds
         for place, count in self._misfits.items():
             sums[Metric.VALIDATION_FAILURES, place] += count
-        for (metric, rule), count in self._limits.items():
-            sums[metric, (rule,)] += count
+        for (metric, name), count in self._named.items():
+            sums[metric, (name,)] += count
         counters = {metric: _counter(metric) for metric in _COUNTED}
         for (metric, labels), value in sums.items():
             counters[metric].add_metric(labels, value)
@@ -124,8 +135,8 @@ class Metrics:
 
 
 _COUNTED = (
-    Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.VALIDATION_FAILURES,
-    Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED,
+    Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.DRY_RUNS,
+    Metric.VALIDATION_FAILURES, Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED, Metric.LETTERS,
 )  # fmt: skip
 
 

@@ -70,6 +70,23 @@ def survey(schema: Any, is_sensitive_name: Callable[[str], bool]) -> tuple[Place
     return root.all
 
 
+def hidden_names(root: tuple[Place, ...]) -> frozenset[str]:
+    """Names of fields, anywhere below, whose values are not to be read."""
+    found: set[str] = set()
+    seen: set[Place] = set()
+    waiting = list(root)
+    while waiting:
+        place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        for name, field_place in place.fields.items():
+            if any(each.redact for each in field_place.all):
+                found.add(name)
+        waiting += [each for below in place.below() for each in below.all]
+    return frozenset(found)
+
+
 class _Surveyor:
     def __init__(self, root: Any, is_sensitive_name: Callable[[str], bool]) -> None:
         self._root = root

@@ -8,7 +8,7 @@ schema says of it in any branch counts. The survey of schemas is in `prove/place
 from typing import Any, Final
 
 from deputize.core.sensitive import is_sensitive_name
-from deputize.prove.places import Place, survey
+from deputize.prove.places import Place, hidden_names, survey
 
 MARK: Final = "[redacted]"
 
@@ -16,11 +16,13 @@ MARK: Final = "[redacted]"
 class RedactionPlan:
     """What to redact in documents of one schema. `trivial` plans never touch a document."""
 
-    __slots__ = ("_root", "trivial")
+    __slots__ = ("_root", "names", "trivial")
 
     def __init__(self, schema: Any) -> None:
         self._root = survey(schema, is_sensitive_name)
         self.trivial = not any(place.matters for place in self._root)
+        # What the schema hides, by name, at whatever depth.
+        self.names = hidden_names(self._root)
 
     def apply(self, document: Any) -> tuple[Any, tuple[str, ...]]:
         """The document with sensitive values replaced, and the paths of those; the original is left as it was."""
@@ -28,6 +30,26 @@ class RedactionPlan:
             return document, ()
         paths: list[str] = []
         return _redact(document, self._root, False, "", paths), tuple(paths)
+
+    def hidden(self, document: Any) -> list[Any]:
+        """The values that `apply` takes out."""
+        found: list[Any] = []
+        _compare(document, self.apply(document)[0], found)
+        return found
+
+
+def _compare(value: Any, redacted: Any, found: list[Any]) -> None:
+    """Both have one shape, down to where the one was replaced."""
+    if value is redacted:
+        return
+    if isinstance(value, dict) and isinstance(redacted, dict):
+        for name, each in value.items():
+            _compare(each, redacted[name], found)
+    elif isinstance(value, list) and isinstance(redacted, list):
+        for each, shown in zip(value, redacted, strict=True):
+            _compare(each, shown, found)
+    elif redacted == MARK:
+        found.append(value)
 
 
 def _redact(value: Any, places: tuple[Place, ...], unknown: bool, path: str, paths: list[str]) -> Any:

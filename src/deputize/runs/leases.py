@@ -7,12 +7,11 @@ always stops before others believe it dead.
 import asyncio
 import contextlib
 
-import asyncpg
 import structlog
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable
-from deputize.store.pool import Store
+from deputize.store.pool import LOST, Store
 from deputize.store.queries import load
 
 _SQL = load("runs")
@@ -26,6 +25,7 @@ class Lease:
         self._seconds = seconds
         self._release = release
         self._good_until = float("-inf")
+        self._lapsed_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self.boot = boot
         self.skew_seconds = 0.0
@@ -33,6 +33,13 @@ class Lease:
     @property
     def is_good(self) -> bool:
         return self._clock.monotonic() < self._good_until
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether this process lost the database a moment ago. So may have others that live: nobody calls them dead
+        before they had the time to say so.
+        """
+        return self._clock.monotonic() < self._lapsed_until + self._seconds / 2
 
     def require(self) -> None:
         """Raises before an effect that others may already have given up on."""
@@ -53,7 +60,7 @@ class Lease:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         self._good_until = float("-inf")
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with contextlib.suppress(*LOST):
             # A database that does not answer sees the lease run out by itself.
             async with asyncio.timeout(self._seconds), self._store.writing() as connection:
                 await connection.execute(_SQL["end_lease"], self.boot)
@@ -62,6 +69,8 @@ class Lease:
         asked = self._clock.monotonic()
         async with asyncio.timeout(self._seconds / 2), self._store.writing() as connection:
             database_ms = await connection.fetchval(_SQL["renew_lease"], self.boot, self._seconds, self._release)
+        if self._good_until != float("-inf") and not self.is_good:
+            self._lapsed_until = self._clock.monotonic()
         self._good_until = asked + self._seconds * 0.8
         self.skew_seconds = (self._clock.epoch_ms() - database_ms) / 1000
 
@@ -70,5 +79,5 @@ class Lease:
             await asyncio.sleep(self._seconds / 4)
             try:
                 await self.renew()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except LOST as error:
                 log.warning("lease_not_renewed", reason=repr(error))

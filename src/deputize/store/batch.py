@@ -8,15 +8,27 @@ A batch that PostgreSQL refuses is sent row by row, so that one poisonous value 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
 from deputize.core.errors import AuditUnavailable, DeadlineExceeded, Internal, Problem, Unavailable
-from deputize.store.rows import Closing, Committed, DecisionRecord, Entry, Opening, Row
+from deputize.store.rows import (
+    Began,
+    Beginning,
+    Closing,
+    Committed,
+    DecisionRecord,
+    Entry,
+    Leaving,
+    Opening,
+    Queueing,
+    Row,
+)
+from deputize.store.runs import columns, commit_runs
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -35,6 +47,7 @@ _KEEP_DECISIONS: Final = (
     "insert into deputize.decisions (tenant, id, record) "
     "select * from unnest($1::text[], $2::text[], $3::bytea[]) order by 1, 2 on conflict do nothing"
 )
+_OF_RUNS: Final = (Queueing, Beginning, Leaving)
 COMMIT_CALLS: Final = f"select * from deputize.commit_calls({', '.join(f'${n}' for n in range(1, 36))})"
 
 _TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
@@ -58,11 +71,6 @@ _RETRY_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
-
-
-def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
-    """Rows as the arrays a commit function takes, one per parameter."""
-    return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
 class GroupCommit:
@@ -208,9 +216,15 @@ class GroupCommit:
         if decisions:
             # A commit of its own, and first: an entry must never name a record that is not there.
             await self._connection.execute(_KEEP_DECISIONS, *columns(decisions, 3), timeout=patience)
+        runs = [row for row in rows if type(row) in _OF_RUNS]
+        answers = await commit_runs(self._connection, self._boot, runs, patience) if runs else []
+        if len(runs) == len(rows):
+            return answers
         if not openings and not closings:
-            return await self._connection.fetch(_COMMIT_ENTRIES, tenants, *columns(entries, 5), timeout=patience)
-        return await self._connection.fetch(
+            return answers + await self._connection.fetch(
+                _COMMIT_ENTRIES, tenants, *columns(entries, 5), timeout=patience
+            )
+        return answers + await self._connection.fetch(
             COMMIT_CALLS,
             tenants,
             self._boot,
@@ -281,6 +295,11 @@ def _too_late(row: Row) -> Problem:
         return DeadlineExceeded("the deadline passed before the call could be recorded, so nothing was done")
     if type(row) is Closing:
         return Unavailable("the outcome is not stored yet", retry_after_ms=1000)
+    if type(row) is Queueing:
+        return Unavailable(
+            "whether the call was queued is not known yet; if it was, it goes by the id in details",
+            details={"call_id": row.call_id}, retry_after_ms=1000,
+        )  # fmt: skip
     return AuditUnavailable("the call could not be recorded in time, so nothing is released", retry_after_ms=1000)
 
 
@@ -288,13 +307,19 @@ def _settle(batch: list[Waiting], answers: list[asyncpg.Record]) -> None:
     epochs: dict[str, Committed] = {}
     holders: dict[str, str] = {}
     closed: set[str] = set()
+    began: dict[str, Began | None] = {}
+    alone = False
     for what, tenant, row_id, holder, registry, policy, revocation in answers:
         if what == "epochs":
             epochs[tenant] = Committed(Epochs(registry=registry, policy=policy, revocation=revocation))
         elif what == "held":
             holders[str(row_id)] = str(holder)
-        else:
+        elif what == "closed":
             closed.add(str(row_id))
+        elif what == "alone":
+            alone = True
+        else:
+            began[str(row_id)] = what
     for row, future, _, orphaned in batch:
         common = epochs.get(row[0])
         if future.done():
@@ -306,7 +331,11 @@ def _settle(batch: list[Waiting], answers: list[asyncpg.Record]) -> None:
         elif type(row) is Opening:
             holder_id = holders.get(row.call_id)
             future.set_result(common if holder_id is None else Committed(common.epochs, holder_id))
+        elif type(row) is Queueing:
+            future.set_result(Committed(common.epochs, holders.get(row.call_id), alone=alone))
         elif type(row) is Closing:
             future.set_result(Committed(common.epochs, None, row.call_id in closed))
+        elif type(row) is Beginning:
+            future.set_result(Committed(common.epochs, began=began.get(row.call_id)))
         else:
             future.set_result(common)

@@ -9,12 +9,11 @@ import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
-from deputize.store.pool import Store
+from deputize.store.pool import LOST, Store
 from deputize.store.queries import load
 
 CHANNEL = "deputize_epochs"
 _SQL = load("epochs")
-_LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 log = structlog.get_logger(__name__)
 
 
@@ -60,7 +59,7 @@ class EpochWatcher:
             self._nudged.clear()
             try:
                 await self.look()
-            except _LOST as error:
+            except LOST as error:
                 log.warning("snapshot_not_refreshed", reason=repr(error))
 
     async def look(self) -> None:
@@ -77,7 +76,7 @@ class EpochWatcher:
     async def _try_refresh(self, tenant: str, newest: Epochs) -> None:
         try:
             await self._refresh(tenant, newest)
-        except _LOST:
+        except LOST:
             raise
         except Exception as error:  # noqa: BLE001 -- one tenant's trouble must not end the watch over all the others
             log.error("tenant_not_refreshed", tenant=tenant, reason=type(error).__name__)
@@ -95,6 +94,6 @@ class EpochWatcher:
                     await lost.wait()
                 finally:
                     connection.terminate()
-            except _LOST as error:
+            except LOST as error:
                 log.info("not_listening", reason=repr(error))
             await asyncio.sleep(self._seconds)

@@ -37,6 +37,8 @@ class Inspected:
     unguarded: tuple[str, ...] | None = None
     audit_is_append_only: bool | None = None
     days_ahead: int | None = None
+    workers_alive: int | None = None
+    runs_queued: int | None = None
 
 
 async def inspect(dsn: str, *, timeout: float = 10.0) -> Inspected:
@@ -48,6 +50,7 @@ async def inspect(dsn: str, *, timeout: float = 10.0) -> Inspected:
         here = (before + time.time()) / 2
         revision = await current_revision(connection)
         migrated = revision is not None
+        runs = await connection.fetchrow(_SQL["runs"]) if await connection.fetchval(_SQL["has_runs"]) else None
         return Inspected(
             version_number=server["version_number"],
             version=server["version"],
@@ -63,6 +66,8 @@ async def inspect(dsn: str, *, timeout: float = 10.0) -> Inspected:
             unguarded=tuple(row[0] for row in await connection.fetch(_SQL["unguarded_tables"])) if migrated else None,
             audit_is_append_only=await connection.fetchval(_SQL["audit_is_append_only"]) if migrated else None,
             days_ahead=await connection.fetchval(_SQL["days_ahead"]) if migrated else None,
+            workers_alive=None if runs is None else runs["alive"],
+            runs_queued=None if runs is None else runs["queued"],
         )
     finally:
         await connection.close()

@@ -1,11 +1,12 @@
 """Keys: one master key in a file, one data key per tenant in the database, and what is derived from it.
 
-The master key wraps data keys and nothing else. From a tenant's data key come one key per purpose (HKDF)
-and, for sealing, one key per box, so no number of boxes wears a key out. The lifecycle asks `ready` on its
-way and awaits `load` once per tenant; `KeySet` itself does no I/O.
+The master key wraps data keys; what belongs to no tenant has a key derived from it. From a tenant's data key come one
+key per purpose (HKDF) and, for sealing, one key per box, so no number of boxes wears a key out. The lifecycle asks
+`ready` on its way and awaits `load` once per tenant; `KeySet` itself does no I/O.
 """
 
 import hashlib
+import hmac
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ class MasterKey:
         sealed = AESGCM(self.material).encrypt(nonce, data_key, _wrap_context(tenant, version))
         return _WRAP_FORMAT + nonce + sealed
 
+    def derived(self, purpose: str) -> bytes:
+        """A key for what belongs to no tenant."""
+        return _derive(self.material, purpose)
+
     def unwrap(self, tenant: str, version: int, wrapped: bytes) -> bytes:
         nonce, sealed = wrapped[1 : 1 + _NONCE_BYTES], wrapped[1 + _NONCE_BYTES :]
         try:
@@ -104,6 +109,7 @@ class KeySet:
     records: bytes = field(repr=False)
     clock: Clock = field(repr=False)
     _sealing: Mapping[int, bytes] = field(repr=False)
+    _webhooks: Mapping[int, bytes] = field(repr=False)
 
     @classmethod
     def of(cls, tenant: str, data_keys: Mapping[int, bytes], clock: Clock) -> "KeySet":
@@ -115,7 +121,13 @@ class KeySet:
             records=_derive(first, "records"),
             clock=clock,
             _sealing={version: _derive(key, "sealing") for version, key in data_keys.items()},
+            _webhooks={version: _derive(key, "webhooks") for version, key in data_keys.items()},
         )
+
+    def webhook_keys(self, name: str) -> list[bytes]:
+        """What callbacks of this name are signed with, newest first: receivers may still hold the one before."""
+        roots = sorted(self._webhooks.items(), reverse=True)
+        return [hmac.digest(root, name.encode(), "sha256") for _, root in roots]
 
     def seal(self, call_id: str, kind: str, data: bytes) -> bytes:
         """The box can be opened only as what it was sealed as: this tenant's, this call's, of this kind."""
@@ -157,6 +169,10 @@ class TenantKeys:
 
     def ready(self, tenant: str) -> KeySet | None:
         return self._loaded.get(tenant)
+
+    def of_no_tenant(self, purpose: str) -> bytes:
+        """The key of something that every gateway of this database shares and no tenant owns."""
+        return self._master.derived(purpose)
 
     async def load(self, store: Store, tenant: str) -> KeySet:
         """Reads the tenant's keys, making the first one if there is none; later calls see keys added since.

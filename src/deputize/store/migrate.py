@@ -7,12 +7,15 @@ import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from dbos import run_dbos_database_migrations
 from sqlalchemy import Connection, pool
 from sqlalchemy.ext.asyncio import create_async_engine
 
 _FOLDER = Path(__file__).parent / "migrations"
-# One migrator at a time, whatever starts at once.
-_LOCK = "select pg_advisory_lock(hashtextextended('deputize.migrate', 0))"
+# One migrator at a time, whatever starts at once. Tried again and again: the engine builds indexes concurrently, which
+# waits for every statement that is under way, and for one that waits for this lock it would wait for ever.
+_LOCK = "select pg_try_advisory_lock(hashtextextended('deputize.migrate', 0))"
+_LOCK_SECONDS = 0.1
 
 
 def upgrade(dsn: str) -> None:
@@ -23,12 +26,20 @@ def upgrade(dsn: str) -> None:
 async def upgrade_async(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute(_LOCK)
+        while not await connection.fetchval(_LOCK):  # noqa: ASYNC110 -- who holds it is another process
+            await asyncio.sleep(_LOCK_SECONDS)
         await connection.execute((_FOLDER / "versions" / "0001_roles.sql").read_text())
         await connection.execute("create schema if not exists deputize authorization deputize_owner")
         await _run_alembic(dsn)
+        await _prepare_engine(dsn, connection)
     finally:
         await connection.close()
+
+
+async def _prepare_engine(dsn: str, connection: asyncpg.Connection) -> None:
+    """The durable engine's schema, beside ours. Nobody but the owner of ours may touch it, and the engine itself."""
+    await asyncio.to_thread(run_dbos_database_migrations, dsn, schema="dbos")
+    await connection.execute((_FOLDER / "versions" / "engine_rights.sql").read_text())
 
 
 async def _run_alembic(dsn: str) -> None:
@@ -37,7 +48,12 @@ async def _run_alembic(dsn: str) -> None:
         "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn), poolclass=pool.NullPool
     )
     try:
-        async with engine.begin() as connection:
+        async with engine.connect() as connection:
+            # Whoever logs in, everything belongs to one role, and what runs with its maker's rights has no more.
+            await connection.exec_driver_sql("set role deputize_owner")
+            await connection.commit()
+            # No transaction around all of it: each migration commits by itself, so that none holds back whoever is
+            # served meanwhile with the locks of another.
             await connection.run_sync(_upgrade_on)
     finally:
         await engine.dispose()
@@ -46,8 +62,6 @@ async def _run_alembic(dsn: str) -> None:
 def _upgrade_on(connection: Connection) -> None:
     config = _config()
     config.attributes["connection"] = connection
-    # Whoever logs in, everything belongs to one role, and what runs with its maker's rights has no more than that role.
-    connection.exec_driver_sql("set local role deputize_owner")
     command.upgrade(config, "head")
 
 

@@ -11,11 +11,15 @@ from asyncpg.pool import PoolConnectionProxy
 # Anything SQL can be sent through, pooled or not.
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 
+# The database is away, went away meanwhile, or left a connection that is of no use any more.
+LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
 # Taken anew for each transaction: behind a pooler, the next one may run in another session.
 _AS_READER = "select set_config('role', $1, true), set_config('deputize.tenant', $2, true)"
+# A process that is frozen in the middle of one must not keep its locks from the others for ever.
 _AS_WRITER = """
-select set_config('role', $1, true), set_config('synchronous_commit', coalesce(
-    nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)
+select set_config('role', $1, true), set_config('idle_in_transaction_session_timeout', '15s', true),
+       set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)
 """
 
 READER = "deputize_reader"

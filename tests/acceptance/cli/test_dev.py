@@ -146,7 +146,7 @@ def test_every_event_is_a_line_of_json_for_programs(desk: Path) -> None:
         events = [json.loads(line) for line in dev.said]
     told = ["postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
     assert [each["event"] for each in events] == told
-    assert events[4] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 4}
+    assert events[4] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 5}
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[5]["docs"])
 
 
@@ -162,3 +162,25 @@ def test_a_port_that_is_taken_is_refused_when_asked_for_and_passed_over_when_usu
             dev.until("▶")
             assert any(line.startswith(f"! port {port} is taken, so ") for line in dev.said)
             dev.interrupt()
+
+
+@pytest.mark.requirement("GOV-3")
+def test_a_call_that_waits_for_a_person_shows_its_code_here_and_nowhere_else(desk: Path) -> None:
+    folder = make_project(desk / "waiting")
+    with Running("dev", folder=folder) as dev:
+        dev.until("▶")
+        deputize("call", "hello.remember", "text=milk", folder=folder)
+        call = deputize("call", "hello.forget", "number=1", folder=folder)
+        line = dev.until("⏸")
+        code = re.fullmatch(r"⏸ ticket ([0-9a-f-]{36}) hello\.forget for developer · code (.{4}-.{4})", line)
+        assert code is not None, line
+        shown = deputize("calls", "list", "--json", folder=folder)
+        assert code[2] not in call.said + shown.said
+        assert not [path for path in folder.rglob("*") if path.is_file() and code[2].encode() in path.read_bytes()]
+        assert dev.interrupt() == 0
+    with Running("dev", folder=folder) as dev:
+        dev.until("▶")
+        again = dev.until("⏸")
+        assert code[1] in again
+        assert code[2] not in again
+        assert dev.interrupt() == 0

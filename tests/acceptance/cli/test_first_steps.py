@@ -64,14 +64,13 @@ def test_values_are_read_by_the_schema_and_objects_as_json(shop: Path) -> None:
 
 def test_what_cannot_be_taken_back_asks_until_a_policy_permits_it(shop: Path) -> None:
     deputize("call", "hello.remember", "text=1", folder=shop)
-    refused = deputize("call", "hello.forget", "number=1", folder=shop)
+    asked = deputize("call", "hello.forget", "number=1", folder=shop)
     own = '@id("notes-may-go")\npermit (principal, action, resource == Tool::"hello.forget");\n'
     (shop / "policies" / "own.cedar").write_text(own)
     put = deputize("policy", "put", folder=shop)
 
-    assert (refused.code, put.code) == (1, 0)
-    assert "✗ A human must approve this call (E3212)" in refused.err
-    assert "by destructive-needs-human (policies/default.cedar:24): What cannot be taken back" in refused.err
+    assert (asked.code, asked.out, put.code) == (3, "", 0)
+    assert "⏸ needs approval: destructive-needs-human (policies/default.cedar:24): What cannot be" in asked.err
     assert deputize("call", "hello.forget", "number=1", folder=shop).code == 0
     assert "there is no note 99" in deputize("call", "hello.forget", "number=99", folder=shop).err
 

@@ -143,7 +143,11 @@ def test_mistakes_in_cases_are_counted_as_such(folder: Path) -> None:
 def test_without_files_the_default_set_is_named(tmp_path: Path) -> None:
     done = deputize("policy", "check", folder=tmp_path)
 
-    assert done.out == "✓ 4 rules in the default set, for no files are named, checked against 0 tools\n"
+    asking = "reversible-writes-ask, destructive-needs-human, critical-in-production-asks"
+    assert done.out.splitlines() == [
+        "✓ 5 rules in the default set, for no files are named, checked against 0 tools",
+        f"  asks approvers: {asking}",
+    ]
 
 
 @pytest.mark.parametrize(

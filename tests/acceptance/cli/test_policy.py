@@ -38,8 +38,39 @@ def policy(*words: str, folder: Path, **more: str) -> Done:
 def test_a_new_project_has_policies_that_pass_their_own_cases(project: Path) -> None:
     checked, tried = policy("check", folder=project), policy("test", folder=project)
 
-    assert (checked.code, checked.out) == (0, "✓ 4 rules in policies/default.cedar, checked against 3 tools\n")
+    asking = "reversible-writes-ask, destructive-needs-human, critical-in-production-asks"
+    assert (checked.code, checked.out.splitlines()) == (
+        0,
+        ["✓ 5 rules in policies/default.cedar, checked against 3 tools", f"  asks approvers: {asking}"],
+    )
     assert (tried.code, tried.out) == (0, "✓ 5 cases from policies/tests/default.yaml hold\n")
+
+
+@pytest.mark.requirement("GOV-3")
+def test_who_would_be_asked_is_said_wherever_policies_are_looked_at(project: Path) -> None:
+    (project / "policies" / "own.cedar").write_text(
+        '@id("looked-at") @decision("ask")\n@approvers("oncall, leads") @quorum("2") @deadline("36h") @step_up("hwk")\n'
+        'forbid (principal, action, resource == Tool::"hello.greet");\n'
+    )
+    people = "2 of oncall, then leads, within 36h, signed in with hwk"
+    cases = project / "policies" / "tests" / "default.yaml"
+    cases.write_text("cases:\n  - {name: greets, tool: hello.greet, expect: ask, approvers: [oncall, leads]}\n")
+
+    checked, held = policy("check", folder=project), policy("test", folder=project)
+    explained = policy("explain", "--tool", "hello.greet", folder=project)
+    told = policy("explain", "--tool", "hello.greet", "--json", folder=project)
+    cases.write_text("cases:\n  - {name: greets, tool: hello.greet, expect: ask, approvers: security}\n")
+    failed = policy("test", folder=project)
+
+    assert f"  asks {people}: looked-at" in checked.out.splitlines()
+    assert f"  asks {people}: looked-at" in explained.out.splitlines()
+    assert told.json["demands"] == [
+        {"rule": "looked-at", "groups": ["oncall", "leads"], "quorum": 2, "deadline_seconds": 129_600, "step_up": "hwk"}
+    ]
+    assert (held.code, failed.code) == (0, 1)
+    assert "expected ask of security, but the answer is ask" in failed.err
+    assert f"asks {people}: looked-at" in failed.err
+    assert "write approvers: [oncall, leads]" in failed.err
 
 
 def test_mistakes_are_lines_an_editor_jumps_to(project: Path) -> None:

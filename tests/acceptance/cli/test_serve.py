@@ -88,6 +88,20 @@ def test_the_doctor_warns_loudly_of_what_a_failover_would_lose(site: Site) -> No
     assert (found["master key"]["status"], done.code) == ("broken", 1)
 
 
+@pytest.mark.requirement("GOV-3")
+def test_the_doctor_says_whether_anybody_can_decide(site: Site) -> None:
+    def approvals() -> tuple[str, str]:
+        done = deputize("doctor", "--json", folder=site.folder, env=site.env)
+        found = next(each for each in done.json["findings"] if each["check"] == "approvals")
+        return found["status"], found["todo"]
+
+    status, todo = approvals()
+    assert (status, "console_audience" in todo) == ("warning", True)
+    with (site.folder / "deputize.toml").open("a") as file:
+        file.write('human = true\nconsole_audience = "deputize-console"\n')
+    assert approvals() == ("good", "")
+
+
 def test_a_tool_that_cannot_be_had_stops_the_start(site: Site) -> None:
     deputize("migrate", folder=site.folder, env=site.env)
     (site.folder / "tools" / "broken.py").write_text("import nowhere_to_be_found\n")

@@ -4,6 +4,7 @@ An HTML comment before a code block says what to do with it; readers of the page
 
     <!-- run -->                  type the `$` lines, or run the Python; the other lines must be seen, in order
     <!-- run in background -->    type each command and go on once its lines were seen
+    <!-- seen there -->           what the last of those says next; a code in it is what is typed where the page has it
     <!-- file tools/x.py -->      save the block under that name
     <!-- needs a project -->      before the first block: `deputize init`; `a running project`: `deputize dev` too
 
@@ -24,12 +25,16 @@ from tests.acceptance.cli.shell import PATIENCE, Running
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _BLOCK = re.compile(
-    r"^<!-- (?P<order>run|run in background|file (?P<file>\S+)) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    r"^<!-- (?P<order>run|run in background|seen there|file (?P<file>\S+)) -->\n"
+    r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _NEEDS = re.compile(r"^<!-- needs (?P<what>.*) -->$", re.MULTILINE)
 _LOCAL = re.compile(r"127\.0\.0\.1:\d+")
 _USUAL_URL = "http://127.0.0.1:7070"
+_CODE = re.compile(r"(?<=code )[0-9A-Z]{4}-[0-9A-Z]{4}\b")
+# What a command ends with that did not end well, or has not ended.
+_NOT_DONE = ("✗", "⏸ needs approval")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,7 @@ class Reader:
         self.folder = folder
         self._env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **env}
         self._background: list[tuple[Running, signal.Signals]] = []
+        self._codes: dict[str, str] = {}
 
     def follow(self, block: Block) -> None:
         if block.file:
@@ -91,6 +97,9 @@ class Reader:
         elif block.order == "background":
             for command, promised in block.commands():
                 self.leave_running(command, promised)
+        elif block.order == "there":
+            for line in block.text.splitlines():
+                self._see(line)
         elif block.language == "python":
             done = self._run([sys.executable, "-c", self._here(block.text)])
             assert done.returncode == 0, done.stdout
@@ -111,9 +120,14 @@ class Reader:
         started.until("▶")
         require_lines(promised, started.said)
 
+    def _see(self, line: str) -> None:
+        said = self._background[-1][0].until(line.partition("…")[0].rstrip())
+        require_lines([_CODE.sub("…", line)], [said])
+        self._codes |= dict(zip(_CODE.findall(line), _CODE.findall(said), strict=True))
+
     def leave(self) -> None:
-        """End what was left running."""
-        for started, number in self._background:
+        """End what was left running, the last first: what was started later may stand on what was there before."""
+        for started, number in reversed(self._background):
             started.interrupt(number)
 
     def _type(self, command: str, promised: list[str]) -> None:
@@ -122,7 +136,7 @@ class Reader:
         marker = self.folder.parent / ".where"
         done = self._run(["/bin/bash", "-c", f"{self._here(command)}\nCODE=$?; pwd > {marker}; exit $CODE"])
         self.folder = Path(marker.read_text().strip())
-        assert (done.returncode != 0) == any(line.startswith("✗") for line in promised), done.stdout
+        assert (done.returncode != 0) == any(line.startswith(_NOT_DONE) for line in promised), done.stdout
         require_lines(promised, done.stdout.splitlines())
 
     def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -138,7 +152,9 @@ class Reader:
         )
 
     def _here(self, text: str) -> str:
-        """The page names the usual address; the gateway of this test may have had to take another."""
+        """The page names the usual address and some code; this gateway may have taken another, and shown another."""
+        for written, shown in self._codes.items():
+            text = text.replace(written, shown)
         announced = self.folder / ".deputize" / "dev.json"
         return text.replace(_USUAL_URL, json.loads(announced.read_text())["url"]) if announced.exists() else text
 

@@ -51,17 +51,21 @@ def test_a_page_keeps_its_word(page: Page, desk: Path, request: pytest.FixtureRe
 def test_the_tutorial_and_every_guide_can_be_run() -> None:
     run = {page.name for page in pages()}
 
-    assert {"README.md", "tutorials/first-call.md"} <= run
+    assert {"README.md", "tutorials/first-call.md", "tutorials/approve-a-dangerous-call.md"} <= run
     assert {name for name in run if name.startswith("how-to/")} == {
         "how-to/add-a-hook.md",
         "how-to/ask-another-decision-point.md",
         "how-to/call-from-python.md",
+        "how-to/decide-who-approves.md",
         "how-to/keep-secrets-of-tools.md",
+        "how-to/learn-from-approvals.md",
         "how-to/lend-authority-to-an-agent.md",
+        "how-to/preview-a-dangerous-call.md",
         "how-to/limit-calls-and-budgets.md",
         "how-to/register-with-a-manifest.md",
         "how-to/run-in-production.md",
         "how-to/see-what-a-caller-sees.md",
+        "how-to/run-something-long.md",
         "how-to/write-a-tool.md",
         "how-to/write-and-test-a-policy.md",
     }

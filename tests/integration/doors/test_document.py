@@ -58,6 +58,8 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     document = (await served.http.get("/openapi.json")).json()
     witness = Witness(served, document)
     await _calls(witness)
+    await _runs(witness)
+    await _approvals(witness)
     await _tools(witness)
     await _secrets(witness)
     await _switches(witness)
@@ -106,6 +108,57 @@ async def _switches(witness: Witness) -> None:
     for status, token, body in ((403, ana, {**agent, "off": True}), (400, root, agent), (401, None, agent)):
         await ask("post", "/v1/switches", "/v1/switches", status, token=token, body=body)
     await ask("get", "/v1/switches", "/v1/switches", 403, token=ana)
+
+
+async def _runs(witness: Witness) -> None:
+    ask, ana, root = witness.ask, witness.served.token(), witness.served.token("root", scopes=(ADMIN,))
+    body = {"tool": "shop.get_user", "arguments": {"id": 1}, "mode": "async", "priority": 3, "continue": True}
+    queued = await ask("post", "/v1/calls", "/v1/calls", 202, token=ana, body=body)
+    one, path = "/v1/calls/{call_id}", f"/v1/calls/{queued['call_id']}"
+    shown = await ask("get", one, path, 200, token=ana)
+    assert shown["links"] == queued["links"]
+    await ask("post", f"{one}/retry", f"{path}/retry", 409, token=ana)
+    back = f"{one}/rollback"
+    await ask("post", back, f"{path}/rollback", 404, token=ana, body={"checkpoint": "half"})
+    await ask("post", back, f"{path}/rollback", 400, token=ana, body={"checkpoint": 1})
+    await ask("post", f"{one}/cancel", f"{path}/cancel", 202, token=ana)
+    await ask("post", back, f"{path}/rollback", 409, token=ana, body={"checkpoint": "half"})
+    await ask("post", f"{one}/retry", f"{path}/retry", 202, token=ana)
+    await ask("post", f"{one}/retry", f"/v1/calls/{NOBODY}/retry", 404, token=ana)
+    refused = {**body, "callback": {"url": "http://a.example/", "secret": "x", "include_result": True}}
+    await ask("post", "/v1/calls", "/v1/calls", 403, token=ana, body=refused)
+    hooks = "/v1/webhooks"
+    await ask("get", f"{hooks}/key", f"{hooks}/key?name=billing", 200, token=root)
+    await ask("get", f"{hooks}/key", f"{hooks}/key?name=No", 400, token=root)
+    await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 200, token=root)
+    await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 403, token=ana)
+    await ask("get", "/v1/tickets", "/v1/tickets", 200, token=root)
+    await ask("get", "/v1/tickets", "/v1/tickets", 403, token=ana)
+    one_ticket, nobodys = "/v1/tickets/{ticket_id}", f"/v1/tickets/{NOBODY}"
+    await ask("get", one_ticket, nobodys, 404, token=root)
+    settled = {"outcome": "happened", "reason": "seen"}
+    await ask("post", f"{one_ticket}/resolve", f"{nobodys}/resolve", 404, token=root, body=settled)
+    retry = f"{hooks}/deadletters/{{delivery_id}}/retry"
+    await ask("post", retry, retry.format(delivery_id=NOBODY), 404, token=root)
+
+
+async def _approvals(witness: Witness) -> None:
+    """What nobody waits for; that people decide as documented is shown where there are people."""
+    ask, ana, at = witness.ask, witness.served.token(), "/v1/approvals"
+    await ask("get", at, f"{at}?state=all&limit=2", 200, token=ana)
+    await ask("get", at, f"{at}?state=some", 400, token=ana)
+    one, nobodys = f"{at}/{{ticket_id}}", f"{at}/{NOBODY}"
+    await ask("get", one, nobodys, 404, token=ana)
+    for word in ("approve", "deny", "break-glass"):
+        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 404, token=ana, body={"reason": "so"})
+        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 401, token=None, body={"reason": "so"})
+    many = {"tickets": [NOBODY], "decision": "deny", "reason": "so"}
+    await ask("post", f"{at}/batch", f"{at}/batch", 404, token=ana, body=many)
+    await ask("post", f"{at}/batch", f"{at}/batch", 400, token=ana, body={**many, "tickets": []})
+    learned, root = f"{at}/suggestions", witness.served.token("root", scopes=(ADMIN,))
+    await ask("get", learned, f"{learned}?since=2026-01-01T00:00:00Z&days=7", 200, token=root)
+    await ask("get", learned, f"{learned}?days=0", 400, token=root)
+    await ask("get", learned, learned, 403, token=ana)
 
 
 async def _policies(witness: Witness) -> None:
@@ -200,5 +253,5 @@ async def _the_others(witness: Witness) -> None:
 async def test_every_problem_a_call_can_end_in_is_documented_for_it(served: Served) -> None:
     document = (await served.http.get("/openapi.json")).json()
     said = str(document["paths"]["/v1/calls"]["post"]["responses"])
-    router_only = {"no-such-route", "method-not-allowed"}
-    assert set(re.findall(r"\(`([a-z-]+)`\)", said)) == {each.face.slug for each in every_problem()} - router_only
+    of_no_call = {"no-such-route", "method-not-allowed", "sign-in-failed"}
+    assert set(re.findall(r"\(`([a-z-]+)`\)", said)) == {each.face.slug for each in every_problem()} - of_no_call

@@ -227,6 +227,8 @@ async def test_who_was_lent_to_administer_and_to_change_nothing_changes_nothing(
         ("/v1/revocations", {"kind": "user", "value": "nobody"}),
         ("/v1/switches", {"kind": "agent", "value": "nobody", "off": True}),
         ("/v1/secrets", {"name": "some", "value": "long-enough"}),
+        (f"/v1/tickets/{NOBODY}/resolve", {"outcome": "happened", "reason": "seen"}),
+        (f"/v1/webhooks/deadletters/{NOBODY}/retry", None),
     ):
         refused = await served.post(path, body, token=looking)
         assert (refused.status_code, _slug(refused)) == (403, "not-in-capability")

@@ -94,7 +94,8 @@ async def test_no_files_stand_for_the_default_set(served: Served, root: str) -> 
     await _put(served, root, OPEN_FILE)
 
     assert shown["default"] is True
-    assert (asks.status_code, asks.json()["error"]["slug"]) == (403, "approval-required")
+    assert (asks.status_code, asks.json()["state"]) == (202, "awaiting_approval")
+    assert [rule["id"] for rule in asks.json()["approval"]["rules"]] == ["destructive-needs-human"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from deputize.doors.asgi import build
 from deputize.doors.jsonrpc import METHODS
 from tests.integration import shop
 from tests.integration.conftest import ADMIN, SCOPES, Served
+from tests.integration.doors.test_tickets import ticket_about_a_lost_call
 
 pytestmark = pytest.mark.requirement("GOV-1")
 
@@ -18,6 +20,10 @@ UNKNOWN_CALL = "01890000-0000-7000-8000-000000000000"
 UNKNOWN_TOOL = "shop.not_there_at_all"
 OURS = "shop.rename_user"
 VERSION = "0.1.0"
+BODIES: dict[str, Any] = {
+    "state": {"state": "retired"}, "resolve": {"outcome": "happened", "reason": "x"},
+    "rollback": {"checkpoint": "half"}, "approve": {}, "deny": {"reason": "x"}, "break-glass": {"reason": "x"},
+}  # fmt: skip
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
@@ -26,6 +32,8 @@ WITHOUT_IDS = {
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
+    ("get", "/v1/tickets"), ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
+    ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),
 }  # fmt: skip
 
 
@@ -60,7 +68,7 @@ WITH_IDS = [route for route in _routes() if "{" in route[1] and route not in OPE
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (9, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (18, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -69,23 +77,52 @@ async def our_grant(served: Served) -> str:
     return lent
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_ticket(served: Served) -> str:
+    return (await ticket_about_a_lost_call(served, "ours-lost"))[1]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_delivery(served: Served, our_call: str) -> str:
+    """One that was given up, so that it could be tried again."""
+    assert served.settings.database.url is not None
+    db = await asyncpg.connect(served.settings.database.url.get_secret_value())
+    made = await db.fetchval(
+        "insert into deputize.deliveries (tenant, call_id, state, dead_at) values ('dev', $1, 'succeeded', now()) "
+        "returning id",
+        our_call,
+    )
+    await db.close()
+    return str(made)
+
+
 @pytest.mark.parametrize("route", WITH_IDS, ids=" ".join)
 @pytest.mark.parametrize("scopes", [SCOPES, (*SCOPES, ADMIN)], ids=["caller", "admin"])
 async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
-    route: tuple[str, str], scopes: tuple[str, ...], served: Served, our_call: str, our_grant: str
+    route: tuple[str, str],
+    scopes: tuple[str, ...],
+    served: Served,
+    our_call: str,
+    our_grant: str,
+    our_ticket: str,
+    our_delivery: str,
 ) -> None:
     verb, path = route
     token = served.other_token(scopes=scopes)
-    body = {"state": "retired"} if path.endswith("/state") else None
+    body = BODIES.get(path.rpartition("/")[2])
 
-    async def ask(call_id: str, tool: str, grant_id: str) -> httpx2.Response:
-        filled = path.format(call_id=call_id, name=tool, version=VERSION, grant_id=grant_id)
+    async def ask(call_id: str, tool: str, grant_id: str, ticket_id: str, delivery_id: str) -> httpx2.Response:
+        filled = path.format(
+            call_id=call_id, name=tool, version=VERSION, grant_id=grant_id, ticket_id=ticket_id, delivery_id=delivery_id
+        )
         headers = {"authorization": f"Bearer {token}"}
         return await served.http.request(verb.upper(), filled, headers=headers, json=body if verb == "post" else None)
 
-    theirs, nobodys = await ask(our_call, OURS, our_grant), await ask(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL)
+    ours = (our_call, OURS, our_grant, our_ticket, our_delivery)
+    theirs = await ask(*ours)
+    nobodys = await ask(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL, UNKNOWN_CALL, UNKNOWN_CALL)
     assert theirs.status_code >= 400
-    assert _form(theirs, our_call, OURS, our_grant) == _form(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
+    assert _form(theirs, *ours) == _form(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -96,6 +133,7 @@ async def test_every_rpc_method_keeps_tenants_apart(method: str, served: Served,
         every: dict[str, dict[str, Any]] = {
             "calls.create": {"tool": tool, "arguments": {"id": 1, "name": "Ana"}, "idempotency_key": "ours"},
             "calls.get": {"call_id": call_id}, "calls.cancel": {"call_id": call_id},
+            "calls.retry": {"call_id": call_id},
             "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool}, "surface.get": {},
         }  # fmt: skip
         return every[method]

@@ -329,3 +329,20 @@ async def test_tls_is_checked_against_the_name_while_the_address_is_pinned(tmp_p
 
 def test_the_embedded_addresses_in_this_file_are_what_they_seem() -> None:
     assert ipaddress.IPv6Address("2002:7f00:1::").sixtofour == ipaddress.IPv4Address("127.0.0.1")
+
+
+async def test_what_is_told_is_answered_with_a_status_and_follows_nobody() -> None:
+    def answer(path: str, host: str) -> bytes:
+        return to("http://localhost/elsewhere") if path == "/moved" else b"HTTP/1.1 204 Heard\r\n\r\n"
+
+    async with serving(answer) as server, going("localhost") as egress:
+        here = f"http://localhost:{server.port}"
+        sent = {"webhook-id": "w"}
+        assert await egress.send(f"{here}/", b"told", headers=sent, seconds=2) == 204
+        assert await egress.send(f"{here}/moved", b"told", headers=sent, seconds=2) == 302
+        assert (server.bodies, len(server.hosts)) == ([b"told", b"told"], 2)
+        assert "webhook-id: w" in server.heads[0].lower()
+        with pytest.raises(ResourceLimit):
+            await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=2)
+        with pytest.raises(EgressDenied):
+            await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=2)

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from deputize.core.caller import Caller
 from deputize.core.contract import Contract
-from deputize.core.decision import Behavior, Question, Verdict
+from deputize.core.decision import Behavior, Question, Verdict, demanded
 from deputize.core.errors import PolicyFailed
 from deputize.core.settings import Policy
 from deputize.execute.egress import Egress
@@ -125,6 +125,8 @@ async def test_its_answer_is_named_by_its_reasons(
 
     assert (verdict.behavior, [rule.id for rule in verdict.rules], verdict.reason) == (behavior, rules, reason)
     assert {rule.where for rule in verdict.rules} == {"127.0.0.1"}
+    # Where it asks, it is for the usual approvers: it names nobody.
+    assert verdict.demands == (demanded(verdict.rules) if behavior is Behavior.ASK else ())
 
 
 async def test_each_question_is_answered_for_its_own_user(point: Callable[..., AuthZen]) -> None:

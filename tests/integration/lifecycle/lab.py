@@ -15,13 +15,17 @@ from deputize.app import open_gateway
 from deputize.core.call import CallRequest
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.clock import Clock
+from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
-from deputize.core.settings import Database, Identity, Keys, Settings, Telemetry, Timing
+from deputize.core.settings import Database, Identity, Keys, Runs, Settings, Telemetry, Timing
 from deputize.govern.identity.development import development_issuer, mint
+from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.sweep import Sweeper
+from deputize.lifecycle.validate import validate
 from tests.integration.lifecycle.tools import TOOLS
 from tests.policies import open_policy
 
@@ -72,6 +76,14 @@ class Lab:
             **request,
         )
         return await self.gateway.lifecycle.run(by or await self.caller(), asked)
+
+    async def authorized(self, tool: str, arguments: dict[str, Any]) -> Authorized:
+        """A call where authorization leaves it, for tests of what comes next."""
+        caller = await self.caller()
+        request = CallRequest(tool=f"lab.{tool}", arguments=arguments)
+        received = self.gateway.lifecycle._receive(caller, request)
+        authority = await self.rooms.authority.of(caller.tenant)
+        return await authorize(self.rooms, validate(received, authority, self.rooms.metrics), authority)
 
     async def row(self, call_id: str) -> asyncpg.Record:
         found = await self.db.fetchrow("select * from deputize.calls where id = $1", call_id)
@@ -163,12 +175,21 @@ def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
 
 @asynccontextmanager
 async def open_lab(
-    dsn: str, folder: Path, *, clock: Clock | None = None, hooks: Sequence[LoadedHook] = (), **timing: float
+    dsn: str,
+    folder: Path,
+    *,
+    clock: Clock | None = None,
+    hooks: Sequence[LoadedHook] = (),
+    tools: Sequence[PythonTool] = TOOLS,
+    runs: Runs | None = None,
+    **timing: float,
 ) -> AsyncIterator[Lab]:
     settings = lab_settings(dsn, folder, **timing)
+    if runs is not None:
+        settings = settings.model_copy(update={"runs": runs})
     db = await asyncpg.connect(dsn)
     try:
-        async with open_gateway(settings, tools=TOOLS, hooks=hooks, development=True, clock=clock) as gateway:
+        async with open_gateway(settings, tools=tools, hooks=hooks, development=True, clock=clock) as gateway:
             assert not gateway.refused, [problem.details for problem in gateway.refused]
             yield Lab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:

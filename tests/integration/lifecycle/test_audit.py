@@ -118,7 +118,7 @@ async def test_private_values_stand_in_no_table_no_log_and_no_event(lab: Lab) ->
         on("private-fails", raising(ValueError("boom")))
         await lab.call("enrol", {"tag": "private-fails", "email": EMAIL, "password": PASSWORD}, key="fails")
     caller = await lab.caller()
-    events = [event async for event in lab.gateway.calls.events(caller, call_id)]
+    events = [event async for event in await lab.gateway.calls.follow(caller, call_id)]
     shown = str(logged) + str(events) + refused.body.decode()
     for table in ("audit_entries", "calls", "claims", "subjects", "sealed"):
         shown += str([tuple(row.values()) for row in await lab.db.fetch(f"select * from deputize.{table}")])

@@ -22,6 +22,7 @@ from deputize.govern.identity import revocations
 from deputize.govern.identity.development import mint
 from deputize.govern.identity.exchange import Asked
 from deputize.govern.identity.signing import SigningKey
+from deputize.lifecycle.carried import Desk
 from deputize.lifecycle.delegate import Issued
 from tests.integration.lifecycle.lab import Lab, lab_settings, slug
 from tests.integration.lifecycle.tools import TOOLS, Tag, effects_of
@@ -252,3 +253,16 @@ async def test_a_tool_acts_upstream_in_the_name_of_everybody_and_never_with_the_
     # And it is worth nothing here.
     with pytest.raises(TokenAudience):
         await _holder(lab, lent)
+
+
+async def test_a_run_that_waits_ends_with_the_token_its_delegation_began_with(lab: Lab) -> None:
+    token = _token(lab, "lender")
+    first = await _lend(lab, token=token, agent="planner")
+    second = await _lend(lab, token=first.token, agent="worker")
+    waits = await lab.call("put", "waits", key="waits", by=await _holder(lab, second.token), mode="async")
+    assert waits.state is State.QUEUED
+    origin = jwt.decode(token, options={"verify_signature": False})["jti"]
+    await lab.gateway.commands.revoke(await lab.admin(), "token", origin)
+    await lab.gateway.lifecycle.resume("dev", waits.call_id, Desk(lab.rooms))
+    assert await lab.state(waits.call_id) == State.DENIED
+    assert effects_of("waits") == []

@@ -18,6 +18,7 @@ from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.mistakes import Misconfigured
+from deputize.core.outcome import Outcome
 from deputize.core.settings import Hook, Policy
 from tests.integration.conftest import serving
 from tests.integration.govern import decision_point
@@ -36,7 +37,12 @@ POLICIES = """
 BEHAVIORS = ("passthrough", "allow", "ask", "deny")
 # What the policies say of each tool.
 TOOLS_BY_VERDICT = {"allow": "look", "ask": "assign", "deny": "erase"}
-SLUGS = {"allow": None, "ask": "approval-required", "deny": "permission-denied"}
+ANSWERS = {"allow": "succeeded", "ask": "awaiting_approval", "deny": "permission-denied"}
+
+
+def answer(outcome: Outcome) -> str:
+    """What became of a call: the refusal, or how far it got."""
+    return slug(outcome) or body(outcome)["state"]
 
 
 @tool(effects="read", namespace="lab")
@@ -103,14 +109,16 @@ async def test_the_strictest_answer_holds(lab: Lab, verdict: str, opinion: str) 
     outcome = await lab.call(TOOLS_BY_VERDICT[verdict], tag, key=f"{verdict}-{opinion}")
 
     strictest = max(verdict, opinion, key=BEHAVIORS.index)
-    assert slug(outcome) == SLUGS[strictest]
+    assert answer(outcome) == ANSWERS[strictest]
     assert len(effects_of(tag)) - before == (strictest == "allow")
     rules = (await lab.entries(outcome.call_id))[0]["rules"]
     assert ("hook:tags" in rules) == (opinion == strictest)
     if opinion == strictest != verdict:
-        assert body(outcome)["error"]["details"]["rules"] == [
-            {"id": "hook:tags", "where": "", "reason": "as the tag says"}
-        ]
+        told = body(outcome)["approval"] if strictest == "ask" else body(outcome)["error"]["details"]
+        assert told["rules"] == [{"id": "hook:tags", "where": "", "reason": "as the tag says"}]
+    if strictest == "ask":
+        # Neither the rule nor the hook names anybody, so it is for the usual approvers.
+        assert body(outcome)["approval"]["groups"] == ["approvers"]
 
 
 async def test_the_policies_decide_about_what_a_hook_made_of_the_input(lab: Lab) -> None:
@@ -151,20 +159,20 @@ def peer() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("engine", "mood", "opinion", "expected"),
     [
-        ("authzen", "allow", "passthrough", None),
-        ("both", "allow", "allow", None),
-        ("both", "ask", "allow", "approval-required"),
+        ("authzen", "allow", "passthrough", "succeeded"),
+        ("both", "allow", "allow", "succeeded"),
+        ("both", "ask", "allow", "awaiting_approval"),
         ("both", "deny", "ask", "permission-denied"),
         ("authzen", "allow", "deny", "permission-denied"),
         ("both", "garbage", "allow", "policy-failed"),
     ],
 )
 async def test_hooks_tighten_what_a_remote_decision_point_says(
-    fresh_database: str, tmp_path: Path, peer: str, engine: str, mood: str, opinion: str, expected: str | None
+    fresh_database: str, tmp_path: Path, peer: str, engine: str, mood: str, opinion: str, expected: str
 ) -> None:
     async with opened(fresh_database, tmp_path, engine=engine, authzen_url=f"{peer}/{mood}") as lab:
         outcome = await lab.call("look", f"vote:{opinion}")
-        assert slug(outcome) == expected
+        assert answer(outcome) == expected
 
 
 async def test_a_hook_of_the_settings_that_nobody_loaded_stops_the_start(module_database: str, tmp_path: Path) -> None:

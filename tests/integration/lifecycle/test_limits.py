@@ -44,7 +44,7 @@ async def test_a_rate_lets_its_limit_through_and_names_itself(fresh_database: st
         assert 86_000_000 < refused.retry_after_ms <= 86_500_000
         assert await lab.kinds(refused.call_id) == ["refusal"]
         assert await _states(lab, "brief_look", ["d"]) == [None]
-        assert lab.rooms.metrics._limits.total() == 1
+        assert lab.rooms.metrics._named.total() == 1
 
 
 async def test_a_refused_write_consumes_no_key_and_has_no_effect(fresh_database: str, tmp_path: Path) -> None:

@@ -49,12 +49,6 @@ async def test_a_version_that_does_not_exist_blocks_the_call(lab: Lab) -> None:
     await _refused(lab, await lab.call("look", "v", version="^7"), State.BLOCKED, "version-not-found")
 
 
-async def test_an_asynchronous_tool_needs_setting_up(lab: Lab) -> None:
-    outcome = await lab.call("crawl", "slow")
-    await _refused(lab, outcome, State.BLOCKED, "requires-setup")
-    assert "workers" in body(outcome)["detail"]
-
-
 async def test_a_deadline_that_has_passed_starts_nothing(lab: Lab) -> None:
     await _refused(lab, await lab.call("note", "past-deadline", deadline_ms=0), State.TIMED_OUT, "deadline-exceeded")
     await _refused(lab, await lab.call("look", "past-deadline", deadline_ms=0), State.TIMED_OUT, "deadline-exceeded")

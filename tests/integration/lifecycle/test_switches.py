@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from deputize.core.caller import Epochs
+from deputize.core.definition import ToolContext
 from deputize.core.errors import Malformed, ScopeMissing, SwitchedOff, ToolNotFound
 from deputize.core.events import State
 from deputize.govern import switches
 from deputize.lifecycle.authority import TenantAuthority
 from tests.integration.lifecycle.lab import Lab, body, slug, until
 from tests.integration.lifecycle.test_commands import _commands
-from tests.integration.lifecycle.tools import effects_of
+from tests.integration.lifecycle.tools import effects_of, on
 
 pytestmark = pytest.mark.requirement("GOV-8")
 
@@ -48,6 +49,22 @@ async def test_an_agent_that_is_off_is_off_wherever_it_stands_in_a_chain(lab: La
     assert slug(await lab.call("look", "person")) is None
     await _turn(lab, "agent", "crawler", off=False)
     assert slug(await lab.call("look", "agent", by=by)) is None
+
+
+@pytest.mark.parametrize(("tool", "ends"), [("look", "switched-off"), ("put", "outcome-unknown")])
+async def test_what_is_switched_off_between_two_attempts_makes_no_second_one(lab: Lab, tool: str, ends: str) -> None:
+    tag = f"attempts-{tool}"
+
+    async def fails_and_is_switched_off(_: ToolContext) -> None:
+        await _turn(lab, "tool", f"lab.{tool}", off=True)
+        raise ConnectionError("reset")
+
+    on(tag, fails_and_is_switched_off)
+    try:
+        outcome = await lab.call(tool, tag, key=tag)
+    finally:
+        await _turn(lab, "tool", f"lab.{tool}", off=False)
+    assert (slug(outcome), len(effects_of(tag))) == (ends, 1)
 
 
 async def test_an_agent_that_is_off_cannot_turn_itself_on(lab: Lab) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import Field
 
-from deputize import Sensitive, ToolContext, tool
+from deputize import Preview, Sensitive, ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.definition import PythonTool
 
@@ -115,7 +115,25 @@ async def brief_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     return await _behave("brief_note", tag, context)
 
 
-@tool(effects="destructive", namespace="lab", resources=["delete lab.notes/{tag}"], scopes=["lab:write"])
+previews: dict[str, Callable[[ToolContext], Any]] = {}
+"""What the preview of `erase` answers, by tag."""
+
+
+async def _would_erase(tag: str, context: ToolContext) -> Any:
+    if tag not in previews:
+        return Preview(changes=[{"resource": "lab.notes", "op": "delete", "scope": tag, "count": 1}])
+    answer = previews[tag](context)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+@tool(
+    effects="destructive",
+    namespace="lab",
+    resources=["delete lab.notes/{tag}"],
+    scopes=["lab:write"],
+    preview=_would_erase,
+    preview_volatile=["/impact/seen_at"],
+)
 async def erase(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Erase a note for good."""
     return await _behave("erase", tag, context)
@@ -125,6 +143,22 @@ async def erase(tag: Tag, context: ToolContext) -> dict[str, Any]:
 def thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Write a note in a thread, which nobody can stop."""
     effects.append(Effect("thread_note", tag, context.key, context.attempt))
+    answer: dict[str, Any] = _behaviours[tag](context)
+    return answer
+
+
+@tool(effects="write", resources=["update lab.values/{tag}"], idempotency="deduplicates", **WRITES)
+def thread_put(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Put a value in a thread, where the system behind takes each key once."""
+    effects.append(Effect("thread_put", tag, context.key, context.attempt))
+    answer: dict[str, Any] = _behaviours[tag](context)
+    return answer
+
+
+@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", timeout=20.0, **WRITES)
+def slow_thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Write a note in a thread, and take a while."""
+    effects.append(Effect("slow_thread_note", tag, context.key, context.attempt))
     answer: dict[str, Any] = _behaviours[tag](context)
     return answer
 
@@ -182,6 +216,7 @@ async def enrol(
 TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
     for each in (
-        look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, checked, checked_put, enrol,
+        look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, thread_put, slow_thread_note,
+        checked, checked_put, enrol,
     )
 ]  # fmt: skip

@@ -11,7 +11,12 @@ from deputize.store.pool import READER, WRITER, Store, connect
 from tests.integration.store.rows_kit import CLOCK, closing, entry, make_tenants, opening, writing_to
 
 # What belongs to no tenant, and why.
-WITHOUT_TENANT = {"leases": "one row per process, which serves all tenants", "schema_version": "the database's own"}
+WITHOUT_TENANT = {
+    "leases": "one row per process, which serves all tenants",
+    "schema_version": "the database's own",
+    "workers": "those of them that carry runs",
+    "chores": "what one process does for all tenants",
+}
 PARTITIONED_BY_DAY = {"calls", "sealed", "audit_entries"}
 TABLES = """
     select c.relname as name, c.relrowsecurity and c.relforcerowsecurity as forced, r.rolname as owner,
@@ -40,6 +45,37 @@ FILL = """
     insert into deputize.budgets (tenant, rule, key, period) values ($1, 'r', 'k', 1)
 """
 
+FILL_RUNS = """
+    insert into deputize.runs (tenant, id, priority, caller, release)
+        values ($1, '01890000-0000-7000-8000-000000000000', 5, 'c', 'r');
+    insert into deputize.progress (tenant, id, seq, told) values ($1, '01890000-0000-7000-8000-000000000000', 1, 't');
+    insert into deputize.callbacks (tenant, id, asked) values ($1, '01890000-0000-7000-8000-000000000000', 'a');
+    insert into deputize.deliveries (tenant, call_id, state)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'succeeded');
+    insert into deputize.checkpoints (tenant, call_id, seq, epoch, kind, box)
+        values ($1, '01890000-0000-7000-8000-000000000000', 1, 1, 'micro', 'b');
+    insert into deputize.tickets (tenant, id, kind, call_id, question)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'reconcile', '01890000-0000-7000-8000-000000000000', 'q');
+    insert into deputize.places (tenant, call_id, space, resource, scope, most, priority)
+        values ($1, '01890000-0000-7000-8000-000000000000', $1, 'r', 's', 1, 5);
+    insert into deputize.reconciliations (tenant, id, due_at)
+        values ($1, '01890000-0000-7000-8000-000000000000', now())
+    on conflict do nothing
+"""
+FILL_APPROVALS = """
+    insert into deputize.approvals (tenant, id, call_id, binding, demands, shown, chain, tool, group_key, levels,
+            expires_at)
+        values ($1, '01890000-0000-7000-8000-000000000000', '01890000-0000-7000-8000-000000000000', 'b', 'd', 's', '{}',
+                't', 'g', '{}', now());
+    insert into deputize.approval_groups (tenant, grp, id) values ($1, 'g', '01890000-0000-7000-8000-000000000000');
+    insert into deputize.votes (tenant, id, voter, approve, counts)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'v', true, '{}');
+    insert into deputize.notices (tenant, ticket, grp, kind)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'g', 'asked');
+    insert into deputize.mailboxes (tenant, grp) values ($1, 'g');
+    insert into deputize.letters (tenant, grp, receiver, kind) values ($1, 'g', 'r', 'digest')
+"""
+
 
 @pytest.fixture(scope="module")
 async def dsn(module_database: str) -> str:
@@ -47,7 +83,7 @@ async def dsn(module_database: str) -> str:
     await make_tenants(module_database, "acme", "other")
     connection = await asyncpg.connect(module_database)
     for tenant in ("acme", "other"):
-        for statement in FILL.split(";"):
+        for statement in (*FILL.split(";"), *FILL_RUNS.split(";"), *FILL_APPROVALS.split(";")):
             await connection.execute(statement, tenant)
     await connection.close()
     async with writing_to(module_database) as writer:
@@ -186,7 +222,8 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         )
     }
     assert {table for table, right in granted if right == "DELETE"} == {
-        "claims", "subjects", "leases", "secrets", "budgets",
+        "claims", "subjects", "leases", "secrets", "budgets", "workers", "progress", "callbacks", "deliveries",
+        "checkpoints", "reconciliations", "places", "approval_groups", "notices", "mailboxes", "letters",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     assert not {"audit_entries", "tenants", "tenant_keys", "subjects", "tools"} & {

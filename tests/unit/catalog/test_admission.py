@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.admission import admit
+from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
 from tests.unit.catalog.contracts import INPUT, contract, input_with
 
 pytestmark = pytest.mark.requirement("CON-7")
 
 USERS = [{"resource": "crm.users", "op": "update", "scope": "{id}"}]
+GONE: dict[str, Any] = {"effects": "destructive", "resources": USERS, "preview": True}
+VAULT: dict[str, Any] = {"scopes": ["crm:write"], "credential": "vault", "secret": "crm/key"}
 
 
 def reasons(known: dict[str, str] | None = None, **changes: Any) -> list[tuple[str, str]]:
@@ -36,7 +39,7 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"error_schema": {"properties": 5}}, ("schemas_valid", "/error_schema/properties")),
         ({"predicates": [{"name": "p", "holds": {"minimum": "1"}}]}, ("schemas_valid", "/predicates/0/holds/minimum")),
         ({"version": "1.0.0-01"}, ("version_registered", "/version")),
-        ({"effects": "destructive", "resources": USERS, "auth": {}}, ("auth_policy_defined", "/auth")),
+        ({**GONE, "auth": {}}, ("auth_policy_defined", "/auth")),
         ({"auth": {"credential": "vault"}}, ("auth_policy_defined", "/auth/secret")),
         ({"auth": {"credential": "delegated"}}, ("auth_policy_defined", "/auth/audience")),
         ({"auth": {"secret": "crm/api-key"}}, ("auth_policy_defined", "/auth/secret")),
@@ -44,7 +47,12 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"timeout": {"timeout_class": "interactive", "seconds": 2}}, ("timeout_class_assigned", "/timeout/seconds")),
         ({"timeout": {"timeout_class": "async"}}, ("timeout_class_assigned", "/timeout/seconds")),
         ({"idempotency": {"key_argument": "key"}}, ("idempotency_specified", "/idempotency/key_argument")),
-        ({"effects": "destructive"}, ("mutation_class_labelled", "/resources")),
+        ({"effects": "destructive", "preview": True}, ("mutation_class_labelled", "/resources")),
+        ({**GONE, "preview": False}, ("mutation_class_labelled", "/preview")),
+        ({"preview_rules": {}}, ("mutation_class_labelled", "/preview_rules")),
+        ({**GONE, "auth": {"scopes": ["s"], "readonly_secret": "a"}}, ("auth_policy_defined", "/auth/readonly_secret")),
+        ({**GONE, "auth": {**VAULT, "readonly_secret": "crm/key"}}, ("auth_policy_defined", "/auth/readonly_secret")),
+        ({"auth": {**VAULT, "readonly_secret": "crm/low"}}, ("auth_policy_defined", "/auth/readonly_secret")),
         ({"effects": "write", "resources": USERS}, ("mutation_class_labelled", "/undo")),
         ({"resources": USERS}, ("mutation_class_labelled", "/resources")),
         ({"examples": []}, ("contract_tests_passing", "/examples")),
@@ -153,7 +161,7 @@ def test_names_that_no_model_api_takes_or_that_belong_to_others_are_refused() ->
 def test_scopes_name_arguments_that_exist_and_may_be_written_down() -> None:
     schema = {**INPUT, "properties": {**INPUT["properties"], "mail": {**GOOD, "x-sensitivity": "pii"}}}
     scoped = [{"resource": "crm.users", "op": "delete", "scope": scope} for scope in ("{nobody}", "{mail}", "{id}")]
-    found = reasons(resources=scoped, effects="destructive", input_schema=schema)
+    found = reasons(resources=scoped, effects="destructive", preview=True, input_schema=schema)
     assert found == [("mutation_class_labelled", f"/resources/{place}/scope") for place in (0, 1)]
 
 
@@ -166,6 +174,33 @@ def test_dates_of_the_end_must_be_dates_in_order() -> None:
 
 def test_a_contract_without_a_canonical_form_is_refused() -> None:
     assert ("schemas_valid", "") in reasons(annotations={"huge": 2**60})
+
+
+KEY = {"key": {"type": "string", "description": "The key of the call", "examples": ["k"]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (None, "is no tool"),
+        (contract(input_schema=input_with(**KEY), effects="destructive", resources=USERS), "changes things"),
+        (contract(), "takes no key"),
+        (contract(input_schema={**INPUT, "properties": {**INPUT["properties"], **KEY}}), "wants more"),
+        (contract(input_schema=input_with(key={"type": "integer", "description": "No text"})), "takes no key"),
+    ],
+)
+def test_a_status_must_be_a_read_that_takes_a_key(status: Contract | None, why: str) -> None:
+    with pytest.raises(NotAdmitted, match=why) as refused:
+        admit(contract(status="crm.plan_status"), other=lambda _: status)
+    assert {each["path"] for each in refused.value.details["reasons"]} == {"/status"}
+
+
+def test_a_status_that_can_be_asked_is_admitted() -> None:
+    asked = {
+        "crm.plan_status": contract(input_schema={**input_with(**KEY), "required": ["key"]}, examples=[{"key": "k"}])
+    }
+    admit(contract(status="crm.plan_status"), other=asked.get)
+    admit(contract(status="crm.plan_status"))
 
 
 keywords = st.sampled_from(

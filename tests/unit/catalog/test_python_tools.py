@@ -18,6 +18,7 @@ from deputize.core.contract import Contract, Effects, TimeoutClass, Upstream
 from deputize.core.definition import PythonTool, ToolContext
 from deputize.core.errors import SemanticViolation
 from deputize.core.outcome import Result
+from deputize.core.preview import Preview
 
 Name = Annotated[str, Field(description="Who to greet", examples=["Ana"])]
 
@@ -170,7 +171,9 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         effects="write", namespace="crm", name="set_plan", version="2.1.0", title="Set a plan", scopes=["crm:write"],
         permissions=["api:crm"], credential="vault", secret="crm/api-key",
         resources=["update crm.users/{id}", "create crm.log"], undo="crm.restore_plan",
-        status="crm.plan_status", preview=True, timeout=30, idempotency="deduplicates",
+        status="crm.plan_status", preview=lambda id: Preview(), preview_fresh_seconds=60,
+        preview_volatile=["/impact/seen_at"], readonly_secret="crm/api-key-readonly", timeout=30,
+        idempotency="deduplicates",
         predicates={"says_ok": {"properties": {"output": {"const": "ok"}}}}, tags=["billing"], aliases=["crm.plan"],
         search_hint="change subscription", retry={"max_attempts": 2}, breaker={"failure_threshold": 3},
         limits={"memory": "1Gi"}, network={"allowed_domains": ["crm.example.org"]}, external_service="crm",
@@ -178,7 +181,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         license="MIT", author={"name": "Ana"}, provider="acme", external_mappings={"a": 1}, annotations={"b": 2},
         verify=lambda arguments, output: None,
     )  # fmt: skip
-    def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
+    async def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
         """Change what a user pays for."""
         return "ok"
 
@@ -304,6 +307,13 @@ def test_a_function_that_cannot_be_a_tool_hears_one_sentence_that_says_what_to_d
             """Find something."""
             return what
 
+    def saving() -> None:
+        @tool(effects="read", checkpoints={"enabled": True})
+        def find(what: str, context: ToolContext) -> str:
+            """Find something."""
+            return what
+
+    assert wrong(saving) == "find: it saves with await context.save; make it async and add context: ToolContext"
     assert wrong(keyed) == "find: its credential comes with the context; add context: ToolContext"
     assert wrong(untyped) == "find: the argument what has no type; write what: str, or what it is"
     assert wrong(silent) == "find: give it a docstring that says what it does; models choose by it"

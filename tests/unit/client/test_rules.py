@@ -127,3 +127,17 @@ def test_a_token_may_be_fetched_anew_for_each_attempt() -> None:
     _, sent, _ = _drive(_call(rules), [LOST, GOOD])
     assert rules.url == "http://gw"
     assert [each.headers["authorization"] for each in sent] == ["Bearer t1", "Bearer t2"]
+
+
+@pytest.mark.requirement("GOV-4")
+def test_a_dry_run_has_no_key_and_is_no_step() -> None:
+    rules = _rules()
+    body = orjson.dumps({"call_id": "c", "state": "succeeded", "dry_run": True, "preview": {"by": "tool"}})
+    reply, (looked,), _ = _drive(_call(rules, dry_run=True), [Answer(status=200, body=body)])
+    assert orjson.loads(looked.content or b"")["dry_run"] is True
+    assert "idempotency-key" not in looked.headers
+    assert (reply.preview, reply.ok, reply.pending) == ({"by": "tool"}, True, False)
+    done, (made,), _ = _drive(_call(rules), [GOOD])
+    assert made.headers["idempotency-key"] == _rules().key("crm.get", {}, "#1")
+    assert done.preview is None
+    assert "dry_run" not in orjson.loads(made.content or b"")

@@ -242,3 +242,17 @@ def test_the_window_is_twice_the_timeout_or_an_hour_unless_more_is_asked_for(
     floor = max(2 * contract.timeout.effective_seconds, 3600)
     assert contract.window_seconds == max(asked or 0, int(floor))
     assert contract.window_seconds >= 3600
+
+
+def test_a_field_that_came_later_changes_no_contract_that_leaves_it_out() -> None:
+    """Gateways of two releases share a registry: what one wrote keeps its name in the other, and can be read there."""
+    plain = Contract.model_validate(FIELDS)
+    assert plain.digest == "sha256:7a979d78fd9d31524d5289c27e0240caa8d160dc5235c5aef50a62a7befa7d7d"
+    said = plain.model_dump(mode="json")
+    assert "preview_rules" not in said
+    assert "readonly_secret" not in said["auth"]
+    auth = {"credential": "vault", "secret": "a", "readonly_secret": "b"}
+    full = Contract.model_validate({**FIELDS, "preview": True, "preview_rules": {"fresh_seconds": 9}, "auth": auth})
+    assert Contract.model_validate(full.model_dump(mode="json")) == full
+    assert full.model_dump(mode="json")["preview_rules"] == {"fresh_seconds": 9, "volatile": []}
+    assert full.model_dump(mode="json")["auth"]["readonly_secret"] == "b"

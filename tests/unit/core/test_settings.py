@@ -54,6 +54,10 @@ def test_a_misspelt_key_of_a_section_in_the_environment_is_refused(monkeypatch: 
         ("TIMING__LEASE_SECONDS", "0"),
         ("TELEMETRY__TRACE_SAMPLE", "1.5"),
         ("DATABASE__BATCH_ROWS", "0"),
+        ("APPROVALS__GROUPS", "[]"),
+        ("APPROVALS__STEP_SECONDS", "[]"),
+        ("APPROVALS__STEP_SECONDS", "[60, 60]"),
+        ("APPROVALS__FRESH_SECONDS", "0"),
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,5 +85,5 @@ def test_every_setting_is_explained() -> None:
         for name, field in model.model_fields.items()
         if not field.description
     ]
-    assert len(models) == 10
+    assert len(models) == 14
     assert unexplained == []

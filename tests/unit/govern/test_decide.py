@@ -76,6 +76,13 @@ def test_a_listed_tool_is_allowed_in_the_versions_listed_and_no_other() -> None:
     assert refusal.value.details["allowed"] == ["1."]
 
 
+@pytest.mark.requirement("GOV-3")
+def test_a_token_for_deciding_makes_no_calls_whatever_else_it_has() -> None:
+    with pytest.raises(NotInCapability, match="makes no calls"):
+        ask(caller("crm:read", console=True, only_decides=True), contract("crm:read"))
+    assert ask(caller("crm:read", console=True), contract("crm:read"))
+
+
 def test_a_tool_may_be_listed_more_than_once() -> None:
     listed = (Capability(tool="crm.get_user", versions="1."), Capability(tool="crm.get_user", versions="2."))
     assert ask(Caller(tenant="acme", user="ana", capabilities=listed), contract())

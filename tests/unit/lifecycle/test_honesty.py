@@ -4,6 +4,7 @@ import pytest
 
 from deputize.core.contract import Contract
 from deputize.core.errors import (
+    Canceled,
     Crashed,
     DeadlineExceeded,
     Internal,
@@ -26,7 +27,7 @@ from tests.integration.lifecycle.tools import TOOLS
 
 CONTRACTS: dict[str, Contract] = {tool.contract.name: tool.contract for tool in TOOLS}
 FIRST, TAKEN = Held(call_id="c", epoch=1), Held(call_id="c", epoch=2)
-VERDICTS = [ToolFailed, Crashed, ResultInvalid]
+VERDICTS = [ToolFailed, Crashed, ResultInvalid, Canceled]
 NOTHING = [ToolPrecondition, ToolConflict, SemanticViolation, DeadlineExceeded, UpstreamRateLimited]
 LOST = [UpstreamUnavailable, UpstreamTimeout, ToolTimeout, Unavailable, Internal]
 
@@ -67,3 +68,11 @@ def test_reads_and_upstreams_that_take_a_key_once_may_be_repeated() -> None:
         True, True, True, False, False,
     ]  # fmt: skip
     assert all(may_repeat(contract, nothing) for contract in CONTRACTS.values())
+
+
+@pytest.mark.requirement("NEW-3")
+@pytest.mark.parametrize("kind", [*VERDICTS, *NOTHING, *LOST])
+def test_of_a_read_it_is_known_that_it_changed_nothing(kind: type[Problem]) -> None:
+    problem = kind("x")
+    assert honest(CONTRACTS["look"], problem, FIRST) is problem
+    assert honest(CONTRACTS["look"], problem, TAKEN) is problem

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
-from deputize.core.decision import Behavior, Rule, Verdict
+from deputize.core.decision import Behavior, Rule, Verdict, demanded
 from deputize.core.hooks import (
     MAX_CONTEXT_BYTES,
     MAX_TEXT,
@@ -31,7 +31,11 @@ pytestmark = pytest.mark.requirement("INV-6")
 
 VERDICTS = st.builds(
     lambda behavior, errors: Verdict(
-        behavior=Behavior.DENY if errors else behavior, rules=(Rule(id="policy"),), digest="d", errors=errors
+        behavior=Behavior.DENY if errors else behavior,
+        rules=(Rule(id="policy"),),
+        digest="d",
+        errors=errors,
+        demands=demanded([Rule(id="policy")]) if behavior is Behavior.ASK and not errors else (),
     ),
     st.sampled_from([Behavior.ALLOW, Behavior.ASK, Behavior.DENY]),
     st.sampled_from([(), ("a rule broke",)]),
@@ -40,7 +44,9 @@ OPINIONS = st.lists(st.sampled_from(list(Behavior)), max_size=6)
 
 
 def _opinion(number: int, behavior: Behavior) -> Verdict:
-    return Verdict(behavior=behavior, rules=(Rule(id=f"hook:h{number}"),), digest="", source="hook")
+    rules = (Rule(id=f"hook:h{number}"),)
+    demands = demanded(rules) if behavior is Behavior.ASK else ()
+    return Verdict(behavior=behavior, rules=rules, digest="", source="hook", demands=demands)
 
 
 @pytest.mark.requirement("GOV-2")
@@ -57,6 +63,8 @@ def test_no_hook_makes_a_decision_weaker(verdict: Verdict, behaviors: list[Behav
     spoke = [f"hook:h{number}" for number, behavior in enumerate(behaviors) if behavior is strictest]
     expected = (["policy"] if verdict.behavior is strictest else []) + spoke
     assert [rule.id for rule in answer.rules] == expected
+    # Whoever asked has to be answered, each of them.
+    assert [each.rule for each in answer.demands] == (expected if strictest is Behavior.ASK else [])
 
 
 def test_without_hooks_the_verdict_is_the_very_same() -> None:

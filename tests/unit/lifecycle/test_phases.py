@@ -97,7 +97,9 @@ def test_only_the_run_opens_phases() -> None:
 
 def test_the_run_opens_each_phase_once_and_in_order() -> None:
     text = (LIFECYCLE / "run.py").read_text(encoding="utf-8")
-    assert re.findall(r"phase\(Span\.(\w+)\)", text) == ["VALIDATE", "AUTHORIZE", "EXECUTE", "VERIFY", "REPLY"]
+    # A run that goes on was decided again before it comes here; it is executed, and ends like any other call.
+    every = ["VALIDATE", "AUTHORIZE", "EXECUTE", "EXECUTE", "VERIFY", "REPLY"]
+    assert re.findall(r"phase\(Span\.(\w+)\)", text) == every
     called = re.findall(r"= (?:await )?(validate|authorize|execute|verify)\(|return await (settle)\(", text)
     assert [name or last for name, last in called] == ["validate", "authorize", "execute", "verify", "settle"]
 
@@ -108,6 +110,6 @@ def test_every_door_goes_through_the_one_run() -> None:
     outside = [
         path
         for path in (ROOT / "src" / "deputize").rglob("*.py")
-        if path.parent != LIFECYCLE and taken.search(path.read_text(encoding="utf-8"))
+        if LIFECYCLE not in path.parents and taken.search(path.read_text(encoding="utf-8"))
     ]
     assert outside == []

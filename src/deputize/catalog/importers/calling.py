@@ -14,6 +14,8 @@ from deputize.catalog.importers.signatures import Signature
 from deputize.core.errors import ResultInvalid, SemanticViolation
 from deputize.core.outcome import Result
 
+_CONTEXT = "context"
+
 
 def runner(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
     """The function as a driver calls it: JSON values and `context` in, JSON values out."""
@@ -73,17 +75,51 @@ def _plain(signature: Signature, output: Any) -> Any:
 
 def checker(check: Callable[..., Any], signature: Signature, where: str) -> Callable[..., Any]:
     """The author's `validate`, given the arguments it names, in the function's own types."""
-    parameters = inspect.signature(check).parameters
+    return _beside(check, signature, f"{where}: validate")
+
+
+def previewer(preview: Callable[..., Any], signature: Signature, where: str) -> tuple[Callable[..., Any], bool]:
+    """The author's `preview`, called like `validate`; and whether it takes a context beside the arguments."""
+    if not callable(preview):
+        raise WrongDeclaration(f"{where}: preview is a function that returns a Preview, not {preview!r}")
+    if inspect.isasyncgenfunction(preview) or inspect.isgeneratorfunction(preview):
+        raise WrongDeclaration(f"{where}: preview returns one Preview; return it instead of yielding")
+    with_context = _CONTEXT in inspect.signature(preview).parameters and _CONTEXT not in signature.names
+    also = frozenset({_CONTEXT}) if with_context else frozenset()
+    return _beside(preview, signature, f"{where}: preview", also), with_context
+
+
+def plain_previewer(preview: Callable[..., Any]) -> tuple[Callable[..., Any], bool]:
+    """The same for a function that a manifest names: JSON values as they are, those of them that it names."""
+    parameters = inspect.signature(preview).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    wanted = frozenset(signature.names if takes_all else parameters)
-    unknown = wanted - set(signature.names)
-    if unknown:
-        raise WrongDeclaration(f"{where}: validate asks for {min(unknown)}, which is no argument of the tool")
 
     def chosen(arguments: dict[str, Any]) -> dict[str, Any]:
-        typed = _typed(signature, arguments)
-        return {name: value for name, value in typed.items() if name in wanted}
+        return {name: value for name, value in arguments.items() if takes_all or name in parameters}
 
+    return _choosing(preview, chosen), _CONTEXT in parameters
+
+
+def _beside(
+    check: Callable[..., Any], signature: Signature, who: str, also: frozenset[str] = frozenset()
+) -> Callable[..., Any]:
+    """A function beside the tool's own, given those of its arguments that it names; `also` as they come."""
+    parameters = inspect.signature(check).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    wanted = frozenset(signature.names if takes_all else parameters.keys() - also)
+    unknown = wanted - set(signature.names)
+    if unknown:
+        raise WrongDeclaration(f"{who} asks for {min(unknown)}, which is no argument of the tool")
+
+    def chosen(arguments: dict[str, Any]) -> dict[str, Any]:
+        more = {name: arguments.pop(name) for name in also if name in arguments}
+        typed = _typed(signature, arguments)
+        return {name: value for name, value in typed.items() if name in wanted} | more
+
+    return _choosing(check, chosen)
+
+
+def _choosing(check: Callable[..., Any], chosen: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(check):
         waiting: Callable[..., Awaitable[Any]] = check
 

@@ -29,6 +29,8 @@ _PATTERN_FIXES = {
     "scopes": "use printable characters without spaces, as in crm:read",
     "permissions": "write kind:what, as in api:crm",
     "secret": "use lower-case words, joined by slashes if there are several, as in crm/api-key",
+    "readonly_secret": "use lower-case words, joined by slashes if there are several, as in crm/api-key-readonly",
+    "volatile": "point at a value inside impact or guards, or at /changes/*/before, after or count",
 }
 _TOOL_REF_FIX = "write namespace.name, as in crm.get_user"
 

@@ -86,6 +86,9 @@ def _long_form(value: Mapping[str, Any]) -> dict[str, Any]:
     for key, fill in (("timeout", timeout_fields), ("idempotency", idempotency_fields)):
         if key in fields:
             fields[key] = fill(fields[key])
+    handler = fields.get("handler")
+    if isinstance(handler, dict) and handler.get("preview") is not None:
+        fields.setdefault("preview", True)
     if isinstance(fields.get("resources"), list):
         fields["resources"] = [resource_fields(each) for each in fields["resources"]]
     return fields

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from deputize.catalog.importers.calling import checker, runner
+from deputize.catalog.importers.calling import checker, previewer, runner
 from deputize.catalog.importers.declaration import (
     WrongDeclaration,
     default_idempotency,
@@ -37,7 +37,8 @@ from deputize.core.definition import PythonTool
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__deputize_tool__"
-_AUTH = ("scopes", "permissions", "credential", "secret", "audience")
+_AUTH = ("scopes", "permissions", "credential", "secret", "audience", "readonly_secret")
+_PREVIEW = "preview_"
 
 
 class Declared(TypedDict, total=False):
@@ -45,7 +46,9 @@ class Declared(TypedDict, total=False):
 
     `namespace` is the file's name unless given, `version` 0.1.0. `resources` may be short, as in
     `"update crm.users/{id}"`; `timeout` is a class or seconds; `idempotency` says what the system behind the
-    tool makes of the same key twice. `credential` comes to the function as `context.credential`.
+    tool makes of the same key twice. `credential` comes to the function as `context.credential`; a preview gets what
+    `readonly_secret` names instead. `preview_fresh_seconds` says how long a preview is believed, and `preview_volatile`
+    what of it may differ without meaning anything, as in `"/changes/*/before/seen_at"`.
     """
 
     namespace: str
@@ -59,10 +62,12 @@ class Declared(TypedDict, total=False):
     credential: Literal["none", "delegated", "vault"]
     secret: str
     audience: str
+    readonly_secret: str
     resources: Sequence[words.SideEffect | Mapping[str, Any] | str]
     undo: str
     status: str
-    preview: bool
+    preview_fresh_seconds: int
+    preview_volatile: Sequence[str]
     timeout: words.Timeout | Mapping[str, Any] | str | float
     idempotency: words.Idempotency | Mapping[str, Any] | str
     predicates: Mapping[str, words.Schema] | Sequence[words.Predicate | Mapping[str, Any]]
@@ -97,22 +102,28 @@ def tool(
     examples: Sequence[Mapping[str, Any]] = (),
     validate: Callable[..., Any] | None = None,
     verify: Callable[..., Any] | None = None,
+    preview: Callable[..., Any] | None = None,
     returns: Any = None,
     **declared: Unpack[Declared],
 ) -> Callable[[Function], Function]:
     """Declare a tool beside the function that does the work.
 
     `validate(**arguments)` raises before any effect when the values make no sense, and may name fewer of them
-    than there are; `verify(arguments, output)` raises when a result must not be believed; `returns` names the
-    type inside a `Result`. A wrong declaration raises `WrongDeclaration` at once.
+    than there are; `verify(arguments, output)` raises when a result must not be believed; `preview(**arguments)`
+    changes nothing and returns a `Preview` of what the tool would do, and may take a `context` too; `returns` names
+    the type inside a `Result`. A wrong declaration raises `WrongDeclaration` at once.
     """
     frame = inspect.currentframe()
     scope = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
-    said = {"effects": effects, "validates": validate is not None, "verifies": verify is not None, **declared}
+    said = {
+        "effects": effects, "validates": validate is not None, "verifies": verify is not None,
+        "preview": preview is not None, **declared,
+    }  # fmt: skip
 
     def declare(function: Function) -> Function:
         where = _where(function)
         signature = read_signature(function, where, scope=scope, returns=returns)
+        previews, with_context = previewer(preview, signature, where) if preview else (None, False)
         made = PythonTool(
             contract=_contract(function, where, signature, said, examples),
             run=runner(function, signature),
@@ -120,6 +131,8 @@ def tool(
             takes_context=signature.context is not None,
             validate=checker(validate, signature, where) if validate else None,
             verify=verify,
+            preview=previews,
+            previews_with_context=with_context,
         )
         setattr(function, ATTRIBUTE, made)
         return function
@@ -147,6 +160,7 @@ def _contract(
     _describe(signature, doc, where)
     if said.get("credential", "none") != "none" and signature.context is None:
         raise WrongDeclaration(f"{where}: its credential comes with the context; add context: ToolContext")
+    _require_able_to_save(function, signature, said, where)
     calls = tuple(dict(example) for example in examples)
     spread_examples(signature.input_schema, calls)
     if not calls:
@@ -160,7 +174,7 @@ def _contract(
         "name": function.__name__,
         "version": "0.1.0",
         "observability": {},
-        **_fields(said),
+        **_fields(said, where),
         "description": description,
         "input_schema": signature.input_schema,
         "output_schema": signature.output_schema,
@@ -173,9 +187,23 @@ def _contract(
         raise WrongDeclaration(*sentences(where, reasons_from(error))) from error
 
 
-def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def _require_able_to_save(
+    function: Callable[..., Any], signature: Signature, said: Mapping[str, Any], where: str
+) -> None:
+    checkpoints = said.get("checkpoints", {})
+    enabled = checkpoints.get("enabled") if isinstance(checkpoints, Mapping) else checkpoints.enabled
+    if enabled and (signature.context is None or not inspect.iscoroutinefunction(function)):
+        raise WrongDeclaration(f"{where}: it saves with await context.save; make it async and add context: ToolContext")
+
+
+def _fields(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The author's short forms as the contract spells them."""
     fields = dict(said)
+    rules = {key.removeprefix(_PREVIEW): fields.pop(key) for key in said if key.startswith(_PREVIEW)}
+    if rules and not said["preview"]:
+        raise WrongDeclaration(f"{where}: {_PREVIEW}{min(rules)} is about a preview, and it has none; add preview=")
+    if said["preview"]:
+        fields["preview_rules"] = rules
     auth = {key: fields.pop(key) for key in _AUTH if key in fields}
     predicates = fields.get("predicates", ())
     if isinstance(predicates, Mapping):

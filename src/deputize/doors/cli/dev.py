@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.doors.cli import database
+from deputize.doors.cli.codes_told import CodesTold
 from deputize.doors.cli.development import (
     alone,
     announced,
@@ -45,6 +46,7 @@ from deputize.store.migrate import newest_revision
 
 _EFFECTS = ("read", "write", "destructive")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_DRAIN_SECONDS = 1.0
 
 
 def run(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None:
@@ -172,7 +174,7 @@ def _with_identity(settings: Settings, loaded: Loaded) -> Settings:
 
 
 async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) -> None:
-    stop = asyncio.Event()
+    stop, codes = asyncio.Event(), CodesTold()
     # From here on a signal is an event: one that comes while the gateway is being opened must not be lost.
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -183,13 +185,19 @@ async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) 
                 _tell_tools(loaded, settings)
                 stack.enter_context(announced(settings.folder, Running(url=url, pid=os.getpid())))
                 _tell_ready(url, metrics_url, loaded)
+                codes.ready()
 
-        await serve(lambda: _opened(open_gateway, settings, loaded), settings, ready, stop=stop)
+        await serve(lambda: _opened(open_gateway, settings, loaded, codes), settings, ready, stop=stop)
 
 
 @asynccontextmanager
-async def _opened(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) -> AsyncIterator[Gateway]:
-    async with opened(open_gateway, settings, loaded, development=True) as gateway:
+async def _opened(
+    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, codes: CodesTold
+) -> AsyncIterator[Gateway]:
+    # Whoever presses Ctrl-C here does not want to wait for a run: it goes on when the project is started again.
+    runs = settings.runs.model_copy(update={"drain_seconds": min(settings.runs.drain_seconds, _DRAIN_SECONDS)})
+    settings = settings.model_copy(update={"runs": runs})
+    async with opened(open_gateway, settings, loaded, development=True, worker=True, tell_code=codes) as gateway:
         try:
             yield gateway
         finally:

@@ -43,8 +43,22 @@ async def examine(settings: Settings, *, local_dsn: str | None) -> AsyncIterator
     yield _master_key(settings, development)
     async for finding in _of_issuers(settings, development):
         yield finding
+    if not development:
+        yield _deciders(settings)
     async for finding in examine_rules(settings, development=development):
         yield finding
+
+
+def _deciders(settings: Settings) -> Finding:
+    """Whether anybody can say yes where rules ask: else every such call is denied once its time is over."""
+    people = [
+        issuer.issuer
+        for issuer in settings.identity.issuers
+        if issuer.human and (issuer.console_audience is not None or issuer.issuer == settings.console.issuer)
+    ]
+    found = f"decided by people of {', '.join(people)}" if people else "nobody can decide what rules ask about"
+    todo = "set human and console_audience for the issuer that people sign in at"
+    return _judged("approvals", bool(people), found, todo, otherwise="warning")
 
 
 def _of_machine(settings: Settings, development: bool) -> Iterator[Finding]:
@@ -90,7 +104,7 @@ async def _of_database(settings: Settings, dsn: str, development: bool) -> Async
     yield _judged(
         "pgvector", facts.has_vector, vector, "install it; search by meaning will need it", otherwise="warning"
     )
-    for finding in (*_of_schema(facts), *_of_care(facts, settings, development)):
+    for finding in (*_of_schema(facts), *_workers(facts), *_of_care(facts, settings, development)):
         yield finding
 
 
@@ -123,6 +137,16 @@ def _of_schema(facts: Inspected) -> Iterator[Finding]:
     yield _judged(
         "partitions", days >= _LEAST_DAYS, f"{max(days, 0)} days ahead",
         "run a gateway, which makes them, or: call deputize.make_partitions(7)",
+    )  # fmt: skip
+
+
+def _workers(facts: Inspected) -> Iterator[Finding]:
+    if facts.workers_alive is None:
+        return
+    queued = f"{facts.runs_queued} calls queued" if facts.runs_queued else "nothing queued"
+    yield _judged(
+        "workers", facts.workers_alive > 0, f"{facts.workers_alive} alive, {queued}",
+        "start deputize work: asynchronous calls wait until one is alive", otherwise="warning",
     )  # fmt: skip
 
 

@@ -54,21 +54,24 @@ class Gateway:
                 raise self._silence(error) from None
             return Answer(value=_value(response, raw, self.url), headers=dict(response.getheaders()))
 
-    def events(self, path: str) -> Iterator[tuple[str, Any]]:
-        """Server-sent events, each as its name and its value, until the gateway ends the stream."""
-        with self._open("GET", path, None, {"Accept": "text/event-stream"}) as response:
+    def events(self, path: str, after: str = "") -> Iterator[tuple[str, str, Any]]:
+        """Server-sent events, each as its id, its name and its value, until the gateway ends the stream."""
+        asked = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+        with self._open("GET", path, None, asked) as response:
             if response.status >= 400:
                 _value(response, response.read(), self.url)
-            name, data = "message", ""
+            known_by, name, data = "", "message", ""
             try:
                 for line in response:
                     text = line.decode().rstrip("\r\n")
-                    if text.startswith("event:"):
+                    if text.startswith("id:"):
+                        known_by = text[3:].strip()
+                    elif text.startswith("event:"):
                         name = text[6:].strip()
                     elif text.startswith("data:"):
                         data += text[5:].strip()
                     elif not text and data:
-                        yield name, json.loads(data)
+                        yield known_by, name, json.loads(data)
                         name, data = "message", ""
             except _NO_ANSWER as error:
                 raise self._silence(error) from None

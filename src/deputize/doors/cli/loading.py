@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deputize.catalog.admission import nobody, reasons_against
+from deputize.catalog.importers.calling import plain_previewer
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.files import PRIVATE, forget, import_file, matching
 from deputize.catalog.importers.hooks import load_hooks
@@ -25,10 +26,11 @@ from deputize.core.definition import PythonTool
 from deputize.core.errors import Problem, VersionConflict
 from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
+from deputize.govern.approvals.codes import Told
 from deputize.lifecycle.gateway import Gateway
 
 OpenGateway = Callable[..., AbstractAsyncContextManager[Gateway]]
-"""How `app.py` opens a gateway: settings, then `tools`, `hooks` and `development` by name."""
+"""How `app.py` opens a gateway: settings, then `tools`, `hooks`, `development`, `worker` and `tell_code` by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,21 +135,34 @@ def _bound(contract: Contract, by_target: Mapping[str, PythonTool]) -> PythonToo
     if known is not None:
         return PythonTool(
             contract=contract, run=known.run, is_async=known.is_async, takes_context=known.takes_context,
-            validate=known.validate, verify=known.verify,
+            validate=known.validate, verify=known.verify, preview=known.preview,
+            previews_with_context=known.previews_with_context,
         )  # fmt: skip
-    module, _, name = target.partition(":")
-    function = getattr(_loaded_module(module), name, None)
-    if not inspect.isfunction(function):
-        raise WrongDeclaration(
-            f"handler.target {target} names no function of a file under [tools] python; "
-            "write it like tools.hello:greet, and list that file"
-        )
+    function = _function(target, "target")
+    preview, with_context = None, False
+    if contract.handler.preview is not None:
+        preview, with_context = plain_previewer(_function(contract.handler.preview, "preview"))
+    elif contract.preview:
+        raise WrongDeclaration(f"it says preview: true, and {target} brings none; name one in handler.preview")
     return PythonTool(
         contract=contract,
         run=function,
         is_async=inspect.iscoroutinefunction(function),
         takes_context="context" in inspect.signature(function).parameters,
+        preview=preview,
+        previews_with_context=with_context,
     )
+
+
+def _function(address: str, field: str) -> Callable[..., Any]:
+    module, _, name = address.partition(":")
+    function: Callable[..., Any] | None = getattr(_loaded_module(module), name, None)
+    if not inspect.isfunction(function):
+        raise WrongDeclaration(
+            f"handler.{field} {address} names no function of a file under [tools] python; "
+            "write it like tools.hello:greet, and list that file"
+        )
+    return function
 
 
 def _loaded_module(name: str) -> Any:
@@ -156,11 +171,22 @@ def _loaded_module(name: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def opened(
-    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, *, development: bool
+    open_gateway: OpenGateway,
+    settings: Settings,
+    loaded: Loaded,
+    *,
+    development: bool,
+    worker: bool = False,
+    tell_code: Callable[[Told], None] | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with every tool that could be registered; what the registry refused joins the refusals."""
     async with open_gateway(
-        settings, tools=tuple(loaded.tools), hooks=loaded.hooks, development=development
+        settings,
+        tools=tuple(loaded.tools),
+        hooks=loaded.hooks,
+        development=development,
+        worker=worker,
+        tell_code=tell_code,
     ) as gateway:
         for problem in gateway.refused:
             culprit = _culprit(problem, loaded)

@@ -1,7 +1,7 @@
 """The command line put together: every command in its place, and every mistake told in one sentence.
 
 `__main__.py` hands in how a gateway is opened, so that no door imports upward. Exit codes: 0 well, 1 refused or
-failed, 2 a command or configuration that cannot be carried out.
+failed, 2 a command or configuration that cannot be carried out, 3 a call that waits for people.
 """
 
 import contextlib
@@ -12,7 +12,22 @@ from typing import Annotated
 import typer
 
 from deputize.core.mistakes import Misconfigured
-from deputize.doors.cli import call, calls, doctor, grants, init, migrate, policy, secrets, switch, token, tool
+from deputize.doors.cli import (
+    approvals,
+    call,
+    calls,
+    doctor,
+    grants,
+    init,
+    migrate,
+    policy,
+    secrets,
+    switch,
+    tickets,
+    token,
+    tool,
+    webhooks,
+)
 from deputize.doors.cli.output import MISUSED, REFUSED, Json, Stopped, printer
 from deputize.doors.cli.problems import show_problem
 from deputize.doors.cli.project import enter_project, load_settings
@@ -70,6 +85,22 @@ def serve(context: typer.Context, json: Json = False) -> None:
     serving.run(context.obj, load_settings())
 
 
+@app.command(epilog="Example: deputize work --port 7072")
+def work(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port of /healthz and /metrics; 0 picks any. Default: metrics_port."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Carry calls that outlive their request. Ctrl-C or SIGTERM: takes no more, and waits for what runs."""
+    enter_project()
+    from deputize.doors.cli import working
+
+    working.run(context.obj, load_settings(), port)
+
+
 app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
 app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.add_typer(token.group, name="token")
@@ -79,7 +110,10 @@ app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
+app.add_typer(approvals.group, name="approvals", epilog="Example: deputize approvals list")
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
+app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
+app.add_typer(tickets.group, name="tickets", epilog="Example: deputize tickets list")
 
 
 def run(open_gateway: object) -> None:

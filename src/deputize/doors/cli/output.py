@@ -12,14 +12,15 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-OK, NO, GO, NOTE = "✓", "✗", "▶", "!"
-_COLOURS = {OK: "green", NO: "red", GO: "cyan", NOTE: "yellow"}
+OK, NO, GO, NOTE, PAUSE = "✓", "✗", "▶", "!", "⏸"
+_COLOURS = {OK: "green", NO: "red", GO: "cyan", NOTE: "yellow", PAUSE: "yellow"}
 
 # Where nobody's terminal sets a width, lines are long enough for any id and sentence of ours.
 _WIDE = 200
 
-REFUSED, MISUSED = 1, 2
-"""Exit codes: a call or check that ended badly; a command or configuration that cannot be carried out."""
+REFUSED, MISUSED, PENDING = 1, 2, 3
+"""Exit codes: a call or check that ended badly; a command or configuration that cannot be carried out; a call that
+waits for people, with nothing wrong and nothing done."""
 
 
 class Printer:

@@ -15,7 +15,7 @@ from deputize.core.contract import Contract
 from deputize.core.errors import PolicyInvalid
 from deputize.doors.cli.loading import load
 from deputize.doors.cli.output import REFUSED, Stopped, counted, give_up, printer
-from deputize.doors.cli.policy_shown import show_case, show_findings
+from deputize.doors.cli.policy_shown import show_case, show_demands, show_findings
 from deputize.doors.cli.project import enter_project, load_settings
 from deputize.govern.policy.cases import Asking, Judged, Placed, read_cases
 from deputize.govern.policy.cedar import CompiledPolicies
@@ -26,6 +26,7 @@ from deputize.govern.policy.files import read_files, unreadable
 from deputize.govern.policy.force import default_files
 from deputize.govern.policy.rules import Mistake, PolicyFile, examine
 from deputize.govern.policy.told import spoken
+from deputize.govern.policy.wants import told as told_demands
 from deputize.lifecycle.rehearse import NoSuchCase, Rehearsal, fact_types, names
 
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
@@ -38,14 +39,24 @@ class Project:
     tenant: str
     files: tuple[PolicyFile, ...]
     contracts: tuple[Contract, ...]
+    # Who is asked where a rule names nobody.
+    approvers: tuple[str, ...]
 
 
 def check(paths: Sequence[Path]) -> None:
     project = _project(paths)
     found = _findings(project)
     rules, _ = examine(project.files)
+    demands = [rule.demand for rule in rules if rule.asks]
     if printer.as_json:
-        printer.json({"files": [file.path for file in project.files], "rules": len(rules), **_told(found)})
+        printer.json(
+            {
+                "files": [file.path for file in project.files],
+                "rules": len(rules),
+                "asking": told_demands(demands, project.approvers),
+                **_told(found),
+            }
+        )
     show_findings(_told(found))
     if found.errors:
         printer.bad(f"{counted(len(found.errors), 'mistake')}: these policies could not take force")
@@ -53,12 +64,13 @@ def check(paths: Sequence[Path]) -> None:
     own = project.files != default_files()
     named = ", ".join(file.path for file in project.files) if own else "the default set, for no files are named"
     printer.good(f"{counted(len(rules), 'rule')} in {named}, checked against {counted(len(project.contracts), 'tool')}")
+    show_demands(told_demands(demands, project.approvers))
 
 
 def try_cases(paths: Sequence[Path]) -> None:
     project = _project([path for path in paths if path.suffix == ".cedar"])
     cases = _cases([path for path in paths if path.suffix != ".cedar"] or list(_beside(project.files)))
-    rehearsal = Rehearsal(_compiled(project), project.contracts, project.tenant)
+    rehearsal = Rehearsal(_compiled(project), project.contracts, project.tenant, approvers=project.approvers)
     with printer.bar("trying the policies") as show_share:
         found: list[Judged | Mistake] = []
         for number, each in enumerate(cases, start=1):
@@ -123,6 +135,7 @@ def explain(asking: dict[str, Any], arguments: str) -> dict[str, Any]:
         "suggestion": verdict.suggestion,
         "errors": list(verdict.errors),
         "rules": spoken(policies, verdict, asked),
+        "demands": told_demands(verdict.demands, project.approvers),
         "allowed_if": smallest_change(policies, asked),
     }
 
@@ -157,6 +170,7 @@ def _project(paths: Sequence[Path]) -> Project:
         tenant=settings.tools.tenant,
         files=files or default_files(),
         contracts=tuple(tool.contract for tool in loaded.tools) if loaded else (),
+        approvers=settings.approvals.groups,
     )
 
 

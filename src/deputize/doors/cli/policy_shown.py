@@ -28,8 +28,42 @@ def show_policies(shown: Mapping[str, Any]) -> None:
     if shown["put_by"]:
         when = str(shown["put_at"]).partition(".")[0].replace("T", " ")
         printer.line(f"put by {shown['put_by']} at {when} · {shown['digest'][:19]}")
-    rows = [(each["id"], _SAYS[each["effect"], each["asks"]], each["where"], each["reason"]) for each in shown["rules"]]
+    rows = [(each["id"], _says(each), each["where"], each["reason"]) for each in shown["rules"]]
     printer.table(("rule", "says", "where", "why"), rows)
+
+
+def _says(rule: Mapping[str, Any]) -> str:
+    says = _SAYS[rule["effect"], rule["asks"]]
+    named = rule.get("wants") and (rule["wants"]["groups"] or rule["wants"]["quorum"] > 1)
+    return f"{says} {asked_of(rule['wants'])}" if named else says
+
+
+def show_demands(demands: Sequence[Mapping[str, Any]]) -> None:
+    """Whom the rules that ask would ask, a line for each kind of people."""
+    by_people: dict[str, list[str]] = {}
+    for each in demands:
+        by_people.setdefault(asked_of(each), []).append(each["rule"])
+    for people, rules in list(by_people.items())[:_MOST_ROWS]:
+        more = f" and {len(rules) - _MOST_ROWS} more" if len(rules) > _MOST_ROWS else ""
+        printer.line(f"  asks {people}: {', '.join(rules[:_MOST_ROWS])}{more}")
+    if len(by_people) > _MOST_ROWS:
+        printer.line("  and others; --json lists them all")
+
+
+def asked_of(wants: Mapping[str, Any]) -> str:
+    """`2 of oncall, then leads, within 24h, signed in with hwk`."""
+    groups = ", then ".join(wants["groups"]) or "the usual approvers"
+    people = f"{wants['quorum']} of {groups}" if wants["quorum"] > 1 else groups
+    seconds = wants["deadline_seconds"]
+    within = "" if seconds is None else f", within {_span(seconds)}"
+    return f"{people}{within}{', signed in with ' + wants['step_up'] if wants['step_up'] else ''}"
+
+
+def _span(seconds: int) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600)):
+        if seconds % size == 0 and seconds > size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds // 60}m"
 
 
 def show_case(judged: "Judged") -> None:
@@ -37,10 +71,13 @@ def show_case(judged: "Judged") -> None:
     placed, verdict = judged.placed, judged.verdict
     case = placed.case
     by = f" by {', '.join(case.by)}" if case.by else ""
+    by += f" of {', '.join(case.approvers)}" if case.approvers else ""
     printer.bad(f"{placed.file}:{placed.line}: {case.name}")
     printer.aside(f"    expected {case.expect}{by}, but the answer is {verdict.behavior}")
     for rule in verdict.rules:
         printer.aside(f"    by {named(rule.id, rule.where, rule.reason)}")
+    for demand in judged.to_json()["said"]["demands"]:
+        printer.aside(f"    asks {asked_of(demand)}: {demand['rule']}")
     printer.aside(f"    {judged.suggestion}")
 
 
@@ -56,6 +93,7 @@ def show_decision(told: Mapping[str, Any]) -> None:
         return
     printer.line(f"{tool}{by}: {told['behavior']}")
     _rules(told["rules"])
+    show_demands(told.get("demands") or ())
     for error in told.get("errors") or ():
         printer.line(f"  could not be evaluated: {error}")
     if told.get("suggestion"):
@@ -111,10 +149,14 @@ def show_backtest(result: Mapping[str, Any]) -> None:
     if result["changed"]:
         printer.warn(
             f"{counted(result['changed'], 'call')} would be answered otherwise: "
-            f"{result['looser']} looser, {result['stricter']} stricter"
+            f"{result['looser']} looser, {result['stricter']} stricter{_of_others(result['asked_of_others'])}"
         )
     else:
         printer.good("no call would be answered otherwise")
+
+
+def _of_others(calls: int) -> str:
+    return f", {calls} asked of others" if calls else ""
 
 
 def _row(change: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,7 +166,8 @@ def _row(change: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _answer(said: Mapping[str, Any]) -> str:
     rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in said["rules"])
-    return f"{said['behavior']} by {rules}"
+    asks = "; ".join(asked_of(each) for each in said.get("wants") or () if each["groups"])
+    return f"{said['behavior']} by {rules}" + (f" of {asks}" if asks else "")
 
 
 def _caller(user: str, agents: Sequence[str]) -> str:

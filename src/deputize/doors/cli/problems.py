@@ -5,7 +5,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from deputize.core.plain import plain
 from deputize.doors.cli.output import dim, flat, lasting, pretty, printer
+
+_LONGEST = 3000
 
 
 def show_problem(problem: Mapping[str, Any]) -> None:
@@ -68,9 +71,13 @@ def _what(problem: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[st
         for each in reasons:
             yield f"{_name(each.get('path', ''))} {each.get('reason', '')}; {each.get('fix', '')}"
     else:
-        yield str(problem.get("detail", ""))
+        said = str(problem.get("detail", ""))
+        # What a person said when they decided is shown as what it is, whatever they typed.
+        yield plain(said, _LONGEST) if "ticket_id" in details else said
         if known := details.get("versions"):
             yield f"versions: {', '.join(known)}"
+        if known := details.get("names"):
+            yield f"there is: {', '.join(known)}"
 
 
 def _hint(mistake: Mapping[str, Any]) -> str:

@@ -36,14 +36,16 @@ def run(open_gateway: OpenGateway, settings: Settings) -> None:
         )
     configure_logs(settings.telemetry)
     dsn = settings.database.url.get_secret_value()
-    _require_current(database.direct_dsn(settings) or dsn)
+    require_current(database.direct_dsn(settings) or dsn)
     loaded = load(settings, Path.cwd())
-    _require_all(loaded)
+    require_all(loaded)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(lambda: _opened(open_gateway, settings, loaded, dsn), settings, _telling(loaded, settings)))
+        runner.run(
+            serve(lambda: strictly_opened(open_gateway, settings, loaded, dsn), settings, _telling(loaded, settings))
+        )
 
 
-def _require_all(loaded: Loaded) -> None:
+def require_all(loaded: Loaded) -> None:
     """In production a tool that cannot be had stops the start, while those who still serve go on serving."""
     if not loaded.refusals:
         return
@@ -54,7 +56,7 @@ def _require_all(loaded: Loaded) -> None:
     raise Stopped(MISUSED)
 
 
-def _require_current(dsn: str) -> None:
+def require_current(dsn: str) -> None:
     now, newest = database.revision_of(dsn), newest_revision()
     if now is None or now < newest:
         raise Misconfigured(
@@ -64,16 +66,18 @@ def _require_current(dsn: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _opened(open_gateway: OpenGateway, settings: Settings, loaded: Loaded, dsn: str) -> AsyncIterator[Gateway]:
+async def strictly_opened(
+    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, dsn: str, *, worker: bool = False
+) -> AsyncIterator[Gateway]:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            opening = opened(open_gateway, settings, loaded, development=False)
+            opening = opened(open_gateway, settings, loaded, development=False, worker=worker)
             gateway = await stack.enter_async_context(opening)
         except Problem as problem:
             raise Misconfigured(f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}") from problem
         except database.UNREACHABLE as error:
             raise database.explain(error, dsn) from error
-        _require_all(loaded)
+        require_all(loaded)
         yield gateway
 
 

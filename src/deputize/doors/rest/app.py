@@ -15,7 +15,21 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, compile_path
 
 from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
-from deputize.doors.rest import calls, grants, health, oauth, policies, secrets, surface, switches, tools
+from deputize.doors.rest import (
+    approvals,
+    calls,
+    grants,
+    health,
+    oauth,
+    policies,
+    secrets,
+    suggestions,
+    surface,
+    switches,
+    tickets,
+    tools,
+    webhooks,
+)
 from deputize.doors.rest.common import Current, malformed, metadata_url, problem_reply
 from deputize.doors.rest.document import document
 from deputize.doors.wire import ASGIApp, Receive, Scope, Send, hide, trace_id_of
@@ -61,6 +75,10 @@ def rest_app(gateway: Current, hot: ASGIApp, closing: asyncio.Event) -> FastAPI:
         policies.router,
         secrets.router,
         switches.router,
+        webhooks.router,
+        suggestions.router,
+        approvals.router,
+        tickets.router,
         grants.router,
         oauth.router,
         health.router,

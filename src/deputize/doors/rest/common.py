@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 Current = Callable[[], Gateway]
 
 _MOST_ERRORS = 20
-_SCHEME = HTTPBearer(
+SCHEME = HTTPBearer(
     scheme_name="bearer", bearerFormat="JWT", auto_error=False, description="A token of an issuer this gateway trusts."
 )
 
@@ -30,7 +30,7 @@ def _gateway(request: Request) -> Gateway:
     return current()
 
 
-async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_SCHEME)]) -> Caller:
+async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(SCHEME)]) -> Caller:
     return await _gateway(request).caller(headers_of(request.scope).get(b"authorization"))
 
 

@@ -28,30 +28,26 @@ from deputize.core.errors import (
     Unavailable,
     every_problem,
 )
-from deputize.doors.rest.models import (
-    CallAsked,
-    Envelope,
-    ProblemShown,
-    RevocationAsked,
-    SecretAsked,
-    StateAsked,
-    SwitchAsked,
-)
+from deputize.doors.rest.approval_models import Approving, BreakingGlass, DecidingMany, Denying
+from deputize.doors.rest.call_models import Accepted, CallAsked, Envelope, Rehearsed, RollbackAsked
+from deputize.doors.rest.models import ProblemShown, RevocationAsked, SecretAsked, StateAsked, SwitchAsked
 from deputize.doors.rest.policy_models import BacktestAsked, PoliciesAsked
+from deputize.doors.rest.ticket_models import TicketAnswer
 from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
-    CallAsked, Envelope, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked, PoliciesAsked,
-    BacktestAsked, Contract,
+    CallAsked, Envelope, Rehearsed, Accepted, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked,
+    PoliciesAsked, BacktestAsked, TicketAnswer, RollbackAsked, Approving, Denying, BreakingGlass,
+    DecidingMany, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.
 ALWAYS = (
     Malformed, TokenMissing, TokenExpired, TokenSignature, TokenMalformed, TokenAudience, TokenIssuer, Revoked,
     SubjectUnknown, Internal, Unavailable, AuditBackpressure, AuditUnavailable,
 )  # fmt: skip
-# What only the router itself answers, never a route.
-_OF_THE_ROUTER = frozenset({"no-such-route", "method-not-allowed"})
+# What only the router itself answers, or a page, and never a route.
+OF_THE_ROUTER = frozenset({"no-such-route", "method-not-allowed", "sign-in-failed"})
 _RETRY_AFTER = {
     "description": "Seconds to wait before trying again.",
     "schema": {"type": "string", "pattern": "^[0-9]+$"},
@@ -129,12 +125,12 @@ def _manifest(contract: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hot_route() -> dict[str, Any]:
-    everything = [kind for kind in every_problem() if kind.face.slug not in _OF_THE_ROUTER]
+    everything = [kind for kind in every_problem() if kind.face.slug not in OF_THE_ROUTER]
     return {
         "tags": ["calls"],
         "summary": "Call a tool",
         "description": "Carries one call to its end. The answer is the call's envelope, which the same key gets again, "
-        "byte for byte.",
+        "byte for byte. A call that outlives its request answers 202 instead, and is carried by a worker.",
         "operationId": "post_call",
         "security": [{"bearer": []}],
         "parameters": [
@@ -156,7 +152,7 @@ def _hot_route() -> dict[str, Any]:
         **body_of("CallAsked"),
         "responses": {
             "200": {
-                "description": "The call succeeded.",
+                "description": "The call succeeded; or, of a dry run, what it would do.",
                 "headers": {
                     "Location": {"description": "Where the call can be looked at.", "schema": _TEXT},
                     "Idempotency-Replayed": {"description": "`true` if this outcome was told before.", "schema": _TEXT},
@@ -165,11 +161,23 @@ def _hot_route() -> dict[str, Any]:
                         "schema": _TEXT,
                     },
                 },
-                "content": {"application/json": {"schema": {"$ref": _REFS.format(model="Envelope")}}},
+                "content": {"application/json": {"schema": _either("Envelope", "Rehearsed")}},
+            },
+            "202": {
+                "description": "The call was taken on and has not ended: look for it at its address.",
+                "headers": {
+                    "Location": {"description": "Where the call can be looked at.", "schema": _TEXT},
+                    "Retry-After": _RETRY_AFTER,
+                },
+                "content": {"application/json": {"schema": {"$ref": _REFS.format(model="Accepted")}}},
             },
             **{str(status): each for status, each in problems(*everything, always=()).items()},
         },
     }
+
+
+def _either(*models: str) -> dict[str, Any]:
+    return {"anyOf": [{"$ref": _REFS.format(model=each)} for each in models]}
 
 
 def _rpc_route() -> dict[str, Any]:
@@ -203,8 +211,8 @@ def _rpc_route() -> dict[str, Any]:
     return {
         "tags": ["calls"],
         "summary": "The same over JSON-RPC 2.0",
-        "description": "Methods: calls.create, calls.get, calls.cancel, tools.list, tools.search, tools.get. "
-        "A batch is answered in order.",
+        "description": "Methods: calls.create, calls.get, calls.cancel, calls.retry, tools.list, tools.search, "
+        "tools.get. A batch is answered in order.",
         "operationId": "post_rpc",
         "security": [{"bearer": []}],
         "requestBody": {

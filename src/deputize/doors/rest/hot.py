@@ -21,6 +21,7 @@ from deputize.doors.wire import (
     problem_headers,
     read_body,
     require_json,
+    retry_after,
     trace_id_of,
 )
 from deputize.lifecycle.gateway import Gateway, bearer
@@ -62,6 +63,8 @@ async def post_call(gateway: Gateway, scope: Scope, receive: Receive, send: Send
 def outcome_headers(outcome: Outcome, metadata: str | None = None) -> list[Header]:
     """What HTTP says about an outcome beside its body."""
     headers = [JSON] if outcome.face is None else problem_headers(outcome.face, outcome.retry_after_ms, metadata)
+    if outcome.accepted and outcome.retry_after_ms is not None:
+        headers.append(retry_after(outcome.retry_after_ms))
     headers.append((b"content-length", b"%d" % len(outcome.body)))
     headers.append((b"location", b"/v1/calls/" + outcome.call_id.encode()))
     if outcome.replayed:

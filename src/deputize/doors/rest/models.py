@@ -14,11 +14,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.contract import Effects, LifecycleState, MutationClass, SecretName, TimeoutClass
 from deputize.core.errors import Code
 from deputize.core.events import State
-from deputize.doors.asking import MAX_DEADLINE_MS, MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
+from deputize.doors.asking import MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
 
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
@@ -46,34 +45,6 @@ class Asked(BaseModel):
     """Something a client sends; a field that nobody knows is a mistake worth hearing of."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CallAsked(Asked):
-    """One call of one tool."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={"examples": [{"tool": "hello.greet", "arguments": {"name": "Ana"}}]},
-    )
-
-    tool: str = Field(
-        min_length=1, max_length=MAX_TOOL_LENGTH, description="`namespace.name`, or its spelling `namespace__name`."
-    )
-    arguments: dict[str, Any] = Field(default_factory=dict, description="The tool's arguments by name.")
-    version: str | None = Field(
-        None, min_length=1, max_length=MAX_VERSION_LENGTH, description="`latest`, `1.2.3`, `^1`, `~1.2` or `1.x`."
-    )
-    session: str | None = Field(
-        None, min_length=1, max_length=MAX_SESSION_LENGTH, description="Groups calls of one session; it allows nothing."
-    )
-    step: str | None = Field(
-        None, min_length=1, max_length=MAX_SESSION_LENGTH, description="Which step of the session this is."
-    )
-    deadline_ms: int | None = Field(
-        None, ge=1, le=MAX_DEADLINE_MS, description="How long the caller waits; the tool's own limit may be shorter."
-    )
-    dry_run: Literal[False] | None = Field(None, description="Previews are not available yet.")
 
 
 class StateAsked(Asked):
@@ -107,11 +78,6 @@ class SwitchAsked(Asked):
     value: str = Field("", max_length=512, description="Its name; your own tenant needs none.")
     off: bool = Field(description="Whether it is to be off.")
     reason: str = Field("", max_length=400, description="Told to everybody who is refused because of it.")
-
-
-class CallsQuery(Asked):
-    before: UUID | None = Field(None, description="Calls older than this one.")
-    limit: int = Field(50, ge=1, le=200, description="How many at most.")
 
 
 class ToolsQuery(Asked):
@@ -163,100 +129,6 @@ class ToolRef(BaseModel):
     name: str
     version: str
     digest: Digest
-
-
-class Pagination(BaseModel):
-    cursor: str | None
-    has_more: bool | None
-    total_count: int | None
-
-
-class Provenance(BaseModel):
-    source: str
-    retrieved_at: str
-    data_version: str | None
-
-
-class DecisionShown(BaseModel):
-    rules: list[str]
-
-
-class Execution(BaseModel):
-    duration_ms: float
-    attempts: int
-    cost: float | None
-
-
-class MutationShown(BaseModel):
-    path: str
-    source: str
-    change: str
-
-
-class InputShown(BaseModel):
-    mutations: list[MutationShown]
-
-
-class ContextShown(BaseModel):
-    source: str = Field(pattern="^hook:", description="Who added it.")
-    value: Any
-
-
-class Envelope(BaseModel):
-    """How a call that succeeded ends. The model sees `result`; `summary` is for people, `search_text` for search."""
-
-    call_id: UUID
-    state: Literal[State.SUCCEEDED]
-    is_error: Literal[False]
-    trace_id: TraceId
-    result: Any
-    summary: str | None
-    search_text: str | None
-    pagination: Pagination | None
-    provenance: Provenance
-    tool: ToolRef
-    decision: DecisionShown
-    execution: Execution
-    input: InputShown
-    context: list[ContextShown] = Field(description="What hooks want the model to know beside the result.")
-    warnings: list[str]
-    created_at: str
-
-
-class ToolNamed(BaseModel):
-    name: str | None
-    version: str | None
-
-
-class CallShown(BaseModel):
-    """What is known of a call; its result is shown only to who asks for the call itself."""
-
-    call_id: UUID
-    state: State
-    tool: ToolNamed
-    created_at: str
-    trace_id: str
-
-
-class CallListed(CallShown):
-    mutation_class: MutationClass
-    user: str
-    agent: str | None
-    session: str | None
-    ended_at: str | None
-    error_slug: str | None
-
-
-class CallPage(BaseModel):
-    calls: list[CallListed]
-    next_before: UUID | None = Field(description="Give this as `before` to go on; null at the end.")
-
-
-class Canceling(BaseModel):
-    call_id: UUID
-    state: State
-    cancel: Literal["recorded"]
-    detail: str
 
 
 class ToolShown(BaseModel):

@@ -68,9 +68,21 @@ class RuleShown(BaseModel):
     reason: str = Field("", description="What its author says about it.")
 
 
+class WantsShown(BaseModel):
+    groups: list[str] = Field(description="Who is asked, in this order; empty: the groups of the settings.")
+    quorum: int = Field(description="How many different people must agree.")
+    deadline_seconds: int | None = Field(description="When silence becomes a no; `null`: as the settings say.")
+    step_up: str = Field(description="What an approver's token must have in `amr` or `acr`; empty: nothing.")
+
+
+class WantsOfRule(WantsShown):
+    rule: str
+
+
 class PolicyRuleShown(RuleShown):
     effect: Literal["permit", "forbid"]
     asks: bool = Field(description="Whether it asks a human instead of allowing or denying.")
+    wants: WantsShown | None = Field(None, description="Whom it asks, if it asks.")
 
 
 class PoliciesShown(BaseModel):
@@ -131,6 +143,7 @@ class DecisionShown(BaseModel):
     source: Source | None = None
     reason: str = ""
     suggestion: str = ""
+    demands: list[WantsOfRule] | None = Field(None, description="Whom each rule that asked wants.")
     policy_digest: Digest | None = None
     in_force: bool | None = Field(None, description="Whether the policies it was answered by still hold.")
     principal: dict[str, Any] | None = None

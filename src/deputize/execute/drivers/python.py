@@ -123,6 +123,30 @@ class PythonDriver:
                 raise UpstreamUnavailable(f"{tool.contract.full_name} lost its upstream: {_said(error)}") from error
             raise ToolFailed(f"{tool.contract.full_name} failed: {_said(error)}") from error
 
+    async def preview(
+        self, tool: PythonTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
+    ) -> Any:
+        """What the tool says it would do, or the Problem that kept it from saying so. It is read-only by its author's
+        word and by its credential; however long its thread goes on, nothing was done.
+        """
+        name = tool.contract.full_name
+        if tool.preview is None:
+            raise ToolFailed(f"the function of {name} has no preview, although its contract says so")
+        if context is not None:
+            arguments = {**arguments, "context": context}
+        try:
+            return await self._call(name, tool.preview, arguments, seconds)
+        except (StillRunning, TimeoutError) as error:
+            raise ToolTimeout(f"the preview of {name} did not end within {seconds:.3g} s") from error
+        except Problem:
+            raise
+        except asyncio.CancelledError as error:
+            if _is_being_canceled():
+                raise
+            raise ToolFailed(f"the preview of {name} failed: {_said(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise ToolFailed(f"the preview of {name} failed: {_said(error)}") from error
+
     async def confirm(self, tool: PythonTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """The tool's own check of what it did; whatever it raises means no."""
         if tool.verify is not None:

@@ -26,12 +26,16 @@ _MAX_SCOPE_LENGTH = 120
 _MAX_GROUP_LENGTH = 255
 _MAX_NAME_LENGTH = 97
 _MAX_RANGE_LENGTH = 64
+_MAX_METHODS = 32
+_MAX_METHOD_LENGTH = 255
 # Beyond this a date is no date, and arithmetic on it is no longer exact.
 _LAST_SECOND = 2**53
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 # What only identity tokens, logout tokens and other signed messages carry: none of them is meant for an API.
 _OF_OTHER_TOKENS = ("at_hash", "c_hash", "s_hash", "events")
+# What stands only in tokens that were lent, or are made to be.
+_OF_WHAT_IS_HANDED_ON = ("act", "may_act", "grants", "origin", "tools", "ceiling", "task")
 # Who an actor is; anything else inside `act` would be authority in a place where nobody may look for it.
 _OF_AN_ACTOR = frozenset({"sub", "iss", "client_id", "act"})
 
@@ -55,13 +59,14 @@ def caller_of(
     `for_apis` says that the token's header marks it as an access token.
     """
     require_access_token(claims, for_apis=for_apis)
-    require_audience(claims.get("aud"), issuer.audience, issuer.issuer)
+    meant_for = require_audience(claims.get("aud"), _ours(issuer), issuer.issuer)
     expires_at, issued_at = lifetime_of(claims, now, leeway)
     token_id = _optional_text(claims, "jti", MAX_TOKEN_ID_LENGTH)
     agents = _agents(claims)
+    human = issuer.human and not agents and not _is_client(claims)
     caller = Caller(
         tenant=_tenant(claims, issuer),
-        user=_text(claims.get("sub"), "sub", MAX_SUBJECT_LENGTH),
+        user=_text(claims.get(issuer.subject_claim), issuer.subject_claim, MAX_SUBJECT_LENGTH),
         agents=agents,
         scopes=_scopes(claims),
         capabilities=_capabilities(claims),
@@ -72,13 +77,41 @@ def caller_of(
         issued_at=issued_at,
         groups=_groups(claims, issuer.groups_claim),
         trust=issuer.trust,
-        human=issuer.human and not agents and not _is_client(claims),
+        human=human,
         auth_time=_auth_time(claims, now, leeway),
+        methods=_methods(claims),
+        console=human and issuer.console_audience in meant_for and _is_own(claims, issuer),
+        only_decides=issuer.audience not in meant_for,
         grants=_grants(claims),
         task=_optional_text(claims, "task", MAX_TASK_LENGTH),
         ceiling=_ceiling(claims),
     )
+    if caller.only_decides and not caller.console:
+        raise TokenAudience(
+            "the token is for deciding approvals, and is not one of a person who signed in for that",
+            advice="Sign in yourself: no token that was lent, exchanged or limited decides, and no program's does.",
+        )
     return replace(caller, standing=standing_of(caller))
+
+
+def _ours(issuer: Issuer) -> tuple[str, ...]:
+    return (issuer.audience,) if issuer.console_audience is None else (issuer.audience, issuer.console_audience)
+
+
+def _is_own(claims: Claims, issuer: Issuer) -> bool:
+    """Whether somebody got the token for themselves. One that says what it is limited to, or who may act with it, was
+    made to be handed on; keys that lie in a folder or that anybody can make are nobody's sign-in.
+    """
+    if issuer.development or issuer.issuer.startswith("did:"):
+        return False
+    return not any(name in claims for name in _OF_WHAT_IS_HANDED_ON)
+
+
+def _methods(claims: Claims) -> frozenset[str]:
+    """How somebody signed in (RFC 8176), and how well (`acr`). What cannot be read was not shown, and opens nothing."""
+    listed = claims.get("amr")
+    named = [*(listed if isinstance(listed, list) else [listed])[:_MAX_METHODS], claims.get("acr")]
+    return frozenset(each for each in named if isinstance(each, str) and is_text(each, _MAX_METHOD_LENGTH))
 
 
 def delegate_of(claims: Claims, issuer: Issuer, *, now: float, leeway: float) -> Caller:
@@ -122,16 +155,20 @@ def require_access_token(claims: Claims, *, for_apis: bool) -> None:
         )
 
 
-def require_audience(audience: object, ours: str, issuer: str) -> None:
-    """For us alone. Whoever else a token is for could use it here; only its issuer could have made it anyway."""
+def require_audience(audience: object, ours: tuple[str, ...], issuer: str) -> tuple[str, ...]:
+    """For us alone. Whoever else a token is for could use it here; only its issuer could have made it anyway. Which of
+    our names it is for comes back.
+    """
     named = audience if isinstance(audience, list) else [audience]
-    if ours not in named:
+    meant_for = tuple(each for each in ours if each in named)
+    if not meant_for:
         raise TokenAudience("the token's audience is not this gateway")
-    if not all(each == ours or _is_part_of(each, issuer) for each in named):
+    if not all(each in ours or _is_part_of(each, issuer) for each in named):
         raise TokenAudience(
             "the token is meant for others beside this gateway, who could use it here",
             advice="Get a token whose only audience is this gateway (RFC 8707: send it as the resource).",
         )
+    return meant_for
 
 
 def _is_part_of(address: object, issuer: str) -> bool:

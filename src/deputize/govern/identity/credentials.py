@@ -5,6 +5,8 @@ Pure: the key is handed in.
 """
 
 import math
+import re
+from collections.abc import Sequence
 
 from deputize.core.caller import Caller
 from deputize.core.contract import Contract
@@ -12,9 +14,23 @@ from deputize.core.errors import CredentialMissing
 from deputize.govern.identity.exchange import nested
 from deputize.govern.identity.signing import SigningKey
 
+_PARTS = re.compile(r"[:./]")
+_READS = frozenset({"read", "readonly", "read-only", "read_only"})
 
-def mint(key: SigningKey, caller: Caller, contract: Contract, *, call_id: str, seconds: float, now: float) -> str:
-    """Ends with the call: after `seconds` or the contract's own limit, whichever comes first, up to the next second."""
+
+def mint(
+    key: SigningKey,
+    caller: Caller,
+    contract: Contract,
+    *,
+    call_id: str,
+    seconds: float,
+    now: float,
+    scopes: Sequence[str] | None = None,
+) -> str:
+    """Ends with the call: after `seconds` or the contract's own limit, whichever comes first, up to the next second.
+    `scopes` are fewer than the contract's, or None for all of them.
+    """
     if caller.tenant != key.tenant:
         raise CredentialMissing("the key at hand is another tenant's")
     audience = contract.auth.audience
@@ -29,9 +45,14 @@ def mint(key: SigningKey, caller: Caller, contract: Contract, *, call_id: str, s
     claims = {
         "aud": audience,
         "sub": caller.user,
-        "scope": " ".join(contract.auth.scopes),
+        "scope": " ".join(contract.auth.scopes if scopes is None else scopes),
         "jti": call_id,
         "iat": int(now),
         "exp": end,
     }
     return key.sign(claims | ({"act": nested(caller.agents)} if caller.agents else {}))
+
+
+def reading(contract: Contract) -> tuple[str, ...]:
+    """Those of a tool's scopes of which one whole part says that they only read: `crm:read`, not `crm:read-write`."""
+    return tuple(scope for scope in contract.auth.scopes if _READS & set(_PARTS.split(scope.lower())))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from deputize.core.caller import ADMIN_SCOPE, Caller, Capability
+from deputize.core.caller import ADMIN_SCOPE, BREAK_GLASS_SCOPE, Caller, Capability
 from deputize.core.contract import Effects
 from deputize.core.errors import ExchangeRefused
 from deputize.govern.identity.claims import MAX_AGENTS, MAX_CAPABILITIES, MAX_SUBJECT_LENGTH, MAX_TASK_LENGTH, is_text
@@ -99,8 +99,8 @@ def _require_agent(caller: Caller, asked: Asked) -> None:
 
 def _scopes(caller: Caller, asked: frozenset[str] | None) -> frozenset[str]:
     if asked is None:
-        # Administering is lent only by name.
-        return caller.scopes - {ADMIN_SCOPE}
+        # Administering is lent only by name; what people must do themselves helps no agent.
+        return caller.scopes - {ADMIN_SCOPE, BREAK_GLASS_SCOPE}
     more = sorted(asked - caller.scopes)
     if more:
         _refuse(SCOPES, f"the token in hand does not have the scopes {', '.join(more)}", missing_scopes=more)

@@ -16,9 +16,9 @@ from typing import Any
 import jwt
 import orjson
 
-from deputize.core.caller import PROCESS, Caller
+from deputize.core.caller import PROCESS, TERMINAL, Caller
 from deputize.core.clock import Clock
-from deputize.core.errors import TokenIssuer, TokenMalformed, TokenMissing, TokenSignature
+from deputize.core.errors import TokenAudience, TokenIssuer, TokenMalformed, TokenMissing, TokenSignature
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Identity, Issuer
 from deputize.govern.identity.claims import (
@@ -80,6 +80,16 @@ class Actor:
     caller: Caller | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdToken:
+    """What a verified ID token says, and what is needed to make somebody of it."""
+
+    claims: Claims
+    issuer: Issuer
+    fallback_id: str
+    leeway: int
+
+
 class TokenVerifier:
     """`complete` may add to a caller what the database knows (its pseudonyms) before it is remembered; `own` are the
     keys this gateway signs with, where it exchanges tokens. `fetch` asks where the operator said, `fetch_outside`
@@ -106,23 +116,23 @@ class TokenVerifier:
         self._complete = complete
         self._remembered: dict[bytes, tuple[Caller, float]] = {}
 
-    def cached(self, token: bytes) -> Caller | None:
-        """The caller of a token verified a moment ago."""
+    def cached(self, token: bytes, *, deciding: bool = False) -> Caller | None:
+        """The caller of a token verified a moment ago. A token that is only for deciding is known only `deciding`."""
         known = self._remembered.get(hashlib.sha256(token).digest())
-        if known is None or known[1] <= self._clock.monotonic():
+        if known is None or known[1] <= self._clock.monotonic() or (known[0].only_decides and not deciding):
             return None
         return known[0]
 
-    async def verify(self, token: bytes) -> Caller:
+    async def verify(self, token: bytes, *, deciding: bool = False) -> Caller:
         """The caller behind a token, or the exact reason why there is none."""
-        known = self.cached(token)
+        known = self.cached(token, deciding=deciding)
         if known is not None:
             return known
-        caller = (await self.examine(token)).caller
+        caller = (await self.examine(token, deciding=deciding)).caller
         self._remember(token, caller)
         return caller
 
-    async def examine(self, token: bytes) -> Examined:
+    async def examine(self, token: bytes, *, deciding: bool = False) -> Examined:
         """The same from the token itself, with what it says beside what every caller has."""
         unverified = _peek(token)
         tenant = self._own.tenant_of(unverified.issuer) if self._own is not None else None
@@ -146,6 +156,11 @@ class TokenVerifier:
                 fallback_id=_id_of(unverified.signed_part),
                 for_apis=unverified.for_apis,
             )
+        if caller.only_decides and not deciding:
+            raise TokenAudience(
+                "the token is for deciding approvals and nothing else",
+                advice="Get a token whose audience is this gateway; with this one, see and decide what waits for you.",
+            )
         if self._complete is not None:
             caller = await self._complete(caller)
         return Examined(caller=caller, claims=claims)
@@ -162,6 +177,20 @@ class TokenVerifier:
             raise TokenMalformed("the actor token acts for somebody; it must say who the agent itself is")
         return Actor(name=caller.user, issuer=caller.issuer, caller=caller)
 
+    async def id_token(self, token: bytes, issuer: str) -> IdToken:
+        """The ID token of a sign-in at one issuer. Who it is for, and for which sign-in, is `sign_in.py`'s to see."""
+        unverified = _peek(token)
+        if unverified.issuer != issuer or unverified.for_apis:
+            raise TokenMalformed("this is not an ID token of the issuer that was asked for one")
+        configured = self._configured(unverified)
+        key = await self._keys[issuer].key(unverified.algorithm, unverified.key_id)
+        return IdToken(
+            claims=_verified_claims(token, key, issuer),
+            issuer=configured,
+            fallback_id=_id_of(unverified.signed_part),
+            leeway=self._settings.leeway_seconds,
+        )
+
     async def _self_signed(self, token: bytes, unverified: _Unverified) -> str:
         if self._own is None:
             raise TokenIssuer("this gateway exchanges no tokens, so no DID can sign for itself here")
@@ -171,7 +200,7 @@ class TokenVerifier:
         key = await self._dids.key(did, unverified.algorithm, unverified.key_id)
         claims = _verified_claims(token, key, did)
         require_access_token(claims, for_apis=unverified.for_apis)
-        require_audience(claims.get("aud"), self._own.public_url, did)
+        require_audience(claims.get("aud"), (self._own.public_url,), did)
         expires_at, _ = lifetime_of(claims, self._now(), self._settings.leeway_seconds)
         if expires_at > self._now() + MAX_SELF_SIGNED_SECONDS:
             raise TokenMalformed(f"a token signed by its own subject may live {MAX_SELF_SIGNED_SECONDS} s at most")
@@ -216,12 +245,14 @@ def check_issuers(settings: Identity) -> None:
 def _mistake(issuer: Issuer, names: list[str], public_url: str | None) -> str | None:
     if names.count(issuer.issuer) > 1:
         return "it is listed twice; keep one entry"
-    if issuer.issuer == PROCESS:
+    if issuer.issuer in (PROCESS, TERMINAL):
         return "this gateway calls itself so; its issuer has another name"
     if not issuer.audience:
         return "its audience is empty; set it to the aud of tokens meant for this gateway"
     if public_url is not None and issuer.issuer.startswith(f"{public_url.rstrip('/')}/t/"):
         return "this gateway issues tokens under that name itself; take the entry out"
+    if issuer.console_audience is not None and (mistake := _console_mistake(issuer)):
+        return mistake
     if issuer.jwks_url is not None and issuer.jwks_file is not None:
         return "set at most one of jwks_url and jwks_file"
     if issuer.jwks_url is None and issuer.jwks_file is None and not _can_be_found(issuer):
@@ -232,6 +263,14 @@ def _mistake(issuer: Issuer, names: list[str], public_url: str | None) -> str | 
         return "its tenant must be lower-case letters, digits, - and _, at most 63 of them"
     if not issuer.algorithms:
         return "it lists no algorithms; leave the setting out to allow all that are safe"
+    return None
+
+
+def _console_mistake(issuer: Issuer) -> str | None:
+    if not issuer.console_audience:
+        return "its console_audience is empty; take it out, or set it to the aud of tokens people decide with"
+    if not issuer.human or issuer.development or is_did(issuer.issuer):
+        return "its console_audience is for people who sign in; set human, or take it out"
     return None
 
 

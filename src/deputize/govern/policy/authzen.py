@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.core.decision import Behavior, Question, Rule, Verdict
+from deputize.core.decision import Behavior, Question, Rule, Verdict, demanded
 from deputize.core.errors import PolicyFailed, Problem
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Policy
@@ -97,12 +97,14 @@ class AuthZen:
         if answer["decision"]:
             behavior = Behavior.ASK if asks else Behavior.ALLOW
         reason = _text(context.get("reason_user")) or _text(context.get("reason"))
+        rules = tuple(Rule(id=f"authzen:{each}", where=self.name, reason=reason) for each in self._ids(context))
         return Verdict(
             behavior=behavior,
-            rules=tuple(Rule(id=f"authzen:{each}", where=self.name, reason=reason) for each in self._ids(context)),
+            rules=rules,
             digest=self._digest,
             source="authzen",
             reason=reason,
+            demands=demanded(rules) if behavior is Behavior.ASK else (),
         )
 
     def _ids(self, context: dict[str, Any]) -> list[str]:

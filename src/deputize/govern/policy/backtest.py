@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deputize.core.decision import Behavior, Rule, Verdict
+from deputize.core.decision import Behavior, Demand, Rule, Verdict
 from deputize.core.frozen import frozen
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.engines import Engine, combined
 from deputize.govern.policy.kept import Kept
 from deputize.govern.policy.records import Replay, question_from
 from deputize.govern.policy.slices import Slice
+from deputize.govern.policy.wants import Wants, wanted_by
 
 # Entries of one call lie close together, and the last of them says what held. So many calls are waited for.
 MOST_PENDING = 50_000
@@ -50,24 +51,32 @@ class Who:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Calls of one caller to one tool that would be answered otherwise, all alike."""
+    """Calls of one caller to one tool that would be answered otherwise, all alike. Asked about before and after, it is
+    a change where it would be asked of others, or of more or fewer of them.
+    """
 
     who: Who
     before: Behavior
     after: Behavior
     rules_before: tuple[Spoke, ...]
     rules_after: tuple[Spoke, ...]
+    wants_before: tuple[Wants, ...] = ()
+    wants_after: tuple[Wants, ...] = ()
     errors: tuple[str, ...] = ()
 
     @property
     def is_looser(self) -> bool:
         return self.after.strictness < self.before.strictness
 
+    @property
+    def asks_others(self) -> bool:
+        return self.after is self.before
+
     def to_json(self) -> dict[str, Any]:
         return {
             **self.who.to_json(),
-            "before": {"behavior": self.before, "rules": _spelt(self.rules_before)},
-            "after": {"behavior": self.after, "rules": _spelt(self.rules_after), "errors": list(self.errors)},
+            "before": _answered(self.before, self.rules_before, self.wants_before),
+            "after": {**_answered(self.after, self.rules_after, self.wants_after), "errors": list(self.errors)},
         }
 
 
@@ -123,12 +132,14 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         changed, untold = _total(self.changes), _total(self.untold)
         looser = sum(count.calls for change, count in self.changes if change.is_looser)
+        asked_of_others = sum(count.calls for change, count in self.changes if change.asks_others)
         return {
             "calls": changed + untold + self.same + self.by_others,
             "questions": self.questions,
             "changed": changed,
             "looser": looser,
-            "stricter": changed - looser,
+            "stricter": changed - looser - asked_of_others,
+            "asked_of_others": asked_of_others,
             "untold": untold,
             "same": self.same + self.by_others,
             "same_by_other_rules": self.by_others,
@@ -238,11 +249,12 @@ class Backtest:
         after = self._with_others(before, drafted)
         if after is None:
             return Untold(who=who, lacks=("what a hook or a decision point would say",))
-        if after.behavior is before.behavior:
+        wanted_before, wanted_after = _wanted(before.demands), _wanted(after.demands)
+        if after.behavior is before.behavior and wanted_after == wanted_before:
             return Same(by_others=_ids(after.rules) != _ids(before.rules))
         return Change(
             who=who, before=before.behavior, after=after.behavior, rules_before=_spoke(before.rules),
-            rules_after=_spoke(after.rules), errors=after.errors,
+            rules_after=_spoke(after.rules), wants_before=wanted_before, wants_after=wanted_after, errors=after.errors,
         )  # fmt: skip
 
     def _with_others(self, before: Verdict, drafted: Verdict) -> Verdict | None:
@@ -252,12 +264,13 @@ class Backtest:
         strict, so a draft that is no milder settles it.
         """
         others = tuple(rule for rule in before.rules if rule.id.startswith(_OF_OTHERS))
+        asking = tuple(each for each in before.demands if each.rule.startswith(_OF_OTHERS))
         if before.source != "cedar":
-            return combined(replace(before, rules=others or before.rules), drafted)
+            return combined(replace(before, rules=others or before.rules, demands=asking or before.demands), drafted)
         heard_out = not others and not (self._asks_elsewhere and before.behavior is Behavior.DENY)
-        if heard_out or drafted.behavior.strictness >= before.behavior.strictness:
-            return drafted
-        return None
+        if not heard_out and drafted.behavior.strictness < before.behavior.strictness:
+            return None
+        return replace(drafted, demands=drafted.demands + asking) if drafted.behavior is Behavior.ASK else drafted
 
 
 def _ids(rules: Sequence[Rule]) -> set[str]:
@@ -266,6 +279,17 @@ def _ids(rules: Sequence[Rule]) -> set[str]:
 
 def _spoke(rules: Sequence[Rule]) -> tuple[Spoke, ...]:
     return tuple((rule.id, rule.where) for rule in rules)
+
+
+def _wanted(demands: Sequence[Demand]) -> tuple[Wants, ...]:
+    """Each kind once and in one order: which rule wants it, and how often, changes nothing for who is asked."""
+    kinds = {wanted_by(each) for each in demands}
+    return tuple(sorted(kinds, key=lambda each: (each.groups, each.quorum, each.deadline_seconds or 0, each.step_up)))
+
+
+def _answered(behavior: Behavior, rules: Sequence[Spoke], wanted: Sequence[Wants]) -> dict[str, Any]:
+    said: dict[str, Any] = {"behavior": behavior, "rules": _spelt(rules)}
+    return {**said, "wants": [each.to_json() for each in wanted]} if behavior is Behavior.ASK else said
 
 
 def _spelt(rules: Sequence[Spoke]) -> list[dict[str, str]]:

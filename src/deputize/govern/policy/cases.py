@@ -10,12 +10,23 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from deputize.core.caller import Trust
 from deputize.core.contract import Effects, ToolKind, ToolRef
 from deputize.core.decision import Behavior, Environment, Rule, Verdict
 from deputize.govern.policy.rules import Mistake
+from deputize.govern.policy.wants import told, wanted_by
 from deputize.govern.policy.world import Asked
 
 # A Monday at noon, so that a rule that reads the time is tried at an hour everybody knows.
@@ -87,6 +98,7 @@ class Asking(_Part):
     arguments: dict[str, Any] | None = None
     facts: dict[str, FactValue] | None = None
     scopes: Words | None = None
+    sweeping: bool | None = None
     environment: Environment = "production"
     time: datetime = NOON
     session: str | None = None
@@ -98,6 +110,14 @@ class Case(Asking):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     expect: Literal["allow", "ask", "deny"]
     by: Words | None = None
+    # Every group that would be asked, at once or later.
+    approvers: Words | None = None
+
+    @model_validator(mode="after")
+    def _only_who_asks_has_approvers(self) -> "Case":
+        if self.approvers is not None and self.expect != "ask":
+            raise ValueError(f"names approvers and expects {self.expect}: expect ask, or leave approvers out")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,16 +136,19 @@ class Judged:
     placed: Placed
     verdict: Verdict
     holds: bool
+    # Who is asked where a rule names nobody.
+    usual: tuple[str, ...] = ()
     suggestion: str = ""
 
     def to_json(self) -> dict[str, Any]:
         case, verdict = self.placed.case, self.verdict
         return {
             "name": case.name, "file": self.placed.file, "line": self.placed.line, "holds": self.holds,
-            "expected": {"behavior": case.expect, "by": None if case.by is None else list(case.by)},
+            "expected": {"behavior": case.expect, "by": _listed(case.by), "approvers": _listed(case.approvers)},
             "said": {
                 "behavior": verdict.behavior,
                 "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
+                "demands": told(verdict.demands, self.usual),
                 "errors": list(verdict.errors),
             },
             "suggestion": self.suggestion,
@@ -160,9 +183,16 @@ def read_cases(path: str, text: str) -> tuple[list[Placed], list[Mistake]]:
 
 
 def asked_of(
-    case: Asking, tenant: str, tool: Mapping[str, Any], facts: Mapping[str, Any], scopes: Sequence[str]
+    case: Asking,
+    tenant: str,
+    tool: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    scopes: Sequence[str],
+    sweeping: bool | None = None,
 ) -> Asked:
-    """The question a case asks, once its tool is known."""
+    """The question a case asks, once its tool is known; whether it sweeps is told by the scopes where nobody knows."""
+    if sweeping is None:
+        sweeping = tool["effects"] != Effects.READ and (not scopes or any("*" in scope for scope in scopes))
     when = case.time if case.time.tzinfo else case.time.replace(tzinfo=UTC)
     return Asked(
         caller=case.caller.described(tenant),
@@ -172,25 +202,46 @@ def asked_of(
         now_ms=int(when.timestamp() * 1000),
         facts=facts,
         scopes=tuple(sorted(set(scopes))),
+        sweeping=sweeping if case.sweeping is None else case.sweeping,
         cost_micros=case.cost,
         labels=frozenset(case.labels),
     )
 
 
-def judged(placed: Placed, verdict: Verdict, changes: Sequence[str] = ()) -> Judged:
-    """`changes`: what would allow it, smallest first, where somebody has worked it out."""
+def judged(placed: Placed, verdict: Verdict, changes: Sequence[str] = (), usual: Sequence[str] = ()) -> Judged:
+    """`changes`: what would allow it, smallest first, where somebody has worked it out. `usual`: who is asked where a
+    rule names nobody.
+    """
     case = placed.case
-    said = {rule.id for rule in verdict.rules}
-    holds = verdict.behavior == case.expect and (case.by is None or set(case.by) == said)
+    said, groups = {rule.id for rule in verdict.rules}, _groups(verdict, usual)
+    right = verdict.behavior == case.expect and (case.by is None or set(case.by) == said)
+    holds = right and (case.approvers is None or set(case.approvers) == set(groups))
     return Judged(
-        placed=placed, verdict=verdict, holds=holds, suggestion="" if holds else _suggest(case, verdict, changes)
+        placed=placed,
+        verdict=verdict,
+        holds=holds,
+        usual=tuple(usual),
+        suggestion="" if holds else _suggest(case, verdict, changes, groups if right else ()),
     )
 
 
-def _suggest(case: Case, verdict: Verdict, changes: Sequence[str]) -> str:
+def _groups(verdict: Verdict, usual: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(group for each in verdict.demands for group in wanted_by(each, usual).groups))
+
+
+def _listed(words: Sequence[str] | None) -> list[str] | None:
+    return None if words is None else list(words)
+
+
+def _suggest(case: Case, verdict: Verdict, changes: Sequence[str], groups: Sequence[str]) -> str:
     spoke = _named(verdict.rules)
     if verdict.errors:
         return f"Mend what could not be evaluated: {'; '.join(verdict.errors)}."
+    if groups:
+        verb = "asks" if len(verdict.rules) == 1 else "ask"
+        return (
+            f"{spoke} {verb} {', '.join(groups)}: name others in @approvers, or write approvers: [{', '.join(groups)}]."
+        )
     match case.expect, verdict.behavior:
         case expected, Behavior() as said if expected == said:
             return (
@@ -232,6 +283,7 @@ def _mistakes(path: str, tree: yaml.Node | None, number: int, error: ValidationE
             message = "is nothing a case can say"
         elif found["type"] == "missing":
             message = "is missing"
+        message = message.removeprefix("value error, ")
         where = ".".join(known) or "this"
         yield Mistake(file=path, line=_line(tree, ("cases", number, *steps)), message=f"{where} {message}")
 

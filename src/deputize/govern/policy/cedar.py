@@ -7,6 +7,8 @@
     only permits marked `ask` spoke        ask
     nothing spoke                          deny
 
+Where it asks, every asking rule that spoke has its demand: the forbids, and the permits unless a plain one spoke.
+
 Cedar skips a rule that fails and goes on; here a failed rule denies. `decisions.py` keeps answers, `force.py` says
 which version holds.
 """
@@ -74,7 +76,7 @@ class CompiledPolicies:
         asked = Asked(
             caller=caller, tool=tool, environment=question.environment, session=question.session,
             now_ms=question.now_ms, facts=question.facts, scopes=scopes_of(question) if question.touches else (),
-            cost_micros=question.cost_micros, labels=question.labels,
+            sweeping=question.sweeping, cost_micros=question.cost_micros, labels=question.labels,
         )  # fmt: skip
         return slice_, asked, known
 
@@ -127,8 +129,13 @@ def judge(slice_: Slice, asked: Asked, known: cedarpy.Entities) -> Verdict:
         return _verdict(slice_, Behavior.ALLOW, plain) if plain else _verdict(slice_, Behavior.ASK, spoke)
     if plain:
         return _verdict(slice_, Behavior.DENY, plain)
-    if spoke and cedarpy.is_authorized(request, slice_.without_asking_forbids, known).allowed:
-        return _verdict(slice_, Behavior.ASK, spoke)
+    if spoke:
+        otherwise = cedarpy.is_authorized(request, slice_.without_asking_forbids, known)
+        if otherwise.allowed:
+            permits = _spoken(slice_, otherwise.diagnostics.reasons)
+            # A forbid that asks must not spare a permit that asks its question.
+            asking = permits if all(rule.asks for rule in permits) else []
+            return _verdict(slice_, Behavior.ASK, _ordered(slice_, [*spoke, *asking]))
     return _nothing_permits(slice_, asked)
 
 
@@ -137,10 +144,16 @@ def _spoken(slice_: Slice, ids: Sequence[str]) -> list[PolicyRule]:
     return [slice_.rules[place] for place in sorted(slice_.by_id[each] for each in ids)]
 
 
+def _ordered(slice_: Slice, rules: Sequence[PolicyRule]) -> list[PolicyRule]:
+    return sorted(rules, key=lambda rule: slice_.by_id[rule.id])
+
+
 def _verdict(slice_: Slice, behavior: Behavior, spoke: Sequence[PolicyRule]) -> Verdict:
     reason = next((rule.reason for rule in spoke if rule.reason), "")
+    demands = tuple(rule.demand for rule in spoke) if behavior is Behavior.ASK else ()
     return Verdict(
-        behavior=behavior, rules=tuple(rule.said for rule in spoke), digest=slice_.digest, reason=reason
+        behavior=behavior, rules=tuple(rule.said for rule in spoke), digest=slice_.digest, reason=reason,
+        demands=demands,
     )  # fmt: skip
 
 

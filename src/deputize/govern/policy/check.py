@@ -159,8 +159,10 @@ def _weakness(rule: PolicyRule) -> int:
 
 
 def _both_matter(stronger: PolicyRule, rule: PolicyRule) -> bool:
-    """A forbid that asks needs a permit to ask about."""
-    return stronger.effect == "forbid" and stronger.asks and rule.effect == "permit"
+    """A forbid that asks needs a permit to ask about; of two rules that ask, each has the people it wants."""
+    if stronger.effect == "forbid" and stronger.asks and rule.effect == "permit":
+        return True
+    return stronger.asks and rule.asks and stronger.wants != rule.wants
 
 
 def _at(rule: PolicyRule, message: str) -> Mistake:

@@ -56,8 +56,9 @@ def key_of(question: Question, slice_: Slice, set_digest: str) -> tuple[Any, ...
     if slice_.fleeting or not standing:
         return None
     digest = question.contract.digest
+    sweeping = question.sweeping if slice_.sweeping else None
     if not slice_.per_call and not question.facts:
-        return (standing, digest, question.environment, set_digest)
+        return (standing, digest, question.environment, set_digest, sweeping)
     try:
         facts = tuple(question.facts.items())
         hash(facts)
@@ -66,4 +67,4 @@ def key_of(question: Question, slice_: Slice, set_digest: str) -> tuple[Any, ...
     reads = slice_.reads.context
     session = question.session if "session" in reads else None
     scopes = scopes_of(question) if "scopes" in reads else ()
-    return (standing, digest, question.environment, set_digest, facts, session, scopes)
+    return (standing, digest, question.environment, set_digest, sweeping, facts, session, scopes)

@@ -28,12 +28,16 @@ async def consult(cedar: Verdict, question: Question, remote: Remote | None, eng
 
 
 def combined(first: Verdict, second: Verdict) -> Verdict:
-    """The stricter answer, its own rules first, those of the other after them; of two equal answers, the first."""
+    """The stricter answer, its own rules first, those of the other after them; of two equal answers, the first.
+    Where both ask, the demands of both have to be met.
+    """
     strict, mild = (second, first) if second.behavior.strictness > first.behavior.strictness else (first, second)
+    agree = mild.behavior is strict.behavior
     return replace(
         strict,
         rules=strict.rules + tuple(rule for rule in mild.rules if rule not in strict.rules),
         digest=first.digest or second.digest,
         errors=first.errors + tuple(error for error in second.errors if error not in first.errors),
         suggestion=strict.suggestion or mild.suggestion,
+        demands=strict.demands + tuple(each for each in mild.demands if agree and each not in strict.demands),
     )

@@ -77,6 +77,9 @@ def _words_of_callers(asked: Asked, mentioned: Mapping[str, Sequence[Any]]) -> I
             yield Change(about=place, distance=1, words=words, asked=replace(asked, environment=place))
     who = "if the caller were no human" if caller["human"] else "if the caller were a human"
     yield Change(about="human", distance=1, words=who, asked=_with_caller(asked, human=not caller["human"]))
+    if asked.sweeping:
+        words = "if the call named each thing it changes"
+        yield Change(about="sweeping", distance=1, words=words, asked=replace(asked, sweeping=False))
     for scope in _texts(mentioned.get("principal.scopes", ())):
         words, scopes = _toggled("the token had the scope", "the token did not have the scope", scope, caller["scopes"])
         yield Change(about=f"scope {scope}", distance=1, words=words, asked=_with_caller(asked, scopes=scopes))

@@ -5,8 +5,10 @@ as of that epoch, even where this process has read a newer one. A tenant that ne
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from importlib.resources import files as package_files
 
@@ -24,6 +26,7 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load
 
 MOST_VERSIONS = 16
+_ARGUMENT = re.compile(r"\{[^{}]+\}")
 _SQL = load("policy")
 # Of their own: drafts are checked and tried in the others, and however many of them, what takes force takes force.
 _reading = ThreadPoolExecutor(max_workers=4, thread_name_prefix="policies")
@@ -79,7 +82,12 @@ class TenantPolicy:
     def foresee(self, question: Question) -> Verdict | None:
         """What is answered whatever the arguments; None where the rules look at each call."""
         slice_ = self._newest.policies.slice_of(question)
-        return None if slice_.fleeting or slice_.per_call else self._newest.decide(question).verdict
+        if slice_.fleeting or slice_.per_call:
+            return None
+        if not slice_.sweeping:
+            return self._newest.decide(question).verdict
+        named, swept = (self._newest.decide(each).verdict for each in _named_and_swept(question))
+        return named if named.behavior is swept.behavior else None
 
     def recorded(self, question: Question, verdict: Verdict, *, as_of: int | None = None) -> Decided:
         """An answer of somebody else's, recorded beside what these policies were asked."""
@@ -152,6 +160,15 @@ def _snapshot(
     ]:  # calls on their way when policies change are decided by the set before, hardly by others
         older.rest()
     return TenantPolicy(epoch=epoch, versions=versions)
+
+
+def _named_and_swept(question: Question) -> tuple[Question, Question]:
+    """The question for a call that names all it changes, as far as its contract lets it, and for one that does not."""
+    named, swept = (
+        tuple((each.resource, each.op, _ARGUMENT.sub(word, each.scope)) for each in question.contract.resources)
+        for word in ("named", "*")
+    )
+    return replace(question, touches=named), replace(question, touches=swept)
 
 
 def _default(deciding: Deciding) -> Version:

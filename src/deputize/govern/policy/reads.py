@@ -34,6 +34,11 @@ class Reads:
         return not FLEETING.isdisjoint(self.context)
 
     @property
+    def sweeping(self) -> bool:
+        """Apart from what differs per call, because it is one of two things."""
+        return "sweeping" in self.context
+
+    @property
     def per_call(self) -> bool:
         return not PER_CALL.isdisjoint(self.context)
 

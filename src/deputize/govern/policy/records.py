@@ -1,26 +1,28 @@
 """What a decision was made from, written down so that it can be made again: against the same rules or against a draft.
 
 A record holds everything about caller, tool and environment, and the facts the contract exposes, whether or not the
-rules read them, because a draft may. What only some calls have (session, scopes, time, cost, labels) stands in it when
-the rules read it; `lacks` says what a draft would need beyond that. Equal questions make equal records.
+rules read them, because a draft may. What only some calls have (session, scopes, sweeping, time, cost, labels) stands
+in it when the rules read it; `lacks` says what a draft would need beyond that. Equal questions make equal records.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from deputize.core.canonical import canonical
-from deputize.core.decision import Behavior, Decided, Rule, Verdict
+from deputize.core.contract import Effects
+from deputize.core.decision import Behavior, Decided, Demand, Rule, Verdict, demanded
 from deputize.core.frozen import frozen
+from deputize.govern.policy import wants
 from deputize.govern.policy.reads import Reads
 from deputize.govern.policy.slices import Slice
 from deputize.govern.policy.world import Asked
 
 VERSION = 1
 # In a record only when the rules read it.
-_WHEN_READ = ("session", "scopes", "time", "cost", "labels")
+_WHEN_READ = ("session", "scopes", "sweeping", "time", "cost", "labels")
 
 
 class Records:
@@ -50,6 +52,7 @@ class Records:
                     **_what_was_read(asked, slice_.reads),
                 },
                 "redacted": [f"facts.{name}" for name in redacted],
+                **_demands(verdict),
             }
         )
         return Decided(verdict=verdict, record_id=self.id_of(record), record=record)
@@ -86,6 +89,9 @@ def question_from(record: bytes, *, now_ms: int | None = None) -> Replay:
     absent = {name for name in _WHEN_READ if name not in context} | set(body["redacted"])
     if now_ms is not None:
         absent.discard("time")
+    sweeping = context.get("sweeping", _sweeping(body["tool"]))
+    if sweeping is not None:
+        absent.discard("sweeping")
     asked = Asked(
         caller=body["principal"],
         tool=body["tool"],
@@ -94,6 +100,7 @@ def question_from(record: bytes, *, now_ms: int | None = None) -> Replay:
         now_ms=context.get("time", now_ms or 0),
         facts={name: _hashable(value) for name, value in context["facts"].items() if value is not None},
         scopes=tuple(context.get("scopes", ())),
+        sweeping=sweeping is not False,
         cost_micros=context.get("cost", 0),
         labels=frozenset(context.get("labels", ())),
     )
@@ -101,26 +108,59 @@ def question_from(record: bytes, *, now_ms: int | None = None) -> Replay:
 
 
 def _verdict(body: Mapping[str, Any]) -> Verdict:
+    behavior = Behavior(body["behavior"])
+    rules = tuple(Rule(**rule) for rule in body["rule_refs"])
     return Verdict(
-        behavior=Behavior(body["behavior"]),
-        rules=tuple(Rule(**rule) for rule in body["rule_refs"]),
+        behavior=behavior,
+        rules=rules,
         digest=body["policy_refs"]["slice"],
         source=body["source"],
         reason=body["reason"],
         errors=tuple(body["errors"]),
         suggestion=next(iter(body["suggested_updates"]), ""),
+        demands=_demands_of(body, rules) if behavior is Behavior.ASK else (),
     )
+
+
+def _demands(verdict: Verdict) -> dict[str, Any]:
+    """Only where somebody is asked; the rule's reason and place stand in `rule_refs`."""
+    if not verdict.demands:
+        return {}
+    return {"demands": wants.told(verdict.demands)}
+
+
+def _demands_of(body: Mapping[str, Any], rules: Sequence[Rule]) -> tuple[Demand, ...]:
+    """A record from before rules could name approvers demands what a rule without annotations does."""
+    if "demands" not in body:
+        return demanded(rules)
+    by_id = {rule.id: rule for rule in rules}
+    return tuple(
+        Demand(
+            rule=each["rule"], where=by_id[each["rule"]].where, reason=by_id[each["rule"]].reason,
+            groups=tuple(each["groups"]), quorum=each["quorum"], deadline_seconds=each["deadline_seconds"],
+            step_up=each["step_up"],
+        )
+        for each in body["demands"]
+    )  # fmt: skip
 
 
 def _what_was_read(asked: Asked, reads: Reads) -> dict[str, Any]:
     values = {
         "session": asked.session,
         "scopes": list(asked.scopes),
+        "sweeping": asked.sweeping,
         "time": asked.now_ms,
         "cost": asked.cost_micros,
         "labels": sorted(asked.labels),
     }
     return {name: values[name] for name in _WHEN_READ if name in reads.context}
+
+
+def _sweeping(tool: Mapping[str, Any]) -> bool | None:
+    """What is so for every call of a tool: one that reads changes nothing, one that declares nothing names nothing."""
+    if tool["effects"] == Effects.READ:
+        return False
+    return None if tool["changes"] else True
 
 
 def _hashable(value: Any) -> Any:

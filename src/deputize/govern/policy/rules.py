@@ -1,4 +1,4 @@
-"""Policy files taken apart: every rule with its id, its place, its author's reason, and whether it asks.
+"""Policy files taken apart: every rule with its id, its place, its author's reason, and whether and whom it asks.
 
 Cedar's parser says neither where it stumbled nor anything about a second mistake, so the text is cut into rules first
 and each is parsed on its own: every mistake is told at once, by file and line. `slices.py` puts rules together again.
@@ -15,10 +15,12 @@ import cedarpy
 import orjson
 
 from deputize.core.canonical import digest
-from deputize.core.decision import Rule
+from deputize.core.decision import Demand, Rule
 from deputize.core.errors import PolicyInvalid
 from deputize.govern.decide import ADMIN, CAPABILITIES, CEILING, SCOPES
+from deputize.govern.policy import wants
 from deputize.govern.policy.kept import Kept
+from deputize.govern.policy.wants import Wants, wants_of
 
 NOTHING_PERMITS = "nothing-permits"
 EVALUATION_ERROR = "evaluation-error"
@@ -26,7 +28,7 @@ RESERVED = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES, CAPABILITIES, C
 # What hooks and remote decision points are called by; a rule by such a name would pass for one of them.
 RESERVED_PREFIXES = ("hook:", "authzen:")
 # A misspelt annotation would turn an ask into an allow without a word, so unknown ones are mistakes.
-ANNOTATIONS = ("id", "reason", "decision")
+ANNOTATIONS = ("id", "reason", "decision", *wants.ANNOTATIONS)
 MOST_TOLD = 200
 MOST_RULES = 20_000
 
@@ -49,6 +51,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}")
 # Characters that make a text read otherwise than it is evaluated.
 _DECEIVING = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 _LONGEST_REASON = 400
+_KNOWN = ", ".join(f"@{name}" for name in ANNOTATIONS[:-1]) + f" and @{ANNOTATIONS[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +81,7 @@ class _Read:
     id: str
     effect: Literal["permit", "forbid"]
     asks: bool
+    wants: Wants
     reason: str
     ast: bytes
     action: Mapping[str, Any]
@@ -108,6 +112,10 @@ class PolicyRule:
         return self.read.asks
 
     @property
+    def wants(self) -> Wants:
+        return self.read.wants
+
+    @property
     def reason(self) -> str:
         return self.read.reason
 
@@ -122,6 +130,15 @@ class PolicyRule:
     @property
     def said(self) -> Rule:
         return Rule(id=self.id, where=self.where, reason=self.reason)
+
+    @property
+    def demand(self) -> Demand:
+        """What has to be met before the call goes on, where the rule asks and spoke."""
+        wanted = self.wants
+        return Demand(
+            rule=self.id, where=self.where, reason=self.reason, groups=wanted.groups, quorum=wanted.quorum,
+            deadline_seconds=wanted.deadline_seconds, step_up=wanted.step_up,
+        )  # fmt: skip
 
 
 def parse(files: Sequence[PolicyFile]) -> tuple[PolicyRule, ...]:
@@ -226,8 +243,8 @@ def _taken_apart(text: str) -> "_Read | tuple[str, ...]":
     except (TypeError, ValueError):
         return (_TOO_DEEP,)  # the one thing that can be read as text and not as JSON
     return _Read(
-        id=marks["id"], effect=ast["effect"], asks="decision" in marks, reason=marks.get("reason") or "",
-        ast=written, action=ast["action"], resource=ast["resource"],
+        id=marks["id"], effect=ast["effect"], asks="decision" in marks, wants=wants_of(marks),
+        reason=marks.get("reason") or "", ast=written, action=ast["action"], resource=ast["resource"],
     )  # fmt: skip
 
 
@@ -266,8 +283,9 @@ def _annotation_mistakes(marks: Mapping[str, str | None]) -> Iterator[str]:
         yield 'has a @decision that is not "ask": leave it out where the rule allows or denies'
     if len(marks.get("reason") or "") > _LONGEST_REASON:
         yield f"has a reason of more than {_LONGEST_REASON} characters"
+    yield from wants.mistakes(marks)
     for unknown in sorted(set(marks) - set(ANNOTATIONS)):
-        yield f"carries @{unknown}, which means nothing here: there are @id, @reason and @decision"
+        yield f"carries @{unknown}, which means nothing here: there are {_KNOWN}"
 
 
 def _deceptions(file: PolicyFile) -> Iterator[Mistake]:

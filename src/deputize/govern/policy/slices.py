@@ -35,14 +35,12 @@ class Slice:
         # Asked at every decision, so worked out once.
         self.fleeting = self.reads.fleeting
         self.per_call = self.reads.per_call
+        self.sweeping = self.reads.sweeping
 
     @cached_property
     def digest(self) -> str:
-        """Over what the rules say, not how they are laid out: an approval outlives a comment."""
-        said = [
-            {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()} for rule in self.rules
-        ]
-        return digest({"rules": said})
+        """Over what the rules say and whom they ask, not how they are laid out: an approval outlives a comment."""
+        return digest({"rules": [_said(rule) for rule in self.rules]})
 
     @cached_property
     def without_asking_forbids(self) -> cedarpy.PolicySet:
@@ -92,6 +90,13 @@ class Slices:
             with self._cutting:
                 self._cut.keep(chosen, found, weight=max(len(chosen), 1))
         return found
+
+
+def _said(rule: PolicyRule) -> dict[str, Any]:
+    said = {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()}
+    if rule.asks:
+        said["wants"] = rule.wants.to_json()
+    return said
 
 
 def policy_set(rules: Sequence[PolicyRule]) -> cedarpy.PolicySet:

@@ -36,14 +36,14 @@ action "call" appliesTo {
   context: {
     agent?: Agent, agents: Set<Agent>, delegated: Bool, task?: String, session?: String,
     trust: String, environment: String, time: { epoch: Long, hour: Long, weekday: Long }, cost: Long,
-    labels: Set<String>, changes: Set<Resource>, operations: Set<String>, scopes: Set<String>,
+    labels: Set<String>, changes: Set<Resource>, operations: Set<String>, scopes: Set<String>, sweeping: Bool,
     facts: { FACTS },
   },
 };
 """
 CONTEXT = frozenset(
     {"agent", "agents", "delegated", "task", "session", "trust", "environment", "time", "cost", "labels", "changes",
-     "operations", "scopes", "facts"}
+     "operations", "scopes", "sweeping", "facts"}
 )  # fmt: skip
 USER = ("issuer", "trust", "human", "scopes")
 TOOL = (
@@ -65,6 +65,7 @@ class Asked:
     now_ms: int
     facts: Mapping[str, Any]
     scopes: tuple[str, ...] = ()
+    sweeping: bool = True
     cost_micros: int = 0
     labels: frozenset[str] = frozenset()
 
@@ -88,6 +89,7 @@ def asked(question: Question) -> Asked:
         now_ms=question.now_ms,
         facts=question.facts,
         scopes=scopes_of(question),
+        sweeping=question.sweeping,
         cost_micros=question.cost_micros,
         labels=question.labels,
     )
@@ -180,6 +182,8 @@ def _attribute(question: Asked, name: str, facts: frozenset[str] | None) -> Any:
             return question.tool["operations"]
         case "scopes":
             return question.scopes
+        case "sweeping":
+            return question.sweeping
         case "facts":
             given = question.facts
             return given if facts is None else {name: given[name] for name in facts if name in given}

@@ -47,3 +47,12 @@ from (
     ) as partitions
     group by parent
 ) as newest;
+
+-- name: has_runs
+select to_regclass('deputize.workers') is not null;
+
+-- name: runs
+-- Who could carry runs, and how many wait for somebody; of very many only that there are.
+select (select count(*) from deputize.workers w join deputize.leases l on l.boot = w.boot where l.expires_at > now())
+           as alive,
+       (select count(*) from (select from deputize.calls where state = 'queued' limit 10000) as waiting) as queued;

@@ -170,6 +170,11 @@ async def test_an_overdraft_is_paid_before_anything_else(store: Store) -> None:
     assert await _granted(store) == 150
 
 
+async def _spends_later(budgets: Budgets, budget: Budget, amount: int) -> bool:
+    await asyncio.sleep(0.2)
+    return await _spends(budgets, budget, amount)
+
+
 async def test_a_period_that_ends_begins_anew(store: Store) -> None:
     budgets = Replica(store, Clock())
     budget = _budget(10, seconds=1.0)
@@ -178,7 +183,8 @@ async def test_a_period_that_ends_begins_anew(store: Store) -> None:
     assert isinstance(wait, int)
     assert wait <= 1000
     await asyncio.sleep(wait / 1000 + 0.02)
-    assert await _spends(budgets, budget, 10)
+    # Its first look may come a moment before the database's clock has passed the end.
+    assert await _spends(budgets, budget, 10) or await _spends_later(budgets, budget, 10)
 
 
 async def test_tenants_and_keys_have_budgets_of_their_own(store: Store) -> None:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deputize.core.caller import Caller
 from deputize.core.contract import Auth
 from deputize.core.errors import CredentialMissing
-from deputize.govern.identity.credentials import mint
+from deputize.govern.identity.credentials import mint, reading
 from deputize.govern.identity.signing import SigningKey
 from tests.unit.catalog.contracts import contract
 
@@ -71,3 +71,15 @@ def test_no_key_signs_for_another_tenant() -> None:
 
 def test_the_key_shows_itself_to_nobody() -> None:
     assert "Ed25519" not in repr(KEY)
+
+
+@pytest.mark.requirement("GOV-4")
+def test_of_a_tools_scopes_a_preview_gets_those_that_say_they_only_read() -> None:
+    scopes = (
+        "crm:read", "read:org", "files.readonly", "https://x.example/auth/read-only", "crm:READ",
+        "crm:write", "crm:read-write", "crm:readwrite", "thread:write", "spread", "crm:admin",
+    )  # fmt: skip
+    declared = contract(auth=Auth(scopes=scopes, credential="delegated", audience="https://crm.example"))
+    assert reading(declared) == scopes[:5]
+    token = mint(KEY, CALLER, declared, call_id="c", seconds=1.0, now=NOW, scopes=reading(declared))
+    assert _claims(token)["scope"].split() == list(scopes[:5])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deputize.catalog.versions import in_range
-from deputize.core.caller import ADMIN_SCOPE, Caller, Capability
+from deputize.core.caller import ADMIN_SCOPE, BREAK_GLASS_SCOPE, Caller, Capability
 from deputize.core.contract import Effects
 from deputize.core.errors import ExchangeRefused, Revoked, TokenIssuer
 from deputize.core.settings import Issuer
@@ -44,6 +44,11 @@ def held_by(made: Delegation, lender: Caller) -> Caller:
 def capability(text: str) -> Capability:
     tool, _, versions = text.partition("@")
     return Capability(tool=tool, versions=versions or "*")
+
+
+def test_what_people_do_in_an_emergency_is_not_lent_unless_it_is_named() -> None:
+    ana = replace(ANA, scopes=ANA.scopes | {BREAK_GLASS_SCOPE})
+    assert BREAK_GLASS_SCOPE not in lend(ana).scopes
 
 
 def test_without_wishes_everything_is_lent_but_to_administer() -> None:

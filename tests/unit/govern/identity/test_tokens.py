@@ -329,6 +329,9 @@ async def test_issuers_that_cannot_be_used_are_named_with_the_way_out(world: Wor
     for changes in broken:
         with pytest.raises(Misconfigured, match=ISSUER):
             check_issuers(Identity(issuers=(world.issuer(**changes),)))
+    for ours in ("process", "terminal"):
+        with pytest.raises(Misconfigured, match="calls itself so"):
+            check_issuers(Identity(issuers=(world.issuer(issuer=ours),)))
     with pytest.raises(Misconfigured, match="twice"):
         check_issuers(Identity(issuers=(world.issuer(), world.issuer())))
     for unfindable in ("urn:acme", "issuer.example", "https://issuer.example?a=1", "did:web:127.0.0.1", "did:key:zzz"):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.core.decision import Behavior, Decided, Question, Rule, Verdict
+from deputize.core.decision import Behavior, Decided, Question, Rule, Verdict, demanded
 from deputize.govern.policy import backtest as module
 from deputize.govern.policy.backtest import Backtest, Made
 from deputize.govern.policy.decisions import Decisions
-from deputize.govern.policy.engines import Engine
+from deputize.govern.policy.engines import Engine, combined
 from tests.unit.govern.policy.asking import MOMENT, caller, policies, question, tool
 
 pytestmark = pytest.mark.requirement("NEW-4", "GOV-2")
@@ -156,7 +156,8 @@ def test_a_milder_draft_is_untold_where_a_decision_point_was_not_asked() -> None
     assert tried(ANY, (refused, {}))["changed"] == 1
 
 
-RULES = (READS, ANY, SMALL, NIGHT, NO_BOTS, ASKS, SESSION)
+TWO = '@id("two") @decision("ask") @approvers("leads") @quorum("2") permit (principal, action, resource);'
+RULES = (READS, ANY, SMALL, NIGHT, NO_BOTS, ASKS, SESSION, TWO)
 SETS = st.lists(st.sampled_from(RULES), min_size=1, unique=True).map("\n".join)
 QUESTIONS = st.builds(
     lambda agents, effects, amount, hour, session: question(
@@ -174,6 +175,10 @@ QUESTIONS = st.builds(
 )
 
 
+def _people(verdict: Verdict) -> set[tuple[tuple[str, ...], int]]:
+    return {(each.groups, each.quorum) for each in verdict.demands}
+
+
 @given(SETS, SETS, st.lists(QUESTIONS, max_size=12))
 def test_exactly_the_calls_that_the_draft_answers_otherwise_are_told(
     before: str, draft: str, asked: list[Question]
@@ -185,9 +190,9 @@ def test_exactly_the_calls_that_the_draft_answers_otherwise_are_told(
         decided = decisions.decide(each)
         backtest.learn(decided.record_id, decided.record)
         backtest.count(made(decided, number, at_ms=each.now_ms, session=each.session))
-        after = drafted.decide(each).behavior
-        if after is not decided.verdict.behavior:
-            expected[decided.verdict.behavior, after] += 1
+        after = drafted.decide(each)
+        if after.behavior is not decided.verdict.behavior or _people(after) != _people(decided.verdict):
+            expected[decided.verdict.behavior, after.behavior] += 1
 
     found: Counter[tuple[str, str]] = Counter()
     told = backtest.report().to_json()
@@ -196,6 +201,43 @@ def test_exactly_the_calls_that_the_draft_answers_otherwise_are_told(
     assert found == expected
     assert told["calls"] == len(asked)
     assert told["untold"] == 0
+
+
+ONCALL = '@id("asks") @decision("ask") @approvers("oncall") permit (principal, action, resource);'
+
+
+@pytest.mark.requirement("GOV-3")
+def test_a_call_that_would_be_asked_of_others_is_told() -> None:
+    told = tried(ONCALL, (recorded(ASKS, question()), {}))
+
+    counts = [told[name] for name in ("changed", "looser", "stricter", "asked_of_others", "same")]
+    assert counts == [1, 0, 0, 1, 0]
+    (change,) = told["changes"]
+    usual = {"groups": [], "quorum": 1, "deadline_seconds": None, "step_up": ""}
+    assert change["before"]["wants"] == [usual]
+    assert change["after"]["wants"] == [usual | {"groups": ["oncall"]}]
+
+
+@pytest.mark.requirement("GOV-3")
+def test_which_rule_asks_and_how_often_is_no_change_of_who_is_asked() -> None:
+    renamed = ONCALL.replace('"asks"', '"again"')
+
+    told = tried(ONCALL + renamed, (recorded(ONCALL, question()), {}))
+    assert (told["changed"], told["same_by_other_rules"]) == (0, 1)
+    assert tried(ANY, (recorded(ONCALL, question()), {}))["looser"] == 1
+    assert tried(ONCALL, (recorded(ANY, question()), {}))["stricter"] == 1
+
+
+@pytest.mark.requirement("GOV-3")
+def test_a_decision_point_that_asked_would_ask_again() -> None:
+    asked = question()
+    rules = (Rule(id="authzen:risk", where="pdp"),)
+    remote = Verdict(behavior=Behavior.ASK, rules=rules, digest="d", source="authzen", demands=demanded(rules))
+    for before in (ONCALL, ANY):
+        decisions = Decisions(policies(before), key=b"k" * 32)
+        decided = decisions.recorded(asked, combined(decisions.decide(asked).verdict, remote))
+        told = tried(before, (decided, {}), engine="both")
+        assert (told["changed"], told["same"]) == (0, 1)
 
 
 def test_an_answer_does_not_change_when_nothing_does() -> None:

@@ -21,13 +21,13 @@ def case(**fields: object) -> str:
     return "cases:\n  - " + "\n    ".join(lines) + "\n"
 
 
-def run(text: str, rules: str = RULES) -> Judged:
+def run(text: str, rules: str = RULES, usual: tuple[str, ...] = ("approvers",)) -> Judged:
     (placed,), mistakes = read_cases("t.yaml", text)
     assert not mistakes
     tool = placed.case.tool
     assert not isinstance(tool, str)
     asked = asked_of(placed.case, "acme", tool.described(), placed.case.facts or {}, placed.case.scopes or ())
-    return judged(placed, policies(rules).replay(asked))
+    return judged(placed, policies(rules).replay(asked), usual=usual)
 
 
 def test_a_case_that_holds_needs_no_suggestion() -> None:
@@ -65,6 +65,47 @@ def test_a_case_that_fails_says_what_to_do(fields: dict[str, str], suggestion: s
 
     assert not found.holds
     assert suggestion in found.suggestion
+
+
+WANTS = """
+@id("first") @decision("ask") @approvers("oncall, leads") @quorum("2") permit (principal, action, resource);
+@id("second") @decision("ask") permit (principal, action, resource) when { resource.tags.contains("asks") };
+"""
+
+
+@pytest.mark.requirement("GOV-3")
+@pytest.mark.parametrize(
+    ("tags", "approvers", "holds"),
+    [
+        ("none", "[oncall, leads]", True),
+        ("none", "[leads, oncall]", True),
+        ("none", "oncall", False),
+        ("none", "[]", False),
+        ("none", "[oncall, leads, approvers]", False),
+        ("asks", "[oncall, leads, approvers]", True),
+        ("asks", "[oncall, leads]", False),
+    ],
+)
+def test_a_case_may_say_who_has_to_be_asked(tags: str, approvers: str, holds: bool) -> None:
+    found = run(case(tool=f"{{name: a.b, tags: {tags}}}", expect="ask", approvers=approvers), WANTS)
+
+    assert found.holds is holds
+    if not holds:
+        everybody = "oncall, leads, approvers" if tags == "asks" else "oncall, leads"
+        assert f" {everybody}: name others in @approvers" in found.suggestion
+    said = found.to_json()["said"]["demands"]
+    assert said[0] == {
+        "rule": "first", "groups": ["oncall", "leads"], "quorum": 2, "deadline_seconds": None, "step_up": "",
+    }  # fmt: skip
+    assert [each["groups"] for each in said[1:]] == ([["approvers"]] if tags == "asks" else [])
+
+
+@pytest.mark.requirement("GOV-3")
+def test_only_who_is_asked_has_approvers() -> None:
+    placed, (mistake,) = read_cases("t.yaml", case(tool="a.b", approvers="oncall"))
+
+    assert (placed, mistake.line) == ([], 2)
+    assert mistake.message == "this names approvers and expects allow: expect ask, or leave approvers out"
 
 
 def test_an_evaluation_error_is_named() -> None:

@@ -25,7 +25,7 @@ FORBID_ASK = '@id("no-ask") @decision("ask") forbid (principal, action, resource
         ([FORBID], Behavior.DENY, ["no"]),
         ([PERMIT, FORBID], Behavior.DENY, ["no"]),
         ([PERMIT, FORBID_ASK], Behavior.ASK, ["no-ask"]),
-        ([PERMIT_ASK, FORBID_ASK], Behavior.ASK, ["no-ask"]),
+        ([PERMIT_ASK, FORBID_ASK], Behavior.ASK, ["yes-ask", "no-ask"]),
         ([FORBID_ASK], Behavior.DENY, ["nothing-permits"]),
         ([PERMIT, FORBID_ASK, FORBID], Behavior.DENY, ["no"]),
     ],
@@ -94,7 +94,9 @@ DEFAULT = CompiledPolicies(default_files())
 def test_the_default_set_is_safe(
     effects: str, trust: str, environment: Environment, behavior: Behavior, rule: str
 ) -> None:
-    verdict = DEFAULT.decide(question(caller(trust=trust), tool(effects=effects), environment=environment))
+    touches = (("notes", "update", "7"),)
+    asked = question(caller(trust=trust), tool(effects=effects), environment=environment, touches=touches)
+    verdict = DEFAULT.decide(asked)
     assert (verdict.behavior, ids(verdict.rules)) == (behavior, [rule])
     assert all(each.reason and each.where.startswith("default.cedar:") for each in verdict.rules)
 
@@ -124,7 +126,7 @@ def _everything() -> Question:
         'context.facts.amount == 3 && context.facts.to.containsAll(["b", "a"])',
         'context == {agent: context.agent, agents: context.agents, delegated: true, task: "t", session: "s", '
         'trust: "standard", environment: "development", time: context.time, cost: 5, labels: ["pii"], '
-        'changes: [Resource::"crm.orders"], operations: ["update"], scopes: ["17"], '
+        'changes: [Resource::"crm.orders"], operations: ["update"], scopes: ["17"], sweeping: false, '
         'facts: {amount: 3, "to": ["a", "b"]}}',
         'principal == User::"ana" && principal in Group::"ops" && principal in Tenant::"acme"',
         'principal.issuer == "https://login.example" && principal.human && principal.scopes == ["a"]',

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.caller import Caller
-from deputize.core.decision import Behavior, Question, Rule, Source, Verdict
+from deputize.core.decision import Behavior, Question, Rule, Source, Verdict, demanded
 from deputize.core.errors import PolicyFailed
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Policy
@@ -28,7 +28,11 @@ def verdicts(source: Source) -> st.SearchStrategy[Verdict]:
     rules = st.lists(st.sampled_from("abcd"), max_size=3, unique=True)
     return st.builds(
         lambda behavior, ids: Verdict(
-            behavior=behavior, rules=tuple(Rule(id=each) for each in ids), digest=f"{source}-digest", source=source
+            behavior=behavior,
+            rules=tuple(Rule(id=each) for each in ids),
+            digest=f"{source}-digest",
+            source=source,
+            demands=demanded(Rule(id=each) for each in ids) if behavior is Behavior.ASK else (),
         ),
         ANSWERS,
         rules,
@@ -54,6 +58,8 @@ def test_together_they_are_as_strict_as_the_stricter_with_the_rules_of_both(ceda
     assert sorted(ids) == sorted({rule.id for rule in (*cedar.rules, *remote.rules)})
     assert both.digest == "cedar-digest"
     assert both.source == ("authzen" if remote.behavior.strictness > cedar.behavior.strictness else "cedar")
+    asking = {each.rule for each in (*cedar.demands, *remote.demands)} if both.behavior is Behavior.ASK else set()
+    assert sorted(each.rule for each in both.demands) == sorted(asking)
 
 
 @given(verdicts("cedar"), verdicts("authzen"), st.sampled_from(["cedar", "authzen", "both"]))

@@ -22,12 +22,13 @@ def test_an_allowed_call_needs_no_change() -> None:
 
 
 def test_the_default_set_says_what_a_write_lacks() -> None:
-    write = tool(effects="write")
-    assert smallest_change(DEFAULT, question(what=write)) == [
+    write, one = tool(effects="write"), (("notes", "update", "7"),)
+    assert smallest_change(DEFAULT, question(what=write, touches=one)) == [
         "if the caller's trust were trusted, not standard",
         "if reversible-writes-ask (default.cedar:18) did not ask",
     ]
-    assert smallest_change(DEFAULT, question(caller(trust="trusted"), write, environment="production")) == [
+    trusted = question(caller(trust="trusted"), write, environment="production", touches=one)
+    assert smallest_change(DEFAULT, trusted) == [
         "if the environment were development, not production",
         "if the environment were staging, not production",
         "if reversible-writes-ask (default.cedar:18) did not ask",
@@ -38,6 +39,7 @@ def test_the_default_set_says_what_a_write_lacks() -> None:
     ("condition", "wanted", "change"),
     [
         ('principal in Group::"ops"', question(), "if the caller were in the group ops"),
+        ("!context.sweeping", question(what=tool(effects="write")), "if the call named each thing it changes"),
         ('!(principal in Group::"x")', question(caller(groups=frozenset({"x"}))),
          "if the caller were not in the group x"),
         ("!context.delegated", question(caller(agents=("bot",))), "if the caller called without an agent"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from deputize.core.canonical import canonical
-from deputize.core.decision import Question
+from deputize.core.decision import Demand, Question
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.decisions import Decisions
 from deputize.govern.policy.records import Records, question_from
@@ -40,7 +40,7 @@ def test_a_draft_answers_a_record_as_it_would_the_call_unless_the_record_lacks_s
 ) -> None:
     replay = question_from(Decisions(whole, key=b"k").decide(wanted).record)
     lacks = replay.lacks(draft.slice_for(replay.asked).reads)
-    assert set(lacks) <= {"session", "scopes", "time", "cost", "labels"}
+    assert set(lacks) <= {"session", "scopes", "sweeping", "time", "cost", "labels"}
     if not lacks:
         assert draft.replay(replay.asked) == draft.decide(wanted)
 
@@ -60,6 +60,21 @@ def test_a_record_is_canonical_and_names_rules_places_policies_and_facts() -> No
     assert record["tool"]["digest"] == wanted.contract.digest
     assert record["tool"]["effects"] == "destructive"
     assert record["context"] == {"environment": "development", "facts": {"n": 3}}
+
+
+@pytest.mark.requirement("GOV-3")
+def test_a_record_says_whom_its_rules_asked() -> None:
+    wants = '@approvers("oncall, leads") @quorum("2") @deadline("30m") @step_up("hwk")'
+    asks = f'@id("a") @reason("Why.") @decision("ask") {wants} permit (principal, action, resource);'
+    decided = Decisions(policies(asks), key=b"k").decide(question())
+    record = orjson.loads(decided.record)
+    assert record["demands"] == [
+        {"rule": "a", "groups": ["oncall", "leads"], "quorum": 2, "deadline_seconds": 1800, "step_up": "hwk"}
+    ]
+    assert question_from(decided.record).verdict.demands == decided.verdict.demands
+    del record["demands"]  # as it was written before rules could say so
+    assert question_from(canonical(record)).verdict.demands == (Demand(rule="a", where="1.cedar:1", reason="Why."),)
+    assert "demands" not in orjson.loads(Decisions(policies(EVERYBODY), key=b"k").decide(question()).record)
 
 
 def test_time_is_recorded_only_where_rules_read_it() -> None:

@@ -49,7 +49,8 @@ def _by_the_book(whole: CompiledPolicies, wanted: Question) -> tuple[Behavior, l
     if not permits and not asking:
         return Behavior.DENY, ["nothing-permits"]
     if who("forbid ask"):
-        return Behavior.ASK, who("forbid ask")
+        heard = {*who("forbid ask"), *([] if permits else asking)}
+        return Behavior.ASK, [name for name in said if name in heard]
     return (Behavior.ALLOW, permits) if permits else (Behavior.ASK, asking)
 
 

@@ -11,6 +11,7 @@ TOOLS = (
     tool("crm.get_user", provider="stripe"),
     tool("mail.send", effects="write", resources=({"resource": "mail.box", "op": "create"},)),
     tool("mail.read"),
+    tool("mail.move", effects="write", resources=({"resource": "mail.box", "op": "update", "scope": "{id}"},)),
 )
 
 _PRINCIPALS = st.just("principal") | st.sampled_from(
@@ -40,6 +41,7 @@ _SOUND = st.sampled_from(
      'resource.tags.contains("money")', "resource has tags && resource.tags.isEmpty()",
      "context.facts == {amount: 4}", "{a: context}.a.delegated", '[context.trust].contains("trusted")',
      "if principal.human then context.cost == 0 else context.facts has note", "context has nothing",
+     "context.sweeping", "!context.sweeping",
      "context has facts", "{Value: context.facts}.Value has note", 'principal in [Group::"ops", Group::"x"]']
 )  # fmt: skip
 # Each of them fails for some questions: what is absent is read, types are mixed, integers overflow.
@@ -49,11 +51,15 @@ _FAILING = st.sampled_from(
      "context.environment < 3", "resource in [context.agent]", "(context).facts.note == context.trust"]
 )  # fmt: skip
 
+_WANTS = st.sampled_from(
+    ["", '@approvers("oncall, leads")', '@quorum("2")', '@approvers("security") @deadline("24h") @step_up("hwk")']
+)
+
 
 @st.composite
 def _rule(draw: st.DrawFn, number: int, conditions: st.SearchStrategy[str]) -> str:
     clauses = draw(st.lists(st.tuples(st.sampled_from(["when", "unless"]), conditions), max_size=2))
-    asks = '@decision("ask") ' if draw(st.booleans()) else ""
+    asks = f'@decision("ask") {draw(_WANTS)} ' if draw(st.booleans()) else ""
     effect = draw(st.sampled_from(["permit", "permit", "forbid"]))
     said = " ".join(f"{kind} {{ {condition} }}" for kind, condition in clauses)
     scope = f"{draw(_PRINCIPALS)}, {draw(_ACTIONS)}, {draw(_RESOURCES)}"
@@ -90,14 +96,16 @@ def some_question(draw: st.DrawFn) -> Question:
         human=draw(st.booleans()),
         task=draw(st.sampled_from([None, "t"])),
     )
+    what = draw(st.sampled_from(TOOLS))
+    scopes = draw(st.sampled_from(["17", "*"]))
     return question(
         who,
-        draw(st.sampled_from(TOOLS)),
+        what,
         environment=draw(st.sampled_from(["development", "staging", "production"])),
         facts=draw(_FACTS),
         session=draw(st.sampled_from([None, "s1", "s2"])),
         now_ms=MOMENT + draw(st.integers(0, 3)) * 21_600_000,
-        touches=draw(st.sampled_from([(), (("mail.box", "create", "17"),)])),
+        touches=tuple((each.resource, each.op, scopes) for each in what.resources),
         cost_micros=draw(st.sampled_from([0, 9])),
         labels=draw(st.sampled_from([frozenset(), frozenset({"pii"})])),
     )

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from deputize import tool
+from deputize import Preview, ToolConflict, ToolContext, tool
 
 NOTES = Path("notes.txt")
 _one_at_a_time = threading.Lock()
@@ -58,14 +58,22 @@ def _must_exist(number: int) -> None:
         raise ValueError(f"there is no note {number}")
 
 
+def _would_be_gone(number: int) -> Preview:
+    """What whoever decides about `forget` gets to see. The guard comes back to it when it is done."""
+    text = _lines()[number - 1]
+    gone = {"resource": "notes", "op": "delete", "scope": str(number), "before": text, "count": 1}
+    return Preview(changes=[gone], guards={"text": text})
+
+
 @tool(
     effects="destructive",
     resources=["delete notes/{number}"],
     scopes=["notes:write"],
     validate=_must_exist,
+    preview=_would_be_gone,
     examples=[{"number": 1}],
 )
-def forget(number: Annotated[int, Field(ge=1)]) -> Note:
+def forget(number: Annotated[int, Field(ge=1)], context: ToolContext) -> Note:
     """Take a note out of notes.txt, for good.
 
     Args:
@@ -74,6 +82,8 @@ def forget(number: Annotated[int, Field(ge=1)]) -> Note:
     with _one_at_a_time:
         lines = _lines()
         text = lines.pop(number - 1)
+        if context.guards.get("text", text) != text:
+            raise ToolConflict(f"note {number} is not the one that somebody decided about")
         NOTES.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return Note(number=number, text=text)
 

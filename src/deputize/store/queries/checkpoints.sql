@@ -1,0 +1,66 @@
+-- name: add_checkpoint
+-- Only for who holds the call: its row is held still meanwhile, so that a takeover comes before this or after it. Sent
+-- again after a lost acknowledgement, the same owner writes the same place anew.
+with owner as (
+    select 1 from deputize.calls k
+    where k.tenant = $1 and k.id = $2 and k.owner_epoch = $4 and k.state in ('running', 'unknown')
+    for share
+)
+insert into deputize.checkpoints (tenant, call_id, seq, epoch, kind, name, parent, box)
+select $1, $2, $3, $4, $5, $6, $7, $8 from owner
+on conflict (tenant, call_id, seq) do update
+set kind = excluded.kind, name = excluded.name, parent = excluded.parent, box = excluded.box, saved_at = now()
+where checkpoints.epoch = excluded.epoch
+returning seq;
+
+-- name: prune
+-- Keeps the last three micro and the last ten macro ones, each name's last, the newest two whatever they are, what any of
+-- these is written against, and what the owner may still write against.
+with ranked as (
+    select c.seq, c.parent, c.kind,
+           row_number() over (partition by c.kind, c.name order by c.seq desc) as place,
+           row_number() over (order by c.seq desc) as age
+    from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2
+), kept as (
+    select seq, parent from ranked
+    where age <= 2 or place <= case kind when 'micro' then 3 when 'macro' then 10 else 1 end
+)
+delete from deputize.checkpoints c
+where c.tenant = $1 and c.call_id = $2
+  and not exists (select from kept where kept.seq = c.seq or kept.parent = c.seq)
+  and c.seq <> all($3::integer[]);
+
+-- name: list_checkpoints
+-- Newest first, without the states.
+select c.seq, c.epoch, c.kind, c.name, c.parent, c.saved_at
+from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 order by c.seq desc;
+
+-- name: show_checkpoint
+select c.seq, c.epoch, c.kind, c.name, c.parent, c.box
+from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 and c.seq = $3;
+
+-- name: drop_after
+-- The state goes back: what was saved later is not gone on from.
+delete from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 and c.seq > $3;
+
+-- name: run_to_send_back
+-- Held still: nobody begins, ends or saves while a person decides where it goes on from.
+select k.state, k.owner_epoch, k.caller_user, k.caller_agent, k.tool, k.version
+from deputize.calls k
+where k.tenant = $1 and k.id = $2
+  and exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id)
+for update of k;
+
+-- name: requeue_run
+select deputize.requeue_run($1, $2, $3, $4);
+
+-- name: forget_ended
+-- Of calls that came to an end nobody can go on from: named ones after so many days, the others after an hour.
+delete from deputize.checkpoints c
+using deputize.calls k
+where k.tenant = c.tenant and k.id = c.call_id
+  and k.state not in ('queued', 'running', 'unknown')
+  and k.ended_at < now() - case c.kind when 'named' then make_interval(days => $1) else interval '1 hour' end
+  and (k.ended_at < now() - make_interval(days => $1) or not exists (
+      select from deputize.checkpoints d
+      where d.tenant = c.tenant and d.call_id = c.call_id and d.parent = c.seq and d.kind = 'named'));

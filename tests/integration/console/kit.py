@@ -1,0 +1,183 @@
+"""A gateway with a console, a real OpenID provider where people sign in, and browsers with cookies and forms."""
+
+import asyncio
+import re
+import shutil
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from deputize.core.settings import Console, Issuer, Runs, Settings
+from deputize.govern.approvals.codes import Told
+from proofs.kit.idp.provider import Provider, walk_through
+from proofs.kit.world import World
+from tests.integration.conftest import ADMIN, Served, serving
+from tests.integration.doors.people import ASKING
+
+CLIENT, SECRET = "deputize-console", "the client's secret, of some length"
+PEOPLE: dict[str, dict[str, Any]] = {
+    "bo": {"tenant": "dev", "groups": ["oncall"]},
+    "lea": {"tenant": "dev", "groups": ["leads"]},
+    "lou": {"tenant": "dev", "groups": ["leads"]},
+    # Made the calls of these tests, and is on call as well.
+    "ana": {"tenant": "dev", "groups": ["oncall"]},
+    "guest": {"tenant": "dev", "groups": ["sales"]},
+    "olaf": {"tenant": "other", "groups": ["oncall"]},
+    "crowd": {
+        "tenant": "dev",
+        "groups": ["oncall", *(f"group-{number:04d}-{number * 7919:x}" for number in range(400))],
+    },
+    "mob": {"tenant": "dev", "groups": [f"group-{number}-{pow(3, number, 2**127):x}" for number in range(900)]},
+}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Desk:
+    """The gateway as people find it, and where they sign in; without a provider, the codes its terminal showed."""
+
+    served: Served
+    url: str
+    provider: Provider | None = None
+    codes: list[Told] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def browser(self, person: str = "") -> AsyncIterator["Browser"]:
+        """A browser of its own, signed in if a name is given."""
+        async with httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=20.0) as http:
+            opened = Browser(desk=self, http=http)
+            if person:
+                await opened.sign_in(person)
+            yield opened
+
+    async def asked(self, key: str, *, tool: str = "shop.delete_user", **arguments: Any) -> tuple[str, str]:
+        """The call and the ticket of something that people are asked about, by an agent of ana's."""
+        token = self.served.token("ana", agent="billing-bot")
+        answer = await self.served.call(tool, arguments or {"id": 7}, key=key, token=token)
+        assert answer.status_code == 202, answer.text
+        told = answer.json()
+        return told["call_id"], told["approval"]["ticket_id"]
+
+    async def ended(self, call_id: str) -> dict[str, Any]:
+        """The call once it is over, which is when its events end."""
+        headers = {"authorization": f"Bearer {self.served.token('ana', agent='billing-bot')}"}
+        async with (
+            asyncio.timeout(20),
+            self.served.http.stream("GET", f"/v1/calls/{call_id}/events", headers=headers) as events,
+        ):
+            await events.aread()
+        return await self.call(call_id)
+
+    async def call(self, call_id: str) -> dict[str, Any]:
+        answer = await self.served.get(f"/v1/calls/{call_id}", token=self.served.token("ana", agent="billing-bot"))
+        told: dict[str, Any] = answer.json()
+        return told
+
+
+@dataclass
+class Browser:
+    desk: Desk
+    http: httpx2.AsyncClient
+
+    async def get(self, path: str) -> httpx2.Response:
+        return await self.http.get(path)
+
+    async def sign_in(self, person: str, to: str = "/console/tickets", **query: str) -> httpx2.Response:
+        """From our page to the provider, through its pages, and back; the page that comes at last."""
+        assert self.desk.provider is not None
+        first = await self.http.get("/console/sign-in", params={"to": to, **query})
+        assert first.status_code == 303, first.text
+        back = await walk_through(self.http, first, person, f"{self.desk.url}/console/callback")
+        landed = await self.http.get(back)
+        if landed.status_code != 303:
+            return landed
+        return await self.http.get(landed.headers["location"])
+
+    async def post(self, path: str, form: Mapping[str, str], **headers: str) -> httpx2.Response:
+        sent = {"origin": self.desk.url, "sec-fetch-site": "same-origin"}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(path, data=dict(form), headers={**sent, **named})
+
+    async def form_of(self, ticket: str) -> dict[str, str]:
+        """What the forms of a ticket's page send, before anybody types."""
+        page = await self.get(f"/console/tickets/{ticket}")
+        assert page.status_code == 200, page.text
+        return fields(page.text)
+
+    async def decide(self, word: str, ticket: str, reason: str = "") -> httpx2.Response:
+        form = await self.form_of(ticket)
+        return await self.post(f"/console/tickets/{ticket}/{word}", {**form, "reason": reason})
+
+
+def fields(page: str) -> dict[str, str]:
+    """The hidden fields of the form that decides."""
+    form = page[page.index("/deny") :]
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+    return {name: unescape(value) for name, value in found}
+
+
+def text_of(page: httpx2.Response) -> str:
+    """What a person reads."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page.text)))
+
+
+@asynccontextmanager
+async def open_desk(dsn: str, folder: Path, *, codes: bool = False) -> AsyncIterator[Desk]:
+    """With a provider, or with codes."""
+    port = free_port()
+    url, told = f"http://127.0.0.1:{port}", list[Told]()
+    secret = folder / "client-secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    async with World() as world:
+        provider = None if codes else await _provider(world, url)
+
+        def change(settings: Settings) -> Settings:
+            changes: dict[str, Any] = {
+                "server": settings.server.model_copy(update={"port": port}),
+                "identity": settings.identity.model_copy(update={"public_url": url}),
+                "runs": Runs(poll_seconds=0.05, drain_seconds=1),
+            }
+            if provider is not None:
+                issuer = Issuer(issuer=provider.issuer, audience="urn:api", tenant_claim="tenant", human=True)
+                issuers = (*settings.identity.issuers, issuer)
+                changes["identity"] = changes["identity"].model_copy(update={"issuers": issuers})
+                changes["console"] = Console(issuer=provider.issuer, client_id=CLIENT, client_secret_file=secret)
+            return settings.model_copy(update=changes)
+
+        opening = {"worker": True, "tell_code": told.append if codes else None}
+        async with serving(dsn, folder, change=change, opening=opening) as served:
+            await _put_rules(served)
+            yield Desk(served=served, url=url, provider=provider, codes=told)
+
+
+async def _provider(world: World, url: str) -> Provider:
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, and the OpenID provider of this test comes through it")
+    app = {
+        "client_id": CLIENT, "client_secret": SECRET, "redirect_uris": [f"{url}/console/callback"],
+        "grant_types": ["authorization_code"], "response_types": ["code"],
+        "token_endpoint_auth_method": "client_secret_basic",
+    }  # fmt: skip
+    return await Provider.start(world, resources={}, accounts=PEOPLE, apps=[app])
+
+
+async def _put_rules(served: Served) -> None:
+    token = served.token("root", scopes=[ADMIN])
+    put = await served.http.put(
+        "/v1/policies",
+        json={"files": [{"path": "asking.cedar", "text": ASKING}]},
+        headers={"authorization": f"Bearer {token}"},
+    )
+    assert put.status_code == 200, put.text

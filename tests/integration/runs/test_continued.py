@@ -1,0 +1,138 @@
+"""A call whose caller has no more time goes on as a run, where to do it again is to do it once."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from deputize.app import open_worker
+from deputize.core.definition import ToolContext
+from deputize.core.errors import CallNotFound, NotRetryable, ToolFailed
+from tests.integration.lifecycle.lab import Lab, body, open_lab, slug
+from tests.integration.lifecycle.tools import effects_of, on, raising
+
+pytestmark = [pytest.mark.requirement("INV-4"), pytest.mark.requirement("NEW-3")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
+    async with open_lab(module_database, tmp_path_factory.mktemp("lab")) as opened, open_worker(opened.gateway):
+        yield opened
+
+
+def slow_once(tag: str) -> None:
+    """Too slow for who waits, and quick for who comes after."""
+
+    async def behave(_: ToolContext) -> Any:
+        if len(effects_of(tag)) == 1:
+            await asyncio.sleep(3)
+        return {"value": "done"}
+
+    on(tag, behave)
+
+
+async def _result(lab: Lab, call_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = orjson.loads((await lab.gateway.calls.show(await lab.caller(), call_id)).body)
+    return shown
+
+
+@pytest.mark.parametrize("tool", ["look", "put", "assign"])
+async def test_what_may_be_done_again_goes_on_instead_of_timing_out(lab: Lab, tool: str) -> None:
+    tag = f"goes-on-{tool}"
+    slow_once(tag)
+    outcome = await lab.call(tool, tag, key=tag, deadline_ms=150, may_continue=True)
+    assert (outcome.http_status, body(outcome)["state"]) == (202, "queued")
+    await lab.until_state(outcome.call_id, "succeeded")
+    assert (await _result(lab, outcome.call_id))["result"] == {"value": "done"}
+    keys = {effect.key for effect in effects_of(tag)}
+    assert (len(effects_of(tag)), keys) == (2, {outcome.call_id})
+
+
+async def test_without_leave_it_times_out_as_before(lab: Lab) -> None:
+    slow_once("no-leave")
+    outcome = await lab.call("look", "no-leave", deadline_ms=150)
+    assert (outcome.http_status, slug(outcome)) == (504, "tool-timeout")
+
+
+async def test_what_would_be_done_twice_stays_unknown(lab: Lab) -> None:
+    slow_once("done-twice")
+    outcome = await lab.call("note", "done-twice", key="done-twice", deadline_ms=150, may_continue=True)
+    assert (outcome.http_status, slug(outcome)) == (504, "outcome-unknown")
+    assert len(effects_of("done-twice")) == 1
+
+
+async def test_a_tool_that_exceeds_its_own_time_would_again(lab: Lab) -> None:
+    slow_once("own-time")
+    outcome = await lab.call("brief_look", "own-time", deadline_ms=3000, may_continue=True)
+    assert slug(outcome) == "tool-timeout"
+
+
+async def test_a_thread_that_still_acts_is_not_joined_by_a_second_one(lab: Lab) -> None:
+    go = threading.Event()
+    on("still", lambda _: go.wait(5) and {"value": "done"})
+    outcome = await lab.call("thread_put", "still", key="still", deadline_ms=100, may_continue=True)
+    go.set()
+    assert slug(outcome) == "outcome-unknown"
+    await lab.until_state(outcome.call_id, "succeeded")
+    assert len(effects_of("still")) == 1
+
+
+async def test_the_same_key_sent_as_a_run_tries_an_unknown_outcome_again_where_it_is_taken_once(lab: Lab) -> None:
+    on("unknown", raising(ConnectionError("reset")))
+    first = await lab.call("put", "unknown", key="unknown")
+    assert slug(first) == "outcome-unknown"
+    on("unknown", lambda _: {"value": "done"})
+    again = await lab.call("put", "unknown", key="unknown", mode="async")
+    assert (again.http_status, again.call_id) == (202, first.call_id)
+    await lab.until_state(first.call_id, "succeeded")
+    assert {effect.key for effect in effects_of("unknown")} == {first.call_id}
+
+
+async def test_an_unknown_run_is_tried_again_when_its_caller_asks(lab: Lab) -> None:
+    on("ask-again", raising(ConnectionError("reset")))
+    first = await lab.call("put", "ask-again", key="ask-again", mode="async")
+    await lab.until_state(first.call_id, "unknown")
+    on("ask-again", lambda _: {"value": "done"})
+    again = await lab.gateway.lifecycle.retry(await lab.caller(), first.call_id)
+    assert (again.http_status, again.call_id) == (202, first.call_id)
+    await lab.until_state(first.call_id, "succeeded")
+    assert (await _result(lab, first.call_id))["result"] == {"value": "done"}
+
+
+async def test_what_may_have_acted_is_never_tried_again_and_neither_is_anothers(lab: Lab) -> None:
+    retry = lab.gateway.lifecycle.retry
+    on("lost", raising(ConnectionError("reset")))
+    lost = await lab.call("note", "lost", key="lost", mode="async")
+    await lab.until_state(lost.call_id, "unknown")
+    with pytest.raises(NotRetryable, match="cannot tell a repeated call"):
+        await retry(await lab.caller(), lost.call_id)
+    on("failed", raising(ToolFailed("half of it")))
+    failed = await lab.call("put", "failed", key="failed", mode="async")
+    await lab.until_state(failed.call_id, "failed")
+    with pytest.raises(NotRetryable, match="may have acted"):
+        await retry(await lab.caller(), failed.call_id)
+    done = await lab.call("put", "good", key="good", mode="async")
+    await lab.until_state(done.call_id, "succeeded")
+    with pytest.raises(NotRetryable, match="succeeded"):
+        await retry(await lab.caller(), done.call_id)
+    inside = await lab.call("put", "inside", key="inside")
+    with pytest.raises(NotRetryable, match="own idempotency key"):
+        await retry(await lab.caller(), inside.call_id)
+    for who in (await lab.caller("eve"), await lab.admin()):
+        with pytest.raises(CallNotFound):
+            await retry(who, lost.call_id)
+    with pytest.raises(CallNotFound):
+        await retry(await lab.caller(), "no id")
+
+
+async def test_trying_again_needs_the_authority_of_who_asks_now(lab: Lab) -> None:
+    on("weaker", raising(ConnectionError("reset")))
+    first = await lab.call("put", "weaker", key="weaker", mode="async")
+    await lab.until_state(first.call_id, "unknown")
+    weaker = await lab.gateway.lifecycle.retry(await lab.caller(scopes=()), first.call_id)
+    assert slug(weaker) == "scope-missing"
+    assert await lab.state(first.call_id) == "unknown"

@@ -1,0 +1,19 @@
+"""Since when calls are looked at is asked of the database as an id, whatever time somebody names."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.core.clock import id_time_ms
+from deputize.lifecycle.backtest import first_id
+
+_YEAR_1_MS, _YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
+
+
+@given(ms=st.integers(_YEAR_1_MS, _YEAR_10000_MS))
+def test_every_time_somebody_can_write_has_a_first_id(ms: int) -> None:
+    made = first_id(ms)
+
+    assert str(UUID(made)) == made
+    assert id_time_ms(made) == max(ms, 0)
