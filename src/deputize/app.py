@@ -19,8 +19,11 @@ from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
+from deputize.execute.driver import Drivers
+from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
+from deputize.execute.upstreams.servers import Upstreams
 from deputize.govern.approvals.codes import Codes, Told
 from deputize.govern.identity.jwks import hosts_of
 from deputize.govern.identity.sessions import Sessions
@@ -211,8 +214,10 @@ async def _open_rooms(
     for each in (lease, writer, queue, limits):
         await each.start()
         stack.push_async_callback(each.stop)
-    driver = PythonDriver(tools)
-    stack.callback(driver.close)
+    functions = PythonDriver(tools)
+    stack.callback(functions.close)
+    upstreams = Upstreams(settings)
+    stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(_master_key(settings, clock, development), clock)
     signing = _signing(settings, store, keys, clock)
     vault = _vault(settings, store, keys, clock)
@@ -232,7 +237,8 @@ async def _open_rooms(
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
         credentials=Credentials(vault=vault, mint=None if signing is None else minting(signing, clock)),
         signing=signing,
-        driver=driver,
+        driver=Drivers(functions, McpDriver(upstreams)),
+        upstreams=upstreams,
         lease=lease,
         limits=limits,
         metrics=metrics,

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
-from deputize.execute.drivers.python import PythonDriver
+from deputize.execute.driver import Drivers
+from deputize.execute.upstreams.servers import Upstreams
 from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.limits.admission import Limits
 from deputize.govern.policy.authzen import AuthZen
@@ -43,7 +44,8 @@ class Rooms:
     # None where the settings name no address to issue tokens under.
     signing: SigningKeys | None
     limits: Limits
-    driver: PythonDriver
+    driver: Drivers
+    upstreams: Upstreams
     lease: Lease
     metrics: Metrics
     tracing: Tracing
