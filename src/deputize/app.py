@@ -216,7 +216,7 @@ async def _open_rooms(
         stack.push_async_callback(each.stop)
     functions = PythonDriver(tools)
     stack.callback(functions.close)
-    upstreams = Upstreams(settings)
+    upstreams = Upstreams(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(_master_key(settings, clock, development), clock)
     signing = _signing(settings, store, keys, clock)
