@@ -60,6 +60,10 @@ from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.reconcile import Reconciler
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.servers.connected import Connected
+from deputize.lifecycle.servers.review import Review
+from deputize.lifecycle.servers.seen import Servers
+from deputize.lifecycle.servers.states import States
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
 from deputize.lifecycle.tickets import Tickets
@@ -81,6 +85,8 @@ from deputize.store.subjects import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
 RELEASE = version("deputize")
+# How long a development gateway waits for its servers, so that it can say what came of them.
+_PATIENCE_SECONDS = 2.0
 
 
 @contextlib.asynccontextmanager
@@ -133,23 +139,29 @@ async def open_gateway(
         async def complete(caller: Caller) -> Caller:
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
+        connected = Connected(rooms, complete)
         tasks: dict[str, Sweeper | Clockwork | EpochWatcher] = {
             "sweeper": Sweeper(rooms),
             "approval clockwork": Clockwork(rooms),
-            "snapshot watcher": _watcher(rooms),
+            "snapshot watcher": _watcher(rooms, connected),
         }
-        background: dict[str, Background] = dict(tasks)
+        background: dict[str, Background] = {**tasks, "looks at servers": connected}
         # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
         outside = Egress()
         stack.push_async_callback(outside.aclose)
         tokens = TokenVerifier(
             settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
         )
-        gateway = _gateway(rooms, tokens, tools, background, complete, egress, development)
+        gateway = _gateway(rooms, tokens, tools, background, complete, egress, connected, development)
         for work in tasks.values():
             await work.start()
             stack.push_async_callback(work.stop)
         await boot(gateway, tools, complete)
+        # After what the operator wrote: a server's tools make room for those.
+        await connected.start()
+        stack.push_async_callback(connected.stop)
+        if development:
+            await connected.first_looks(_PATIENCE_SECONDS)
         await tell_open(rooms)
         if worker:
             carrying = await stack.enter_async_context(open_worker(gateway))
@@ -165,6 +177,7 @@ def _gateway(
     background: dict[str, Background],
     complete: Callable[[Caller], Awaitable[Caller]],
     egress: Egress,
+    connected: Connected,
     development: bool,
 ) -> Gateway:
     """Everything a door may use."""
@@ -182,6 +195,8 @@ def _gateway(
         tickets=Tickets(rooms),
         approvals=approvals,
         suggestions=Suggestions(rooms, backtests),
+        servers=Servers(rooms, connected),
+        review=Review(rooms, connected),
         console=_console(rooms, tokens, egress, by_code(rooms, approvals, complete), complete, development),
         rollbacks=Rollbacks(rooms),
         explaining=Explaining(rooms),
@@ -239,6 +254,7 @@ async def _open_rooms(
         signing=signing,
         driver=Drivers(functions, McpDriver(upstreams)),
         upstreams=upstreams,
+        servers=States(),
         lease=lease,
         limits=limits,
         metrics=metrics,
@@ -340,11 +356,11 @@ async def _make_tenants(store: Store, settings: Settings) -> None:
             await ensure_tenant(connection, tenant)
 
 
-def _watcher(rooms: Rooms) -> EpochWatcher:
+def _watcher(rooms: Rooms, connected: Connected) -> EpochWatcher:
     return EpochWatcher(
         rooms.store,
         known=rooms.authority.known_epochs,
-        refresh=rooms.authority.refresh,
+        refresh=connected.refresh,
         seconds=rooms.settings.timing.refresh_seconds,
     )
 
@@ -352,7 +368,7 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
 def _operator_hosts(settings: Settings) -> frozenset[str]:
     """Hosts the operator named in the settings may be private addresses; nobody else's may."""
     named = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
-    hosts = (urlsplit(url).hostname for url in named if url)
+    hosts = (urlsplit(url).hostname for url in (*named, *(each.url for each in settings.servers)) if url)
     return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
 
 

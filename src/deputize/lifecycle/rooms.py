@@ -14,6 +14,7 @@ from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.servers.states import States
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -46,6 +47,8 @@ class Rooms:
     limits: Limits
     driver: Drivers
     upstreams: Upstreams
+    # How the servers behind them stood when this process last looked.
+    servers: States
     lease: Lease
     metrics: Metrics
     tracing: Tracing

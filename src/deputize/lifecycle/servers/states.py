@@ -40,14 +40,14 @@ class States:
     def __init__(self) -> None:
         self._states: dict[tuple[str, str], ServerState] = {}
         # The digest of the instructions somebody agreed to, by tenant and server.
-        self._agreed: dict[tuple[str, str], str | None] = {}
+        self._agreed: dict[tuple[str, str], str] = {}
 
     def of(self, tenant: str, server: str) -> ServerState | None:
         """None for one that this process has not looked at yet."""
         return self._states.get((tenant, server))
 
-    def agree(self, tenant: str, server: str, instructions: str | None) -> None:
-        """The digest of the instructions that count; None where nobody agreed to any."""
+    def agree(self, tenant: str, server: str, instructions: str) -> None:
+        """The digest of the instructions that count; empty where nobody agreed to any."""
         self._agreed[tenant, server] = instructions
 
     def found(self, tenant: str, server: str, said: Discovered, *, now: str) -> None:

@@ -8,6 +8,9 @@ where tenant = $1 and server = $2 order by item;
 -- name: pins_of_others
 select server, item from deputize.server_pins where tenant = $1 and server <> $2 order by server, item;
 
+-- name: instructions_agreed
+select server, digest from deputize.server_pins where tenant = $1 and item = 'instructions';
+
 -- name: pin
 insert into deputize.server_pins (tenant, server, item, digest, definition, tool, version, accepted_by)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
