@@ -3,16 +3,12 @@
 import contextlib
 import importlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Tracer
-
+from deputize.catalog.importers.mcp import scopes_of
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
@@ -71,6 +67,7 @@ from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import WellKnown
 from deputize.lifecycle.worker import Worker
 from deputize.prove.entries import Stamps
+from deputize.prove.exporting import exporting
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
 from deputize.runs.engine import Engine
@@ -202,10 +199,18 @@ def _gateway(
         explaining=Explaining(rooms),
         backtests=backtests,
         delegations=Delegations(rooms, tokens, rooms.signing),
-        wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
+        wellknown=WellKnown(settings, rooms.signing, _scopes(settings, tools)),
         health=Health(rooms, background),
         metrics=rooms.metrics,
     )
+
+
+def _scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
+    """What the tools here ask of their callers, for clients that want to know before they ask."""
+    for tool in tools:
+        yield from tool.contract.auth.scopes
+    for server in settings.servers:
+        yield from scopes_of(server)
 
 
 async def _open_rooms(
@@ -258,7 +263,11 @@ async def _open_rooms(
         lease=lease,
         limits=limits,
         metrics=metrics,
-        tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
+        tracing=Tracing(
+            sample=settings.telemetry.trace_sample,
+            tracer=exporting(settings.telemetry, RELEASE, stack),
+            coin=random.Random(),
+        ),
         stamps=Stamps(clock),
     )
 
@@ -370,23 +379,3 @@ def _operator_hosts(settings: Settings) -> frozenset[str]:
     named = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
     hosts = (urlsplit(url).hostname for url in (*named, *(each.url for each in settings.servers)) if url)
     return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
-
-
-def _tracer(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracer | None:
-    """A tracer that exports, where the settings say to; without one, calls still carry their trace ids on."""
-    if settings.telemetry.otlp_endpoint is None:
-        return None
-    provider = TracerProvider(resource=Resource.create({"service.name": "deputize", "service.version": RELEASE}))
-    provider.add_span_processor(_exporter(settings.telemetry.otlp_endpoint))
-    stack.callback(provider.shutdown)
-    return provider.get_tracer("deputize", RELEASE)
-
-
-def _exporter(endpoint: str) -> BatchSpanProcessor:
-    try:
-        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError:
-        raise Misconfigured(
-            "telemetry.otlp_endpoint is set, but the exporter is not installed: pip install 'deputize[otlp]'."
-        ) from None
-    return BatchSpanProcessor(otlp.OTLPSpanExporter(endpoint=endpoint))

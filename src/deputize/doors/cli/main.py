@@ -22,6 +22,7 @@ from deputize.doors.cli import (
     migrate,
     policy,
     secrets,
+    servers,
     switch,
     tickets,
     token,
@@ -114,6 +115,7 @@ app.add_typer(approvals.group, name="approvals", epilog="Example: deputize appro
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
 app.add_typer(tickets.group, name="tickets", epilog="Example: deputize tickets list")
+app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
 
 
 def run(open_gateway: object) -> None:

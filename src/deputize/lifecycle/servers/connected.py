@@ -36,24 +36,24 @@ class Connected:
         self._rooms = rooms
         self._complete = complete
         self._importing = Importing(rooms, complete)
-        self._servers = [(each.tenant or rooms.settings.tools.tenant, each) for each in rooms.settings.servers]
-        named = [(tenant, each.name) for tenant, each in self._servers]
-        self._nudged = {key: asyncio.Event() for key in named}
-        self._looked = {key: asyncio.Event() for key in named}
-        self._looking = {key: asyncio.Lock() for key in named}
+        self.named = [(each.tenant or rooms.settings.tools.tenant, each) for each in rooms.settings.servers]
+        keys = [(tenant, each.name) for tenant, each in self.named]
+        self._nudged = {key: asyncio.Event() for key in keys}
+        self._looked = {key: asyncio.Event() for key in keys}
+        self._looking = {key: asyncio.Lock() for key in keys}
         # Servers that what the settings say of their tools was not compared with yet.
-        self._undescribed = set(named)
+        self._undescribed = set(keys)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        if self._servers:
+        if self.named:
             # Before any call: no server may have been told otherwise for a moment.
-            for tenant in sorted({tenant for tenant, _ in self._servers}):
+            for tenant in sorted({tenant for tenant, _ in self.named}):
                 await self.hear(tenant)
             self._rooms.upstreams.watch(self.look_soon)
         self._tasks = [
             asyncio.create_task(self._keep_looking(tenant, each), name=f"server {each.name}")
-            for tenant, each in self._servers
+            for tenant, each in self.named
         ]
 
     @property
@@ -107,7 +107,7 @@ class Connected:
 
     async def hear(self, tenant: str) -> None:
         """Something of the tenant's authority changed, here or on another gateway: perhaps what is agreed to."""
-        named = [server.name for owner, server in self._servers if owner == tenant]
+        named = [server.name for owner, server in self.named if owner == tenant]
         if not named:
             return
         async with self._rooms.store.reading(tenant) as connection:

@@ -35,6 +35,11 @@ class Servers:
         counts = await self._counts(caller.tenant)
         return [self._shown(caller.tenant, each, counts) for each in named]
 
+    async def of_the_process(self) -> list[dict[str, Any]]:
+        """Those of every tenant, for whoever started the process; no door hands this out."""
+        counts = {tenant: await self._counts(tenant) for tenant, _ in self._connected.named}
+        return [self._shown(tenant, each, counts[tenant]) for tenant, each in self._connected.named]
+
     async def show(self, caller: Caller, server: str) -> dict[str, Any]:
         """One of them, with everything that was agreed to."""
         await self._check(caller)
