@@ -31,13 +31,16 @@ class Definition:
 
 @frozen
 class Discovered:
-    """A server as it was found: what it calls itself, how it wants to be used, and all its tools, in its order."""
+    """A server as it was found: what it calls itself, how it wants to be used, and all its tools, in its order. What it
+    declared that is no definition at all is `refused`, a sentence for each.
+    """
 
     protocol: str
     title: str
     version: str
     instructions: str
     tools: tuple[Definition, ...]
+    refused: tuple[str, ...] = ()
 
     @property
     def instructions_digest(self) -> str:
