@@ -120,7 +120,7 @@ class ToolContext:
     tool's preview handed over, where somebody decided on one: compare it with what is there now, before you act.
 
     `progress` and `partial` may be called from any thread, and as often as the tool likes. Whoever follows a run sees
-    them; of a call that is answered in its own request nobody does.
+    them; of a call that is answered in its own request only an MCP client that asks for it hears, of progress alone.
     """
 
     call_id: str
