@@ -54,17 +54,17 @@ async def agreed(connection: Connection, tenant: str, server: str) -> Agreed:
     )
 
 
-async def known_elsewhere(connection: Connection, tenant: str, server: str, tools: TenantTools) -> set[Known]:
+async def known_elsewhere(connection: Connection, tenant: str, server: str, tools: TenantTools) -> list[Known]:
     """What callers of the tenant know beside the tools of this server: by the names their own servers give them, and by
     the names they are registered under.
     """
     rows = await connection.fetch(SQL["pins_of_others"], tenant, server)
-    known = {Known(server=row["server"], name=tool_of(row["item"])) for row in rows if row["item"] != INSTRUCTIONS}
+    known = {(row["server"], tool_of(row["item"])) for row in rows if row["item"] != INSTRUCTIONS}
     for name in tools.tools:
         namespace, _, word = name.partition(".")
         if namespace != server:
-            known.add(Known(server=namespace, name=word))
-    return known
+            known.add((namespace, word))
+    return [Known(server=namespace, name=word) for namespace, word in sorted(known)]
 
 
 def tool_of(item: str) -> str:

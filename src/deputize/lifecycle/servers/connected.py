@@ -96,11 +96,10 @@ class Connected:
         rooms = self._rooms
         async with credential_for(rooms, tenant, server) as credential:
             found = await rooms.upstreams.discover(tenant, server.name, credential, server.start_seconds)
-        looked = await self._importing.take(tenant, server, found)
         if (tenant, server.name) in self._undescribed:
-            by = await self._complete(operator(tenant))
-            await describe_again(rooms, by, server, looked.agreed)
+            await describe_again(rooms, await self._complete(operator(tenant)), server)
             self._undescribed.discard((tenant, server.name))
+        looked = await self._importing.take(tenant, server, found)
         self._agree(tenant, server.name, looked.agreed.instructions)
         rooms.servers.found(tenant, server.name, found, now=rooms.stamps.now())
         return looked

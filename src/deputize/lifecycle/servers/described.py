@@ -35,8 +35,10 @@ class _Otherwise:
     before: LifecycleState
 
 
-async def describe_again(rooms: Rooms, by: Caller, server: McpServer, known: Agreed) -> int:
+async def describe_again(rooms: Rooms, by: Caller, server: McpServer) -> int:
     """Brings what is registered to what the settings say; how many tools that changed."""
+    async with rooms.store.reading(by.tenant) as connection:
+        known = await agreed(connection, by.tenant, server.name)
     tools = (await rooms.authority.of(by.tenant)).tools
     if not _withdrawn(server, known) and not _otherwise(server, known, tools):
         return 0
