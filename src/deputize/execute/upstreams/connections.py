@@ -9,6 +9,7 @@ Above: `http.py`. Below: `execute/egress.py`, which alone decides what may be co
 
 import asyncio
 import contextlib
+import select
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -117,6 +118,17 @@ class Connection(asyncio.Protocol):
         if not self._reusable:
             self.abort()
         then(self)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it is open and nothing waits on it. The loop may be behind: a server that is gone has said so to the
+        socket before it says so to us, and what is sent to it then would leave open whether it arrived.
+        """
+        if self.closed or self._transport is None:
+            return False
+        waiting = select.poll()
+        waiting.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not waiting.poll(0)
 
     @property
     def reusable(self) -> bool:
@@ -229,7 +241,7 @@ class Connections:
             now = asyncio.get_running_loop().time()
             while self._idle:
                 kept = self._idle.pop()
-                if not kept.closed and now - kept.idle_since < KEPT_SECONDS:
+                if now - kept.idle_since < KEPT_SECONDS and kept.quiet:
                     return kept
                 kept.abort()
             made = await self._dial(lambda: Connection(self._lost))
