@@ -248,6 +248,7 @@ def _tell_ready(url: str, metrics_url: str, loaded: Loaded) -> None:
     facts = {
         "url": url,
         "rest": f"{url}/v1",
+        "mcp": f"{url}/mcp",
         "docs": f"{url}/docs",
         "metrics": f"{metrics_url}/metrics",
         "pid": os.getpid(),
@@ -257,6 +258,7 @@ def _tell_ready(url: str, metrics_url: str, loaded: Loaded) -> None:
         return
     go = mark(GO, sys.stdout)
     printer.line(f"{go} REST {facts['rest']}   JSON-RPC {url}/rpc   docs {facts['docs']}   metrics {facts['metrics']}")
+    printer.line(f"{go} MCP  {facts['mcp']}   for clients that start programs: deputize mcp")
     if any(tool.contract.full_name == "hello.greet" for tool in loaded.tools):
         printer.line("  try in a second terminal, in this folder: deputize call hello.greet name=Ana")
     printer.line("  Ctrl-C stops everything")

@@ -19,6 +19,7 @@ from deputize.doors.cli import (
     doctor,
     grants,
     init,
+    mcp,
     migrate,
     policy,
     secrets,
@@ -108,6 +109,7 @@ app.add_typer(token.group, name="token")
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
+app.command(epilog="Example: claude mcp add shop -- deputize mcp")(mcp.mcp)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")

@@ -178,12 +178,6 @@ def decoded(value: str | None) -> str | None:
         return None
 
 
-def encoded(value: str) -> str:
-    """The same the other way: what a header cannot carry as it is goes in base64."""
-    plain = value.isascii() and value.isprintable() and value == value.strip() and not _ENCODED.match(value)
-    return value if plain else f"=?base64?{base64.b64encode(value.encode()).decode()}?="
-
-
 def named_in(method: str, params: dict[str, Any]) -> str | None:
     """What the header for names repeats."""
     value = params.get(_NAMED_BY.get(method, ""))

@@ -15,7 +15,7 @@ from deputize.core.contract import TimeoutClass
 from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, TRACEPARENT
 from deputize.doors.asking import call_request, idempotency_key
 from deputize.doors.mcp.faces import RpcError
-from deputize.doors.mcp.mirrored import mirrored, require_mirrored
+from deputize.doors.mcp.mirrored import require_mirrored
 from deputize.doors.mcp.own_tools import OWN
 from deputize.doors.mcp.results import result_of
 from deputize.doors.mcp.shown import KEY_ARGUMENT, takes_key
@@ -41,7 +41,7 @@ async def call_tool(turn: Turn) -> dict[str, Any]:
         return await own(turn, arguments)
     found = await turn.gateway.surface.found(turn.caller, name)
     if found is not None and turn.asked.client.modern:
-        require_mirrored(mirrored(found.tool.model_schema), arguments, turn.raw)
+        require_mirrored(found, arguments, turn.raw)
     key, arguments = _key(turn, found, arguments)
     wanted = _Wanted(name, arguments, key, found)
     state = turn.asked.params.get("requestState")

@@ -10,8 +10,8 @@ import orjson
 from deputize.core.mcp import CLIENT_CAPABILITIES, CLIENT_INFO, MODERN, PROTOCOL_VERSION
 from tests.integration.conftest import Served
 
-TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
-OPENS = {"elicitation": {"url": {}}}
+TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+OPENS: dict[str, Any] = {"elicitation": {"url": {}}}
 ACCEPT = "application/json, text/event-stream"
 
 
