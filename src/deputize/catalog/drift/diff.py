@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from typing import Any, Final
 
+from deputize.catalog.drift.names import looks
+from deputize.catalog.drift.shown import shown
 from deputize.catalog.schemas import pointer
 from deputize.core.canonical import canonical
 from deputize.core.declared import DEEPEST, UNORDERED, Shape, meant, within
@@ -47,11 +49,11 @@ def differences(before: Mapping[str, Any] | None, after: Mapping[str, Any] | Non
 
 def lines(found: Iterable[Difference]) -> list[str]:
     """The differences as lines: the place, then what was (`- `) and what is (`+ `), and a line around them (`  `)."""
-    shown: list[str] = []
+    told: list[str] = []
     for each in found:
-        shown.append(plain(each.where) or "/")
-        shown += _marked(_split(each.before), _split(each.after))
-    return shown
+        told.append(plain(each.where) or "/")
+        told += _marked(_split(each.before), _split(each.after))
+    return told
 
 
 def _differ(before: Any, after: Any, shape: Shape, path: Path) -> Iterator[Difference]:
@@ -112,7 +114,10 @@ def _form(value: Any, shape: Shape, level: int) -> bytes:
 
 def _told(before: Any, after: Any, path: Path) -> Difference:
     if isinstance(before, str) and isinstance(after, str):
-        return Difference(where=pointer(path), before=_text(before, after), after=_text(after, before))
+        # Where two texts look the same, it is their letters that differ.
+        letters = looks(before) == looks(after)
+        old, new = _text(before, after, letters=letters), _text(after, before, letters=letters)
+        return Difference(where=pointer(path), before=old, after=new)
     return Difference(where=pointer(path), before=_shown(before), after=_shown(after))
 
 
@@ -122,7 +127,7 @@ def _shown(value: Any) -> str | None:
     return _text(value, value) if isinstance(value, str) else "\n".join(plain_lines(value))
 
 
-def _text(text: str, other: str) -> str:
+def _text(text: str, other: str, *, letters: bool = False) -> str:
     """A text as lines. A long one begins shortly before it differs from the other, or nobody would see where."""
     start = 0
     if len(text) > MOST and text != other:
@@ -132,8 +137,8 @@ def _text(text: str, other: str) -> str:
     same = f"⟨{start:,} characters as before …⟩" if start else ""
     rest = text[start:]
     over = f"⟨… {len(rest) - MOST:,} more of {len(text):,} characters⟩" if len(rest) > MOST else ""
-    shown = "\n".join(plain(line, most=10 * MOST) for line in rest[:MOST].split("\n"))
-    return same + '"' + shown.replace('"', '\\"') + '"' + over
+    lines_of_it = "\n".join(shown(line, letters=letters) for line in rest[:MOST].split("\n"))
+    return same + '"' + lines_of_it.replace('"', '\\"') + '"' + over
 
 
 def _split(text: str | None) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from deputize.catalog.drift.hidden import hidden
 from deputize.catalog.drift.names import mixed, poses_as_latin, skeleton
 from deputize.catalog.drift.phrases import orders
+from deputize.catalog.drift.shown import shown
 from deputize.catalog.schemas import pointer
 from deputize.core.frozen import frozen
 from deputize.core.plain import plain
@@ -111,7 +112,7 @@ def flags_of_instructions(text: str, *, server: str, among: Neighbours) -> tuple
 def _all_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
     yield from _name_flags(definition.name, server, among)
     for path, text, is_name in _texts(definition.said, ()):
-        if is_name and poses_as_latin(text):
+        if is_name and poses_as_latin(text) and not any(mixed(text)):
             yield _flag(FlagCode.MIXED_SCRIPT, path, text, "reads as Latin letters and is of others")
         yield from _text_flags(text, path, server, among)
 
@@ -160,4 +161,6 @@ def _around(text: str, start: int, end: int) -> str:
 
 
 def _flag(code: FlagCode, path: Path, excerpt: str, sentence: str) -> Flag:
-    return Flag(code=code, where=plain(pointer(path)), excerpt=plain(excerpt, _LONGEST_EXCERPT), sentence=sentence)
+    letters = code in (FlagCode.MIXED_SCRIPT, FlagCode.LOOK_ALIKE)
+    visible = shown(excerpt[:_LONGEST_EXCERPT], letters=letters)
+    return Flag(code=code, where=plain(pointer(path)), excerpt=visible, sentence=sentence)

@@ -44,34 +44,44 @@ _TWINS: Final = str.maketrans({twin: letter for letter, twins in _LOOKS_LIKE.ite
 _SAME_TO_THE_EYE: Final = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "!": "l", "5": "s", "$": "s"})
 _PAIRS: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
 _APART = re.compile(r"[\W_]+")
+_SHORTEST_MASK: Final = 3
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 @lru_cache(maxsize=65_536)
 def skeleton(name: str) -> str:
     """What a name looks like: two names with one skeleton are taken for each other."""
-    seen = normalize("NFKC", without_hidden(name)).translate(_TWINS).casefold()
-    plain = "".join(each for each in normalize("NFD", seen) if not "\u0300" <= each <= "\u036f")
+    plain = "".join(each for each in normalize("NFD", looks(name).casefold()) if not "\u0300" <= each <= "\u036f")
     for pair, single in _PAIRS:
         plain = plain.replace(pair, single)
     return _APART.sub("", plain).translate(_SAME_TO_THE_EYE)
 
 
+def looks(text: str) -> str:
+    """What a text looks like: as it is, with letters that pass for Latin ones written as those."""
+    return normalize("NFKC", without_hidden(text)).translate(_TWINS)
+
+
 def mixed(text: str) -> Iterator[tuple[int, int]]:
-    """Where words mix Latin letters with others that look like Latin ones."""
+    """Where words mix Latin letters with others that look like Latin ones, and where, in a Latin text, words are of
+    such letters throughout.
+    """
     if text.isascii():
         return
+    latin = any(each.isascii() and each.isalpha() for each in text) and poses_as_latin(text)
     for found in _WORD.finditer(text):
         word = found[0]
-        if not word.isascii() and any("a" <= each <= "z" for each in word.casefold()) and _has_twin(word):
-            yield found.start(), found.end()
+        if not word.isascii() and _has_twin(word):
+            among_latin = any("a" <= each <= "z" for each in word.casefold())
+            if among_latin or (latin and len(word) >= _SHORTEST_MASK):
+                yield found.start(), found.end()
 
 
 def poses_as_latin(name: str) -> bool:
-    """Whether a name is of other letters and reads as if it were of Latin ones throughout."""
+    """Whether a name is of other letters, all or some, and reads as if it were of Latin ones throughout."""
     letters = [each for each in name if each.isalpha()]
     strange = [each for each in letters if not each.isascii()]
-    return bool(strange) and all(each.isascii() or each.translate(_TWINS).isascii() for each in letters)
+    return bool(strange) and all(each.translate(_TWINS).isascii() for each in strange)
 
 
 def _has_twin(word: str) -> bool:

@@ -75,8 +75,8 @@ def orders(text: str) -> Iterator[tuple[str, str]]:
         return
     read = _read(text)
     for pattern, what in _ORDERED:
-        # Marks, paths and names are looked for as they stand: there, `_` and `*` are no emphasis.
-        found = pattern.search(read) or pattern.search(text)
+        # As it stands first: in marks, paths and names, `_` and `*` are no emphasis.
+        found = pattern.search(text) or pattern.search(read)
         if found is not None:
             around = found.string[max(0, found.start() - 40) : found.end() + 40]
             yield around, what
