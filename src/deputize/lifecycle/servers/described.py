@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import structlog
 
+import orjson
+
 from deputize.catalog.importers.mcp import imported, served
 from deputize.catalog.snapshot import TenantTools, ToolVersion
 from deputize.core.caller import Caller
-from deputize.core.canonical import canonical
 from deputize.core.contract import Contract, LifecycleState
 from deputize.core.errors import NotAdmitted
 from deputize.core.servers import Definition
@@ -84,7 +85,7 @@ def _otherwise(server: McpServer, known: Agreed, tools: TenantTools) -> list[_Ot
             continue
         found.append(
             _Otherwise(
-                item=item, said=canonical(definition.said), contract=contract, before=_where(registered, contract)
+                item=item, said=orjson.dumps(definition.said), contract=contract, before=_where(registered, contract)
             )
         )
     return found

@@ -11,6 +11,7 @@ finds something to do. Above: `connected.py`. Below: `catalog/drift/` which judg
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import orjson
 import structlog
 
 from deputize.catalog import registry
@@ -18,7 +19,6 @@ from deputize.catalog.admission import admit
 from deputize.catalog.drift.judge import INSTRUCTIONS, Judged, Standing, judge
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
-from deputize.core.canonical import canonical
 from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
 from deputize.core.servers import Discovered
@@ -162,7 +162,7 @@ async def pin(connection: Connection, by: Caller, server: str, judged: Judged, c
     assert judged.digest is not None
     assert judged.said is not None
     await connection.execute(
-        SQL["pin"], by.tenant, server, judged.item, judged.digest, canonical(dict(judged.said)),
+        SQL["pin"], by.tenant, server, judged.item, judged.digest, orjson.dumps(dict(judged.said)),
         None if contract is None else contract.full_name, None if contract is None else contract.version, by.user,
     )  # fmt: skip
 
@@ -185,7 +185,7 @@ def _held(server: McpServer, judged: Iterable[Judged], tools: TenantTools) -> li
             Held(
                 item=each.item,
                 digest=GONE if each.digest is None else each.digest,
-                said=None if each.said is None else canonical(dict(each.said)),
+                said=None if each.said is None else orjson.dumps(dict(each.said)),
                 kind=Standing.FLAGGED if flagged else each.standing,
                 flags=flags_json(each.flags, more),
             )

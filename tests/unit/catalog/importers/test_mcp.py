@@ -245,7 +245,10 @@ def test_a_result_comes_in_an_envelope_that_loses_nothing() -> None:
 
 
 def test_a_schema_that_is_moved_takes_its_references_along() -> None:
-    tree = {"type": "object", "properties": {"$ref": {"$ref": "#/$defs/a"}, "b": {"const": {"$ref": "#/$defs/a"}}}}
+    tree: dict[str, Any] = {
+        "type": "object",
+        "properties": {"$ref": {"$ref": "#/$defs/a"}, "b": {"const": {"$ref": "#/$defs/a"}}},
+    }
     away = moved(tree, "", "/properties/structured")
     assert away["properties"]["$ref"] == {"$ref": "#/properties/structured/$defs/a"}
     assert away["properties"]["b"] == tree["properties"]["b"]
