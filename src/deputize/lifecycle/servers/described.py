@@ -7,9 +7,8 @@ two settings run side by side, each of them would otherwise take back what the o
 
 from dataclasses import dataclass
 
-import structlog
-
 import orjson
+import structlog
 
 from deputize.catalog.importers.mcp import imported, served
 from deputize.catalog.snapshot import TenantTools, ToolVersion
