@@ -21,7 +21,11 @@ SELDOM = 3600.0
 
 
 def described(upstream: Upstream, **more: Any) -> McpServer:
-    said: dict[str, Any] = {"name": NAME, "url": upstream.url, "reads": ("get_*",), "probe_seconds": SELDOM}
+    # Slow, so that a machine that has other things to do ends no call.
+    said: dict[str, Any] = {
+        "name": NAME, "url": upstream.url, "reads": ("get_*",), "slow": ("*",), "probe_seconds": SELDOM,
+        "start_seconds": 60,
+    }  # fmt: skip
     return McpServer.model_validate({**said, **more})
 
 

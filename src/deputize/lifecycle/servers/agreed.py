@@ -37,6 +37,10 @@ class Agreed:
     seen: bool
 
     @property
+    def digests(self) -> dict[str, str]:
+        return {item: pin.digest for item, pin in self.pins.items()}
+
+    @property
     def instructions(self) -> str | None:
         pin = self.pins.get(INSTRUCTIONS)
         return None if pin is None else pin.digest

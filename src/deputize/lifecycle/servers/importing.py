@@ -86,7 +86,10 @@ class Importing:
             async with rooms.store.reading(tenant) as connection:
                 known = await agreed(connection, tenant, server.name)
             judged = tuple(each for each in judged if each.item not in known.pins)
-        opened = await self._hold(by, server, judged, tools)
+        opened = await self._hold(by, server, judged, known, tools)
+        if opened is None:
+            # Somebody decided while this was judged by what was agreed to before.
+            return await self.take(tenant, server, found)
         return Looked(registered=registered, opened=opened, agreed=known)
 
     async def _first(
@@ -121,8 +124,12 @@ class Importing:
             return ()
         return await change(self._rooms, by, "import_server", server.name, act)
 
-    async def _hold(self, by: Caller, server: McpServer, judged: Sequence[Judged], tools: TenantTools) -> int:
-        """Writes down what waits now and what does so no more; nothing where that stands there already."""
+    async def _hold(
+        self, by: Caller, server: McpServer, judged: Sequence[Judged], known: Agreed, tools: TenantTools
+    ) -> int | None:
+        """Writes down what waits now and what does so no more; nothing where that stands there already. None where
+        something else was agreed to meanwhile than what this was judged by.
+        """
         held = {(each.item, each.digest): each for each in _held(server, judged, tools)}
         async with self._rooms.store.reading(by.tenant) as connection:
             rows = await connection.fetch(SQL["changes_known"], by.tenant, server.name)
@@ -137,7 +144,9 @@ class Importing:
         if not new and not over:
             return 0
 
-        async def act(connection: Connection) -> int:
+        async def act(connection: Connection) -> int | None:
+            if (await agreed(connection, by.tenant, server.name)).digests != known.digests:
+                return None
             opened = 0
             for each in new:
                 if await connection.fetchval(
