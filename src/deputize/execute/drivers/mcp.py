@@ -110,9 +110,7 @@ def _envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
     if kind == "input_required":
         raise ToolFailed(f"the server {tool.server} asks something back, and nobody here answers servers")
     if kind != "complete":
-        raise UpstreamUnavailable(
-            f"the server {tool.server} answers in a way nobody asked for: it may be at it still"
-        )
+        raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for: it may be at it still")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise ResultInvalid(f"the server {tool.server} answers with content that is none")
     if result.get("isError") is True:
