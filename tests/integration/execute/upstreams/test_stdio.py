@@ -18,6 +18,7 @@ from deputize.core.settings import McpServer
 from tests.integration.execute.upstreams.conftest import FIXTURE, Shop, reaching
 
 Named = Callable[..., McpServer]
+SMALL = str(Path(__file__).with_name("small_server.py"))
 
 
 @pytest.fixture(params=["of today", "with a handshake"])
@@ -27,6 +28,14 @@ def program(request: pytest.FixtureRequest) -> Named:
     def named(*more: str, **settings: Any) -> McpServer:
         command = (sys.executable, FIXTURE, *options, *more)
         return McpServer(name="shop", command=command, start_seconds=60, **settings)
+
+    return named
+
+
+@pytest.fixture
+def small() -> Named:
+    def named(*more: str, **settings: Any) -> McpServer:
+        return McpServer(name="shop", command=(sys.executable, "-S", SMALL, *more), start_seconds=60, **settings)
 
     return named
 
@@ -139,30 +148,30 @@ async def test_a_program_that_ends_in_mid_call_leaves_open_what_it_did_and_is_st
         assert (await shop.call("echo"))["structuredContent"]["pid"] != first
 
 
-async def test_a_program_that_ends_again_and_again_is_given_pauses(program: Named) -> None:
+async def test_a_program_that_ends_again_and_again_is_given_pauses(small: Named) -> None:
     now = [1000.0]
     clock = Clock(monotonic=lambda: now[0])
-    async with reaching(program(), clock=clock) as upstreams:
+    async with reaching(small(), clock=clock) as upstreams:
         shop = Shop(upstreams)
         for _ in range(2):
             with pytest.raises(UpstreamUnavailable):
                 await shop.call("die")
         with pytest.raises(UpstreamUnavailable) as raised:
-            await shop.call("effect")
+            await shop.call("echo")
         assert raised.value.nothing_happened
         assert 0 < (raised.value.retry_after_ms or 0) <= 501
         now[0] += 1.0
-        assert (await shop.call("effect"))["structuredContent"]["effects"] == 1
+        assert (await shop.call("echo"))["content"][0]["text"] == "echo"
 
 
-async def test_a_program_that_is_not_there_or_not_the_right_one_is_not_run(program: Named) -> None:
+async def test_a_program_that_is_not_there_or_not_the_right_one_is_not_run(small: Named) -> None:
     right = hashlib.sha256(Path(sys.executable).read_bytes()).hexdigest()
-    async with reaching(program(sha256=right)) as upstreams:
+    async with reaching(small(sha256=right)) as upstreams:
         await Shop(upstreams).discover()
-    for settings in (program(sha256="0" * 64), McpServer(name="shop", command=("no-such-program-anywhere",))):
+    for settings in (small(sha256="0" * 64), McpServer(name="shop", command=("no-such-program-anywhere",))):
         async with reaching(settings) as upstreams:
             with pytest.raises(UpstreamUnavailable) as raised:
-                await Shop(upstreams).call("effect")
+                await Shop(upstreams).call("echo")
             assert raised.value.nothing_happened
 
 
@@ -184,19 +193,19 @@ async def test_too_large_a_message_ends_the_program_that_writes_it(program: Name
         assert (await Shop(upstreams).call("echo", {"text": "on"}))["content"][0]["text"] == "on"
 
 
-async def test_what_a_program_started_ends_with_it_wherever_it_went(program: Named) -> None:
+async def test_what_a_program_started_ends_with_it_wherever_it_went(small: Named) -> None:
     marker = f"SHOP_MARK={Clock().new_id()}"
     name, _, value = marker.partition("=")
-    async with reaching(program(env={name: value})) as upstreams:
+    async with reaching(small(env={name: value})) as upstreams:
         await Shop(upstreams).call("spawn")
         assert len(family_of(marker)) == 3
     assert family_of(marker) == []
 
 
-async def test_nothing_is_left_of_a_program_when_the_gateway_is_killed(program: Named) -> None:
+async def test_nothing_is_left_of_a_program_when_the_gateway_is_killed(small: Named) -> None:
     marker = f"SHOP_MARK={Clock().new_id()}"
     name, _, value = marker.partition("=")
-    settings = program(env={name: value}).model_dump_json()
+    settings = small(env={name: value}).model_dump_json()
     script = (
         "import asyncio, sys\n"
         "from deputize.core.settings import McpServer, Settings\n"
@@ -206,7 +215,7 @@ async def test_nothing_is_left_of_a_program_when_the_gateway_is_killed(program: 
         "    call = {'meta': {}, 'credential': None, 'seconds': 60}\n"
         "    await upstreams.call('dev', 'shop', 'spawn', {}, **call)\n"
         "    print('ready', flush=True)\n"
-        "    await upstreams.call('dev', 'shop', 'hang', {}, **call)\n"
+        "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
     gateway = await asyncio.create_subprocess_exec(
@@ -220,16 +229,27 @@ async def test_nothing_is_left_of_a_program_when_the_gateway_is_killed(program: 
     await gone(marker)
 
 
-async def test_starting_again_and_again_leaves_neither_processes_nor_pipes_behind(program: Named) -> None:
+async def test_starting_again_and_again_leaves_neither_processes_nor_pipes_behind(small: Named) -> None:
     marker = f"SHOP_MARK={Clock().new_id()}"
     name, _, value = marker.partition("=")
     now = [0.0]
     before = len(os.listdir("/proc/self/fd"))
-    async with reaching(program(env={name: value}), clock=Clock(monotonic=lambda: now[0])) as upstreams:
+    async with reaching(small(env={name: value}), clock=Clock(monotonic=lambda: now[0])) as upstreams:
         shop = Shop(upstreams)
-        for _ in range(6):
+        for _ in range(40):
             now[0] += 100.0
             with pytest.raises(UpstreamUnavailable):
                 await shop.call("die")
     assert family_of(marker) == []
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+async def test_a_program_that_ends_at_the_first_question_is_asked_in_the_older_way(small: Named) -> None:
+    async with reaching(small("--ends-when-probed")) as upstreams:
+        assert (await Shop(upstreams).discover()).protocol == "2025-11-25"
+
+
+async def test_a_program_gets_no_more_memory_than_it_may(small: Named) -> None:
+    async with reaching(small(memory_mb=256)) as upstreams:
+        with pytest.raises(ToolFailed, match="out of memory"):
+            await Shop(upstreams).call("memory")
