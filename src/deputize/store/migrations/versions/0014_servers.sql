@@ -7,7 +7,7 @@ create table deputize.server_pins (
     server      text not null,
     item        text not null check (item = 'instructions' or item like 'tool:_%'),
     digest      text not null,
-    -- What was agreed to, in canonical form, so that a change can be shown beside it.
+    -- What was agreed to, so that a change can be shown beside it.
     definition  bytea not null,
     -- What it is registered as; instructions are not.
     tool        text,
