@@ -38,6 +38,15 @@ def repeated(schema: Any) -> dict[Path, str]:
     """Which arguments a tool wants in headers, by where they stand. Empty where the wish is not one the protocol knows:
     then nobody repeats anything.
     """
+    return _wishes(schema) or {}
+
+
+def wishes_wrongly(schema: Any) -> bool:
+    """Whether a tool wants something in headers that the protocol does not know: such a tool is not used at all."""
+    return _wishes(schema) is None
+
+
+def _wishes(schema: Any) -> dict[Path, str] | None:
     found: dict[Path, str] = {}
     seen: set[str] = set()
     for path, node in _positions(schema, ()):
@@ -45,9 +54,9 @@ def repeated(schema: Any) -> dict[Path, str]:
         if token is None:
             continue
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or token.lower() in seen:
-            return {}
+            return None
         if not isinstance(node.get("type"), str) or node["type"] not in _KINDS:
-            return {}
+            return None
         seen.add(token.lower())
         found[path] = PARAM_HEADER_PREFIX + token
     return found

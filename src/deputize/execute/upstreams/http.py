@@ -43,6 +43,7 @@ from deputize.execute.upstreams.messages import (
     notification,
     only_speaks_others,
     shaken,
+    speaks_ours,
 )
 
 MOST_SESSIONS: Final = 1_000
@@ -119,16 +120,19 @@ class HttpLine:
         raise UpstreamUnavailable(f"the server {self._server.name} forgets its sessions at once", nothing_happened=True)
 
     async def _discover(self, secret: str | None) -> Introduction | None:
-        try:
-            return discovered(await self._exchange(Ask(method="server/discover", secret=secret), None))
-        except Refused as refused:
-            if only_speaks_others(refused):
-                raise UpstreamUnavailable(
-                    f"the server {self._server.name} speaks no version of MCP that is spoken here",
-                    nothing_happened=True,
-                ) from refused
-        except (Declined, SessionLost):
-            pass
+        for _ in range(2):
+            try:
+                return discovered(await self._exchange(Ask(method="server/discover", secret=secret), None))
+            except Refused as refused:
+                if only_speaks_others(refused):
+                    raise UpstreamUnavailable(
+                        f"the server {self._server.name} speaks no version of MCP that is spoken here",
+                        nothing_happened=True,
+                    ) from refused
+                if not speaks_ours(refused):
+                    break
+            except (Declined, SessionLost):
+                break
         return None
 
     # Sessions.

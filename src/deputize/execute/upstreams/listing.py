@@ -13,6 +13,7 @@ import orjson
 from deputize.core.canonical import NotCanonical
 from deputize.core.errors import UpstreamUnavailable
 from deputize.core.servers import Definition, Discovered
+from deputize.execute.upstreams.headers import wishes_wrongly
 from deputize.execute.upstreams.messages import Introduction
 
 MOST_TOOLS: Final = 1_000
@@ -75,6 +76,8 @@ def _definition(entry: Any) -> Definition | str:
     schema = entry.get("inputSchema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return f"{shown}: its inputSchema is no schema of an object"
+    if wishes_wrongly(schema):
+        return f"{shown}: its inputSchema wants arguments in headers (x-mcp-header) in a way that the protocol forbids"
     if not isinstance(entry.get("outputSchema", {}), dict | None):
         return f"{shown}: its outputSchema is no object"
     if not isinstance(entry.get("annotations", {}), dict | None):

@@ -153,6 +153,12 @@ def only_speaks_others(refused: Refused) -> bool:
     return not any(each in supported for each in (MODERN, *HANDSHAKES, OLDEST))
 
 
+def speaks_ours(refused: Refused) -> bool:
+    """Whether the server refused the version of today and says all the same that it speaks it: to be asked again."""
+    supported = _mapping(refused.data).get("supported")
+    return refused.code == VERSION_UNSUPPORTED and isinstance(supported, list) and MODERN in supported
+
+
 def parsed(data: bytes) -> dict[str, Any]:
     """One message. Batches were taken out of the protocol again; whoever still sends them is not understood."""
     try:
