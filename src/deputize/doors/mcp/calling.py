@@ -71,6 +71,9 @@ async def _joined(turn: Turn, wanted: _Wanted, call_id: str) -> dict[str, Any]:
     if not ended:
         return await taken_on(turn, wanted.name, wanted.arguments, wanted.found, envelope)
     turn.remembered.ended(turn.caller, wanted.name, wanted.arguments)
+    if turn.asked.client.tasks:
+        # It follows its task to the end by the task's own id, so whoever says the same words after it wants it anew.
+        return await _called(turn, wanted)
     return result_of(envelope, wanted.found, turn.base, replayed=True)
 
 
@@ -82,6 +85,9 @@ def _named(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         arguments = {}
     if not isinstance(arguments, dict):
         raise RpcError(INVALID_PARAMS, "arguments must be an object with the tool's arguments by name")
+    answers = params.get("inputResponses", {})
+    if not isinstance(answers, dict) or not all(isinstance(each, dict) for each in answers.values()):
+        raise RpcError(INVALID_PARAMS, "inputResponses must be an object with an object for each answer")
     return name, arguments
 
 
