@@ -49,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._until_closed = False
         self._ended = False
+        self._surplus = False
         self._reusable = False
         self._broken: str | None = None
 
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
     def _finish(self, then: Callable[["Connection"], None]) -> None:
         self._then = None
         self._busy = False
-        if not self._reusable:
+        if not self.reusable:
             self.abort()
         then(self)
 
@@ -132,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self._reusable and not self.closed
+        return self._reusable and not self._surplus and not self.closed
 
     def _require(self) -> None:
         if self._broken is not None:
@@ -181,11 +182,12 @@ class Connection(asyncio.Protocol):
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        if self._ended:
-            # More than was asked for: this connection can no longer be told apart from a confused one.
-            self._fail("the server answers more than it was asked")
+        # More than was asked for: the answer stands, and whatever follows it is not looked at.
+        self._surplus = self._ended
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._surplus:
+            return
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > _MOST_HEADER_BYTES:
             self._fail("the server answers with too many headers")
@@ -193,6 +195,8 @@ class Connection(asyncio.Protocol):
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        if self._surplus:
+            return
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers = {}
@@ -204,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._fail("the server answers compressed without being asked")
 
     def on_body(self, body: bytes) -> None:
-        if self._then is not None:
+        if self._then is not None or self._surplus:
             return
         self._parts.append(body)
         before, self._size = self._size, self._size + len(body)
@@ -212,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        if self.status >= 200:
+        if self.status >= 200 and not self._surplus:
             self._ended = True
             self._reusable = self._parser.should_keep_alive() and self._broken is None
 

@@ -5,7 +5,6 @@ both eras or, with `--legacy`, of the one before 2026-07-28 only.
 import argparse
 import os
 import socket
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -215,4 +214,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -100,7 +100,7 @@ async def test_each_credential_has_a_program_of_its_own(program: Named) -> None:
     settings = program(credential="vault", secret="shop", secret_env="SHOP_KEY")
     async with reaching(settings) as upstreams:
         shop = Shop(upstreams)
-        seen = {}
+        seen: dict[str, int] = {}
         for value in ("key-of-ana", "key-of-ben", "key-of-ana"):
             result = (await shop.call("who", credential=Secret(value)))["structuredContent"]
             assert result["environment"]["SHOP_KEY"] == value
