@@ -6,18 +6,21 @@ a symbol, one accent on a letter. Above: `flags.py`.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 from unicodedata import category
 
 _ZWNJ, _ZWJ = "\u200c", "\u200d"
 _TEXT_OR_EMOJI = "\ufe0e\ufe0f"
+_NEEDED = _ZWNJ + _ZWJ + _TEXT_OR_EMOJI
 _LINES = "\n\r\t"
 # Seen as nothing, though they count as letters, marks or symbols.
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u2800\u3164\uffa0")
 _KEYCAPS = frozenset("0123456789#*")
-# Nothing to see, then text: far right of what a window shows, or far below.
-_FAR_AWAY = re.compile(r"[^\S\n]{60,}(?=\S)|(?:\s*\n){15,}(?=\s*\S)")
-_COMMENT = re.compile(r"<!--.{0,2000}?(?:-->|$)", re.DOTALL)
+_EMPTINESS = re.compile(r"\s{15,}")
+_FAR_RIGHT: Final = 60
+_FAR_BELOW: Final = 15
+_COMMENT: Final = "<!--"
 
 _KINDS: Final = (
     (0xE0000, 0xE007F, "letters written as tags, which no one sees and models read"),
@@ -35,12 +38,23 @@ _KINDS: Final = (
 
 def hidden(text: str) -> Iterator[tuple[int, int, str]]:
     """Each stretch of what is hidden: where it begins and ends, and what it is. Stretches of one kind are one."""
+    if text.isascii() and text.isalnum():
+        return
     if not text.isascii() or not text.isprintable():
         yield from _characters(text)
-    for found in _FAR_AWAY.finditer(text):
-        yield found.start(), found.end(), "so much emptiness that what comes after it is out of sight"
-    for found in _COMMENT.finditer(text):
-        yield found.start(), found.end(), "a comment, which pages do not show and models read"
+    yield from _out_of_sight(text)
+    start = text.find(_COMMENT)
+    if start >= 0:
+        end = text.find("-->", start)
+        yield start, end + 3 if end >= 0 else len(text), "a comment, which pages do not show and models read"
+
+
+def _out_of_sight(text: str) -> Iterator[tuple[int, int, str]]:
+    """Nothing to see, then text: far right of what a window shows, or far below."""
+    for found in _EMPTINESS.finditer(text):
+        lines = found[0].split("\n")
+        if found.end() < len(text) and (len(lines) > _FAR_BELOW or max(map(len, lines)) >= _FAR_RIGHT):
+            yield found.start(), found.end(), "so much emptiness that what comes after it is out of sight"
 
 
 def without_hidden(text: str) -> str:
@@ -62,17 +76,20 @@ def _characters(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _kind(text: str, place: int) -> str | None:
-    character = text[place]
+    kind = _kind_of(text[place])
+    return None if kind is not None and text[place] in _NEEDED and _is_in_place(text, place) else kind
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(character: str) -> str | None:
     if character in _LINES or (character.isprintable() and not _may_be_unseen(character)):
         return None
     if character in _BLANKS:
         return "blanks that count as letters"
     code, group = ord(character), category(character)
     if group in ("Cf", "Mn"):
-        named = next((kind for low, high, kind in _KINDS if low <= code <= high), None)
-        if group == "Mn":
-            return named if named is not None and not _is_in_place(text, place) else None
-        return None if _is_in_place(text, place) else named or "characters that are not shown"
+        named = (kind for low, high, kind in _KINDS if low <= code <= high)
+        return next(named, "characters that are not shown")
     if group == "Cc":
         return "control characters"
     if group in ("Co", "Cs") or (group == "Cn" and (code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF)):

@@ -48,7 +48,8 @@ class Pin:
 @frozen
 class Judged:
     """One item: `digest` and `said` are what the server declares now, None if it is gone; `definition` is the tool to
-    import, None for instructions, for what is gone and for a name that is declared twice in different ways.
+    import, None for instructions, for what is gone and for a name that is declared twice in different ways. The
+    `differences` are from what was agreed to; of what is new there are none.
     """
 
     item: str
@@ -103,7 +104,7 @@ def _tool(server: McpServer, pin: Pin | None, several: list[Definition], among: 
         said=one.said,
         definition=one,
         flags=flags,
-        differences=differences(pin.said if pin else None, one.said),
+        differences=_since(pin, one.said),
     )
 
 
@@ -123,7 +124,7 @@ def _ambiguous(pin: Pin | None, several: list[Definition]) -> Judged:
         digest=digest({"declared": sorted(each.digest for each in several)}),
         said=said,
         flags=(flag,),
-        differences=differences(pin.said if pin else None, said),
+        differences=_since(pin, said),
     )
 
 
@@ -138,8 +139,12 @@ def _instructions(server: McpServer, pin: Pin | None, found: Discovered, among: 
         digest=found.instructions_digest,
         said=said,
         flags=flags,
-        differences=differences(pin.said if pin else None, said),
+        differences=_since(pin, said),
     )
+
+
+def _since(pin: Pin | None, said: Mapping[str, Any]) -> tuple[Difference, ...]:
+    return () if pin is None else differences(pin.said, said)
 
 
 def _standing(pin: Pin | None, flags: tuple[Flag, ...]) -> Standing:

@@ -71,12 +71,12 @@ _SPACES = re.compile(r"[\s*_`]+")
 
 def orders(text: str) -> Iterator[tuple[str, str]]:
     """Each phrase as it would be read, and what it does. Spacing, emphasis and hidden characters do not part words."""
-    if len(text) < 4:
-        return
+    if text.isalnum():
+        return  # a word, as most texts of a schema are
     read = _read(text)
     for pattern, what in _ORDERED:
         # As it stands first: in marks, paths and names, `_` and `*` are no emphasis.
-        found = pattern.search(text) or pattern.search(read)
+        found = pattern.search(text) or (pattern.search(read) if read != text else None)
         if found is not None:
             around = found.string[max(0, found.start() - 40) : found.end() + 40]
             yield around, what

@@ -1,5 +1,6 @@
 """What in a definition should make somebody look, and what should not."""
 
+import time
 from typing import Any
 
 import pytest
@@ -174,3 +175,29 @@ def test_any_text_is_looked_at_without_fault_and_flags_can_be_printed(text: str)
         assert each.sentence.isprintable()
     assert not [found for found in hidden(without_hidden(text)) if found[2].endswith("width")]
     assert skeleton(text) == skeleton(without_hidden(text))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "\n",
+        " \n",
+        " ",
+        "<!--",
+        "do not tell ",
+        "never tell x",
+        "ignore all ",
+        "</home/a/",
+        "ab--",
+        "a.",
+        "\u200b",
+        "\u0435",
+        "~/",
+        "<",
+    ],
+)
+def test_no_text_takes_long_to_look_at(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    began = time.process_time()
+    flags(description=text)
+    assert time.process_time() - began < 10
