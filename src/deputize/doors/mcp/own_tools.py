@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from deputize.catalog.snapshot import ToolVersion
-from deputize.core.errors import CallNotFound, NotCancelable, Problem
+from deputize.core.errors import CallNotFound, Face, NotCancelable, Problem, SchemaViolation
 from deputize.doors.mcp.faces import advice_of
 from deputize.doors.mcp.results import Envelope, failure, meta_of, text, told, waits
 from deputize.doors.mcp.turn import Turn
@@ -125,12 +125,11 @@ def _answer(turn: Turn, envelope: Envelope, facts: dict[str, Any], content: list
 
 
 def _refused(problem: Problem) -> dict[str, Any]:
-    advice = advice_of(problem.face.slug, problem.advice)
-    return _wrong(f"{problem.message}\n{advice}", code=problem.face.code)
+    return _wrong(f"{problem.message}\n{advice_of(problem.face.slug, problem.advice)}", problem.face)
 
 
-def _wrong(message: str, *, code: str = "INVALID_INPUT") -> dict[str, Any]:
-    facts = {"error": {"code": code, "message": message}}
+def _wrong(message: str, face: Face = SchemaViolation.face) -> dict[str, Any]:
+    facts = {"error": {"code": face.code, "slug": face.slug, "message": message}}
     return {"content": [text(message)], "structuredContent": facts, "isError": True}
 
 

@@ -17,7 +17,7 @@ import orjson
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.errors import CallNotFound, NotCancelable
 from deputize.core.events import TERMINAL, State
-from deputize.core.mcp import CAPABILITY_MISSING, INVALID_PARAMS, TASKS_EXTENSION
+from deputize.core.mcp import CAPABILITY_MISSING, TASKS_EXTENSION
 from deputize.doors.mcp.faces import RpcError
 from deputize.doors.mcp.results import Envelope, meta_of, result_of, waits, whole
 from deputize.doors.mcp.turn import Turn
@@ -101,5 +101,5 @@ async def _row(turn: Turn) -> asyncpg.Record:
     except (ValueError, CallNotFound):
         row = None
     if row is None:
-        raise RpcError(INVALID_PARAMS, "there is no such task, or it is not yours")
+        raise CallNotFound("there is no such task, or it is not yours")
     return row

@@ -1,5 +1,7 @@
 """tools/list and tools/call over real HTTP, in both eras."""
 
+from typing import Any
+
 import pytest
 
 from deputize.core.mcp import HANDSHAKES, MODERN, SERVER_INFO
@@ -76,7 +78,7 @@ async def test_the_key_may_come_as_an_argument_a_header_or_a_number_of_the_clien
         {"arguments": {"idempotency_key": "argued"}}, {"headers": {"idempotency-key": "headed"}},
         {"meta": {"claudecode/toolUseId": "toolu_01"}}, {"meta": {"dev.deputize/idempotency-key": "meant"}},
     )):  # fmt: skip
-        more = dict(sent)
+        more: dict[str, Any] = dict(sent)
         arguments = {"id": 100 + place, **more.pop("arguments", {})}
         first = await speaker.call("shop__delete_user", arguments, **more)
         again = await speaker.call("shop__delete_user", arguments, **more)

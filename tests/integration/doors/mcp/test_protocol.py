@@ -63,8 +63,9 @@ async def test_the_name_in_the_header_may_be_encoded_and_must_be_the_same(served
     encoded = f"=?base64?{base64.b64encode(name.encode()).decode()}?="
     for header in (encoded, name):
         assert (await speaker.call(name, {"id": 1}, headers={"mcp-name": header})).structured["id"] == 1
-    for header in (None, "shop__list_users", "Shop__Get_User", "=?base64?!!?=", "=?base64?c2hvcA=?="):
-        assert (await speaker.call(name, {"id": 1}, headers={"mcp-name": header})).error["code"] == -32020
+    others = (None, "shop__list_users", "Shop__Get_User", "=?base64?!!?=", "=?base64?c2hvcA=?=")
+    for other in others:
+        assert (await speaker.call(name, {"id": 1}, headers={"mcp-name": other})).error["code"] == -32020
 
 
 @pytest.mark.parametrize(
