@@ -169,13 +169,18 @@ class Upstreams:
             await self._egress.aclose()
 
     async def _found(self, line: Line, secret: str | None) -> Discovered:
-        introduction = await line.introduce(secret)
-
         async def page(cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
             return await line.ask(Ask(method="tools/list", params=params, secret=secret))
 
-        found = await listed(introduction, page)
+        try:
+            introduction = await line.introduce(secret)
+            found = await listed(introduction, page)
+        except Refused as refused:
+            # No tool of anybody's: it is the server that does not say what it has.
+            raise UpstreamUnavailable(
+                f"the server does not say what it has: {refused.message[:200]} ({refused.code})", nothing_happened=True
+            ) from refused
         if introduction.tells_changes:
             line.listen(secret)
         return found
