@@ -86,7 +86,8 @@ class Suite:
 
     async def _run(self, leg: Leg, *words: str) -> Finished:
         argv = [str(node_of(self.home)), str(self.home / _SUITE / "dist" / "index.js"), leg, *words]
-        return await self.world.run([*argv, "--timeout", str(_SCENARIO_MS)], timeout=_SECONDS)
+        env = {"NODE_COMPILE_CACHE": str(self.home / "compiled")}
+        return await self.world.run([*argv, "--timeout", str(_SCENARIO_MS)], env=env, timeout=_SECONDS)
 
 
 def read_results(folder: Path, leg: Leg, scenarios: Sequence[str]) -> dict[str, Seen]:
