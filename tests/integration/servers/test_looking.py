@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -288,6 +289,26 @@ async def test_tools_of_a_server_that_went_away_stand_as_unavailable_until_it_is
     there.upstream.failing = 0
     await there.look()
     assert set((await there.standings()).values()) == {("loaded", "permitted")}
+
+
+async def test_a_server_is_watched_without_anybody_asking(
+    fresh_database: str, tmp_path: Path, orders: Upstream
+) -> None:
+    async with scene(fresh_database, tmp_path, orders, [described(orders, probe_seconds=1)]) as there:
+        orders.tools.append(definition("list_orders"))
+        await _until(lambda shown: shown["changes"] == 1, there)
+        orders.failing = 503
+        await _until(lambda shown: shown["status"] == "unavailable", there)
+        orders.failing = 0
+        await _until(lambda shown: shown["status"] == "connected", there)
+        assert (await there.call(READ)).status_code == 200
+
+
+async def _until(holds: Callable[[dict[str, Any]], bool], there: Scene) -> None:
+    """What the gateway does by itself is seen only by asking it again."""
+    async with asyncio.timeout(120):
+        while not holds(await there.shown()):  # noqa: ASYNC110 -- it shows only through the door
+            await asyncio.sleep(0.1)
 
 
 async def test_what_the_operator_says_otherwise_counts_from_the_next_start_on(

@@ -18,6 +18,7 @@ from deputize.doors.cli import (
     calls,
     doctor,
     grants,
+    importing,
     init,
     mcp,
     migrate,
@@ -118,6 +119,7 @@ app.add_typer(policy.group, name="policy", epilog="Example: deputize policy chec
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
 app.add_typer(tickets.group, name="tickets", epilog="Example: deputize tickets list")
 app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
+app.command("import", epilog="Example: deputize import .mcp.json")(importing.import_servers)
 
 
 def run(open_gateway: object) -> None:
