@@ -7,7 +7,8 @@ Below: the contract.
 
 from typing import Any, Final
 
-from deputize.catalog.schemas import walk
+from deputize.catalog.importers.server_schemas import STRUCTURED, moved
+from deputize.catalog.schemas import pointer, walk
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.contract import Contract, Effects, LifecycleState, MutationClass, Schema, Upstream, outward
 
@@ -107,7 +108,7 @@ def _structured(contract: Contract) -> Schema | None:
     if "structured" not in schema.get("required", ()):
         return None
     found = schema.get("properties", {}).get("structured")
-    return found if isinstance(found, dict) else None
+    return moved(found, pointer(STRUCTURED), "") if isinstance(found, dict) else None
 
 
 def _union(own: Schema, whole: Schema) -> Schema | None:

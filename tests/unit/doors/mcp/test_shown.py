@@ -100,3 +100,15 @@ def test_annotations_are_our_own_word() -> None:
 
 def test_the_form_of_waiting_is_a_schema() -> None:
     assert fits(PENDING, WAITING)
+
+
+def test_the_references_of_what_a_server_promises_lead_where_its_parts_are_shown() -> None:
+    inner = {
+        "type": "object",
+        "properties": {"line": {"$ref": "#/properties/structured/$defs/Line"}},
+        "$defs": {"Line": {"type": "string"}},
+    }
+    envelope = {"type": "object", "properties": {"structured": inner}, "required": ["structured"]}
+    shown = output_shown(contract(envelope, driver="mcp"), modern=False)
+    assert fits(shown, {"line": "one"})
+    assert not fits(shown, {"line": 1})
