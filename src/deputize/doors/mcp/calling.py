@@ -70,7 +70,7 @@ async def _joined(turn: Turn, wanted: _Wanted, call_id: str) -> dict[str, Any]:
     envelope, ended = await held(turn, call_id, 0.0)
     if not ended:
         return await taken_on(turn, wanted.name, wanted.arguments, wanted.found, envelope)
-    turn.remembered.ended(turn.caller, wanted.name, wanted.arguments)
+    turn.remembered.heard(call_id)
     if turn.asked.client.tasks:
         # It follows its task to the end by the task's own id, so whoever says the same words after it wants it anew.
         return await _called(turn, wanted)

@@ -88,6 +88,7 @@ async def _get(turn: Turn, arguments: dict[str, Any]) -> dict[str, Any]:
     if not ended:
         waiting = waits(envelope)
         return _answer(turn, envelope, waiting, [text(waiting["message"])])
+    turn.remembered.heard(envelope["call_id"])
     if envelope.get("is_error"):
         failed = failure(envelope)
         error = failed["error"]

@@ -24,6 +24,7 @@ class Remembered:
         self._clock = clock
         self._shown: OrderedDict[str, None] = OrderedDict()
         self._waiting: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._words: dict[str, bytes] = {}
 
     def first_time(self, call_id: str) -> bool:
         """Whether nobody was sent to approve this call yet."""
@@ -36,10 +37,15 @@ class Remembered:
 
     def wait(self, caller: Caller, tool: str, arguments: Mapping[str, Any], call_id: str) -> None:
         key = _key(caller, tool, arguments)
-        if key is not None:
-            self._waiting[key] = (call_id, self._clock.monotonic() + _SECONDS)
-            if len(self._waiting) > MOST:
-                self._waiting.popitem(last=False)
+        if key is None:
+            return
+        before, _ = self._waiting.pop(key, ("", 0.0))
+        self._words.pop(before, None)
+        self._waiting[key] = (call_id, self._clock.monotonic() + _SECONDS)
+        self._words[call_id] = key
+        if len(self._waiting) > MOST:
+            _, (oldest, _) = self._waiting.popitem(last=False)
+            self._words.pop(oldest, None)
 
     def waiting(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> str | None:
         """The call that the same request of the same caller came to wait as, a short while ago."""
@@ -49,9 +55,9 @@ class Remembered:
         call_id, until = self._waiting.get(key, ("", 0.0)) if key is not None else ("", 0.0)
         return call_id if until > self._clock.monotonic() else None
 
-    def ended(self, caller: Caller, tool: str, arguments: Mapping[str, Any]) -> None:
-        """Its outcome was told: the same words from now on are a new call."""
-        key = _key(caller, tool, arguments)
+    def heard(self, call_id: str) -> None:
+        """Its end was told, in whatever way: the same words from now on are a new call."""
+        key = self._words.pop(call_id, None)
         if key is not None:
             self._waiting.pop(key, None)
 

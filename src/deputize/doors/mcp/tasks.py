@@ -41,6 +41,7 @@ async def get_task(turn: Turn) -> dict[str, Any]:
     task = _task(turn, envelope, created, now)
     if State(envelope["state"]) not in TERMINAL:
         return task
+    turn.remembered.heard(envelope["call_id"])
     found = await turn.gateway.surface.found(turn.caller, row["tool"], row["version"])
     return {**task, **_ended(turn, envelope, found)}
 

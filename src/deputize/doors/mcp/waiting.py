@@ -68,7 +68,10 @@ async def come_again(
 
 async def _after(turn: Turn, found: ToolVersion | None, call_id: str, seconds: float) -> dict[str, Any]:
     envelope, ended = await held(turn, call_id, seconds)
-    return result_of(envelope, found, turn.base) if ended else pending(envelope, turn.base)
+    if not ended:
+        return pending(envelope, turn.base)
+    turn.remembered.heard(call_id)
+    return result_of(envelope, found, turn.base)
 
 
 async def held(turn: Turn, call_id: str, seconds: float) -> tuple[Envelope, bool]:

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.session import ClientRequestContext
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, Result

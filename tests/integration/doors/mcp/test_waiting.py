@@ -133,6 +133,12 @@ async def test_the_same_words_without_a_key_ask_about_the_call_that_waits(office
     assert (canceled.result["isError"], canceled.structured["status"]) == (True, "canceled")
     anew = await asking.speaker.call("shop__rename_user", name)
     assert anew.structured["call_id"] != first.structured["call_id"]
+    # Who heard of the end by asking for it says the same words about something new, too.
+    heard = await asking.speaker.call("calls_get", {"call_id": other.structured["call_id"]})
+    assert heard.structured["status"] == "canceled"
+    another = await asking.speaker.call("shop__rename_user", {**name, "name": "Bo"})
+    assert another.structured["status"] == "awaiting_approval"
+    assert another.structured["call_id"] != other.structured["call_id"]
 
 
 async def test_a_client_that_opens_addresses_is_sent_to_one_once(

@@ -74,5 +74,6 @@ def test_what_is_remembered_is_bounded_and_forgotten_when_told() -> None:
     assert known.waiting(ANA, "t", {"n": 0}) is None
     assert known.waiting(ANA, "t", {"n": MOST}) == f"c-{MOST}"
     assert known.waiting(Caller(tenant="acme", user="bo"), "t", {"n": MOST}) is None
-    known.ended(ANA, "t", {"n": MOST})
+    known.heard("nobody's")
+    known.heard(f"c-{MOST}")
     assert known.waiting(ANA, "t", {"n": MOST}) is None
