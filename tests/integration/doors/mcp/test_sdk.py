@@ -57,8 +57,8 @@ async def test_a_client_lists_reads_writes_once_and_hears_of_the_end(office: Off
     async with connected(office, way, mode) as client:
         names = [each.name for each in (await client.list_tools()).tools]
         assert {"calls_get", "shop__get_user", "shop__delete_user"} <= set(names)
-        read = await client.call_tool("shop__get_user", {"id": 7})
-        assert (read.structured_content, read.is_error) == ({"id": 7, "plan": "pro"}, False)
+        read = await client.call_tool("shop__list_users", {"limit": 2})
+        assert (read.structured_content, read.is_error) == ({"result": [0, 1]}, False)
 
         before, note = len(shop.made), {"name": f"{way}-{mode}"}
         shop.gates.setdefault(note["name"], asyncio.Event()).set()
