@@ -51,7 +51,7 @@ def test_a_server_is_seen_tested_and_its_change_reviewed(desk_with_server: Path,
     ]
     assert "2 changes held" in deputize("servers", "test", "orders", folder=shop).err
     refused = deputize("call", "orders.cancel_order", "name=Ana", folder=shop)
-    assert (refused.code, "(E3109)" in refused.err) == (1, True)
+    assert (refused.code, "(E3109)" in refused.err) == (1, True), refused.said
     review = deputize("servers", "review", "orders", folder=shop).out
     assert "\u202e" not in review
     assert '+ "Cancels' in review

@@ -161,8 +161,8 @@ def _tell_changes(server: str, changes: Sequence[Mapping[str, Any]]) -> None:
         for place in each["differences"]:
             printer.line(f"  {dim(place['where'] or '/', sys.stdout)}")
             for sign, text, colour in (("-", place["before"], "red"), ("+", place["after"], "green")):
-                if text is not None:
-                    printer.line("  " + tinted(f"{sign} {text}", colour, sys.stdout))
+                for line in () if text is None else text.splitlines():
+                    printer.line("  " + tinted(f"{sign} {line}", colour, sys.stdout))
     first = changes[0]["item"].removeprefix(_TOOL)
     shown = first if first.replace("_", "a").replace("-", "a").isalnum() and first.isascii() else "ITEM"
     printer.aside(f"  agree:     deputize servers review {server} --accept {shown}")
