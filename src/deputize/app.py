@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from deputize.catalog.importers.mcp import scopes_of
@@ -82,6 +83,7 @@ from deputize.store.subjects import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
 RELEASE = version("deputize")
+Complete = Callable[[Caller], Awaitable[Caller]]
 # How long a development gateway waits for its servers, so that it can say what came of them.
 _PATIENCE_SECONDS = 2.0
 
@@ -102,9 +104,7 @@ async def open_worker(gateway: Gateway) -> AsyncIterator[Worker]:
     worker = Worker(gateway.lifecycle, engine)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(egress.aclose)
-        for work in (*telling, Reconciler(gateway.lifecycle), worker):
-            await work.start()
-            stack.push_async_callback(work.stop)
+        await _start(stack, *telling, Reconciler(gateway.lifecycle), worker)
         yield worker
 
 
@@ -143,20 +143,12 @@ async def open_gateway(
             "snapshot watcher": _watcher(rooms, connected),
         }
         background: dict[str, Background] = {**tasks, "looks at servers": connected}
-        # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
-        outside = Egress()
-        stack.push_async_callback(outside.aclose)
-        tokens = TokenVerifier(
-            settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
-        )
+        tokens = _tokens(rooms, egress, complete, stack)
         gateway = _gateway(rooms, tokens, tools, background, complete, egress, connected, development)
-        for work in tasks.values():
-            await work.start()
-            stack.push_async_callback(work.stop)
+        await _start(stack, *tasks.values())
         await boot(gateway, tools, complete)
         # After what the operator wrote: a server's tools make room for those.
-        await connected.start()
-        stack.push_async_callback(connected.stop)
+        await _start(stack, connected)
         if development:
             await connected.first_looks(_PATIENCE_SECONDS)
         await tell_open(rooms)
@@ -167,12 +159,35 @@ async def open_gateway(
         yield gateway
 
 
+class _Work(Protocol):
+    """Something that goes on until it is stopped."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def _start(stack: contextlib.AsyncExitStack, *works: _Work) -> None:
+    """One after the other; they are stopped in reverse when the stack ends."""
+    for work in works:
+        await work.start()
+        stack.push_async_callback(work.stop)
+
+
+def _tokens(rooms: Rooms, egress: Egress, complete: Complete, stack: contextlib.AsyncExitStack) -> TokenVerifier:
+    # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
+    outside = Egress()
+    stack.push_async_callback(outside.aclose)
+    own, named = rooms.signing, rooms.settings.identity
+    return TokenVerifier(named, rooms.clock, egress.get, complete=complete, own=own, fetch_outside=outside.get)
+
+
 def _gateway(
     rooms: Rooms,
     tokens: TokenVerifier,
     tools: Sequence[PythonTool],
     background: dict[str, Background],
-    complete: Callable[[Caller], Awaitable[Caller]],
+    complete: Complete,
     egress: Egress,
     connected: Connected,
     development: bool,
@@ -231,11 +246,7 @@ async def _open_rooms(
     )
     metrics = Metrics()
     limits = _limits(settings, store, clock, metrics)
-    for each in (lease, writer, queue, limits):
-        await each.start()
-        stack.push_async_callback(each.stop)
-    functions = PythonDriver(tools)
-    stack.callback(functions.close)
+    await _start(stack, lease, writer, queue, limits)
     upstreams = Upstreams(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(_master_key(settings, clock, development), clock)
@@ -257,19 +268,26 @@ async def _open_rooms(
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
         credentials=Credentials(vault=vault, mint=None if signing is None else minting(signing, clock)),
         signing=signing,
-        driver=Drivers(functions, McpDriver(upstreams)),
+        driver=_drivers(tools, upstreams, stack),
         upstreams=upstreams,
         servers=States(),
         lease=lease,
         limits=limits,
         metrics=metrics,
-        tracing=Tracing(
-            sample=settings.telemetry.trace_sample,
-            tracer=exporting(settings.telemetry, RELEASE, stack),
-            coin=random.Random(),
-        ),
+        tracing=_tracing(settings, stack),
         stamps=Stamps(clock),
     )
+
+
+def _drivers(tools: Sequence[PythonTool], upstreams: Upstreams, stack: contextlib.AsyncExitStack) -> Drivers:
+    functions = PythonDriver(tools)
+    stack.callback(functions.close)
+    return Drivers(functions, McpDriver(upstreams))
+
+
+def _tracing(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracing:
+    tracer = exporting(settings.telemetry, RELEASE, stack)
+    return Tracing(sample=settings.telemetry.trace_sample, tracer=tracer, coin=random.Random())
 
 
 def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
@@ -333,7 +351,7 @@ def _console(
     tokens: TokenVerifier,
     egress: Egress,
     by_code: ByCode | None,
-    complete: Callable[[Caller], Awaitable[Caller]],
+    complete: Complete,
     development: bool,
 ) -> Console:
     named, identity = rooms.settings.console, rooms.settings.identity
@@ -368,7 +386,7 @@ async def _make_tenants(store: Store, settings: Settings) -> None:
 def _watcher(rooms: Rooms, connected: Connected) -> EpochWatcher:
     return EpochWatcher(
         rooms.store,
-        known=rooms.authority.known_epochs,
+        known=connected.known_epochs,
         refresh=connected.refresh,
         seconds=rooms.settings.timing.refresh_seconds,
     )

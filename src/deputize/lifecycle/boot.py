@@ -45,5 +45,5 @@ async def _put_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable
 
 
 def named_tenants(settings: Settings) -> list[str]:
-    named = (each.tenant for each in (*settings.identity.issuers, *settings.servers))
+    named = {each.tenant for each in settings.identity.issuers} | {each.tenant for each in settings.servers}
     return sorted({settings.tools.tenant, *(tenant for tenant in named if tenant)})
