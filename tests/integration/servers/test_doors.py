@@ -1,5 +1,6 @@
 """What the routes about servers answer is what the document says, and nothing of a credential is in it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -90,10 +91,11 @@ async def test_what_one_gateway_agreed_to_counts_on_the_others(
         assert (await one.decide((await one.changes())["instructions"])).status_code == 200
         gateway = two.served.gateway
         assert gateway is not None
-        # What the watcher over epochs does when it hears of the commit; here it is not waited for.
-        authority = gateway.lifecycle.rooms.authority
-        await gateway.servers._connected.refresh("dev", (await authority.look_again("dev")).epochs)
-        assert (await two.standings())[WRITE] == ("loaded", "permitted")
+        # A call that is decided again makes the gateway know of it, and the watcher still has to tell.
+        await gateway.lifecycle.rooms.authority.look_again("dev")
+        async with asyncio.timeout(60):
+            while (await two.standings())[WRITE] != ("loaded", "permitted"):  # noqa: ASYNC110 -- seen only there
+                await asyncio.sleep(0.05)
         done = await two.call(WRITE)
         assert done.status_code == 200, done.text
 

@@ -43,6 +43,7 @@ class Connected:
         self._looking = {key: asyncio.Lock() for key in keys}
         # Servers that what the settings say of their tools was not compared with yet.
         self._undescribed = set(keys)
+        self._heard: dict[str, Epochs] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -119,7 +120,17 @@ class Connected:
         """What the watcher over epochs calls, in place of the authority's own: it hears of both."""
         fresh = await self._rooms.authority.refresh(tenant, at_least)
         await self.hear(tenant)
+        self._heard[tenant] = at_least
         return fresh
+
+    def known_epochs(self) -> dict[str, Epochs]:
+        """What the watcher goes by: a call may have refreshed the authority already, and nobody heard of it here."""
+        known = self._rooms.authority.known_epochs()
+        for tenant in {tenant for tenant, _ in self.named} & known.keys():
+            heard = self._heard.get(tenant, Epochs())
+            if not heard.covers(known[tenant]):
+                known[tenant] = heard
+        return known
 
     def _agree(self, tenant: str, server: str, instructions: str | None) -> None:
         # Where nobody agreed to any, none are as agreed.
