@@ -5,7 +5,7 @@ Below: `http.py` and `stdio.py`, which carry messages, and `listing.py`, which r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -185,10 +185,11 @@ class Upstreams:
             line.listen(secret)
         return found
 
-    async def _within(self, work: Awaitable[Any], ask: Ask, server: str, seconds: float) -> Any:
+    async def _within(self, work: Coroutine[Any, Any, Any], ask: Ask, server: str, seconds: float) -> Any:
         """What comes of a request in time. Whatever goes wrong before any of it was sent happened to nobody."""
         try:
             if seconds <= 0:
+                work.close()
                 raise DeadlineExceeded("the deadline passed before the server was asked, so nothing was done")
             return await self._deadlines.run(work, seconds)
         except TimeoutError as error:
