@@ -363,6 +363,15 @@ class Settings(BaseSettings):
     console: Console = Console()
     telemetry: Telemetry = Telemetry()
 
+    @field_validator("servers")
+    @classmethod
+    def _each_name_once(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        named = [(each.tenant, each.name) for each in servers]
+        twice = next((name for tenant, name in named if named.count((tenant, name)) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two servers are called {twice}")
+        return servers
+
     @classmethod
     def settings_customise_sources(
         cls,
