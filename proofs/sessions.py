@@ -110,11 +110,9 @@ class Site:
         while True:
             await asyncio.sleep(0.5)
             last, kept = kept, kept_by(self.pid)
-            bound = like or last
-            if kept.open_files <= bound.open_files and kept.processes <= bound.processes:
-                if like is not None or (kept.open_files, kept.processes) == (last.open_files, last.processes):
-                    return kept
-            if time.monotonic() > ends:
+            now, then = ((each.open_files, each.processes) for each in (kept, like or last))
+            still = now == then if like is None else now[0] <= then[0] and now[1] <= then[1]
+            if still or time.monotonic() > ends:
                 return kept
 
 
@@ -159,6 +157,7 @@ async def prove(world: World) -> Verdict:
     site.gateway.child.kill()
     await site.gateway.child.gone()
     figures["programs_left_at_the_end"] = await _gone(site.known | now)
+    world.say("killed, with everything it had started")
     notes = [f"{number} x {why}" for why, number in site.visitors.failed.most_common(10)]
     return Verdict(figures=figures, bars=_bars(sessions, restarts), controls=controls, notes=notes)
 

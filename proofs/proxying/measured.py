@@ -3,12 +3,13 @@
 Above: `proxy.py`. Below: `kit/load.py`.
 """
 
+import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proofs.kit.child import Child
-from proofs.kit.load import Sample, Target, measure
+from proofs.kit.load import LoadFailed, Sample, Target, measure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,15 +58,23 @@ async def rounds(lanes: Mapping[str, Lane], *, connections: int, count: int, sec
     """Every lane in every round; the order turns, so that a drift of the machine favours none."""
     found = {name: Runs() for name in lanes}
     for lane in lanes.values():
-        await measure(lane.target, seconds=1, connections=connections)
+        await _patiently(lane.target, 1, connections)
     for number in range(count):
         for name in _turned(list(lanes), number):
             lane, runs = lanes[name], found[name]
             before = lane.process.cpu_seconds()
-            sample = await measure(lane.target, seconds=seconds, connections=connections)
+            sample = await _patiently(lane.target, seconds, connections)
             runs.samples.append(sample)
             runs.cpu_ms.append((lane.process.cpu_seconds() - before) * 1000 / sample.requests)
     return found
+
+
+async def _patiently(target: Target, seconds: int, connections: int) -> Sample:
+    """A machine with much other work may answer nothing for a while: it is given more time before that is a failure."""
+    for factor in (1, 4):
+        with contextlib.suppress(LoadFailed):
+            return await measure(target, seconds=seconds * factor, connections=connections)
+    return await measure(target, seconds=seconds * 16, connections=connections)
 
 
 def _turned(names: Sequence[str], number: int) -> list[str]:

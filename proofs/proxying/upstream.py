@@ -1,6 +1,7 @@
 """The server that everything is measured in front of: the official SDK's, with one tool that does next to nothing.
 
-It counts its calls, so that nobody answers in its place. Above: `site.py` of this folder. Below: the SDK, uvicorn.
+It counts its calls, so that nobody answers in its place, and every message, so that nobody sends more than it takes.
+Above: `proxy.py`. Below: the SDK, uvicorn.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from mcp.server.lowlevel import Server
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proofs.kit.serving import READY
 
@@ -33,7 +35,7 @@ _OUTPUT: Final = {
     "required": ["cents", "currency"],
     "additionalProperties": False,
 }
-_calls = {"count": 0}
+_seen = {"calls": 0, "messages": 0}
 
 
 async def list_tools(ctx: Any, params: t.PaginatedRequestParams | None) -> t.ListToolsResult:
@@ -42,14 +44,23 @@ async def list_tools(ctx: Any, params: t.PaginatedRequestParams | None) -> t.Lis
 
 
 async def call_tool(ctx: Any, asked: t.CallToolRequestParams) -> t.CallToolResult:
-    _calls["count"] += 1
+    _seen["calls"] += 1
     cents = 999 * sum(item["quantity"] for item in (asked.arguments or {})["items"])
     structured = {"cents": cents, "currency": "EUR"}
     return t.CallToolResult(content=[t.TextContent(text=f"{cents} cents")], structured_content=structured)
 
 
-async def count(request: Request) -> JSONResponse:
-    return JSONResponse(_calls)
+async def seen(request: Request) -> JSONResponse:
+    return JSONResponse(_seen)
+
+
+def counting(app: ASGIApp) -> ASGIApp:
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            _seen["messages"] += 1
+        await app(scope, receive, send)
+
+    return counted
 
 
 def main() -> None:
@@ -57,7 +68,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
     server: Server[Any] = Server("upstream", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
-    app = server.streamable_http_app(custom_starlette_routes=[Route("/count", count)])
+    app = counting(server.streamable_http_app(custom_starlette_routes=[Route("/seen", seen)]))
     listener = socket.create_server(("127.0.0.1", given.port), backlog=2048)
     config = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning")
     print(f"{READY}http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
