@@ -13,7 +13,7 @@ from proofs.conforming.judge import Judged, judge
 from proofs.conforming.reasons import REASONS
 from proofs.conforming.relay import Agreeable
 from proofs.conforming.site import Site
-from proofs.conforming.suite import REVISIONS, Leg, Seen, Suite
+from proofs.conforming.suite import LEGS, REVISIONS, Leg, Seen, Suite
 from proofs.kit.report import Verdict
 from proofs.kit.serving import READY
 from proofs.kit.world import World
@@ -31,14 +31,14 @@ async def prove(world: World) -> Verdict:
     suite = await Suite.get(world)
     site, command = await asyncio.gather(Site.start(world), _start_client(world))
     world.say("the door and the client stand")
-    found: dict[str, Judged] = {}
+    found: dict[tuple[Leg, str], Judged] = {}
     async with site.relay().open() as url:
         for revision in REVISIONS:
             served, asked = await asyncio.gather(
                 suite.run("server", revision, "--url", url), suite.run("client", revision, "--command", command)
             )
-            found[f"server_{revision}"] = _judged(suite, "server", revision, served)
-            found[f"client_{revision}"] = _judged(suite, "client", revision, asked)
+            for leg, seen in zip(LEGS, (served, asked), strict=True):
+                found[leg, revision] = _judged(suite, leg, revision, seen)
             world.say(f"{revision}: {_told(found, revision)}")
     controls = await _controls(suite, site)
     return _verdict(suite, found, controls)
@@ -55,11 +55,11 @@ def _judged(suite: Suite, leg: Leg, revision: str, seen: Mapping[str, Seen]) -> 
     return judge(f"{leg} {revision}", suite.required(leg, revision).all, seen, REASONS[leg, revision])
 
 
-def _told(found: Mapping[str, Judged], revision: str) -> str:
-    mine = {key.partition("_")[0]: each for key, each in found.items() if key.endswith(revision)}
+def _told(found: Mapping[tuple[Leg, str], Judged], revision: str) -> str:
     return "; ".join(
         f"{leg}: {each.passed} of {each.scenarios} scenarios pass, {each.with_reason} fail for a reason"
-        for leg, each in mine.items()
+        for (leg, of), each in found.items()
+        if of == revision
     )
 
 
@@ -72,7 +72,19 @@ async def _controls(suite: Suite, site: Site) -> dict[str, bool]:
     return {"headers are not compared": bool(headers.failed), "a client that does nothing": bool(idle.failed)}
 
 
-def _verdict(suite: Suite, found: Mapping[str, Judged], controls: dict[str, bool]) -> Verdict:
+def _required(suite: Suite, found: Mapping[tuple[Leg, str], Judged]) -> dict[str, str]:
+    """Of what each revision requires, and of the tasks extension, which it does not, how much passes."""
+    told = {}
+    for (leg, revision), judged in found.items():
+        scored = suite.required(leg, revision).scored
+        told[f"required_{leg}_{revision}"] = f"{len(judged.names.intersection(scored))} of {len(scored)}"
+        tasks = [name for name in suite.required(leg, revision).beside if name.startswith("tasks-")]
+        if tasks:
+            told["tasks"] = f"{len(judged.names.intersection(tasks))} of {len(tasks)}"
+    return told
+
+
+def _verdict(suite: Suite, found: Mapping[tuple[Leg, str], Judged], controls: dict[str, bool]) -> Verdict:
     everything = Judged()
     for each in found.values():
         everything.add(each)
@@ -91,7 +103,7 @@ def _verdict(suite: Suite, found: Mapping[str, Judged], controls: dict[str, bool
         "checks_passed": everything.checks,
         "failing_with_reason": everything.with_reason,
         "reasons": len(listed),
-        **{f"passed_{name}": f"{each.passed} of {each.scenarios}" for name, each in found.items()},
+        **_required(suite, found),
     }
     return Verdict(
         figures=figures,

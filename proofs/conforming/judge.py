@@ -19,6 +19,8 @@ class Judged:
     checks: int = 0
     with_reason: int = 0
     wrong: list[str] = field(default_factory=list)
+    # Those that passed, by name: what a revision requires is told apart from what it merely runs.
+    names: set[str] = field(default_factory=set)
 
     def add(self, other: "Judged") -> None:
         self.scenarios += other.scenarios
@@ -40,6 +42,7 @@ def judge(where: str, wanted: Sequence[str], seen: Mapping[str, Seen], expected:
             found.with_reason += 1
         else:
             found.passed += 1
+            found.names.add(name)
         found.checks += seen[name].passed if name in seen else 0
     return found
 

@@ -17,6 +17,7 @@ from proofs.kit.idp.install import install, node_of
 from proofs.kit.world import World
 
 Leg = Literal["server", "client"]
+LEGS: tuple[Leg, ...] = ("server", "client")
 REVISIONS = ("2025-11-25", "2026-07-28")
 _PACKAGE = Path(__file__).resolve().with_name("package.json")
 _SUITE = Path("node_modules") / "@modelcontextprotocol" / "conformance"

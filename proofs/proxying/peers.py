@@ -110,7 +110,7 @@ async def _register(own: str, server: str) -> str:
 PEERS: Final = (
     Peer(
         name="fastmcp",
-        wants="fastmcp==4.1.4",
+        wants="fastmcp==4.1.2",
         argv=("python", "peer.py"),
         files={"peer.py": _FASTMCP},
         does="forwards calls, each over a session of its own",
@@ -118,7 +118,7 @@ PEERS: Final = (
     ),
     Peer(
         name="fastmcp_shared",
-        wants="fastmcp==4.1.4",
+        wants="fastmcp==4.1.2",
         argv=("python", "peer.py"),
         files={"peer.py": _FASTMCP_SHARED},
         does="forwards calls over one session that all callers share",
