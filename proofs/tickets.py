@@ -72,14 +72,16 @@ async def prove(world: World) -> Verdict:
     slow = await _swept(
         world, gateway, postgres, Crowd(over=AT_ONCE, rising=0, remind=0, waiting=0), "tickets_one_by_one"
     )
+    one_by_one = [batch for batch in slow.batches if batch.over]
     # The first one after a start loads every tenant's keys, and PostgreSQL plans every statement.
     first, *others = [batch for batch in many.batches if batch.count == AT_ONCE]
+    in_one = [batch for batch in others if batch.over]
     return Verdict(
         figures={
             "open": waiting + 2 * each,
             "batches": len(many.batches),
             "batch_p99_ms": _p99(others),
-            "batch_over_p99_ms": _p99([batch for batch in others if batch.over]),
+            "batch_over_p99_ms": _p99(in_one),
             "batch_moved_p99_ms": _p99([batch for batch in others if not batch.over]),
             "batch_p50_ms": _quantile(others, 0.5),
             "first_batch_ms": round(first.ms, 1),
@@ -91,7 +93,7 @@ async def prove(world: World) -> Verdict:
             "page_p99_ms": looked.quantile(0.99),
             "page_p50_ms": looked.quantile(0.5),
             "pages_that_failed": looked.failed,
-            "one_by_one_batch_ms": _quantile(slow.batches, 0.5),
+            "one_by_one_batch_ms": _quantile(one_by_one, 0.5),
         },
         bars={
             "batch_p99_ms": ("<=", world.within(MOST_MS)),
@@ -103,7 +105,7 @@ async def prove(world: World) -> Verdict:
             "ended_twice_or_unproven": ("==", 0),
             "told_twice_or_not": ("==", 0),
         },
-        controls={"ends one ticket after the other": _quantile(slow.batches, 0.5) > 3 * _quantile(others, 0.5)},
+        controls={"ends one ticket after the other": _quantile(one_by_one, 0.5) > 3 * _quantile(in_one, 0.5)},
         notes=[
             f"{3 * each} of {waiting + 3 * each} tickets were due, a third of them over; batches of {AT_ONCE} on one "
             "gateway, each timed from the look for what is due to the last commit.",

@@ -52,9 +52,9 @@ class World:
 
     def within(self, most: float) -> float:
         """The bar of something timed by the clock. Only the full form, on a machine of its own, holds the published
-        one; the quick form runs wherever it must and holds the order of size.
+        one; the quick form runs wherever it must, beside whatever else, and only notices what does not end.
         """
-        return most if self.full else 10 * most
+        return most if self.full else 25 * most
 
     def say(self, text: str) -> None:
         """One line of progress for whoever watches."""
