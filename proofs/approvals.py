@@ -120,7 +120,7 @@ async def _storm(house: House, stories: Stories, weather: Weather, kinds: Sequen
 async def _settled(house: House) -> None:
     """Until nothing is under way; what does not come to its end is left to the judge."""
     try:
-        await house.database.until(f"select not exists ({_UNSETTLED})", seconds=90)
+        await house.database.until(f"select not exists ({_UNSETTLED})", seconds=300)
     except TimeoutError:
         for row in await house.database.fetch(_UNSETTLED):
             house.world.say(f"unsettled: {dict(row)}")

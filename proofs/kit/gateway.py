@@ -187,7 +187,7 @@ async def start_worker(gateway: GatewayHandle, name: str = "worker") -> Child:
         env={**gateway.env, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
         cwd=gateway.folder,
         ready_url=f"http://127.0.0.1:{port}/readyz",
-        timeout=30,
+        timeout=120,
     )
 
 
@@ -211,4 +211,4 @@ def _furnish(folder: Path, issuer: Issuer, policies: str) -> None:
 
 async def _start(world: World, name: str, folder: Path, url: str, env: dict[str, str]) -> Child:
     argv = [sys.executable, "-m", "deputize", "serve"]
-    return await world.start(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=30)
+    return await world.start(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=120)

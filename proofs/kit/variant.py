@@ -41,5 +41,5 @@ async def restart_as(handle: GatewayHandle, variant: str) -> None:
         env={**handle.env, "PYTHONPATH": path},
         cwd=handle.folder,
         ready_url=f"{handle.url}/readyz",
-        timeout=30,
+        timeout=120,
     )

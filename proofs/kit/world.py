@@ -78,7 +78,7 @@ class World:
         cwd: Path | None = None,
         ready_url: str | None = None,
         ready_line: str | None = None,
-        timeout: float = 20.0,
+        timeout: float = 120.0,
     ) -> Child:
         """Start a process and return when it is ready.
 
@@ -103,7 +103,7 @@ class World:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         stdin: bytes = b"",
-        timeout: float = 60.0,
+        timeout: float = 300.0,
     ) -> Finished:
         """Run a command to its end, its output kept apart; a non-zero exit is the caller's to judge."""
         began = time.monotonic()
