@@ -28,7 +28,7 @@ SEED = 5
 _QUICK, _FULL = 80, 2000
 _LANES = {False: 25, True: 32}
 _LENT = 8
-_WAIT_MS = {False: 1500.0, True: 300.0}
+_WAIT_MS = 300.0
 _NOTES = (
     "Three gateways and two workers, each killed with SIGKILL at random and born again with a clock that is "
     "right, 45 minutes ahead or 45 minutes behind.",
@@ -120,7 +120,7 @@ async def _storm(house: House, stories: Stories, weather: Weather, kinds: Sequen
 async def _settled(house: House) -> None:
     """Until nothing is under way; what does not come to its end is left to the judge."""
     try:
-        await house.database.until(f"select not exists ({_UNSETTLED})", seconds=90)
+        await house.database.until(f"select not exists ({_UNSETTLED})", seconds=300)
     except TimeoutError:
         for row in await house.database.fetch(_UNSETTLED):
             house.world.say(f"unsettled: {dict(row)}")
@@ -172,7 +172,7 @@ def _verdict(
         "workers_killed": (">=", 1),
         "times_without_a_worker": (">=", 1),
         "ways_to_be_wrong": (">=", 10 if full else 6),
-        "approve_to_effect_p50_ms": ("<=", _WAIT_MS[full]),
+        "approve_to_effect_p50_ms": ("<=", house.world.within(_WAIT_MS)),
     }
     return Verdict(
         figures={

@@ -129,7 +129,7 @@ async def prove(world: World) -> Verdict:
     async with _neighbour(gateway, issuer) as neighbour:
         poisoned, by_mcp, about, paged, explored = await asyncio.gather(
             _told(world, "own fuzzer", fuzz(
-                gateway.url, _token(issuer, _POISON), cases=world.size(quick=600, full=3500), seed=1,
+                gateway.url, _token(issuer, _POISON), cases=world.size(quick=350, full=3500), seed=1,
                 calls=things.known["call_id"],
             )),
             _told(world, "at MCP", fuzz_mcp(
@@ -142,7 +142,7 @@ async def prove(world: World) -> Verdict:
             _told(world, "about pages", fuzz_pages(
                 gateway.url, people.url, asked.browser, asked.seen, cases=world.size(quick=120, full=1500), seed=1
             )),
-            _told(world, "schemathesis", _explore(world, gateway, "whole", examples=world.size(quick=15, full=150))),
+            _told(world, "schemathesis", _explore(world, gateway, "whole", examples=world.size(quick=6, full=150))),
         )  # fmt: skip
     logged = sum(len(_FAULT.findall(each.log.read_text(errors="replace"))) for each in (gateway.child, worker))
     controls = await _controls(world, gateway, issuer, asked)

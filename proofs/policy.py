@@ -51,9 +51,8 @@ async def prove(world: World) -> Verdict:
 def _bars(world: World, tools: int) -> dict[str, Bar]:
     return {
         "rules": (">=", tools * large.PER_TOOL),
-        "decision_ratio": ("<=", 1.5),
-        # An absolute time means something on a quiet machine only: the quick form asks for its order of size.
-        "cached_us": ("<=", world.size(quick=10, full=2)),
+        "decision_ratio": ("<=", 1.5 if world.full else 3.0),
+        "cached_us": ("<=", world.within(2.0)),
         "slice_requests": (">=", world.size(quick=500, full=10_000)),
         "slice_differences": ("==", 0),
         "changes": (">=", world.size(quick=30, full=400)),
@@ -61,10 +60,10 @@ def _bars(world: World, tools: int) -> dict[str, Bar]:
         "late": ("==", 0),
         "early": ("==", 0),
         "other": ("==", 0),
-        "snapshot_lag_ms": ("<=", 1000.0),
+        "snapshot_lag_ms": ("<=", world.within(1000.0)),
         "let_through_on_error": ("==", 0),
         "backtested": (">=", world.size(quick=1000, full=10_000)),
-        "backtest_seconds": ("<=", 10.0),
+        "backtest_seconds": ("<=", world.within(10.0)),
         "backtest_changed": (">=", 1),
         "backtest_untold": (">=", 1),
         "backtest_wrong": ("==", 0),

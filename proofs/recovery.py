@@ -198,7 +198,7 @@ def _verdict(
             "keys_with_two_calls": ("==", 0),
             "entries_that_do_not_match": ("==", 0),
             "unknown_and_nobody_asked": ("==", 0),
-            "takeover_p99_seconds": ("<=", 15.0),
+            "takeover_p99_seconds": ("<=", crew.world.within(15.0)),
         },
         controls=controls,
         notes=[

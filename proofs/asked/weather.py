@@ -61,7 +61,7 @@ class Weather:
         for place in list(house.crew.hands):
             await house.crew.kill(place)
         house.crew.module = module
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while house.darkness.waiting < waiting:  # noqa: ASYNC110 -- they are on their way there
                 await asyncio.sleep(0.05)
         await house.darkness.fall()

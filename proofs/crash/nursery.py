@@ -44,7 +44,7 @@ class Born:
     handle: int
     log: Path
 
-    async def gone(self, timeout: float = 10.0) -> None:
+    async def gone(self, timeout: float = 60.0) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self.handle, over.set)
         try:
@@ -104,7 +104,7 @@ async def _answers(born: Born, url: str, ready: str) -> None:
     line = Line.to(url)
     last = "no answer"
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while not select.select([born.handle], [], [], 0)[0]:
                 try:
                     answer = await line.get(ready)

@@ -56,7 +56,7 @@ class Armed(Generic[Subject, Point]):
         finally:
             self._done.set()
 
-    async def wait(self, timeout: float = 30.0) -> None:
+    async def wait(self, timeout: float = 120.0) -> None:
         """Return once the action has run; raise what it raised, or TimeoutError if it never came to that."""
         try:
             async with asyncio.timeout(timeout):

@@ -52,7 +52,7 @@ class Bao:
         config = folder / "bao.hcl"
         config.write_text(_CONFIG.format(data=data, port=self._port, cluster=cluster))
         self._argv = [str(PROGRAM), "server", f"-config={config}"]
-        self._http = httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=10.0)
+        self._http = httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=60.0)
 
     async def __aenter__(self) -> Self:
         await self._start()
@@ -116,7 +116,7 @@ class Bao:
 
     async def _until(self, *statuses: int) -> None:
         """429 is a standby, 501 not initialised, 503 sealed."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 assert self.child is not None
                 if not self.child.alive:
@@ -130,7 +130,7 @@ class Bao:
 
     async def _until_mounted(self) -> None:
         """A new mount is upgraded to version 2 in the background, and refuses everything until then."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 if (await self._http.get(f"/v1/{MOUNT}/data/none", headers=self._as_root())).status_code == 404:
                     return

@@ -58,12 +58,12 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def gone(self, timeout: float = 10.0) -> int:
+    async def gone(self, timeout: float = 60.0) -> int:
         """Wait for its end and return its exit code (negative: the signal)."""
         async with asyncio.timeout(timeout):
             return await self._process.wait()
 
-    async def stop(self, timeout: float = 10.0) -> int:
+    async def stop(self, timeout: float = 60.0) -> int:
         """SIGTERM, then wait; SIGKILL if it does not heed that in time."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
@@ -81,7 +81,7 @@ class Child:
         if self._put_away:
             return
         self._put_away = True
-        await self.stop(timeout=5.0)
+        await self.stop(timeout=20.0)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         # A grandchild in another session may still hold the pipe open: do not wait for it.
@@ -89,7 +89,7 @@ class Child:
             async with asyncio.timeout(1.0):
                 await self._reader
 
-    async def line(self, containing: str, *, timeout: float = 20.0) -> str:
+    async def line(self, containing: str, *, timeout: float = 120.0) -> str:
         """The first line of output that contains the text, waiting for it if need be."""
         seen = 0
         try:
@@ -105,11 +105,11 @@ class Child:
         except TimeoutError:
             raise self._not_ready(f"did not say {containing!r} within {timeout:g} s") from None
 
-    async def answers(self, url: str, *, timeout: float = 20.0) -> None:
+    async def answers(self, url: str, *, timeout: float = 120.0) -> None:
         """Wait until a GET of the url is answered with 2xx."""
         last = "no answer"
         try:
-            async with asyncio.timeout(timeout), httpx2.AsyncClient(trust_env=False, timeout=2.0) as client:
+            async with asyncio.timeout(timeout), httpx2.AsyncClient(trust_env=False, timeout=20.0) as client:
                 while self.alive:
                     try:
                         response = await client.get(url)

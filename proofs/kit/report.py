@@ -66,6 +66,11 @@ def passes(verdict: Verdict) -> bool:
     return bool(bars) and all(bar.passed for bar in bars) and all(verdict.controls.values())
 
 
+def is_wrong(verdict: Verdict) -> bool:
+    """Whether something came out that must not, however busy the machine was: an exact bar that is not met."""
+    return any(bar.op == "==" and not bar.passed for bar in judge(verdict))
+
+
 def last_line(name: str, verdict: Verdict) -> str:
     """Figures and bars in one line that ends with PASS or FAIL."""
     told = [str(bar) for bar in judge(verdict)]

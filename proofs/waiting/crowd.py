@@ -8,6 +8,8 @@ import orjson
 from deputize.store.migrate import upgrade_async
 
 TENANTS = 20
+# One of them is the tenant whose people look at their tickets.
+HERE = "acme"
 _CHUNK = 100_000
 _DEMANDS = orjson.dumps(
     [
@@ -33,7 +35,8 @@ _KINDS = {
 # One after the other, as they were asked: ids lead with their moment, and lie in the tables in that order.
 _IDS = """
 create temporary table crowd on commit drop as
-select 't' || lpad((n % {tenants})::text, 2, '0') as tenant, opened_at, opened_at + interval '{after}' as next_at,
+select case n % {tenants} when 0 then '{here}' else 't' || n % {tenants} end as tenant, opened_at,
+       opened_at + interval '{after}' as next_at,
        (prefix || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid as id,
        (prefix || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid as ticket
 from (select n, opened_at, lpad(to_hex((extract(epoch from opened_at) * 1000)::bigint), 12, '0') as prefix
@@ -83,7 +86,7 @@ async def fill(dsn: str, crowd: Crowd) -> None:
         for kind, (first, last, after, levels) in _KINDS.items():
             for count in _chunks(getattr(crowd, kind)):
                 async with connection.transaction():
-                    ids = _IDS.format(tenants=TENANTS, first=first, last=last, after=after, count=count)
+                    ids = _IDS.format(tenants=TENANTS, here=HERE, first=first, last=last, after=after, count=count)
                     await connection.execute(ids)
                     await connection.execute(_FILL)
                     steps = [float(each) for each in levels.split(",")]

@@ -58,7 +58,7 @@ class Served:
     async def refuses_connections(self) -> None:
         """Returns once nobody new gets in."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             while True:
                 try:
                     _, writer = await asyncio.open_connection(host, int(port))

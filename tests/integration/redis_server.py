@@ -22,7 +22,7 @@ class RedisServer:
             [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
             stdout=subprocess.DEVNULL,
         )
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port)).close()

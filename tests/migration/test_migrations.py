@@ -155,7 +155,7 @@ async def test_calls_are_written_while_what_reads_all_of_them_is_migrated(empty:
     await busy.execute("update deputize.calls set session = 's'")
     migrating = asyncio.create_task(migrate.upgrade_async(dsn))
     waits = "select count(*) from pg_stat_activity where datname = 'beside_calls' and wait_event_type = 'Lock'"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not await other.fetchval(waits):  # noqa: ASYNC110 -- it shows only in the database
             await asyncio.sleep(0.02)
     await other.execute("set lock_timeout = '2s'")

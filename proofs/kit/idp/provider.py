@@ -61,7 +61,7 @@ class Provider:
     keys: tuple[SigningKey, ...]
     older: tuple[SigningKey, ...] = ()
     readings: int = 1
-    client: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(trust_env=False, timeout=20.0))
+    client: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(trust_env=False, timeout=60.0))
 
     @classmethod
     async def start(
@@ -133,7 +133,7 @@ def new_browser(url: str) -> httpx2.AsyncClient:
     """With cookies of its own. Nothing here speaks TLS, and reading what would be needed for it takes longer than the
     sign-in.
     """
-    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20.0)
+    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=60.0)
 
 
 async def _authorize(browser: httpx2.AsyncClient, person: str, asked: Mapping[str, str]) -> str:

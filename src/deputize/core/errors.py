@@ -888,7 +888,7 @@ class TicketNotFound(Asynchronous):
     face = Face(
         slug="ticket-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
         grpc="NOT_FOUND", title="No such ticket",
-        advice="List the open ones: deputize tickets list, or GET /v1/tickets.",
+        advice="List the open ones: deputize approvals list for what waits for a yes, deputize tickets list else.",
     )  # fmt: skip
 
 

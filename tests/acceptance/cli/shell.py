@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PROGRAM = str(Path(sys.executable).with_name("deputize"))
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)

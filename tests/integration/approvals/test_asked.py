@@ -60,6 +60,19 @@ async def test_a_no_ends_the_call_with_a_reason_its_caller_reads(house: House) -
     assert effects_of("a3") == []
 
 
+async def test_how_long_people_took_is_measured_when_they_have_decided(house: House) -> None:
+    def measured() -> dict[str, float]:
+        [family] = house.lab.rooms.metrics.approval_time.collect()
+        found = (each for each in family.samples if each.name.endswith("_count"))
+        return {each.labels["resolution"]: each.value for each in found if each.labels["tool"] == "lab.put"}
+
+    before = measured()
+    _, ticket = await house.asked("put", "a3-measured")
+    assert measured() == before
+    await house.approvals.deny(await house.person("bo"), ticket, reason="no")
+    assert measured().get("denied", 0) == before.get("denied", 0) + 1
+
+
 @pytest.mark.parametrize(
     ("user", "change", "rule"),
     [

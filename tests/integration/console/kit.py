@@ -55,7 +55,7 @@ class Desk:
     @asynccontextmanager
     async def browser(self, person: str = "") -> AsyncIterator["Browser"]:
         """A browser of its own, signed in if a name is given."""
-        async with httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=20.0) as http:
+        async with httpx2.AsyncClient(base_url=self.url, trust_env=False, timeout=60.0) as http:
             opened = Browser(desk=self, http=http)
             if person:
                 await opened.sign_in(person)
@@ -73,7 +73,7 @@ class Desk:
         """The call once it is over, which is when its events end."""
         headers = {"authorization": f"Bearer {self.served.token('ana', agent='billing-bot')}"}
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(90),
             self.served.http.stream("GET", f"/v1/calls/{call_id}/events", headers=headers) as events,
         ):
             await events.aread()

@@ -24,7 +24,7 @@ async def office(module_database: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 async def ended(office: Office, call: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while True:
             told: dict[str, Any] = (await office.served.get(f"/v1/calls/{call}")).json()
             if told["state"] not in ("awaiting_approval", "queued", "running"):
@@ -109,7 +109,7 @@ async def test_a_no_is_read_by_who_asked(office: Office) -> None:
 async def test_a_stream_tells_who_is_asked_and_why_it_was_no(office: Office) -> None:
     told = await office.asked(key="stream", id=33)
     events = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         async for facts in _events(office, told["call_id"]):
             events.append(facts)
             if len(events) == 1:
@@ -123,7 +123,7 @@ async def test_a_stream_tells_who_is_asked_and_why_it_was_no(office: Office) -> 
 async def test_a_stream_tells_when_more_people_are_asked(office: Office) -> None:
     told = await office.asked(key="escalates", id=64)
     asked: list[list[str]] = []
-    async with asyncio.timeout(20), office.database() as database:
+    async with asyncio.timeout(90), office.database() as database:
         async for facts in _events(office, told["call_id"]):
             if facts["state"] == "awaiting_approval":
                 asked.append(facts["approval"]["groups"])

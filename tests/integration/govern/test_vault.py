@@ -190,7 +190,7 @@ async def test_a_slow_vault_costs_its_callers_the_agreed_time_and_few_threads(
     assert "0.2 s" in ended[0].message
     assert took < 2.0
     assert sum(thread.name.startswith("vault") for thread in threading.enumerate()) <= THREADS
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(90):
         assert (await openbao.fetch("acme", "crm/api-key", seconds=5)).reveal() == VALUE
 
 

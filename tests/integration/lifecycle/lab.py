@@ -151,7 +151,7 @@ class Lab:
         await until(waits)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:
     """Returns once it holds; for what only shows itself from outside."""
     async with asyncio.timeout(seconds):
         while True:

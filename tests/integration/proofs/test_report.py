@@ -50,7 +50,7 @@ async def broken(world: World) -> Verdict:
 
 async def test_a_proof_leaves_its_result_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "results" / "x.json"
-    assert await run(Proof(name="x", promise="It works.", prove=good), full=True, json=file)
+    assert passes(await run(Proof(name="x", promise="It works.", prove=good), full=True, json=file))
     kept = orjson.loads(file.read_bytes())
     assert (kept["name"], kept["passed"], kept["form"]) == ("x", True, "full")
     assert kept["bars"]["ratio"] == {"op": ">=", "bar": 0.35, "figure": 0.4567891, "passed": True}
@@ -65,7 +65,7 @@ async def test_a_proof_leaves_its_result_as_json(tmp_path: Path, capsys: pytest.
 
 async def test_a_proof_that_breaks_off_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "x.json"
-    assert not await run(Proof(name="x", promise="It works.", prove=broken), full=False, json=file)
+    assert not passes(await run(Proof(name="x", promise="It works.", prove=broken), full=False, json=file))
     assert orjson.loads(file.read_bytes())["passed"] is False
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].endswith("FAIL")

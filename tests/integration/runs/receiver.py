@@ -33,7 +33,7 @@ class Receiver:
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until(self, number: int) -> Heard:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(90):
             while len(self.heard) < number:
                 self._more.clear()
                 await self._more.wait()

@@ -27,7 +27,7 @@ async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 async def _begun(lab: Lab, tool: str, tag: str, began: asyncio.Event) -> str:
     outcome = await lab.call(tool, tag, key=tag, mode="async")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await began.wait()
     return outcome.call_id
 

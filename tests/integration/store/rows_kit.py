@@ -74,7 +74,7 @@ async def states(connection: Connection) -> dict[str, str]:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Returns once it holds; for what only shows itself from outside."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             if holds():
                 return
@@ -83,7 +83,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def until_waiting(owner: Connection, query_like: str = "%deputize.commit_%") -> int:
     """Returns once a query like this one waits for a lock, with the process of the server that runs it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             pid: int | None = await owner.fetchval(
                 "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' "
@@ -97,7 +97,7 @@ async def until_waiting(owner: Connection, query_like: str = "%deputize.commit_%
 
 async def until_gone(owner: Connection, pid: int) -> None:
     """Returns once the server has ended that process."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             if not await owner.fetchval("select count(*) from pg_stat_activity where pid = $1", pid):
                 return

@@ -33,7 +33,7 @@ CLOSE_BARRIER = "select pg_advisory_lock(deputize.barrier_key('acme'))"
 OPEN_BARRIER = "select pg_advisory_unlock(deputize.barrier_key('acme'))"
 
 # A server that was killed is back in moments, or on a busy machine in rather more.
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_a_reads_entry_caught_in_mid_batch_is_stored_or_refused_but_never_
         reads = asyncio.gather(*[writer.put(entry()) for _ in range(5)], return_exceptions=True)
         await owner.fetchval("select pg_terminate_backend($1)", await until_waiting(owner))
         await owner.execute(OPEN_BARRIER)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             answers = await reads
         acknowledged = [answer for answer in answers if not isinstance(answer, Unavailable)]
         assert await owner.fetchval("select count(*) from deputize.audit_entries") >= len(acknowledged)
@@ -139,7 +139,7 @@ async def test_while_the_server_is_down_openings_are_refused_and_outcomes_wait_f
             assert refused.value.retry_after_ms
         assert not any(outcome.done() for outcome in outcomes)
         await asyncio.to_thread(own_server.start)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert all(answer.closed for answer in await asyncio.gather(*outcomes))
         assert (await writer.put(opening("late"))).holder is None
         owner = await asyncpg.connect(own_server.dsn)
@@ -199,7 +199,7 @@ async def test_a_database_that_turned_read_only_is_waited_for_not_taken_for_a_ba
         await owner.execute(
             f"set transaction_read_only = off; alter database {name} reset default_transaction_read_only"
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             assert (await outcome).closed
 
 
@@ -210,7 +210,7 @@ async def test_stopping_writes_what_waits_and_then_takes_nothing_more(dsn: str, 
     await writer.stop()
     assert len(await asyncio.gather(*futures)) == 10
     for row in (entry(), closing(CLOCK.new_id())):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(90):
             with pytest.raises(Unavailable):
                 await writer.put(row)
     await writer.stop()
@@ -230,7 +230,7 @@ async def test_stopping_in_front_of_a_stuck_database_leaves_nobody_waiting(dsn: 
     sent = writer.put(opening("k"))
     await until_waiting(owner)
     queued = writer.put(entry())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         await writer.stop()
         with pytest.raises(Unavailable) as in_doubt:
             await sent
@@ -251,7 +251,7 @@ async def test_a_writer_whose_drain_is_cancelled_leaves_nobody_waiting_and_goes_
         draining = next(task for task in asyncio.all_tasks() if task.get_name() == "group-commit")
         draining.cancel()
         await owner.execute(OPEN_BARRIER)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             with pytest.raises(Unavailable):
                 await sent
             later = writer.put(entry())

@@ -52,7 +52,7 @@ async def watching(store: Store, snapshots: Snapshots, seconds: float) -> AsyncI
 
 async def _until_listening(store: Store) -> None:
     owner = await asyncpg.connect(store.dsn)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(90):
         while True:
             if await owner.fetchval(
                 "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%' "

@@ -144,23 +144,26 @@ class Approvals:
             raise Malformed(f"a reason has at most {_LONGEST_REASON} characters", details={"field": "reason"})
         await self._rooms.keys.load(self._rooms.store, caller.tenant)
 
-        async def act(connection: Connection) -> dict[str, Any]:
-            return await self._recorded(connection, caller, word, ticket_id, reason, binding)
+        async def act(connection: Connection) -> tuple[dict[str, Any], Seen]:
+            ticket = await seen(self._rooms, connection, caller, ticket_id, locked=True)
+            return await self._recorded(connection, caller, word, ticket, reason, binding), ticket
 
         try:
-            answer = await add(self._rooms, caller, word, ticket_id, act, ())
+            answer, ticket = await add(self._rooms, caller, word, ticket_id, act, ())
         except Problem as refused:
             if not refused.face.retryable:
                 await self._note_refusal(caller, word, ticket_id, refused)
             raise
         if self._rooms.codes is not None and caller.issuer == TERMINAL and answer["state"] == "open":
             self._rooms.codes.spend(answer["ticket_id"])
+        if answer["state"] != "open":
+            waited = (ticket.row["now"] - ticket.row["opened_at"]).total_seconds()
+            self._rooms.metrics.approval_time.labels(ticket.row["tool"], answer["state"]).observe(waited)
         return answer
 
     async def _recorded(
-        self, connection: Connection, caller: Caller, word: Word, ticket_id: str, reason: str, binding: str | None
+        self, connection: Connection, caller: Caller, word: Word, ticket: Seen, reason: str, binding: str | None
     ) -> dict[str, Any]:
-        ticket = await seen(self._rooms, connection, caller, ticket_id, locked=True)
         counts = self._require(caller, ticket, word)
         if binding is not None and binding != ticket.binding:
             raise ApprovalChanged("the ticket changed since it was seen", details={"ticket_id": ticket.id})

@@ -267,9 +267,14 @@ begin
     return true;
 end $$;
 
--- Whatever else ends such a call (its caller takes it back) ends its ticket too.
+-- Whatever else ends such a call (its caller takes it back) ends its ticket too. Most calls end with a ticket that was
+-- ended just before them, and one look is all they take here.
 create function deputize.close_asked() returns trigger language plpgsql as $$
 begin
+    if not exists (select from deputize.approvals a
+        where a.tenant = new.tenant and a.call_id = new.id and a.state in ('open', 'approved')) then
+        return null;
+    end if;
     with closed as (
         update deputize.approvals set state = 'canceled', next_at = null, closed_at = now()
         where tenant = new.tenant and call_id = new.id and state in ('open', 'approved') returning tenant, id
