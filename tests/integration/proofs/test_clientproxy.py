@@ -46,7 +46,7 @@ async def test_the_second_request_is_struck_where_it_was_asked(
         else:
             with pytest.raises(httpx2.TransportError):
                 await client.post("/effect", json=EFFECT)
-        await armed.wait(5)
+        await armed.wait(90)
         assert not ledger.child.alive
         with pytest.raises(httpx2.TransportError):
             await client.get("/effects")

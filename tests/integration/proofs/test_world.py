@@ -10,6 +10,7 @@ import pytest
 
 from proofs.kit.child import NotReady
 from proofs.kit.world import World
+from tests.integration.lifecycle.lab import until
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPER
@@ -42,7 +43,12 @@ async def test_everything_ends_with_the_world_even_when_the_proof_fails() -> Non
     with pytest.raises(ValueError, match="own"):
         await fail(progress)
     assert len(started) == 2
-    assert not any(map(runs, started))
+
+    async def gone() -> bool:
+        return not any(map(runs, started))
+
+    # What was killed is gone when the kernel comes to it.
+    await until(gone)
     assert not folders[0].exists()
     assert "--- one (running), last lines:\nup" in progress.getvalue()
 
