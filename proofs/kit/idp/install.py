@@ -1,11 +1,10 @@
-"""Puts what comes through npm, and a node new enough for it, into a folder of the checkout that git does not see.
+"""Puts oidc-provider, and a node new enough for it, into a folder of the checkout that git does not see.
 
-Above: `provider`, and proofs with a `package.json` of their own. Below: npm, which has to be there already.
+Above: `provider`. Below: npm, which is the only thing that has to be there already.
 """
 
 import asyncio
 import fcntl
-import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from proofs.kit.world import World
 
-_PROVIDER = Path(__file__).resolve().with_name("package.json")
-_CACHES = _PROVIDER.parents[3] / ".cache"
+_HERE = Path(__file__).resolve().parent
+_CACHE = _HERE.parents[2] / ".cache" / "idp"
 _SECONDS = 300.0
 _TELL_SECONDS = 5.0
 # No lock file: it would hold a registry's address. The versions in package.json are exact.
@@ -22,34 +21,33 @@ _INSTALL = ("install", "--no-package-lock", "--no-audit", "--no-fund", "--loglev
 
 
 class CannotInstall(Exception):
-    """What a proof needs cannot be had here, in one sentence."""
+    """The provider cannot be had here, in one sentence."""
 
 
-async def install(world: World, package: Path = _PROVIDER) -> Path:
+async def install(world: World) -> Path:
     """The folder with `node_modules`, filled on first use; whoever comes at the same time waits."""
-    wanted = package.read_bytes()
-    cache = _CACHES / str(json.loads(wanted)["name"])
-    cache.mkdir(parents=True, exist_ok=True)
-    async with _alone(cache / "lock"):
-        mark = cache / "installed.json"
-        if not (mark.exists() and mark.read_bytes() == wanted and node_of(cache).exists()):
+    wanted = (_HERE / "package.json").read_bytes()
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    async with _alone(_CACHE / "lock"):
+        mark = _CACHE / "installed.json"
+        if not (mark.exists() and mark.read_bytes() == wanted and node_of(_CACHE).exists()):
             mark.unlink(missing_ok=True)
-            (cache / "package.json").write_bytes(wanted)
-            await _run_npm(world, cache, " and ".join(json.loads(wanted)["dependencies"]))
+            (_CACHE / "package.json").write_bytes(wanted)
+            await _run_npm(world)
             mark.write_bytes(wanted)
-    return cache
+    return _CACHE
 
 
 def node_of(folder: Path) -> Path:
     return folder / "node_modules" / "node" / "bin" / "node"
 
 
-async def _run_npm(world: World, cache: Path, what: str) -> None:
+async def _run_npm(world: World) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise CannotInstall(f"npm is not installed, and {what} of this proof come through it.")
-    world.say(f"installing {what}, once per checkout (about 200 MB)")
-    child = await world.start("npm", [npm, *_INSTALL], cwd=cache)
+        raise CannotInstall("npm is not installed, and the OpenID provider of this proof comes through it.")
+    world.say("installing oidc-provider and its node, once per checkout (about 190 MB)")
+    child = await world.start("npm", [npm, *_INSTALL], cwd=_CACHE)
     ended = asyncio.create_task(child.gone(_SECONDS))
     try:
         while not (await asyncio.wait({ended}, timeout=_TELL_SECONDS))[0]:
@@ -57,8 +55,8 @@ async def _run_npm(world: World, cache: Path, what: str) -> None:
         code = ended.result()
     except TimeoutError:
         raise CannotInstall(f"npm did not end within {_SECONDS:g} s.") from None
-    if code != 0 or not node_of(cache).exists():
-        raise CannotInstall(f"npm could not install {what} (exit {code}); see its lines in the log.")
+    if code != 0 or not node_of(_CACHE).exists():
+        raise CannotInstall(f"npm could not install the OpenID provider (exit {code}); see its lines in the log.")
     world.say("installed")
 
 

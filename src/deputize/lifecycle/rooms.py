@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
-from deputize.execute.driver import Drivers
-from deputize.execute.upstreams.servers import Upstreams
+from deputize.execute.drivers.python import PythonDriver
 from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.limits.admission import Limits
 from deputize.govern.policy.authzen import AuthZen
@@ -14,7 +13,6 @@ from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.hooks import Hooks
-from deputize.lifecycle.servers.states import States
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -45,10 +43,7 @@ class Rooms:
     # None where the settings name no address to issue tokens under.
     signing: SigningKeys | None
     limits: Limits
-    driver: Drivers
-    upstreams: Upstreams
-    # How the servers behind them stood when this process last looked.
-    servers: States
+    driver: PythonDriver
     lease: Lease
     metrics: Metrics
     tracing: Tracing

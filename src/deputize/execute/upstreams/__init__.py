@@ -1,1 +1,0 @@
-"""Servers elsewhere that speak MCP, and the lines to them."""

@@ -1,1 +1,0 @@
-"""MCP servers as the product knows them, each a real one over HTTP."""
