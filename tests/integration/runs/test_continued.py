@@ -44,7 +44,7 @@ async def _result(lab: Lab, call_id: str) -> dict[str, Any]:
 async def test_what_may_be_done_again_goes_on_instead_of_timing_out(lab: Lab, tool: str) -> None:
     tag = f"goes-on-{tool}"
     slow_once(tag)
-    outcome = await lab.call(tool, tag, key=tag, deadline_ms=150, may_continue=True)
+    outcome = await lab.call(tool, tag, key=tag, deadline_ms=1000, may_continue=True)
     assert (outcome.http_status, body(outcome)["state"]) == (202, "queued")
     await lab.until_state(outcome.call_id, "succeeded")
     assert (await _result(lab, outcome.call_id))["result"] == {"value": "done"}
@@ -54,13 +54,13 @@ async def test_what_may_be_done_again_goes_on_instead_of_timing_out(lab: Lab, to
 
 async def test_without_leave_it_times_out_as_before(lab: Lab) -> None:
     slow_once("no-leave")
-    outcome = await lab.call("look", "no-leave", deadline_ms=150)
+    outcome = await lab.call("look", "no-leave", deadline_ms=1000)
     assert (outcome.http_status, slug(outcome)) == (504, "tool-timeout")
 
 
 async def test_what_would_be_done_twice_stays_unknown(lab: Lab) -> None:
     slow_once("done-twice")
-    outcome = await lab.call("note", "done-twice", key="done-twice", deadline_ms=150, may_continue=True)
+    outcome = await lab.call("note", "done-twice", key="done-twice", deadline_ms=1000, may_continue=True)
     assert (outcome.http_status, slug(outcome)) == (504, "outcome-unknown")
     assert len(effects_of("done-twice")) == 1
 
