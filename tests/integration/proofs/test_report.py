@@ -9,7 +9,7 @@ import pytest
 
 from proofs.__main__ import Proof, run
 from proofs.kit.facts import commit_facts
-from proofs.kit.report import Verdict, as_json, judge, last_line, passes, shortcomings
+from proofs.kit.report import Verdict, as_json, is_wrong, judge, last_line, passes, shortcomings
 from proofs.kit.world import World
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,6 +70,23 @@ async def test_a_proof_that_breaks_off_has_failed(tmp_path: Path, capsys: pytest
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].endswith("FAIL")
     assert "it broke" in told.err
+
+
+@pytest.mark.parametrize(
+    ("figures", "controls", "wrong"),
+    [
+        ({"lost": 0, "ms": 99.0}, {"no lock": True}, False),
+        ({"lost": 1, "ms": 1.0}, {"no lock": True}, True),
+        ({"lost": 0, "ms": 1.0}, {"no lock": False}, False),
+        ({}, {}, True),
+    ],
+)
+def test_what_came_out_wrong_is_told_from_what_was_late(
+    figures: dict[str, float], controls: dict[str, bool], wrong: bool
+) -> None:
+    verdict = Verdict(figures=figures, bars={"lost": ("==", 0), "ms": ("<=", 10)}, controls=controls)
+    assert not passes(verdict)
+    assert is_wrong(verdict) is wrong
 
 
 def test_kept_results_are_judged_anew(tmp_path: Path) -> None:
