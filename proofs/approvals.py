@@ -175,6 +175,7 @@ def _verdict(
         "approve_to_effect_p50_ms": ("<=", house.world.within(_WAIT_MS)),
     }
     return Verdict(
+        starved=("not_come_to_an_end",),
         figures={
             "tickets": tickets,
             "kinds_of_stories": len(kinds),

@@ -128,6 +128,7 @@ async def prove(world: World) -> Verdict:
         "gap_least_ms": round(min(found.gap_ms, default=-1.0), 3),
     }
     return Verdict(
+        starved=("early", "other"),
         figures=figures,
         bars={
             "acts": (">=", acts),

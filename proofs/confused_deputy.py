@@ -326,6 +326,7 @@ def _verdict(
         "tables_searched": searched.tables,
     }
     return Verdict(
+        starved=("no_answer", "doors_shut_to_good_tokens"),
         figures=figures,
         bars={
             **dict.fromkeys(_NEVER, _NONE),

@@ -147,6 +147,7 @@ async def _controls(site: Site, lanes: Sequence[Lane]) -> dict[str, bool]:
 def _verdict(exact: Judgement, crowds: Judgement, kills: int, controls: dict[str, bool], world: World) -> Verdict:
     calls, met = (sum(count.values()) for count in (exact.tried + crowds.tried, exact.met + crowds.met))
     return Verdict(
+        starved=("expected_outcomes_met", "kills_that_missed_their_boundary"),
         figures={
             "kills": kills,
             "cells": len(exact.tried),

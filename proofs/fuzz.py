@@ -163,6 +163,7 @@ def _verdict(
     wrong = poisoned.wrong + about.wrong + paged.wrong + explored.wrong
     undone = [*about.undone, *paged.undone]
     return Verdict(
+        starved=("routes_never_done", "neighbour_hurt"),
         figures={
             "cases": poisoned.cases + about.cases + paged.cases + explored.cases,
             "server_errors": wrong["server error"],

@@ -244,6 +244,7 @@ def _verdict(
     keys: int,
 ) -> Verdict:
     return Verdict(
+        starved=("wrong_answers", "server_errors"),
         figures={
             "keys": keys,
             "racers_per_key": RACERS,

@@ -55,6 +55,15 @@ rules = [
 """
 
 
+_STARVED = (
+    "refused unnamed",
+    "wrong while counted",
+    "wrong while frozen",
+    "wrong while killed",
+    "refused in other words",
+)
+
+
 @dataclass(kw_only=True, slots=True)
 class Site:
     """Three gateways, one Redis, one database."""
@@ -83,10 +92,10 @@ async def prove(world: World) -> Verdict:
     burnt = await _rising(site, "burn", calls=world.size(quick=150, full=1500))
     leased = await _leased(site)
     world.say("control: each replica counts alone")
-    await asyncio.gather(*(restart_as(gateway, "limits_alone") for gateway in site.gateways))
-    alone = await _paced(site, "pacer-alone", seconds=3)
+    alone = await _paced(await _alone(site), "pacer-alone", seconds=3)
     looped_alone = await _looped(site, "looper-alone", calls=150)
     return Verdict(
+        starved=_STARVED,
         figures={
             **pace,
             **lost,
@@ -121,6 +130,11 @@ async def prove(world: World) -> Verdict:
             "each replica counts alone, seen by its loops": sum(call.admitted for call in looped_alone) > REPEATS,
         },
     )
+
+
+async def _alone(site: Site) -> Site:
+    await asyncio.gather(*(restart_as(gateway, "limits_alone") for gateway in site.gateways))
+    return site
 
 
 async def _site(world: World) -> Site:

@@ -45,7 +45,8 @@ async def prove(world: World) -> Verdict:
         "backtest_untold": looked.untold,
         "backtest_wrong": looked.wrong,
     }
-    return Verdict(figures=figures, bars=_bars(world, tools), controls=controls, notes=found.samples)
+    bars, starved = _bars(world, tools), ("early", "other")
+    return Verdict(figures=figures, bars=bars, controls=controls, notes=found.samples, starved=starved)
 
 
 def _bars(world: World, tools: int) -> dict[str, Bar]:

@@ -67,6 +67,7 @@ async def prove(world: World) -> Verdict:
     figures["left_running"] = sum(each.left_running for each in tries)
     bars |= {"wrong": ("==", 0), "left_running": ("==", 0)}
     return Verdict(
+        starved=("wrong", "left_running"),
         figures=figures,
         bars=bars,
         controls={

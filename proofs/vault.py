@@ -238,7 +238,8 @@ async def prove(world: World) -> Verdict:
         world.say(f"searched {len(places)} places: {'; '.join(map(str, found)) or 'no secret'}")
         controls = {"the search finds what is there": await _search_finds(world, places, canary)}
         controls |= await _controls(site, bao, proxy, canary)
-    return Verdict(figures=figures, bars=_bars(world), controls=controls, notes=[str(each) for each in found])
+    notes, starved = [str(each) for each in found], ("plain_failed", "not_served_when_healthy", "local_store_wrong")
+    return Verdict(figures=figures, bars=_bars(world), controls=controls, notes=notes, starved=starved)
 
 
 def _bars(world: World) -> dict[str, Bar]:
