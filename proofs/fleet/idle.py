@@ -63,7 +63,7 @@ async def idle(site: Site) -> Part:
         },
         bars={
             "worker_memory_of_none": ("<=", 1.1),
-            "idle_postgres_cpu_more_than_none": ("<=", 0.02),
+            "idle_postgres_cpu_more_than_none": ("<=", site.world.within(0.02)),
         },
         notes=[f"Idle: one worker and one gateway, {count} runs in one line behind a run that does not end."],
     )
