@@ -79,7 +79,7 @@ class Tickets:
     ) -> dict[str, Any] | None:
         rooms = self._rooms
         ticket = await _row(connection, caller, ticket_id)
-        if ticket["state"] != "open" or ticket["kind"] != "reconcile":
+        if ticket["state"] != "open":
             raise TicketClosed(f"this ticket is {ticket['state']}", details={"ticket_id": ticket_id})
         row = await connection.fetchrow(_SQL["unknown_call"], caller.tenant, ticket["call_id"])
         if row is None:

@@ -250,3 +250,11 @@ async def _carried(house: House, call: str) -> None:
         return await house.lab.state(call) not in ("queued", "running")
 
     await until(ended)
+
+
+async def test_what_waits_for_a_yes_is_no_ticket_about_what_happened(house: House) -> None:
+    _, ticket = await house.asked("put", "a-other-door")
+    admin = await house.lab.admin()
+    assert ticket not in [each["ticket_id"] for each in await house.lab.gateway.tickets.page(admin, limit=200)]
+    with pytest.raises(TicketNotFound):
+        await house.lab.gateway.tickets.resolve(admin, ticket, "happened", "seen")

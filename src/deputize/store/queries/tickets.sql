@@ -5,12 +5,12 @@ on conflict (tenant, call_id, kind) where state = 'open' do nothing
 returning id;
 
 -- name: list_tickets
--- Newest first, below a cursor; with what has become of the call meanwhile.
+-- Newest first, below a cursor; with what has become of the call meanwhile. What waits for a yes has doors of its own.
 select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
        t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
 from deputize.tickets t
 join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
-where t.tenant = $1 and ($2::text is null or t.state = $2) and ($3::uuid is null or t.id < $3)
+where t.tenant = $1 and t.kind = 'reconcile' and ($2::text is null or t.state = $2) and ($3::uuid is null or t.id < $3)
 order by t.id desc
 limit $4;
 
@@ -19,7 +19,7 @@ select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.re
        t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
 from deputize.tickets t
 join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
-where t.tenant = $1 and t.id = $2;
+where t.tenant = $1 and t.id = $2 and t.kind = 'reconcile';
 
 -- name: resolve_ticket
 update deputize.tickets set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = $4, reason = $5

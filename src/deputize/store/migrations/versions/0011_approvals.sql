@@ -267,6 +267,9 @@ begin
     return true;
 end $$;
 
+-- What the gateway could not find out is few, and is found among however many wait for a yes.
+create index tickets_to_find_out on deputize.tickets (tenant, id) where kind = 'reconcile';
+
 -- Whatever else ends such a call (its caller takes it back) ends its ticket too. Most calls end with a ticket that was
 -- ended just before them, and one look is all they take here.
 create function deputize.close_asked() returns trigger language plpgsql as $$
