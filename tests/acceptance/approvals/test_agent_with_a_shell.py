@@ -196,7 +196,7 @@ def answering_it_as_another_kind_of_ticket(scene: Scene, wanted: Waiting) -> Non
     said = {"outcome": "happened", "reason": "I saw it"}
     path = f"/v1/tickets/{wanted.ticket}/resolve"
     refused(scene.post(path, said), "scope-missing")
-    refused(scene.post(path, said, token=scene.developers), "ticket-closed")
+    refused(scene.post(path, said, token=scene.developers), "ticket-not-found")
 
 
 @way(tries=0)
