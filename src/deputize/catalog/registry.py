@@ -4,7 +4,7 @@
 exclusive barrier lock and beside the audit entry. Whoever watches for changes calls `refresh`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import asyncpg
@@ -119,6 +119,28 @@ async def register(
         SQL["register_version"], tenant, name, version, contract.digest, raw, state.value, by, epoch
     )
     return "created"
+
+
+async def register_many(connection: Connection, tenant: str, contracts: Sequence[Contract], *, by: str) -> None:
+    """New versions of any number of tools under one epoch: whoever sees one of them sees them all. Whoever asks has
+    made sure, under the barrier, that none of these versions is there.
+    """
+    if not contracts:
+        return
+    epoch = await _raise_epoch(connection, tenant)
+    await connection.executemany(
+        SQL["register_tool"], [(tenant, each.full_name, each.outward_name) for each in contracts]
+    )
+    await connection.executemany(
+        SQL["register_version"],
+        [
+            (
+                tenant, each.full_name, each.version, each.digest, canonical(each.model_dump(mode="json")),
+                LifecycleState.AVAILABLE.value, by, epoch,
+            )
+            for each in contracts
+        ],
+    )  # fmt: skip
 
 
 def _reads_alike(raw: bytes, contract: Contract) -> bool:

@@ -1,8 +1,10 @@
 """A call as a door hands it in: what is asked, in what words, with what key, and by when."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NewType
 
+from deputize.core.definition import Told
 from deputize.core.frozen import frozen
 
 CallId = NewType("CallId", str)
@@ -42,6 +44,11 @@ class CallRequest:
     dry_run: bool = False
     # Set by no door: the run this asks to try again.
     retry_of: str | None = None
+    # Who hears how far the tool is while the call is answered in its own request; of a run, whoever looks does.
+    tell: Callable[[Told], None] | None = None
+
+    def told_to(self, tell: Callable[[Told], None]) -> "CallRequest":
+        return replace(self, tell=tell)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

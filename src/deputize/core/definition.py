@@ -1,12 +1,13 @@
-"""A tool that lives in this process: its contract beside the functions that fulfil it.
+"""What a contract leads to when it is called: functions in this process, or a tool of an MCP server.
 
-Made by `catalog/importers/python.py`, run by `execute/drivers/python.py`; the two never meet but here.
+The first are made by `catalog/importers/python.py` and run by `execute/drivers/python.py`, which never meet but here;
+the second are found by `execute/drivers/mcp.py`.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import orjson
 
@@ -37,6 +38,26 @@ class PythonTool:
     @property
     def target(self) -> str:
         return self.contract.handler.target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpstreamTool:
+    """A tool of a server elsewhere, under the name it has there. It brings no check and no preview of its own: what it
+    would do is told from its contract.
+    """
+
+    contract: Contract
+    server: str
+    name: str
+    is_async: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
+    validate: ClassVar[None] = None
+    verify: ClassVar[None] = None
+    preview: ClassVar[None] = None
+    previews_with_context: ClassVar[bool] = False
+
+
+AnyTool = PythonTool | UpstreamTool
 
 
 class SecretClosed(RuntimeError):
@@ -99,7 +120,7 @@ class ToolContext:
     tool's preview handed over, where somebody decided on one: compare it with what is there now, before you act.
 
     `progress` and `partial` may be called from any thread, and as often as the tool likes. Whoever follows a run sees
-    them; of a call that is answered in its own request nobody does.
+    them; of a call that is answered in its own request only an MCP client that asks for it hears, of progress alone.
     """
 
     call_id: str

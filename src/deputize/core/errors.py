@@ -340,6 +340,31 @@ class RequiresSetup(Registry):
     )  # fmt: skip
 
 
+class ToolDrifted(Registry):
+    proves_nothing_happened = True
+    face = Face(
+        slug="tool-drifted", code=Code.PRECONDITION_FAILED, error_class="policy_blocked", number=3109, http=409,
+        grpc="FAILED_PRECONDITION", title="The server changed this tool since somebody agreed to it",
+        advice="Ask an administrator to look at the change with deputize servers review.",
+    )  # fmt: skip
+
+
+class ServerNotFound(Registry):
+    face = Face(
+        slug="server-not-found", code=Code.TOOL_NOT_FOUND, error_class="tool_not_found", number=3110, http=404,
+        grpc="NOT_FOUND", title="There is no such server",
+        advice="List the servers with deputize servers list; the settings name them.",
+    )  # fmt: skip
+
+
+class ChangeNotFound(Registry):
+    face = Face(
+        slug="change-not-found", code=Code.TOOL_NOT_FOUND, error_class="tool_not_found", number=3111, http=404,
+        grpc="NOT_FOUND", title="There is no such change waiting",
+        advice="See what waits with deputize servers review SERVER; somebody may have decided it already.",
+    )  # fmt: skip
+
+
 class TokenMissing(Permission):
     face = Face(
         slug="token-missing", code=Code.AUTHORIZATION_DENIED, error_class="credential_missing", number=3200, http=401,

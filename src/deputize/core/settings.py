@@ -5,9 +5,9 @@ Environment (`DEPUTIZE_…`, `__` between levels) beats `deputize.toml`, which b
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -92,6 +92,57 @@ class Tools(Section):
     shared_with: tuple[str, ...] = Field(
         (), description="Other tenants (globs) whose administrators may register tools on these functions."
     )
+
+
+class McpServer(Section):
+    """An MCP server whose tools are served here, under its name, as the operator describes them. What the server says
+    of its own tools' effects counts for nothing: what is named neither in `reads` nor in `writes` is destructive.
+    """
+
+    name: str = Field(pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="The namespace of its tools.")
+    tenant: str | None = Field(None, description="The tenant it serves; unset, that of `[tools]`.")
+    url: str | None = Field(None, description="Its address, for a server that is reached over HTTP.")
+    command: tuple[str, ...] = Field((), description="Program and arguments, for a server that is started here.")
+    sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="What the program's file must hash to; anything else is not run."
+    )
+    folder: Path | None = Field(None, description="Where the program is started; unset, an empty folder of its own.")
+    env: dict[str, str] = Field({}, description="The program's environment; of ours it gets only PATH and a locale.")
+    credential: Literal["none", "vault", "delegated"] = Field(
+        "none", description="What calls carry: nothing, the tenant's `secret`, or a token minted for `audience`."
+    )
+    secret: str | None = Field(None, description="Name of the tenant's secret, for `vault`.")
+    audience: str | None = Field(None, description="Whom a minted token is for, for `delegated`.")
+    header: str = Field("Authorization", description="The header that carries it; in Authorization, as a bearer token.")
+    secret_env: str | None = Field(None, description="The variable that carries it to a program.")
+    tools: tuple[str, ...] = Field(("*",), description="Which of its tools are served, as globs over their own names.")
+    reads: tuple[str, ...] = Field((), description="Tools that change nothing (globs).")
+    writes: tuple[str, ...] = Field((), description="Tools whose changes can be taken back (globs).")
+    repeatable: tuple[str, ...] = Field((), description="Tools that take the same key, or the same call, once (globs).")
+    slow: tuple[str, ...] = Field((), description="Tools that may take minutes (globs).")
+    scopes: tuple[str, ...] = Field((), description="Scopes its callers need.")
+    review: Literal["changes", "everything"] = Field(
+        "changes", description="What waits for somebody's review: changes, or the first look at it as well."
+    )
+    start_seconds: float = Field(15.0, gt=0, le=120, description="How long it may take to start and introduce itself.")
+    probe_seconds: float = Field(60.0, ge=1, le=3600, description="How often it is asked whether it is still the same.")
+    recheck_seconds: float = Field(
+        30.0, ge=0, le=3600, description="A change is asked of it only if its tools were looked at so recently."
+    )
+    memory_mb: int = Field(1024, ge=64, le=65_536, description="Most memory a program may use.")
+    open_files: int = Field(256, ge=16, le=65_536, description="Most files a program may have open.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("a server has either a url or a command")
+        if self.credential == "vault" and self.secret is None:
+            raise ValueError("credential vault needs a secret")
+        if self.credential == "delegated" and self.audience is None:
+            raise ValueError("credential delegated needs an audience")
+        if self.command and self.credential != "none" and self.secret_env is None:
+            raise ValueError("a program gets its credential in a variable: name it in secret_env")
+        return self
 
 
 class Policy(Section):
@@ -299,6 +350,7 @@ class Settings(BaseSettings):
     database: Database = Database()
     identity: Identity = Identity()
     tools: Tools = Tools()
+    servers: tuple[McpServer, ...] = Field((), description="MCP servers whose tools are served here.")
     policy: Policy = Policy()
     hooks: tuple[Hook, ...] = Field((), description="Functions around calls, outermost first.")
     limits: Limits = Limits()
@@ -310,6 +362,15 @@ class Settings(BaseSettings):
     approvals: Approvals = Approvals()
     console: Console = Console()
     telemetry: Telemetry = Telemetry()
+
+    @field_validator("servers")
+    @classmethod
+    def _each_name_once(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        named = [(each.tenant, each.name) for each in servers]
+        twice = next((name for tenant, name in named if named.count((tenant, name)) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two servers are called {twice}")
+        return servers
 
     @classmethod
     def settings_customise_sources(

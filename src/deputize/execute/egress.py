@@ -11,6 +11,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import httpcore2
 import httpx2
@@ -19,6 +20,7 @@ from deputize.core.errors import EgressDenied, ResourceLimit, UpstreamTimeout, U
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Spoken = TypeVar("Spoken", bound=asyncio.Protocol)
 
 MAX_REDIRECTS = 3
 MAX_URL_LENGTH = 2048
@@ -72,7 +74,7 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = await self._checked(host, port)
+        addresses = await self.checked(host, port)
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
@@ -89,7 +91,8 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def _checked(self, host: str, port: int) -> Sequence[str]:
+    async def checked(self, host: str, port: int) -> Sequence[str]:
+        """The addresses a name leads to, once each of them may be reached."""
         try:
             addresses = list(dict.fromkeys(await self._resolve(host, port)))
         except (OSError, UnicodeError) as error:
@@ -176,12 +179,14 @@ class Egress:
         self._allow_hosts = frozenset(normal_host(host) for host in allow_hosts)
         self._max_bytes = max_bytes
         self._seconds = seconds
+        self._tls = tls or httpx2.create_ssl_context(trust_env=False)
+        self._network = _PinnedNetwork(self._allow_hosts, resolver)
         pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls or httpx2.create_ssl_context(trust_env=False),
+            ssl_context=self._tls,
             max_connections=100,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
-            network_backend=_PinnedNetwork(self._allow_hosts, resolver),
+            network_backend=self._network,
         )
         # No environment: a proxy named there would resolve names where nobody checks them.
         self._client = httpx2.AsyncClient(
@@ -238,6 +243,23 @@ class Egress:
                 sent = self._client.stream("POST", target, content=body, headers=headers, timeout=seconds)
                 async with sent as response:
                     return response.status_code
+
+    async def dial(self, url: str, protocol: Callable[[], Spoken]) -> Spoken:
+        """A connection of one's own to where a URL leads, under the same checks as every other; for whoever asks the
+        same host so often that the general client's time per request counts.
+        """
+        target = self._checked_url(url)
+        secure = target.scheme == "https"
+        tls, name = (self._tls, target.host) if secure else (None, None)
+        port = target.port or (443 if secure else 80)
+        loop = asyncio.get_running_loop()
+        with _network_problems(target.host):
+            async with asyncio.timeout(self._seconds):
+                addresses = await self._network.checked(target.host, port)
+                for address in addresses[:-1]:
+                    with contextlib.suppress(OSError):
+                        return (await loop.create_connection(protocol, address, port, ssl=tls, server_hostname=name))[1]
+                return (await loop.create_connection(protocol, addresses[-1], port, ssl=tls, server_hostname=name))[1]
 
     async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
         # Nothing of one answer goes into the next request.

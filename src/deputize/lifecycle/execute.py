@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from deputize.core.contract import Contract, MutationClass, Upstream
-from deputize.core.definition import PythonTool, Secret, ToolContext
+from deputize.core.definition import AnyTool, Secret, ToolContext
 from deputize.core.errors import (
     Canceled,
     Execution,
@@ -42,7 +42,7 @@ async def execute(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
         return await dispatch(rooms, authorized, tool, held)
 
 
-async def dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None) -> Executed:
+async def dispatch(rooms: Rooms, authorized: Authorized, tool: AnyTool, held: Held | None) -> Executed:
     clock = rooms.clock.monotonic
     validated = authorized.validated
     began = clock()
@@ -80,7 +80,7 @@ async def dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held:
 async def _attempt(
     rooms: Rooms,
     authorized: Authorized,
-    tool: PythonTool,
+    tool: AnyTool,
     held: Held | None,
     keeper: Keeper | None,
     number: int,
@@ -109,7 +109,7 @@ async def _attempt(
 async def _again(
     rooms: Rooms,
     authorized: Authorized,
-    tool: PythonTool,
+    tool: AnyTool,
     held: Held | None,
     keeper: Keeper | None,
     first: Problem,
@@ -218,7 +218,7 @@ def _context(
         credential=credential,
         restored=None if keeper is None else keeper.restored(),
         guards=(None if held is None else held.guards) or {},
-        tell=None if run is None else run.tell,
+        tell=received.request.tell if run is None else run.tell,
         stopping=None if run is None else run.is_stopping,
         saving=keeper.save if keeper is not None else None if declared else undeclared,
     )

@@ -21,6 +21,8 @@ from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.servers.review import Review
+from deputize.lifecycle.servers.seen import Servers
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.tickets import Tickets
 from deputize.lifecycle.webhooks import Webhooks
@@ -44,6 +46,8 @@ class Gateway:
     tickets: Tickets
     approvals: Approvals
     suggestions: Suggestions
+    servers: Servers
+    review: Review
     console: Console
     rollbacks: Rollbacks
     explaining: Explaining

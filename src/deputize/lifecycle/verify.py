@@ -8,14 +8,15 @@ from typing import Any
 from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.errors import PredicateFailed, Problem, ResultInvalid
 from deputize.core.outcome import Result
-from deputize.execute.drivers.python import PythonDriver, StillRunning
+from deputize.execute.driver import Drivers
+from deputize.execute.drivers.python import StillRunning
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.execute import late_end
 from deputize.lifecycle.phases import Executed, Verified
 from deputize.prove.metrics import Metrics
 
 
-async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics, credentials: Credentials) -> Verified:
+async def verify(executed: Executed, driver: Drivers, metrics: Metrics, credentials: Credentials) -> Verified:
     """`late_end` of a mutation comes here again; until then what was lent to the call is remembered."""
     authorized = executed.authorized
     if authorized.validated.tool.contract.auth.credential == "none":
@@ -27,7 +28,7 @@ async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics, cre
             credentials.forget(authorized)
 
 
-async def _checked(executed: Executed, driver: PythonDriver, metrics: Metrics) -> Verified:
+async def _checked(executed: Executed, driver: Drivers, metrics: Metrics) -> Verified:
     if executed.problem is not None:
         return Verified(executed=executed, problem=executed.problem)
     output = executed.output
@@ -85,7 +86,7 @@ def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> byt
     return as_returned
 
 
-async def _against_tool(executed: Executed, payload: Any, driver: PythonDriver) -> None:
+async def _against_tool(executed: Executed, payload: Any, driver: Drivers) -> None:
     """The tool's own check of what it did."""
     validated = executed.authorized.validated
     tool = driver.find(validated.tool.contract)

@@ -16,6 +16,7 @@ from deputize.govern.identity.signing import SigningKeys
 TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 TOKEN_PATH = "/oauth/token"
 RESOURCE_PATH = "/.well-known/oauth-protected-resource"
+MCP_PATH = "/mcp"
 
 
 class WellKnown:
@@ -26,8 +27,8 @@ class WellKnown:
         self._signing = signing
         self._scopes = sorted(set(scopes) - {ADMIN_SCOPE})
 
-    def resource(self) -> dict[str, Any]:
-        """RFC 9728. What is empty is left out, as it asks."""
+    def resource(self, path: str = "") -> dict[str, Any]:
+        """RFC 9728, of the gateway or of one of its doors. What is empty is left out, as it asks."""
         optional = {
             "authorization_servers": [
                 each.issuer for each in self._settings.identity.issuers if can_be_discovered(each.issuer)
@@ -35,7 +36,7 @@ class WellKnown:
             "scopes_supported": self._scopes,
         }
         return {
-            "resource": self._keys().public_url,
+            "resource": self._keys().public_url + path,
             "resource_name": "Deputize",
             "bearer_methods_supported": ["header"],
             **{name: value for name, value in optional.items() if value},

@@ -346,3 +346,17 @@ async def test_what_is_told_is_answered_with_a_status_and_follows_nobody() -> No
             await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=2)
         with pytest.raises(EgressDenied):
             await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=2)
+
+
+async def test_a_connection_of_ones_own_passes_the_same_checks() -> None:
+    async with serving(lambda path, host: ok(b"private")) as server:
+        async with going("localhost") as egress:
+            spoken = await egress.dial(f"http://localhost:{server.port}/", asyncio.Protocol)
+            assert isinstance(spoken, asyncio.Protocol)
+            with pytest.raises(UpstreamUnavailable):
+                await egress.dial("http://localhost:1/", asyncio.Protocol)
+        for address in ("127.0.0.1", "169.254.169.254"):
+            async with going(resolver=answering(address)) as egress:
+                with pytest.raises(EgressDenied):
+                    await egress.dial(f"https://innocent.example:{server.port}/", asyncio.Protocol)
+        assert server.hosts == []

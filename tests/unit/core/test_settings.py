@@ -87,3 +87,12 @@ def test_every_setting_is_explained() -> None:
     ]
     assert len(models) == 14
     assert unexplained == []
+
+
+def test_two_servers_of_one_tenant_cannot_have_one_name(empty_folder: Path) -> None:
+    server = '[[servers]]\nname = "orders"\nurl = "https://orders.example/mcp"\n'
+    (empty_folder / "deputize.toml").write_text(server + server)
+    with pytest.raises(ValidationError, match="two servers are called orders"):
+        Settings()
+    (empty_folder / "deputize.toml").write_text(server + server + 'tenant = "other"\n')
+    assert [each.tenant for each in Settings().servers] == [None, "other"]

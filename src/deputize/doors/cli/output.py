@@ -136,6 +136,10 @@ def mark(sign: str, stream: TextIO) -> str:
     return typer.style(sign, fg=_COLOURS[sign], bold=True) if _colourful(stream) else sign
 
 
+def tinted(text: str, colour: str, stream: TextIO) -> str:
+    return typer.style(text, fg=colour) if _colourful(stream) else text
+
+
 def dim(text: str, stream: TextIO) -> str:
     return typer.style(text, dim=True) if _colourful(stream) else text
 

@@ -32,13 +32,14 @@ from deputize.doors.rest.approval_models import Approving, BreakingGlass, Decidi
 from deputize.doors.rest.call_models import Accepted, CallAsked, Envelope, Rehearsed, RollbackAsked
 from deputize.doors.rest.models import ProblemShown, RevocationAsked, SecretAsked, StateAsked, SwitchAsked
 from deputize.doors.rest.policy_models import BacktestAsked, PoliciesAsked
+from deputize.doors.rest.server_models import ChangeDecided
 from deputize.doors.rest.ticket_models import TicketAnswer
 from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
     CallAsked, Envelope, Rehearsed, Accepted, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked,
-    PoliciesAsked, BacktestAsked, TicketAnswer, RollbackAsked, Approving, Denying, BreakingGlass,
+    PoliciesAsked, BacktestAsked, TicketAnswer, ChangeDecided, RollbackAsked, Approving, Denying, BreakingGlass,
     DecidingMany, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.

@@ -33,7 +33,7 @@ from deputize.doors.wire import ClientGone, headers_of, hide, read_body, retry_a
 from deputize.govern.identity.exchange import MAX_CONSTRAINTS_BYTES, SCOPES, Asked
 from deputize.lifecycle.delegate import Issued
 from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.wellknown import RESOURCE_PATH, TOKEN_EXCHANGE, TOKEN_PATH
+from deputize.lifecycle.wellknown import MCP_PATH, RESOURCE_PATH, TOKEN_EXCHANGE, TOKEN_PATH
 
 router = APIRouter(tags=["identity"])
 
@@ -112,6 +112,17 @@ _REFUSED = "A refusal as RFC 6749 writes it; `problem` says it as every other ro
 async def resource(gateway: CurrentGateway) -> Response:
     """RFC 9728. Open to anyone; a refused request says where this is."""
     return reply(gateway.wellknown.resource())
+
+
+@router.get(
+    RESOURCE_PATH + MCP_PATH,
+    summary="Whose tokens the MCP door takes",
+    response_model=ResourceShown,
+    responses=_OPEN,
+)
+async def mcp_resource(gateway: CurrentGateway) -> Response:
+    """RFC 9728, of `/mcp`: MCP clients look here to sign in by themselves."""
+    return reply(gateway.wellknown.resource(MCP_PATH))
 
 
 @router.get(

@@ -1,0 +1,122 @@
+"""Scenarios of the suite that do not pass here, each with the reason, and nothing else in the product's favour.
+
+The proof fails when one of these passes, and when any other does not. Where checks are named, exactly those fail; the
+rest of the scenario passes. Above: `judge.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from proofs.conforming.suite import Leg
+
+SERVERS_ASK_NOBODY: Final = (
+    "What a server asks back in the middle of a call (a person's answer, a model's, folders) is answered by nobody: "
+    "such a call fails and says so."
+)
+TOOLS_ONLY: Final = "Resources, prompts and completions of servers are not governed yet, so they are not offered."
+NO_LOGS: Final = "Log messages of servers are not passed on: what was done is in the audit log."
+NO_SESSIONS: Final = (
+    "No session is kept, in either era, so that any gateway answers any request; the scenario wants a session's id."
+)
+NOT_PASSED_ON: Final = (
+    "What a client can do is told to us, not to the server behind us, which is told that we can do none of it. Its "
+    "refusal reaches the client as the result of the call."
+)
+VERDICTS: Final = (
+    "A server's own error to a call is the tool's verdict, so that the model sees it: the task has completed, with "
+    "isError."
+)
+NEVER_REQUIRED: Final = (
+    "No tool here requires the tasks extension: a client without it is told the call's id and asks calls_get."
+)
+ANCHORS: Final = (
+    "A schema with $anchor is not admitted: what a reference in it means would depend on where it stands. The tool is "
+    "held, and the review says why."
+)
+NO_SIGNING_IN: Final = (
+    "The gateway does not sign in to servers by itself. It reaches them with a secret from the vault or a token made "
+    "for the call, both put there by the operator."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """A scenario that fails, for a reason. Without checks it fails in whichever way it does."""
+
+    reason: str
+    checks: frozenset[str] = frozenset()
+
+
+def _all(reason: str, *scenarios: str) -> dict[str, Expected]:
+    return dict.fromkeys(scenarios, Expected(reason=reason))
+
+
+def _some(reason: str, *checks: str) -> Expected:
+    return Expected(reason=reason, checks=frozenset(checks))
+
+
+_OFFERED_NOWHERE: Final = _all(
+    TOOLS_ONLY,
+    *("completion-complete", "prompts-list", "prompts-get-simple", "prompts-get-with-args"),
+    *("prompts-get-embedded-resource", "prompts-get-with-image", "resources-list", "resources-read-text"),
+    *("resources-read-binary", "resources-templates-read"),
+)
+_AUTH: Final = (
+    "metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "scope-from-www-authenticate",
+    "scope-from-scopes-supported", "scope-omitted-when-undefined", "scope-step-up", "scope-retry-limit",
+    "token-endpoint-auth-basic", "token-endpoint-auth-post", "token-endpoint-auth-none", "pre-registration",
+    "client-credentials-jwt", "client-credentials-basic", "enterprise-managed-authorization", "dpop", "dpop-nonce",
+    "wif-jwt-bearer",
+)  # fmt: skip
+_AUTH_SINCE: Final = (
+    "resource-mismatch", "offline-access-scope", "offline-access-not-supported", "authorization-server-migration",
+    "iss-supported", "iss-not-advertised", "iss-supported-missing", "iss-wrong-issuer", "iss-unexpected",
+    "iss-normalized", "metadata-issuer-mismatch",
+)  # fmt: skip
+_ASKING: Final = (
+    "basic-elicitation", "basic-sampling", "basic-list-roots", "request-state", "multiple-input-requests",
+    "multi-round", "missing-input-response", "result-type", "tampered-state", "capability-check",
+)  # fmt: skip
+
+REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
+    ("server", "2025-11-25"): {
+        **_OFFERED_NOWHERE,
+        **_all(TOOLS_ONLY, "resources-subscribe", "resources-unsubscribe"),
+        **_all(NO_LOGS, "logging-set-level", "tools-call-with-logging"),
+        **_all(SERVERS_ASK_NOBODY, "tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults"),
+        **_all(SERVERS_ASK_NOBODY, "elicitation-sep1330-enums"),
+        **_all(NO_SESSIONS, "server-sse-multiple-streams", "server-sse-polling"),
+        **_all(ANCHORS, "json-schema-2020-12"),
+    },
+    ("server", "2026-07-28"): {
+        **_OFFERED_NOWHERE,
+        **_all(TOOLS_ONLY, "sep-2164-resource-not-found", "input-required-result-non-tool-request"),
+        "caching": _some(
+            TOOLS_ONLY,
+            "sep-2549-prompts-list-caching-hints",
+            "sep-2549-resources-list-caching-hints",
+            "sep-2549-resources-templates-list-caching-hints",
+        ),
+        "server-stateless": _some(
+            NOT_PASSED_ON, "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"
+        ),
+        **_all(SERVERS_ASK_NOBODY, *(f"input-required-result-{name}" for name in _ASKING)),
+        "tasks-lifecycle": _some(VERDICTS, "sep-2663-tasks-get-status-failed"),
+        **_all(SERVERS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
+        **_all(NEVER_REQUIRED, "tasks-required-task-error"),
+        **_all(ANCHORS, "json-schema-2020-12"),
+    },
+    ("client", "2025-11-25"): {
+        **_all(SERVERS_ASK_NOBODY, "elicitation-sep1034-client-defaults"),
+        **_all(NO_SIGNING_IN, *(f"auth/{name}" for name in _AUTH)),
+    },
+    ("client", "2026-07-28"): {
+        "sep-2322-client-request-state": _some(
+            SERVERS_ASK_NOBODY,
+            "sep-2322-client-request-state-echoed",
+            "sep-2322-client-jsonrpc-id-different",
+            "sep-2322-client-no-state-omitted",
+        ),
+        **_all(NO_SIGNING_IN, *(f"auth/{name}" for name in (*_AUTH, *_AUTH_SINCE))),
+    },
+}

@@ -1,0 +1,166 @@
+"""What in a definition should make somebody look before it is served: things hidden, passed off, or said to the model.
+
+A flag proves nothing and forbids nothing by itself: it keeps a definition waiting until an administrator has seen it.
+Texts of a flag are visible characters only (`core/plain.py`), safe to print.
+
+    hidden_text     characters, comments and emptiness that hide what a model reads      hidden.py
+    mixed_script    letters of one script that pass for those of another                 names.py
+    look_alike      a name that is taken for another one                                 names.py
+    shadowing       a name that another server's tool has, or talk of such a tool        here
+    instruction     sentences that speak to the model                                    phrases.py
+    ambiguous       one name, declared twice in different ways                           judge.py
+
+Above: `judge.py`, which asks. Below: `core/`.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import Any, Final
+
+from deputize.catalog.drift.hidden import hidden
+from deputize.catalog.drift.names import mixed, poses_as_latin, skeleton
+from deputize.catalog.drift.phrases import orders
+from deputize.catalog.drift.shown import shown
+from deputize.catalog.schemas import pointer
+from deputize.core.frozen import frozen
+from deputize.core.plain import plain
+from deputize.core.servers import Definition
+
+MOST_FLAGS: Final = 50
+_LONGEST_EXCERPT: Final = 200
+_AROUND: Final = 30
+# Names of one plain word ("search") are words of the language too; talk of them is no talk of a tool.
+_COMPOUND = re.compile(r"[a-z0-9](?=[A-Z])|[a-zA-Z0-9][_.\-/][a-zA-Z0-9]")
+_SHORTEST_MENTION: Final = 6
+_NAMES = re.compile(r"[A-Za-z][\w.\-/]{4,}\w")
+Path = tuple[str | int, ...]
+
+
+class FlagCode(StrEnum):
+    HIDDEN_TEXT = "hidden_text"
+    MIXED_SCRIPT = "mixed_script"
+    LOOK_ALIKE = "look_alike"
+    SHADOWING = "shadowing"
+    INSTRUCTION = "instruction"
+    AMBIGUOUS = "ambiguous"
+
+
+@frozen
+class Flag:
+    """One finding: `where` is a JSON pointer into what was declared, `excerpt` the place itself with everything hidden
+    made visible, `sentence` what is the matter with it.
+    """
+
+    code: FlagCode
+    where: str
+    excerpt: str
+    sentence: str
+
+
+@frozen
+class Known:
+    """A tool that callers of the tenant know already, under the name its own server (or namespace) gives it."""
+
+    server: str
+    name: str
+
+
+class Neighbours:
+    """All that is known, sorted once for the questions that are asked of each definition."""
+
+    def __init__(self, known: Collection[Known]) -> None:
+        self._alike: dict[str, list[Known]] = {}
+        self._called: dict[str, list[Known]] = {}
+        for each in known:
+            full = f"{each.server}.{each.name}"
+            for looks in {skeleton(each.name), skeleton(full)}:
+                self._alike.setdefault(looks, []).append(each)
+            for name in (full, f"{each.server}__{each.name}", f"{each.server}/{each.name}"):
+                self._called.setdefault(name, []).append(each)
+            if len(each.name) >= _SHORTEST_MENTION and _COMPOUND.search(each.name):
+                self._called.setdefault(each.name, []).append(each)
+
+    def alike(self, name: str) -> list[Known]:
+        """Tools whose name, or name with its server's before it, looks like this one."""
+        return self._alike.get(skeleton(name), [])
+
+    def mentioned(self, text: str) -> Iterator[tuple[int, int, list[Known]]]:
+        """Where a text names tools so that nothing else can be meant."""
+        for found in _NAMES.finditer(text):
+            called = self._called.get(found[0])
+            if called:
+                yield found.start(), found.end(), called
+
+
+def flags_of(definition: Definition, *, server: str, among: Neighbours) -> tuple[Flag, ...]:
+    """What there is to look at in one tool of `server`, beside all others, of other servers and its own."""
+    found: list[Flag] = []
+    for each in _all_flags(definition, server, among):
+        if each not in found:
+            found.append(each)
+        if len(found) >= MOST_FLAGS:
+            break
+    return tuple(found)
+
+
+def flags_of_instructions(text: str, *, server: str, among: Neighbours) -> tuple[Flag, ...]:
+    """The same for what a server says about how to use it as a whole."""
+    return tuple(_text_flags(text, ("instructions",), server, among))[:MOST_FLAGS]
+
+
+def _all_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
+    yield from _name_flags(definition.name, server, among)
+    for path, text, is_name in _texts(definition.said, ()):
+        if is_name and poses_as_latin(text) and not any(mixed(text)):
+            yield _flag(FlagCode.MIXED_SCRIPT, path, text, "reads as Latin letters and is of others")
+        yield from _text_flags(text, path, server, among)
+
+
+def _name_flags(name: str, server: str, among: Neighbours) -> Iterator[Flag]:
+    for other in among.alike(name):
+        if other.server != server and other.name == name:
+            sentence = f"is the name of a tool of {plain(other.server)}, which may be called by mistake for it"
+            yield _flag(FlagCode.SHADOWING, ("name",), name, sentence)
+        elif other.name != name:
+            sentence = f"looks like {plain(other.name)} of {plain(other.server)}"
+            yield _flag(FlagCode.LOOK_ALIKE, ("name",), name, sentence)
+
+
+def _text_flags(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:
+    for start, end, what in hidden(text):
+        yield _flag(FlagCode.HIDDEN_TEXT, path, _around(text, start, end), f"holds {what}")
+    for start, end in mixed(text):
+        sentence = "mixes Latin letters with others that look like them"
+        yield _flag(FlagCode.MIXED_SCRIPT, path, _around(text, start, end), sentence)
+    for excerpt, what in orders(text):
+        yield _flag(FlagCode.INSTRUCTION, path, excerpt, what)
+    if path != ("name",):
+        for start, end, tools in among.mentioned(text):
+            if all(each.server != server for each in tools):
+                sentence = f"speaks of {plain(tools[0].name)}, a tool of {plain(tools[0].server)}"
+                yield _flag(FlagCode.SHADOWING, path, _around(text, start, end), sentence)
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
+    """Every text of a definition, the names of its members included, and whether it is a name."""
+    waiting: list[tuple[Any, Path]] = [(value, path)]
+    while waiting:
+        each, place = waiting.pop()
+        if isinstance(each, str):
+            yield place, each, place == ("name",)
+        elif isinstance(each, dict):
+            yield from (((*place, key), key, True) for key in each)
+            waiting.extend((inside, (*place, key)) for key, inside in reversed(each.items()))
+        elif isinstance(each, list):
+            waiting.extend((inside, (*place, index)) for index, inside in reversed(list(enumerate(each))))
+
+
+def _around(text: str, start: int, end: int) -> str:
+    return text[max(0, start - _AROUND) : min(end, start + _LONGEST_EXCERPT) + _AROUND]
+
+
+def _flag(code: FlagCode, path: Path, excerpt: str, sentence: str) -> Flag:
+    letters = code in (FlagCode.MIXED_SCRIPT, FlagCode.LOOK_ALIKE)
+    visible = shown(excerpt[:_LONGEST_EXCERPT], letters=letters)
+    return Flag(code=code, where=plain(pointer(path)), excerpt=visible, sentence=sentence)

@@ -1,0 +1,132 @@
+"""Tools of MCP servers: one call through a line that is open already, held against what somebody agreed to.
+
+A tool that its server changed since then goes on reading and stops writing. The result is one envelope that loses
+nothing of what the server sent: `{"content": […], "structured": {…}}`.
+
+Above: `execute/driver.py`. Below: `upstreams/servers.py`.
+"""
+
+from typing import Any, Final
+
+import orjson
+
+from deputize.core.contract import Contract, MutationClass
+from deputize.core.definition import ToolContext, UpstreamTool
+from deputize.core.errors import (
+    OutcomeUnknown,
+    Problem,
+    RequiresSetup,
+    ResourceLimit,
+    ResultInvalid,
+    ServerNotFound,
+    ToolDrifted,
+    ToolFailed,
+    UpstreamUnavailable,
+)
+from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, TRACEPARENT
+from deputize.execute.upstreams.servers import Upstreams
+
+_LONGEST_WORDS: Final = 300
+_LARGEST_DETAILS: Final = 16_384
+
+
+class McpDriver:
+    def __init__(self, upstreams: Upstreams) -> None:
+        self._upstreams = upstreams
+
+    def find(self, contract: Contract) -> UpstreamTool:
+        server, _, name = contract.handler.target.partition("/")
+        return UpstreamTool(contract=contract, server=server, name=name)
+
+    async def run(
+        self, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
+    ) -> Any:
+        """The tool's output, or the Problem it ended in."""
+        assert context is not None, "a tool of a server always asks for its context"
+        upstreams, clock = self._upstreams, self._upstreams.clock.monotonic
+        ends = clock() + seconds
+        await self._require_agreed(tool, context, seconds)
+        left = ends - clock()
+        meta: dict[str, Any] = {IDEMPOTENCY_KEY: context.key, DEADLINE_MS: int(left * 1000)}
+        if context.traceparent is not None:
+            meta[TRACEPARENT] = context.traceparent
+        try:
+            result = await upstreams.call(
+                context.tenant,
+                tool.server,
+                tool.name,
+                arguments,
+                meta=meta,
+                credential=context.credential,
+                seconds=left,
+                tell=context.tell,
+            )
+        except ResourceLimit as limit:
+            if _only_reads(tool):
+                raise
+            # The answer was not read to its end: it may be a success.
+            raise OutcomeUnknown(f"{limit.message}; whether it acted is not known") from limit
+        return _envelope(tool, result)
+
+    async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
+        """That the tool is still there, and, for whatever changes anything, that it is what somebody agreed to."""
+        upstreams, tenant, server = self._upstreams, context.tenant, tool.server
+        reads = _only_reads(tool)
+        try:
+            within = float("inf") if reads else upstreams.settings_of(tenant, server).recheck_seconds
+            if upstreams.seen(tenant, server) is None or upstreams.seconds_since_seen(tenant, server) > within:
+                await upstreams.look(tenant, server, context.credential, seconds, within=within)
+        except ServerNotFound as missing:
+            raise RequiresSetup(
+                f"{tool.contract.full_name} is a tool of the server {server}, which the settings do not name",
+                details={"server": server, "setting": "servers"},
+                nothing_happened=True,
+            ) from missing
+        except Problem as problem:
+            problem.nothing_happened = True
+            raise
+        digest = (upstreams.seen(tenant, server) or {}).get(tool.name)
+        if digest is None:
+            raise UpstreamUnavailable(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
+        if reads:
+            return
+        if digest != tool.contract.handler.pin:
+            raise ToolDrifted(
+                f"the server {server} changed {tool.name} since somebody agreed to it", details={"server": server}
+            )
+        if not upstreams.says_what_was_agreed(tenant, server):
+            raise ToolDrifted(
+                f"the server {server} changed its instructions since somebody agreed to them",
+                details={"server": server},
+            )
+
+
+def _only_reads(tool: UpstreamTool) -> bool:
+    return tool.contract.mutation_class is MutationClass.READ
+
+
+def _envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
+    kind, content = result.get("resultType", "complete"), result.get("content", [])
+    if kind == "input_required":
+        raise ToolFailed(f"the server {tool.server} asks something back, and nobody here answers servers")
+    if kind != "complete":
+        raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for: it may be at it still")
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise ResultInvalid(f"the server {tool.server} answers with content that is none")
+    if result.get("isError") is True:
+        raise ToolFailed(_first_words(tool, content), details=_details(content))
+    structured = result.get("structuredContent")
+    return {"content": content} if structured is None else {"content": content, "structured": structured}
+
+
+def _first_words(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
+    for block in content:
+        if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
+            text: str = block["text"].strip()
+            return text[:_LONGEST_WORDS]
+    return f"{tool.contract.full_name} failed and did not say why"
+
+
+def _details(content: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the server said of its failure, unless it is too much to keep."""
+    return {"content": content} if len(orjson.dumps(content)) <= _LARGEST_DETAILS else {}
