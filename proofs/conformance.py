@@ -25,6 +25,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _ASK = _ROOT / "proofs" / "conforming" / "ask.py"
 # Both forms run everything: the suite takes longest to start, so leaving some out would save little.
 _SCENARIOS = 140
+_TRIES = 2
 
 
 async def prove(world: World) -> Verdict:
@@ -34,11 +35,10 @@ async def prove(world: World) -> Verdict:
     found: dict[tuple[Leg, str], Judged] = {}
     async with site.relay().open() as url:
         for revision in REVISIONS:
-            served, asked = await asyncio.gather(
-                suite.run("server", revision, "--url", url), suite.run("client", revision, "--command", command)
-            )
-            for leg, seen in zip(LEGS, (served, asked), strict=True):
-                found[leg, revision] = _judged(suite, leg, revision, seen)
+            words: dict[Leg, tuple[str, str]] = {"server": ("--url", url), "client": ("--command", command)}
+            ran = await asyncio.gather(*(suite.run(leg, revision, *words[leg]) for leg in LEGS))
+            for leg, seen in zip(LEGS, ran, strict=True):
+                found[leg, revision] = await _judged(suite, leg, revision, seen, words[leg])
             world.say(f"{revision}: {_told(found, revision)}")
     controls = await _controls(suite, site)
     return _verdict(suite, found, controls)
@@ -51,8 +51,17 @@ async def _start_client(world: World) -> str:
     return f"{sys.executable} -I -S {_ASK} {path}"
 
 
-def _judged(suite: Suite, leg: Leg, revision: str, seen: Mapping[str, Seen]) -> Judged:
-    return judge(f"{leg} {revision}", suite.required(leg, revision).all, seen, REASONS[leg, revision])
+async def _judged(suite: Suite, leg: Leg, revision: str, seen: dict[str, Seen], words: tuple[str, str]) -> Judged:
+    """What went other than expected is run again, by itself: the suite waits half a second for some answers, which a
+    machine with other work cannot always keep.
+    """
+    expected, wanted = REASONS[leg, revision], suite.required(leg, revision).all
+    for _ in range(_TRIES):
+        odd = judge(f"{leg} {revision}", wanted, seen, expected).odd
+        for name in odd:
+            suite.world.say(f"again, by itself: {leg} {revision} {name}")
+            seen[name] = await suite.run_one(leg, revision, name, *words)
+    return judge(f"{leg} {revision}", wanted, seen, expected)
 
 
 def _told(found: Mapping[tuple[Leg, str], Judged], revision: str) -> str:

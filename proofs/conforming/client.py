@@ -19,7 +19,7 @@ from deputize.execute.upstreams.servers import Upstreams
 from proofs.kit.serving import READY
 
 _TENANT, _SERVER = "dev", "suite"
-_SECONDS = 15.0
+_SECONDS = 50.0
 _MADE_UP: dict[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "object": {}, "array": []}
 
 

@@ -12,13 +12,14 @@ from proofs.conforming.suite import Seen
 
 @dataclass(kw_only=True, slots=True)
 class Judged:
-    """Scenarios by how they went. `wrong` holds a sentence for each that went other than expected."""
+    """Scenarios by how they went. `wrong` holds a sentence for each that went other than expected, `odd` its name."""
 
     scenarios: int = 0
     passed: int = 0
     checks: int = 0
     with_reason: int = 0
     wrong: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
     # Those that passed, by name: what a revision requires is told apart from what it merely runs.
     names: set[str] = field(default_factory=set)
 
@@ -38,6 +39,7 @@ def judge(where: str, wanted: Sequence[str], seen: Mapping[str, Seen], expected:
         told = _fault(seen.get(name), expected.get(name))
         if told is not None:
             found.wrong.append(f"{where} {name}: {told}")
+            found.odd.append(name)
         elif name in expected:
             found.with_reason += 1
         else:

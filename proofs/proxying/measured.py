@@ -58,18 +58,18 @@ async def rounds(lanes: Mapping[str, Lane], *, connections: int, count: int, sec
     """Every lane in every round; the order turns, so that a drift of the machine favours none."""
     found = {name: Runs() for name in lanes}
     for lane in lanes.values():
-        await _patiently(lane.target, 1, connections)
+        await patiently(lane.target, 1, connections)
     for number in range(count):
         for name in _turned(list(lanes), number):
             lane, runs = lanes[name], found[name]
             before = lane.process.cpu_seconds()
-            sample = await _patiently(lane.target, seconds, connections)
+            sample = await patiently(lane.target, seconds, connections)
             runs.samples.append(sample)
             runs.cpu_ms.append((lane.process.cpu_seconds() - before) * 1000 / sample.requests)
     return found
 
 
-async def _patiently(target: Target, seconds: int, connections: int) -> Sample:
+async def patiently(target: Target, seconds: int, connections: int) -> Sample:
     """A machine with much other work may answer nothing for a while: it is given more time before that is a failure."""
     for factor in (1, 4):
         with contextlib.suppress(LoadFailed):

@@ -8,21 +8,27 @@ import asyncio
 import os
 import shlex
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import httpx2
+import jwt
 
 from proofs.kit.child import Child, NotReady
+from proofs.kit.load import LoadFailed
 from proofs.kit.world import World
-from proofs.proxying.measured import Lane
+from proofs.proxying.measured import Lane, patiently
 from proofs.proxying.targets import NoCall, Way, target_of, tool_at
 
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "peers"
 _INSTALL_SECONDS: Final = 1200.0
 _START_SECONDS: Final = 120.0
+# One that cannot bear so many calls at once is not measured at all.
+_AT_ONCE: Final = 16
 _KEY: Final = "sk-proof-0123456789abcdef0123456789abcdef"
 _FASTMCP: Final = """
 from fastmcp.server import create_proxy
@@ -52,11 +58,12 @@ mcp_servers:
     transport: "http"
     auth_type: "none"
 """
+_ADMIN: Final = "admin@example.com"
 _CONTEXTFORGE: Final = {
-    "AUTH_REQUIRED": "false", "MCP_CLIENT_AUTH_ENABLED": "false", "TRUST_PROXY_AUTH": "true",
-    "TRUST_PROXY_AUTH_DANGEROUSLY": "true", "MCPGATEWAY_UI_ENABLED": "false", "MCPGATEWAY_ADMIN_API_ENABLED": "true",
-    "CACHE_TYPE": "memory", "LOG_LEVEL": "ERROR", "JWT_SECRET_KEY": _KEY, "AUTH_ENCRYPTION_SECRET": _KEY,
-    "SSRF_ALLOW_LOCALHOST": "true", "SSRF_ALLOW_PRIVATE_NETWORKS": "true", "ALLOW_UNAUTHENTICATED_ADMIN": "true",
+    "MCPGATEWAY_UI_ENABLED": "false", "MCPGATEWAY_ADMIN_API_ENABLED": "true", "CACHE_TYPE": "memory",
+    "LOG_LEVEL": "ERROR", "JWT_SECRET_KEY": _KEY, "AUTH_ENCRYPTION_SECRET": _KEY, "PLATFORM_ADMIN_EMAIL": _ADMIN,
+    "PLATFORM_ADMIN_PASSWORD": _KEY, "SSRF_ALLOW_LOCALHOST": "true", "SSRF_ALLOW_PRIVATE_NETWORKS": "true",
+    "RATE_LIMITING_ENABLED": "false",
 }  # fmt: skip
 
 Ready = Callable[[str, str], Awaitable[str]]
@@ -91,8 +98,19 @@ class Started:
         return f"{self.name} ({self.peer.wants}): {self.peer.does}; not {self.peer.does_not}"
 
 
+def _token() -> str:
+    now = int(time.time())
+    claims = {
+        "sub": _ADMIN, "username": _ADMIN, "iss": "mcpgateway", "aud": "mcpgateway-api", "jti": uuid4().hex,
+        "iat": now, "exp": now + 86_400, "is_admin": True, "teams": None, "token_use": "session",
+        "user": {"email": _ADMIN, "full_name": "Proof", "is_admin": True, "auth_provider": "local"},
+    }  # fmt: skip
+    return jwt.encode(claims, _KEY, algorithm="HS256")
+
+
 async def _register(own: str, server: str) -> str:
-    async with httpx2.AsyncClient(base_url=own, trust_env=False, timeout=30.0) as client:
+    headers = {"authorization": f"Bearer {_CONTEXTFORGE_TOKEN}"}
+    async with httpx2.AsyncClient(base_url=own, headers=headers, trust_env=False, timeout=60.0) as client:
         gateway = {"name": "shop", "url": f"{server}/mcp", "transport": "STREAMABLEHTTP"}
         (await client.post("/gateways", json=gateway)).raise_for_status()
         tools: list[dict[str, str]] = []
@@ -107,6 +125,7 @@ async def _register(own: str, server: str) -> str:
     return f"/servers/{said['id']}/mcp"
 
 
+_CONTEXTFORGE_TOKEN: Final = _token()
 PEERS: Final = (
     Peer(
         name="fastmcp",
@@ -130,12 +149,13 @@ PEERS: Final = (
         argv=("mcpgateway", "--host", "127.0.0.1", "--port", "{port}"),
         env={**_CONTEXTFORGE, "DATABASE_URL": "sqlite:///{folder}/mcp.db"},
         ready=_register,
-        does="registers servers, forwards calls, keeps metrics",
-        does_not="tokens and policy (switched off here), a durable audit entry before the answer",
+        token=_CONTEXTFORGE_TOKEN,
+        does="registers servers, checks a token, forwards calls, keeps metrics",
+        does_not="policy about arguments, a durable audit entry before the answer",
     ),
     Peer(
         name="litellm",
-        wants="litellm[proxy]==1.108.4",
+        wants="litellm[proxy]==1.106.2",
         argv=("litellm", "--config", "config.yaml", "--host", "127.0.0.1", "--port", "{port}"),
         files={"config.yaml": _LITELLM},
         token=_KEY,
@@ -155,8 +175,9 @@ async def _started(world: World, peer: Peer, server: str) -> Started:
         process, base, path = await _run(world, peer, home, server)
         way = Way(name=peer.name, base=base, path=path, tool="", token=peer.token, modern=False)
         lane = Lane(target=await target_of(await tool_at(way)), process=process)
+        await patiently(lane.target, 1, _AT_ONCE)
         return Started(name=peer.name, peer=peer, lane=lane)
-    except (NoCall, NotReady, httpx2.HTTPError, OSError, EOFError, TimeoutError, KeyError) as error:
+    except (NoCall, NotReady, LoadFailed, httpx2.HTTPError, OSError, EOFError, TimeoutError, KeyError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:400]
         world.say(f"{peer.name} is left out: {why}")
         return Started(name=peer.name, peer=peer, why_not=why)
