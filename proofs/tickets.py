@@ -122,6 +122,7 @@ def _took(batches: Sequence[Batch]) -> tuple[dict[str, Figure], float]:
     figures: dict[str, Figure] = {
         "batch_p99_ms": _quantile(others, 0.99),
         "batch_over_p99_ms": _quantile(ending, 0.99),
+        "batch_over_p50_ms": _quantile(ending, 0.5),
         "batch_moved_p99_ms": _quantile([batch for batch in others if not batch.over], 0.99),
         "batch_p50_ms": _quantile(others, 0.5),
         "first_batch_ms": round(first.ms, 1),

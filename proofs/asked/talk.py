@@ -4,7 +4,9 @@ Above: `stories`. Below: `house`.
 """
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +16,15 @@ from proofs.asked.tale import Heard, Tale
 from proofs.kit.wire import Answer
 
 _PAUSE = 0.15
-_MOST_SECONDS = 90.0
+# Nights without workers and a machine that is busy otherwise add up; what takes longer than this is stuck.
+_MOST_SECONDS = 300.0
+_STUCK = """
+select k.state, k.error, k.owner_epoch, k.asked, now() - k.created_at as age,
+       r.queued_at, r.started_at, r.takeovers, r.handouts,
+       (select json_agg(json_build_object('state', a.state, 'expires', a.expires_at)) from deputize.approvals a
+        where a.tenant = k.tenant and a.call_id = k.id) as tickets
+from deputize.calls k left join deputize.runs r on r.tenant = k.tenant and r.id = k.id where k.id = $1
+"""
 _OUTSIDERS = ("sales",)
 
 
@@ -40,7 +50,7 @@ class Talk:
 
     async def until_asked_again(self, tale: Tale) -> None:
         """Until there is a newer ticket for the call."""
-        async with asyncio.timeout(_MOST_SECONDS):
+        async with self._patience(tale):
             while True:
                 answer = await self._ask_once(tale, tale.label)
                 if answer is not None and answer.status == 202:
@@ -61,7 +71,7 @@ class Talk:
         said = {"reason": f"{word} {tale.label}"}
         if self.house.choose.random() < 0.5 and (binding := await self._binding(tale, token)):
             said["binding"] = binding
-        async with asyncio.timeout(_MOST_SECONDS):
+        async with self._patience(tale):
             while True:
                 answer = await self._say(tale, who, word, token, said, gate or self.house.gate())
                 if answer is not None and answer.status not in AGAIN:
@@ -106,6 +116,17 @@ class Talk:
         elif answer is not None and 400 <= answer.status < 500:
             tale.refused_by[how] += 1
 
+    @contextlib.asynccontextmanager
+    async def _patience(self, tale: Tale) -> AsyncIterator[None]:
+        """What never comes to its end is told with what the database knows of it."""
+        try:
+            async with asyncio.timeout(_MOST_SECONDS):
+                yield
+        except TimeoutError as error:
+            rows = await self.house.database.fetch(_STUCK, tale.call) if tale.call else []
+            known = [dict(row) for row in rows]
+            raise RuntimeError(f"{tale.label} ({tale.kind}) is stuck after {_MOST_SECONDS:g} s: {known}") from error
+
     async def _say(
         self, tale: Tale, who: str, word: str, token: str, said: dict[str, Any], gate: Gate | None
     ) -> Answer | None:
@@ -135,7 +156,7 @@ class Talk:
         return str(answer.json()["binding"]) if answer is not None and answer.status == 200 else None
 
     async def _asked(self, tale: Tale, label: str) -> dict[str, Any]:
-        async with asyncio.timeout(_MOST_SECONDS):
+        async with self._patience(tale):
             while True:
                 answer = await self._ask_once(tale, label)
                 if answer is not None and answer.status == 202:
