@@ -7,19 +7,23 @@ product's upstream client loaded already. Above: `conformance.py`. Below: `execu
 import argparse
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
-from deputize.core.errors import Problem
+from deputize.core.errors import CredentialExpired, CredentialMissing, Problem
 from deputize.core.servers import Definition
 from deputize.core.settings import McpServer, Settings
 from deputize.execute.upstreams.servers import Upstreams
+from proofs.conforming.person import Person
 from proofs.kit.serving import READY
 
 _TENANT, _SERVER = "dev", "suite"
 _SECONDS = 50.0
+Done = TypeVar("Done")
 _MADE_UP: dict[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "object": {}, "array": []}
 
 
@@ -35,22 +39,37 @@ async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def tried(url: str, context: dict[str, Any]) -> list[str]:
     """Everything the server offers, called once, or what the scenario says is to be called."""
     settings = Settings(servers=(McpServer(name=_SERVER, url=url),))
-    upstreams, faults = Upstreams(settings), []
+    upstreams, person, faults = Upstreams(settings), Person(url, context), []
     try:
-        found = await upstreams.discover(_TENANT, _SERVER, None, _SECONDS)
+        found = await signed_in(person, lambda: upstreams.discover(_TENANT, _SERVER, person.secret, _SECONDS))
         calls = context.get("toolCalls") or [made_up(each, found.tools) for each in found.tools]
         for call in calls:
             try:
-                await upstreams.call(
-                    _TENANT, _SERVER, call["name"], call["arguments"], meta={}, credential=None, seconds=_SECONDS
-                )
+                await signed_in(person, partial(_called, upstreams, person, call))
             except Problem as problem:
                 faults.append(f"{call['name']}: {problem.message}")
     except Problem as problem:
         faults.append(problem.message)
     finally:
+        await person.aclose()
         await upstreams.aclose()
     return faults
+
+
+async def _called(upstreams: Upstreams, person: Person, call: dict[str, Any]) -> dict[str, Any]:
+    name, arguments = call["name"], call["arguments"]
+    return await upstreams.call(
+        _TENANT, _SERVER, name, arguments, meta={}, credential=person.secret, seconds=_SECONDS
+    )  # fmt: skip
+
+
+async def signed_in(person: Person, ask: Callable[[], Awaitable[Done]]) -> Done:
+    """What comes of asking, once the person was let in as often as the server wanted."""
+    while True:
+        try:
+            return await ask()
+        except (CredentialMissing, CredentialExpired) as refused:
+            await person.let_in(refused)
 
 
 def made_up(tool: Definition, tools: tuple[Definition, ...]) -> dict[str, Any]:

@@ -126,6 +126,9 @@ class Upstream(Problem):
 class Secrets(Problem):
     """A credential could not be had."""
 
+    # What the server that refused said about how to get in (RFC 9110), as it came; read by nobody but us.
+    challenge: str = ""
+
 
 class Asynchronous(Problem):
     """A call that outlives its request met a problem."""
@@ -817,6 +820,26 @@ class SecretsElsewhere(Secrets):
         slug="secrets-elsewhere", code=Code.PRECONDITION_FAILED, error_class="capability_gap", number=3606, http=409,
         grpc="FAILED_PRECONDITION", title="This gateway keeps no secrets itself",
         advice="Put the secret into the vault named in details; the gateway only reads there.",
+    )  # fmt: skip
+
+
+class LinkNeeded(Secrets):
+    proves_nothing_happened = True
+    face = Face(
+        slug="link-needed", code=Code.PRECONDITION_FAILED, error_class="credential_missing", number=3607, http=424,
+        grpc="FAILED_PRECONDITION", title="The person this is for has not linked their account",
+        advice="Have the person open the address in details, sign in there, and link their account.",
+    )  # fmt: skip
+
+
+class UpstreamSignInFailed(Secrets):
+    proves_nothing_happened = True
+    # The authorization server says no, and would say so again.
+    final: bool = False
+    face = Face(
+        slug="upstream-sign-in-failed", code=Code.UPSTREAM_FAILURE, error_class="credential_missing", number=3608,
+        http=502, grpc="FAILED_PRECONDITION", title="Signing in to the server did not work",
+        advice="Try again; if it stays, ask whoever runs this gateway.",
     )  # fmt: skip
 
 

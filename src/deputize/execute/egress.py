@@ -244,6 +244,20 @@ class Egress:
                 async with sent as response:
                     return response.status_code
 
+    async def ask(
+        self, method: str, url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of whatever is answered. A redirect is an answer: it is not followed."""
+        if body is not None and len(body) > self._max_bytes:
+            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
+        target = self._checked_url(url)
+        with _network_problems(target.host):
+            async with asyncio.timeout(self._seconds):
+                self._client.cookies.clear()
+                async with self._client.stream(method, target, content=body, headers=headers) as response:
+                    self._require_plain(target, response)
+                    return response.status_code, await self._limited(response, self._max_bytes)
+
     async def dial(self, url: str, protocol: Callable[[], Spoken]) -> Spoken:
         """A connection of one's own to where a URL leads, under the same checks as every other; for whoever asks the
         same host so often that the general client's time per request counts.
@@ -275,9 +289,12 @@ class Egress:
     async def _answered(self, target: httpx2.URL, response: httpx2.Response, max_bytes: int | None) -> bytes:
         if response.status_code != 200:
             raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
+        self._require_plain(target, response)
+        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
+
+    def _require_plain(self, target: httpx2.URL, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
-        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
 
     async def _limited(self, response: httpx2.Response, max_bytes: int) -> bytes:
         body = bytearray()

@@ -24,6 +24,7 @@ MOST_CONNECTIONS = 128
 _TAIL_SECONDS = 1.0
 _MOST_HEADER_BYTES = 65_536
 _HIGH_WATER = 262_144
+_WAY_IN = "www-authenticate"
 
 
 class Connection(asyncio.Protocol):
@@ -192,7 +193,9 @@ class Connection(asyncio.Protocol):
         if self._header_bytes > _MOST_HEADER_BYTES:
             self._fail("the server answers with too many headers")
             return
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key, said = name.decode("latin-1").lower(), value.decode("latin-1")
+        # Of a header that comes twice the last counts, but each way in is one.
+        self.headers[key] = f"{self.headers[key]}, {said}" if key == _WAY_IN and key in self.headers else said
 
     def on_headers_complete(self) -> None:
         if self._surplus:

@@ -101,13 +101,7 @@ async def refusal(connection: Connection, had_credential: bool) -> Exception:
     """What a status other than 200 means."""
     status = connection.status
     if status in (401, 403):
-        if had_credential:
-            return CredentialExpired("the server refuses the credential", nothing_happened=True)
-        return CredentialMissing(
-            "the server asks for a credential",
-            advice="Say in the settings of this server which credential calls carry.",
-            nothing_happened=True,
-        )
+        return _unwelcome(connection, had_credential)
     if status == 429:
         after = connection.headers.get("retry-after", "")
         pause = min(int(after[:6]), 3_600) * 1000 if after.isdigit() else None
@@ -124,6 +118,20 @@ async def refusal(connection: Connection, had_credential: bool) -> Exception:
         except Refused as refused:
             return refused
     return Declined(status)
+
+
+def _unwelcome(connection: Connection, had_credential: bool) -> Problem:
+    problem: CredentialExpired | CredentialMissing
+    if had_credential:
+        problem = CredentialExpired("the server refuses the credential", nothing_happened=True)
+    else:
+        problem = CredentialMissing(
+            "the server asks for a credential",
+            advice="Say in the settings of this server which credential calls carry.",
+            nothing_happened=True,
+        )
+    problem.challenge = connection.headers.get("www-authenticate", "")
+    return problem
 
 
 async def _said(connection: Connection) -> dict[str, Any]:
