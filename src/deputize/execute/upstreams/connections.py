@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self._header_bytes = 0
+        self._unheard_bytes = 0
         self._parts: list[bytes] = []
         self._size = 0
         self._has_head = False
@@ -166,10 +167,14 @@ class Connection(asyncio.Protocol):
             # Nobody asked: whatever it is, it must not be taken for the answer to what is asked next.
             self.abort()
             return
+        self._unheard_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("the server does not speak HTTP as it should")
+        if self._unheard_bytes > _MOST_HEADER_BYTES and not self._ended:
+            # A status, a header or a trailer that does not end: the parser keeps it, or passes over it, for ever.
+            self._fail("the server sends what is no answer without end")
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -198,6 +203,7 @@ class Connection(asyncio.Protocol):
         self.headers[key] = f"{self.headers[key]}, {said}" if key == _WAY_IN and key in self.headers else said
 
     def on_headers_complete(self) -> None:
+        self._unheard_bytes = 0
         if self._surplus:
             return
         self.status = self._parser.get_status_code()
@@ -211,6 +217,7 @@ class Connection(asyncio.Protocol):
             self._fail("the server answers compressed without being asked")
 
     def on_body(self, body: bytes) -> None:
+        self._unheard_bytes = 0
         if self._then is not None or self._surplus:
             return
         self._parts.append(body)

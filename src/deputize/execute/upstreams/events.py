@@ -21,7 +21,9 @@ class Event:
 class Events:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting = b""
+        # The beginning of a line whose end has not come: added to, and looked through once, when it is whole.
+        self._begun = bytearray()
+        self._ends_half = False
         self._data: list[bytes] = []
         self._size = 0
         self._id: str | None = None
@@ -31,27 +33,39 @@ class Events:
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events that are whole now. One without data is none, but its id counts."""
-        text = self._waiting + data
-        # A carriage return at the end may be half of a line's end.
-        text, kept = (text[:-1], b"\r") if text.endswith(b"\r") else (text, b"")
-        if b"\r" in text:
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *lines, rest = text.split(b"\n")
-        self._waiting = rest + kept
-        if self._size + len(self._waiting) > self._most:
-            raise ResourceLimit(f"one event of the answer is larger than {self._most} bytes")
-        for line in lines:
+        for line in self._lines(data):
             if line:
                 self._field(line)
             elif (event := self._whole()) is not None:
                 yield event
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that are whole now."""
+        if self._ends_half:
+            data = b"\r" + data
+        # A carriage return at the end may be half of a line's end.
+        self._ends_half = data.endswith(b"\r")
+        if self._ends_half:
+            data = data[:-1]
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = data.split(b"\n")
+        self._begun += first
+        if self._size + len(self._begun) > self._most:
+            raise ResourceLimit(f"one event of the answer is larger than {self._most} bytes")
+        if not others:
+            return []
+        *whole, rest = bytes(self._begun), *others
+        self._begun = bytearray(rest)
+        return whole
 
     def _field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
-            self._size += len(value)
+            # The line's own bytes count as well: there may be any number of lines that hold nothing.
+            self._size += len(line)
             if self._size > self._most:
                 raise ResourceLimit(f"one event of the answer is larger than {self._most} bytes")
         elif name == b"id" and b"\0" not in value and len(value) <= 1024:

@@ -17,13 +17,22 @@ from deputize.core.errors import (
     UpstreamRateLimited,
     UpstreamUnavailable,
 )
-from deputize.core.mcp import EVENTS, JSON, SESSION_HEADER
+from deputize.core.mcp import EVENTS, INVALID_REQUEST, JSON, SESSION_HEADER
 from deputize.execute.upstreams.connections import Connection
 from deputize.execute.upstreams.events import Events
-from deputize.execute.upstreams.messages import LARGEST_ANSWER, Ask, Refused, answer_to, parsed, result_of
+from deputize.execute.upstreams.messages import (
+    LARGEST_ANSWER,
+    RELAYS_LOSS,
+    Ask,
+    Refused,
+    answer_to,
+    parsed,
+    result_of,
+)
 
 _SESSION_ID: Final = re.compile(r"[\x21-\x7e]{1,512}")
 _LARGEST_REFUSAL: Final = 65_536
+_WITHOUT_SESSION: Final = RELAYS_LOSS | {INVALID_REQUEST}
 # What says that a request was turned away at the door.
 _TURNED_AWAY: Final = frozenset({400, 404, 405, 406, 410, 411, 413, 414, 415, 421, 426, 431})
 
@@ -69,7 +78,7 @@ async def answer(connection: Connection, number: int, ask: Ask, heard: Heard, as
     kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON:
         message = parsed(await connection.body(LARGEST_ANSWER))
-        if message.get("id") != number and "error" not in message:
+        if not _is_answer(message, number):
             raise UpstreamUnavailable("the server answers something that was not asked")
         return result_of(message)
     if kind != EVENTS:
@@ -85,7 +94,7 @@ async def _streamed(connection: Connection, number: int, heard: Heard, aside: As
                 message = parsed(event.data)
                 if "method" in message:
                     aside(message, answer_to(message))
-                elif message.get("id") == number or (message.get("id") is None and "error" in message):
+                elif _is_answer(message, number):
                     return result_of(message)
     except UpstreamUnavailable:
         # A connection that broke is a stream that ended, where it can be gone on.
@@ -97,6 +106,14 @@ async def _streamed(connection: Connection, number: int, heard: Heard, aside: As
     return None
 
 
+def _is_answer(message: dict[str, Any], number: int) -> bool:
+    """Whether it says which request it answers, or is an error that could not say: another's error is nobody's verdict
+    on what was asked here.
+    """
+    identity = message.get("id")
+    return (type(identity) is int and identity == number) or (identity is None and "error" in message)
+
+
 async def refusal(connection: Connection, had_credential: bool) -> Exception:
     """What a status other than 200 means."""
     status = connection.status
@@ -104,13 +121,13 @@ async def refusal(connection: Connection, had_credential: bool) -> Exception:
         return _unwelcome(connection, had_credential)
     if status == 429:
         after = connection.headers.get("retry-after", "")
-        pause = min(int(after[:6]), 3_600) * 1000 if after.isdigit() else None
+        pause = min(int(after[:6]), 3_600) * 1000 if after.isascii() and after.isdigit() else None
         return UpstreamRateLimited("the server asks for fewer calls", retry_after_ms=pause)
     message = await _said(connection) if 400 <= status < 500 else {}
     anonymous = message.get("id") is None
     if status == 404 and anonymous and not _is_method_unknown(message):
         return SessionLost()
-    if status == 400 and anonymous and "session" in str(message).lower():
+    if status == 400 and anonymous and _speaks_of_session(message):
         return SessionLost()
     if isinstance(message.get("error"), dict):
         try:
@@ -141,6 +158,16 @@ async def _said(connection: Connection) -> dict[str, Any]:
     except (orjson.JSONDecodeError, Problem):
         return {}
     return message if isinstance(message, dict) else {}
+
+
+def _speaks_of_session(message: dict[str, Any]) -> bool:
+    """Servers say in words that a session is missing, under codes for what was not begun. Under any other code a tool
+    may be speaking of a session of its own, after it did something.
+    """
+    error = message.get("error")
+    if not isinstance(error, dict) or error.get("code") not in _WITHOUT_SESSION:
+        return False
+    return "session" in str(error.get("message")).lower()
 
 
 def _is_method_unknown(message: dict[str, Any]) -> bool:

@@ -49,6 +49,7 @@ from deputize.execute.upstreams.messages import (
 MOST_SESSIONS: Final = 1_000
 # How long what nobody waits for may take: to say that a call is no longer wanted, or that a session has ended.
 _ASIDE_SECONDS: Final = 5.0
+_MOST_ASIDES: Final = 32
 # A stream of news that ends sooner was no use; one that ends later is worth a look at the server.
 _USEFUL_SECONDS: Final = 5.0
 _MOST_RETURNS: Final = 20
@@ -188,21 +189,27 @@ class HttpLine:
         modern = session is None and not legacy
         body = ask.body(number, modern)
         head = self._head(ask, session, modern, len(body))
-        connection = await self._connected()
         heard = heard or Heard()
         try:
+            found = await self._answered(await self._connected(), head + body, number, ask, session, heard)
+            return found if found is not None else await self._come_back(number, ask, session, heard)
+        except asyncio.CancelledError:
+            if ask.sent and not modern and ask.method != "initialize":
+                self._aside(self._tell(canceled(number), session, ask.secret))
+            raise
+
+    async def _answered(
+        self, connection: Connection, data: bytes, number: int, ask: Ask, session: Session | None, heard: Heard
+    ) -> dict[str, Any] | None:
+        """What comes of sending this; None for a stream that ended before. The connection is given back, whatever."""
+        try:
             ask.sent = True
-            connection.send(head + body)
-            found = await answer(connection, number, ask, heard, self._heard(ask, session))
-            if found is None:
-                return await self._come_back(number, ask, session, heard)
-            return found
+            connection.send(data)
+            return await answer(connection, number, ask, heard, self._heard(ask, session))
         except (Refused, Declined, SessionLost):
             raise
-        except BaseException as error:
+        except BaseException:
             connection.abort()
-            if isinstance(error, asyncio.CancelledError) and not modern and ask.method != "initialize":
-                self._aside(self._tell(canceled(number), session, ask.secret))
             raise
         finally:
             self._connections.give_back(connection)
@@ -221,18 +228,13 @@ class HttpLine:
                 break
             await asyncio.sleep((1_000 if heard.pause_ms is None else heard.pause_ms) / 1000)
             connection = await self._connections.get()
+            asking = self._get_head(session, ask.secret, heard.last_id)
             try:
-                connection.send(self._get_head(session, ask.secret, heard.last_id))
-                found = await answer(connection, number, ask, heard, self._heard(ask, session))
-                if found is not None:
-                    return found
+                found = await self._answered(connection, asking, number, ask, session, heard)
             except (Declined, SessionLost):
                 break
-            except BaseException:
-                connection.abort()
-                raise
-            finally:
-                self._connections.give_back(connection)
+            if found is not None:
+                return found
         raise UpstreamUnavailable(f"the server {self._server.name} ended its answer before it had answered")
 
     def _head(self, ask: Ask, session: Session | None, modern: bool, size: int) -> bytes:
@@ -287,7 +289,12 @@ class HttpLine:
             self._connections.give_back(connection)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does what nobody waits for, for a moment and without a word."""
+        """Does what nobody waits for, for a moment and without a word. A server that wants more of it at once than any
+        does in earnest is not heard.
+        """
+        if len(self._asides) >= _MOST_ASIDES:
+            work.close()
+            return
 
         async def quietly() -> None:
             with contextlib.suppress(Problem, TimeoutError):

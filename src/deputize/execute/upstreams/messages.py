@@ -23,6 +23,7 @@ from deputize.core.mcp import (
     CLIENT_INFO,
     HANDSHAKES,
     HEADER_MISMATCH,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MODERN,
@@ -41,8 +42,9 @@ LARGEST_ANSWER: Final = 4_194_304
 _LONGEST_INSTRUCTIONS: Final = 65_536
 # What a server, or whoever stands before it, says without having looked at what was asked.
 _UNREAD: Final = frozenset({PARSE_ERROR, HEADER_MISMATCH, CAPABILITY_MISSING, VERSION_UNSUPPORTED})
+_NOT_OFFERED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 # How relays say that they lost the server behind them (-32000, -32001).
-_RELAYS_LOSS: Final = frozenset({-32000, -32001})
+RELAYS_LOSS: Final = frozenset({-32000, -32001})
 
 
 class Refused(Exception):
@@ -59,9 +61,11 @@ class Refused(Exception):
     def problem(self, server: str) -> Problem:
         """What the error says of the call. The server's verdict is one; a relay's loss of its server is none."""
         said = f"the server {server} answers: {self.message[:200]} ({self.code})"
-        if self.code in _RELAYS_LOSS:
+        unread = self.code in _UNREAD or (self.anonymous and self.code == INVALID_REQUEST)
+        # An error that names no request is no word on this one, unless it says that nothing of it was understood.
+        if self.code in RELAYS_LOSS or (self.anonymous and not unread and self.code not in _NOT_OFFERED):
             return UpstreamUnavailable(said)
-        return ToolFailed(said, nothing_happened=self.code in _UNREAD or self.anonymous)
+        return ToolFailed(said, nothing_happened=unread)
 
 
 @dataclass(kw_only=True, slots=True)

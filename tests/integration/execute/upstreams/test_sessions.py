@@ -12,7 +12,7 @@ import pytest
 from deputize.core.definition import Secret
 from deputize.core.errors import UpstreamUnavailable
 from deputize.core.settings import McpServer
-from deputize.execute.upstreams import http
+from deputize.execute.upstreams import connections, http
 from tests.integration.execute.upstreams.conftest import Shop, reaching
 
 GOOD = {"content": [{"type": "text", "text": "fine"}]}
@@ -89,6 +89,12 @@ async def test_a_stream_that_ended_early_is_gone_on_with_and_nothing_is_asked_tw
         assert returned["last-event-id"] == "e-1"
         assert returned["mcp-protocol-version"] == "2025-06-18"
         assert returned["mcp-session-id"].startswith("s-")
+
+
+async def test_whoever_comes_back_waits_for_no_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 1)
+    async with kept() as (shop, _):
+        assert await shop.call("x", seconds=20) == GOOD
 
 
 async def test_a_stream_that_never_goes_on_leaves_open_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Events out of bytes, however they were cut."""
 
 from itertools import pairwise
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -42,3 +43,20 @@ def test_the_pause_a_server_asks_for_has_a_limit() -> None:
 def test_an_event_that_never_ends_is_cut_off(stream: bytes) -> None:
     with pytest.raises(ResourceLimit):
         list(Events(100).feed(stream))
+
+
+def test_lines_without_data_count_towards_what_an_event_may_hold() -> None:
+    events = Events(600)
+    with pytest.raises(ResourceLimit):
+        list(events.feed(b"data:\n" * 200))
+
+
+def test_a_line_that_comes_a_byte_at_a_time_is_not_read_again_with_each() -> None:
+    events = Events(4_000_000)
+    list(events.feed(b"data: " + b"x" * 3_000_000))
+    began = process_time()
+    for _ in range(20_000):
+        list(events.feed(b"y"))
+    assert process_time() - began < 2.0
+    (event,) = events.feed(b"\n\n")
+    assert len(event.data) == 3_020_000
