@@ -14,6 +14,8 @@ from pathlib import Path
 from proofs.kit.world import World
 
 _PROVIDER = Path(__file__).resolve().with_name("package.json")
+NODE = {"node": json.loads(_PROVIDER.read_bytes())["dependencies"]["node"]}
+"""The node that what comes through npm runs under here, for whoever writes a `package.json`."""
 _CACHES = _PROVIDER.parents[3] / ".cache"
 _SECONDS = 300.0
 _TELL_SECONDS = 5.0

@@ -29,7 +29,8 @@ _SHOWN: Final = {
         "retry_after_ms": {"type": "integer", "description": "When asking again is worth it, while it is not ended."},
         "message": {"type": "string"},
     },
-    "required": ["status", "call_id"],
+    # What is wrong with the asking itself is told without a call; clients hold errors to the schema as well.
+    "anyOf": [{"required": ["status", "call_id"]}, {"required": ["error"]}],
 }
 TOOLS: Final[dict[str, dict[str, Any]]] = {
     "calls_get": {

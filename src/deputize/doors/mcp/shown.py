@@ -1,8 +1,9 @@
 """Our tools as MCP clients are shown them: names without dots, our own word on what they do, and what they answer.
 
-A call may have to wait for people or for its turn, whatever its tool; so what a tool declares to answer is a union of
-its own result and the form that waiting has. Rendered once per version of a tool. Above: `listing.py`, `results.py`.
-Below: the contract.
+A call may have to wait for people or for its turn, or be refused, whatever its tool; so what a tool declares to answer
+is a union of its own result, the form that waiting has, and the form of a failure: many clients hold results that are
+errors to the schema too, and would show their model a complaint about it in place of the reason. Rendered once per
+version of a tool. Above: `listing.py`, `results.py`. Below: the contract.
 """
 
 from typing import Any, Final
@@ -35,6 +36,12 @@ PENDING: Final[Schema] = {
         "message": {"type": "string"},
     },
     "required": ["status", "call_id", "retry_after_ms"],
+}
+FAILED: Final[Schema] = {
+    "type": "object",
+    "description": "The call failed or was refused: what went wrong, and what to do next.",
+    "properties": {"status": {"type": "string"}, "call_id": {"type": "string"}, "error": {"type": "object"}},
+    "required": ["status", "call_id", "error"],
 }
 _DEFS: Final = "#/$defs/"
 
@@ -119,7 +126,7 @@ def _union(own: Schema, whole: Schema) -> Schema | None:
     defined = {**whole.get("$defs", {}), **own.get("$defs", {})} if references else {}
     inner = {name: value for name, value in own.items() if name not in ("$defs", "$schema")}
     root = {"type": "object"} if is_object(own) else {}
-    return {**root, "anyOf": [inner, PENDING], **({"$defs": defined} if defined else {})}
+    return {**root, "anyOf": [inner, PENDING, FAILED], **({"$defs": defined} if defined else {})}
 
 
 def _described(found: ToolVersion) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from deputize.core.mcp import HANDSHAKES, MODERN, SERVER_INFO
@@ -98,6 +99,23 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model(served: Served) -
     assert (answer.status, answer.result["isError"]) == (200, True)
     assert answer.structured["error"]["slug"] == "schema-violation"
     assert "/id" in answer.result["content"][0]["text"]
+
+
+@ERAS
+async def test_what_went_wrong_fits_what_the_tool_declares_to_answer(served: Served, version: str) -> None:
+    """Clients made with the TypeScript SDK hold results that are errors to the schema as well."""
+    speaker = Speaker(served, version=version)
+    tools = await speaker.tools()
+    for name, arguments in (
+        ("shop__delete_user", {"id": 5}),
+        ("shop__get_user", {"id": "seven"}),
+        ("calls_get", {"call_id": 7}),
+        ("calls_get", {"call_id": "no such call"}),
+        ("calls_cancel", {"call_id": "no such call"}),
+    ):
+        answer = await speaker.call(name, arguments)
+        assert answer.result["isError"] is True
+        assert jsonschema_rs.Draft202012Validator(tools[name]["outputSchema"]).is_valid(answer.structured), answer.told
 
 
 @ERAS

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.contract import Contract
-from deputize.doors.mcp.shown import PENDING, annotations, input_shown, output_shown, takes_key
+from deputize.doors.mcp.shown import FAILED, PENDING, annotations, input_shown, output_shown, takes_key
 
+WRONG = {"status": "failed", "call_id": "c", "error": {"code": "X", "message": "m"}}
 WAITING = {"status": "queued", "call_id": "c", "approval_url": None, "retry_after_ms": 500, "message": "m"}
 
 
@@ -29,11 +30,12 @@ def fits(schema: dict[str, Any] | None, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_result_or_waiting_fits_and_nothing_else(modern: bool) -> None:
+def test_a_result_or_waiting_or_a_failure_fits_and_nothing_else(modern: bool) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     shown = output_shown(contract(schema), modern=modern)
     assert fits(shown, {"x": 1})
     assert fits(shown, WAITING)
+    assert fits(shown, WRONG)
     assert not fits(shown, {"x": "one"})
 
 
@@ -98,8 +100,11 @@ def test_annotations_are_our_own_word() -> None:
     }  # fmt: skip
 
 
-def test_the_form_of_waiting_is_a_schema() -> None:
+def test_the_forms_of_waiting_and_of_failing_are_schemas_and_neither_is_the_other() -> None:
     assert fits(PENDING, WAITING)
+    assert fits(FAILED, WRONG)
+    assert not fits(PENDING, WRONG)
+    assert not fits(FAILED, WAITING)
 
 
 def test_the_references_of_what_a_server_promises_lead_where_its_parts_are_shown() -> None:
