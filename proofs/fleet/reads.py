@@ -10,9 +10,8 @@ from proofs.fleet.asking import Asking, Job
 from proofs.fleet.judge import percentile
 from proofs.fleet.site import Part, Site
 from proofs.kit.load import Target, measure
-from proofs.kit.wire import Line
+from proofs.kit.paced import paced
 
-_LANES = 32
 _NONE_OPEN = "select not exists (select from deputize.calls where state in ('queued', 'running'))"
 _BODY = {"tool": "jobs.rest", "arguments": {"label": "read"}}
 
@@ -21,14 +20,15 @@ async def reads(site: Site) -> Part:
     world = site.world
     seconds, rounds = world.size(quick=4, full=20), world.size(quick=1, full=5)
     crew = await site.crew(2)
-    capacity = await _read_capacity(site)
+    target = _read(site)
+    capacity = (await measure(target, seconds=world.size(quick=3, full=10), connections=16)).per_second
     most = await _run_capacity(site, world.size(quick=150, full=1500))
     ratios, alone, beside = [], [], []
     for number in range(rounds):
-        without = await _paced(site, 0.3 * capacity, seconds)
+        without = await paced(target, rate=0.3 * capacity, seconds=seconds)
         running = asyncio.create_task(_runs(site, f"beside-{number}", 0.25 * most, seconds + 2))
         await asyncio.sleep(1)
-        meanwhile = await _paced(site, 0.3 * capacity, seconds)
+        meanwhile = await paced(target, rate=0.3 * capacity, seconds=seconds)
         await running
         await site.database.until(_NONE_OPEN, seconds=120)
         alone.append(percentile(without, 0.99))
@@ -54,10 +54,9 @@ async def reads(site: Site) -> Part:
     )
 
 
-async def _read_capacity(site: Site) -> float:
+def _read(site: Site) -> Target:
     headers = {"authorization": f"Bearer {site.issuer.token('ann')}", "content-type": "application/json"}
-    target = Target(url=f"{site.gateway.url}/v1/calls", headers=headers, body=orjson.dumps(_BODY))
-    return (await measure(target, seconds=site.world.size(quick=3, full=10), connections=16)).per_second
+    return Target(url=f"{site.gateway.url}/v1/calls", headers=headers, body=orjson.dumps(_BODY))
 
 
 def _marks(name: str, count: int) -> Iterator[Job]:
@@ -76,32 +75,3 @@ async def _runs(site: Site, name: str, rate: float, seconds: float) -> None:
     asking: Asking = site.asking()
     count = int(rate * seconds)
     await asking.submit(_marks(name, count), lanes=2, pace=2 / rate)
-
-
-async def _paced(site: Site, rate: float, seconds: float) -> list[float]:
-    """How long each read took from when it was due."""
-    token = site.issuer.token("ann")
-    lines = [Line.to(site.gateway.url, token=token) for _ in range(_LANES)]
-    took: list[float] = []
-    due = asyncio.Queue[float]()
-
-    async def lane(line: Line) -> None:
-        while (when := await due.get()) >= 0:
-            answer = await line.post("/v1/calls", _BODY)
-            if answer.status != 200:
-                raise RuntimeError(f"a read was refused: {answer.status} {answer.body[:300]!r}")
-            took.append(time.monotonic() - when)
-
-    working = [asyncio.create_task(lane(line)) for line in lines]
-    began = time.monotonic()
-    for number in range(int(rate * seconds)):
-        at = began + number / rate
-        if (rest := at - time.monotonic()) > 0:
-            await asyncio.sleep(rest)
-        due.put_nowait(at)
-    for _ in lines:
-        due.put_nowait(-1)
-    await asyncio.gather(*working)
-    for line in lines:
-        line.close()
-    return took

@@ -5,7 +5,9 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Final
 
+import structlog
 import uvloop
 
 from deputize.core.errors import Problem
@@ -21,6 +23,10 @@ from deputize.doors.server import serve
 from deputize.govern.identity.development import refuse_development_issuers
 from deputize.lifecycle.gateway import Gateway
 from deputize.store.migrate import newest_revision
+
+# Between tries to open a gateway whose database answered a moment before.
+_PAUSES: Final = (1.0, 3.0)
+log = structlog.get_logger(__name__)
 
 
 def run(open_gateway: OpenGateway, settings: Settings) -> None:
@@ -69,14 +75,21 @@ def require_current(dsn: str) -> None:
 async def strictly_opened(
     open_gateway: OpenGateway, settings: Settings, loaded: Loaded, dsn: str, *, worker: bool = False
 ) -> AsyncIterator[Gateway]:
+    """Tries again where the database, there a moment ago, cuts a connection; says why where that is no use."""
     async with contextlib.AsyncExitStack() as stack:
-        try:
-            opening = opened(open_gateway, settings, loaded, development=False, worker=worker)
-            gateway = await stack.enter_async_context(opening)
-        except Problem as problem:
-            raise Misconfigured(f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}") from problem
-        except database.UNREACHABLE as error:
-            raise database.explain(error, dsn) from error
+        for pause in (*_PAUSES, None):
+            try:
+                opening = opened(open_gateway, settings, loaded, development=False, worker=worker)
+                gateway = await stack.enter_async_context(opening)
+                break
+            except Problem as problem:
+                told = f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}"
+                raise Misconfigured(told) from problem
+            except database.UNREACHABLE as error:
+                if pause is None:
+                    raise database.explain(error, dsn) from error
+                log.warning("start_interrupted", reason=repr(error), again_in_seconds=pause)
+                await asyncio.sleep(pause)
         require_all(loaded)
         yield gateway
 
