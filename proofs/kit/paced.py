@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -74,11 +75,10 @@ class _Line(asyncio.Protocol):
     def __init__(self, pace: _Pace, request: bytes) -> None:
         self._pace, self._request, self._time = pace, request, asyncio.get_running_loop().time
         self._heard, self._due = b"", 0.0
-        self._transport: asyncio.Transport
+        self._transport: asyncio.WriteTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pace.fail(f"a connection was lost: {exc!r}")
