@@ -24,9 +24,6 @@ SETTINGS = """
 lease_seconds = 5
 sweep_seconds = 0.5
 margin_seconds = 0.2
-
-[runs]
-poll_seconds = 0.1
 """
 
 

@@ -240,6 +240,9 @@ class Runs(Section):
         20, ge=1, le=500, description="Most runs one worker carries at once; the same for all workers of a database."
     )
     poll_seconds: float = Field(0.2, ge=0.05, le=10, description="How often a worker looks for new runs.")
+    nice: int = Field(
+        5, ge=0, le=19, description="How far a worker gives way to other processes of its machine, as in nice(1)."
+    )
     drain_seconds: float = Field(30.0, ge=0, le=3600, description="How long a worker that stops waits for its runs.")
     most_takeovers: int = Field(5, ge=1, le=100, description="A run that outlived so many workers is given up.")
     reconcile_after_seconds: float = Field(

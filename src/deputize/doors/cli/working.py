@@ -48,6 +48,8 @@ def run(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None
         refuse_development_issuers(settings)
         require_all(loaded)
     settings = _with_port(settings, port, development)
+    # Somebody waits for what a gateway answers, and nobody at that moment for a run.
+    os.nice(settings.runs.nice)
 
     def opening() -> AbstractAsyncContextManager[Gateway]:
         if development:
