@@ -50,6 +50,15 @@ def without_asides(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name not in _ASIDES}
 
 
+def without_what_passes(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a resource, what is told of its content at the moment: that changes without anybody saying something else."""
+    kept = {name: value for name, value in said.items() if name != "size"}
+    annotations = kept.get("annotations")
+    if isinstance(annotations, dict):
+        kept["annotations"] = {name: value for name, value in annotations.items() if name != "lastModified"}
+    return kept
+
+
 def digest_of(said: Mapping[str, Any]) -> str:
     """Names what a definition means. Raises `NotCanonical` for what JSON cannot say."""
     try:

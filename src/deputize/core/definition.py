@@ -13,6 +13,7 @@ import orjson
 
 from deputize.core.contract import Contract
 from deputize.core.frozen import frozen
+from deputize.core.servers import CALL_TOOL
 
 LONGEST_MESSAGE: Final = 500
 LARGEST_PARTIAL: Final = 65_536
@@ -42,13 +43,14 @@ class PythonTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpstreamTool:
-    """A tool of a server elsewhere, under the name it has there. It brings no check and no preview of its own: what it
-    would do is told from its contract.
+    """A tool of a server elsewhere, under the name it has there, or another of its methods. It brings no check and no
+    preview of its own: what it would do is told from its contract.
     """
 
     contract: Contract
     server: str
     name: str
+    method: str = CALL_TOOL
     is_async: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
     validate: ClassVar[None] = None

@@ -368,6 +368,14 @@ class ChangeNotFound(Registry):
     )  # fmt: skip
 
 
+class NotOffered(Registry):
+    face = Face(
+        slug="not-offered", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3112, http=404,
+        grpc="NOT_FOUND", title="There is no such resource or prompt",
+        advice="List what there is: resources/list, resources/templates/list and prompts/list show what you can have.",
+    )  # fmt: skip
+
+
 class TokenMissing(Permission):
     face = Face(
         slug="token-missing", code=Code.AUTHORIZATION_DENIED, error_class="credential_missing", number=3200, http=401,

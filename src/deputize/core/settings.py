@@ -116,6 +116,10 @@ class McpServer(Section):
     header: str = Field("Authorization", description="The header that carries it; in Authorization, as a bearer token.")
     secret_env: str | None = Field(None, description="The variable that carries it to a program.")
     tools: tuple[str, ...] = Field(("*",), description="Which of its tools are served, as globs over their own names.")
+    resources: tuple[str, ...] = Field(
+        (), description="Which of its resources and templates can be read, as globs over their addresses."
+    )
+    prompts: tuple[str, ...] = Field((), description="Which of its prompts can be had, as globs over their names.")
     reads: tuple[str, ...] = Field((), description="Tools that change nothing (globs).")
     writes: tuple[str, ...] = Field((), description="Tools whose changes can be taken back (globs).")
     repeatable: tuple[str, ...] = Field((), description="Tools that take the same key, or the same call, once (globs).")

@@ -83,6 +83,18 @@ class Surface:
                 found.append(each.latest)
         return found
 
+    async def methods(self, caller: Caller) -> list[tuple[ToolVersion, bool]]:
+        """Everything this caller sees that stands for a method of an MCP server, and whether it stands as loaded."""
+        authority = await self._rooms.authority.of(caller.tenant)
+        authority.revocations.check(caller)
+        found = []
+        for each in authority.tools.methods:
+            shown = _shown(each) if visible(caller, each.name) else None
+            if shown is not None:
+                stands = standing(self._rooms, authority, caller, shown, Selection())
+                found.append((shown, stands.status is Status.LOADED))
+        return found
+
     async def found(self, caller: Caller, name: str, version: str = "latest") -> ToolVersion | None:
         """The version a call by this name would go to; None where it would be refused for that."""
         rooms = self._rooms.authority

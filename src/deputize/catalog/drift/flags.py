@@ -6,7 +6,7 @@ Texts of a flag are visible characters only (`core/plain.py`), safe to print.
     hidden_text     characters, comments and emptiness that hide what a model reads      hidden.py
     mixed_script    letters of one script that pass for those of another                 names.py
     look_alike      a name that is taken for another one                                 names.py
-    shadowing       a name that another server's tool has, or talk of such a tool        here
+    shadowing       a name or an address that another server has, or talk of its tools   here
     instruction     sentences that speak to the model                                    phrases.py
     ambiguous       one name, declared twice in different ways                           judge.py
 
@@ -25,7 +25,8 @@ from deputize.catalog.drift.shown import shown
 from deputize.catalog.schemas import pointer
 from deputize.core.frozen import frozen
 from deputize.core.plain import plain
-from deputize.core.servers import Definition
+from deputize.core.servers import Definition, Kind
+from deputize.core.uris import matches
 
 MOST_FLAGS: Final = 50
 _LONGEST_EXCERPT: Final = 200
@@ -60,10 +61,13 @@ class Flag:
 
 @frozen
 class Known:
-    """A tool that callers of the tenant know already, under the name its own server (or namespace) gives it."""
+    """A tool that callers of the tenant know already, under the name its own server (or namespace) gives it; or a
+    resource, or a template of such, by its address.
+    """
 
     server: str
     name: str
+    kind: Kind = Kind.TOOL
 
 
 class Neighbours:
@@ -72,7 +76,8 @@ class Neighbours:
     def __init__(self, known: Collection[Known]) -> None:
         self._alike: dict[str, list[Known]] = {}
         self._called: dict[str, list[Known]] = {}
-        for each in known:
+        self._addresses = [each for each in known if each.kind in (Kind.RESOURCE, Kind.TEMPLATE)]
+        for each in (each for each in known if each.kind is Kind.TOOL):
             full = f"{each.server}.{each.name}"
             for looks in {skeleton(each.name), skeleton(full)}:
                 self._alike.setdefault(looks, []).append(each)
@@ -85,6 +90,12 @@ class Neighbours:
         """Tools whose name, or name with its server's before it, looks like this one."""
         return self._alike.get(skeleton(name), [])
 
+    def at(self, definition: Definition) -> Iterator[Known]:
+        """Resources and templates that an address of this definition could be taken for."""
+        for each in self._addresses:
+            if each.name == definition.name or _stands_for(each, definition) or _stands_for(definition, each):
+                yield each
+
     def mentioned(self, text: str) -> Iterator[tuple[int, int, list[Known]]]:
         """Where a text names tools so that nothing else can be meant."""
         for found in _NAMES.finditer(text):
@@ -94,7 +105,7 @@ class Neighbours:
 
 
 def flags_of(definition: Definition, *, server: str, among: Neighbours) -> tuple[Flag, ...]:
-    """What there is to look at in one tool of `server`, beside all others, of other servers and its own."""
+    """What there is to look at in one definition of `server`, beside all others, of other servers and its own."""
     found: list[Flag] = []
     for each in _all_flags(definition, server, among):
         if each not in found:
@@ -110,7 +121,10 @@ def flags_of_instructions(text: str, *, server: str, among: Neighbours) -> tuple
 
 
 def _all_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
-    yield from _name_flags(definition.name, server, among)
+    if definition.kind is Kind.TOOL:
+        yield from _name_flags(definition.name, server, among)
+    elif definition.kind in (Kind.RESOURCE, Kind.TEMPLATE):
+        yield from _address_flags(definition, server, among)
     for path, text, is_name in _texts(definition.said, ()):
         if is_name and poses_as_latin(text) and not any(mixed(text)):
             yield _flag(FlagCode.MIXED_SCRIPT, path, text, "reads as Latin letters and is of others")
@@ -125,6 +139,20 @@ def _name_flags(name: str, server: str, among: Neighbours) -> Iterator[Flag]:
         elif other.name != name:
             sentence = f"looks like {plain(other.name)} of {plain(other.server)}"
             yield _flag(FlagCode.LOOK_ALIKE, ("name",), name, sentence)
+
+
+def _address_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
+    where = "uri" if definition.kind is Kind.RESOURCE else "uriTemplate"
+    for other in among.at(definition):
+        if other.server != server:
+            sentence = f"is an address of {plain(other.server)}, too: {plain(other.name)}"
+            yield _flag(FlagCode.SHADOWING, (where,), definition.name, sentence)
+
+
+def _stands_for(template: Known | Definition, resource: Known | Definition) -> bool:
+    if template.kind is not Kind.TEMPLATE or resource.kind is not Kind.RESOURCE:
+        return False
+    return matches(template.name, resource.name)
 
 
 def _text_flags(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from deputize.catalog.drift.diff import Difference, differences
 from deputize.catalog.drift.flags import Flag, FlagCode, Known, Neighbours, flags_of, flags_of_instructions
-from deputize.catalog.importers.mcp import served
+from deputize.catalog.importers.mcp_offers import item_served
 from deputize.core.canonical import digest
 from deputize.core.frozen import frozen
 from deputize.core.plain import plain
@@ -36,8 +36,8 @@ class Standing(StrEnum):
 
 @frozen
 class Pin:
-    """What somebody agreed to: `item` is `tool:NAME` or `instructions`, `said` what was declared then (instructions as
-    `{"instructions": text}`), kept to show what differs.
+    """What somebody agreed to: `item` is `tool:NAME`, or another kind of definition (`core/servers.py`), or
+    `instructions`; `said` what was declared then (instructions as `{"instructions": text}`), kept to show what differs.
     """
 
     item: str
@@ -47,8 +47,8 @@ class Pin:
 
 @frozen
 class Judged:
-    """One item: `digest` and `said` are what the server declares now, None if it is gone; `definition` is the tool to
-    import, None for instructions, for what is gone and for a name that is declared twice in different ways. The
+    """One item: `digest` and `said` are what the server declares now, None if it is gone; `definition` is what there
+    is to import, None for instructions, for what is gone and for a name that is declared twice in different ways. The
     `differences` are from what was agreed to; of what is new there are none.
     """
 
@@ -61,27 +61,22 @@ class Judged:
     differences: tuple[Difference, ...] = ()
 
 
-def item_of(tool: str) -> str:
-    """The item of a tool, by the name its server gives it."""
-    return f"tool:{tool}"
-
-
 def judge(
     server: McpServer, pins: Mapping[str, Pin], found: Discovered, known: Collection[Known] = ()
 ) -> tuple[Judged, ...]:
-    """A verdict for every tool the operator serves, everything pinned, and the instructions (also where there are none,
-    so that their absence is agreed to as well). `pins` are by item; without any it is the first look. `known` are the
-    tools of other servers and namespaces of the tenant. Ordered by item, instructions first.
+    """A verdict for everything of the server that the operator serves, everything pinned, and the instructions (also
+    where there are none, so that their absence is agreed to as well). `pins` are by item; without any it is the first
+    look. `known` is what other servers and namespaces of the tenant have. Ordered by item, instructions first.
     """
     own = [Known(server=server.name, name=each.name) for each in found.tools]
     among = Neighbours([*known, *own])
-    tools: dict[str, list[Definition]] = {}
-    for each in found.tools:
-        if served(server, each.name):
-            tools.setdefault(item_of(each.name), []).append(each)
-    gone = (item for item in pins if item != INSTRUCTIONS and item not in tools)
+    declared: dict[str, list[Definition]] = {}
+    for each in (*found.tools, *found.others):
+        if item_served(server, each.item):
+            declared.setdefault(each.item, []).append(each)
+    gone = (item for item in pins if item != INSTRUCTIONS and item not in declared)
     judged = [
-        *(_tool(server, pins.get(item), several, among) for item, several in tools.items()),
+        *(_declared(server, pins.get(item), several, among) for item, several in declared.items()),
         *(_gone(pins[item]) for item in gone),
     ]
     return (
@@ -90,7 +85,7 @@ def judge(
     )
 
 
-def _tool(server: McpServer, pin: Pin | None, several: list[Definition], among: Neighbours) -> Judged:
+def _declared(server: McpServer, pin: Pin | None, several: list[Definition], among: Neighbours) -> Judged:
     one = several[0]
     if any(each.digest != one.digest for each in several):
         return _ambiguous(pin, several)
@@ -98,7 +93,7 @@ def _tool(server: McpServer, pin: Pin | None, several: list[Definition], among: 
         return Judged(item=pin.item, standing=Standing.SAME, digest=one.digest, said=one.said, definition=one)
     flags = flags_of(one, server=server.name, among=among)
     return Judged(
-        item=item_of(one.name),
+        item=one.item,
         standing=_standing(pin, flags),
         digest=one.digest,
         said=one.said,
@@ -119,7 +114,7 @@ def _ambiguous(pin: Pin | None, several: list[Definition]) -> Judged:
         sentence=f"is declared {len(several)} times, in different ways",
     )
     return Judged(
-        item=item_of(name),
+        item=several[0].item,
         standing=_standing(pin, (flag,)),
         digest=digest({"declared": sorted(each.digest for each in several)}),
         said=said,

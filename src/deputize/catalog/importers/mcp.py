@@ -38,7 +38,7 @@ _BESIDE = ("title", "annotations", "execution")
 
 def served(server: McpServer, name: str) -> bool:
     """Whether the operator serves this tool of the server; `name` as the server spells it."""
-    return _any(server.tools, name)
+    return any_glob(server.tools, name)
 
 
 def named(server: McpServer, names: Collection[str], taken: Mapping[str, str]) -> dict[str, str]:
@@ -72,7 +72,7 @@ def imported(server: McpServer, definition: Definition, *, word: str, version: s
     takes, gives = input_of(definition.said["inputSchema"]), output_of(definition.said.get("outputSchema"))
     fields = {
         **_told_by_server(server, definition, takes, gives),
-        **_told_by_operator(server, definition.name),
+        **_told_by_operator(server, definition.name, _effects(server, definition.name)),
         "namespace": server.name,
         "name": word,
         "version": version,
@@ -114,10 +114,19 @@ def _told_by_server(server: McpServer, definition: Definition, takes: Taken, giv
     }
 
 
-def _told_by_operator(server: McpServer, name: str) -> dict[str, Any]:
-    effects = _effects(server, name)
+def read_by_operator(server: McpServer, name: str) -> dict[str, Any]:
+    """What the operator says of something that can only read."""
+    return _told_by_operator(server, name, Effects.READ)
+
+
+def any_glob(globs: tuple[str, ...], name: str) -> bool:
+    return any(fnmatchcase(name, each) for each in globs)
+
+
+def _told_by_operator(server: McpServer, name: str, effects: Effects) -> dict[str, Any]:
     reads = effects is Effects.READ
-    repeatable = Upstream.DEDUPLICATES if _any(server.repeatable, name) else Upstream.CANNOT
+    slow = any_glob(server.slow, name)
+    repeatable = Upstream.DEDUPLICATES if any_glob(server.repeatable, name) else Upstream.CANNOT
     # Nobody said what exactly is changed, so it is all of the server.
     touched = {"resource": server.name, "op": "update" if effects is Effects.WRITE else "delete", "scope": "*"}
     return {
@@ -129,7 +138,7 @@ def _told_by_operator(server: McpServer, name: str) -> dict[str, Any]:
             "secret": server.secret if server.credential == "vault" else None,
             "audience": server.audience if server.credential == "delegated" else None,
         },
-        "timeout": {"timeout_class": TimeoutClass.LONG_RUNNING if _any(server.slow, name) else TimeoutClass.STANDARD},
+        "timeout": {"timeout_class": TimeoutClass.LONG_RUNNING if slow else TimeoutClass.STANDARD},
         "idempotency": {"upstream": Upstream.IDEMPOTENT if reads else repeatable},
         "observability": {"cost_category": "api"},
         "external_service": server.name,
@@ -139,17 +148,13 @@ def _told_by_operator(server: McpServer, name: str) -> dict[str, Any]:
 
 def _effects(server: McpServer, name: str) -> Effects:
     """As the operator says; of two things said, the worse, and of nothing said, the worst."""
-    if _any(server.writes, name):
+    if any_glob(server.writes, name):
         return Effects.WRITE
-    return Effects.READ if _any(server.reads, name) else Effects.DESTRUCTIVE
+    return Effects.READ if any_glob(server.reads, name) else Effects.DESTRUCTIVE
 
 
 def _write_scope(server: McpServer) -> str:
     return f"{server.name}:write"
-
-
-def _any(globs: tuple[str, ...], name: str) -> bool:
-    return any(fnmatchcase(name, each) for each in globs)
 
 
 def _word(name: str, room: int) -> str:

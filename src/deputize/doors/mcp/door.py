@@ -25,14 +25,17 @@ from deputize.core.mcp import (
     VERSIONS,
 )
 from deputize.core.mcp import JSON as JSON_MEDIA
+from deputize.core.servers import COMPLETE, GET_PROMPT, READ_RESOURCE, method_of
 from deputize.doors.json_in import read_json
 from deputize.doors.mcp.asked import Asked, id_of, is_modern, read_request, session_id
 from deputize.doors.mcp.calling import call_tool
 from deputize.doors.mcp.faces import RpcError, error_of
 from deputize.doors.mcp.listing import TTL_MS, Lists
 from deputize.doors.mcp.own_tools import TOOLS
+from deputize.doors.mcp.prompts import complete, get_prompt, list_prompts
 from deputize.doors.mcp.remembered import Remembered
 from deputize.doors.mcp.reply import Reply
+from deputize.doors.mcp.resources import list_resources, list_templates, read_resource
 from deputize.doors.mcp.tasks import cancel_task, get_task, update_task
 from deputize.doors.mcp.turn import Turn
 from deputize.doors.wire import (
@@ -63,6 +66,7 @@ INSTRUCTIONS: Final = (
 )
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _NO_BODY: Final = b""
+_CAPABILITIES: Final = {READ_RESOURCE: "resources", GET_PROMPT: "prompts", COMPLETE: "completions"}
 
 
 class McpDoor:
@@ -208,11 +212,18 @@ def _server_info(turn: Turn) -> dict[str, str]:
 async def _discover(turn: Turn) -> dict[str, Any]:
     return {
         "supportedVersions": list(VERSIONS),
-        "capabilities": {"tools": {}, "extensions": {TASKS_EXTENSION: {}}},
+        "capabilities": {"tools": {}, **await _beside_tools(turn), "extensions": {TASKS_EXTENSION: {}}},
         "instructions": INSTRUCTIONS,
         "ttlMs": 60_000,
         "cacheScope": "private",
     }
+
+
+async def _beside_tools(turn: Turn) -> dict[str, Any]:
+    """What there is for this caller beside tools, as capabilities: none that would lead to nothing."""
+    loaded = [found.contract.handler for found, loaded in await turn.gateway.surface.methods(turn.caller) if loaded]
+    methods = {method_of(each.driver, each.target) for each in loaded}
+    return {capability: {} for method, capability in _CAPABILITIES.items() if method in methods}
 
 
 async def _list_modern(turn: Turn) -> dict[str, Any]:
@@ -230,7 +241,7 @@ async def _initialize(turn: Turn) -> dict[str, Any]:
         raise RpcError(INVALID_PARAMS, "initialize names a protocolVersion, and capabilities as an object")
     return {
         "protocolVersion": wanted if wanted in HANDSHAKES else HANDSHAKES[0],
-        "capabilities": {"tools": {"listChanged": False}},
+        "capabilities": {"tools": {"listChanged": False}, **await _beside_tools(turn)},
         "serverInfo": _server_info(turn),
         "instructions": INSTRUCTIONS,
     }
@@ -246,7 +257,16 @@ async def _ping(turn: Turn) -> dict[str, Any]:
     return {}
 
 
+_READS: Final[dict[str, Method]] = {
+    "resources/list": list_resources,
+    "resources/templates/list": list_templates,
+    "prompts/list": list_prompts,
+    READ_RESOURCE: read_resource,
+    GET_PROMPT: get_prompt,
+    COMPLETE: complete,
+}
 MODERN_METHODS: Final[dict[str, Method]] = {
+    **_READS,
     "tools/call": call_tool,
     "tools/list": _list_modern,
     "server/discover": _discover,
@@ -255,6 +275,7 @@ MODERN_METHODS: Final[dict[str, Method]] = {
     "tasks/cancel": cancel_task,
 }
 OLDER_METHODS: Final[dict[str, Method]] = {
+    **_READS,
     "tools/call": call_tool,
     "tools/list": _list_older,
     "initialize": _initialize,

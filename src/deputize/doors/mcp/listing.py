@@ -9,14 +9,16 @@ import base64
 import binascii
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.caller import Caller
-from deputize.core.contract import outward
+from deputize.core.contract import Contract, outward
 from deputize.core.mcp import INVALID_PARAMS
+from deputize.core.servers import method_of
 from deputize.doors.mcp.faces import RpcError
 from deputize.doors.mcp.shown import tool_shown
 from deputize.lifecycle.gateway import Gateway
@@ -46,12 +48,7 @@ class Lists:
 
     async def page(self, gateway: Gateway, caller: Caller, cursor: Any, *, modern: bool) -> dict[str, Any]:
         listed = await self._of(gateway, caller, modern=modern)
-        start = 0 if cursor is None else bisect_right(listed.names, _after(cursor))
-        end = start + PAGE
-        page: dict[str, Any] = {"tools": listed.tools[start:end]}
-        if end < len(listed.names):
-            page["nextCursor"] = base64.urlsafe_b64encode(listed.names[end - 1].encode()).decode()
-        return page
+        return page_of("tools", listed.names, listed.tools, cursor)
 
     async def _of(self, gateway: Gateway, caller: Caller, *, modern: bool) -> Listed:
         rooms = gateway.lifecycle.rooms
@@ -61,7 +58,8 @@ class Lists:
         known = self._lists.get(key) if caller.standing else None
         if known is not None and known.until > now:
             return known
-        loaded = await gateway.surface.loaded(caller)
+        # What has a method of its own is not shown as a tool as well.
+        loaded = [each for each in await gateway.surface.loaded(caller) if not _is_method(each.contract)]
         shown = sorted(
             [*self._own, *((outward(each.contract.full_name), self._shown(each, modern=modern)) for each in loaded)],
             key=lambda each: each[0],
@@ -84,9 +82,23 @@ class Lists:
         return known
 
 
+def page_of(key: str, names: Sequence[str], entries: Sequence[Any], cursor: Any) -> dict[str, Any]:
+    """One page of a list, after whatever its cursor says was shown last. The names are in order."""
+    start = 0 if cursor is None else bisect_right(names, _after(cursor))
+    end = start + PAGE
+    page: dict[str, Any] = {key: entries[start:end]}
+    if end < len(names):
+        page["nextCursor"] = base64.urlsafe_b64encode(names[end - 1].encode()).decode()
+    return page
+
+
+def _is_method(contract: Contract) -> bool:
+    return method_of(contract.handler.driver, contract.handler.target) is not None
+
+
 def _after(cursor: Any) -> str:
     try:
-        if not isinstance(cursor, str) or len(cursor) > 400:
+        if not isinstance(cursor, str) or len(cursor) > 2000:
             raise ValueError
         return base64.b64decode(cursor, altchars=b"-_", validate=True).decode()
     except (ValueError, binascii.Error):

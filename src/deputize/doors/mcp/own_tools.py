@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.catalog.snapshot import ToolVersion
 from deputize.core.errors import CallNotFound, Face, NotCancelable, Problem, SchemaViolation
 from deputize.doors.mcp.faces import advice_of
 from deputize.doors.mcp.results import Envelope, failure, meta_of, text, told, waits
+from deputize.doors.mcp.shown import is_tool_of_server
 from deputize.doors.mcp.turn import Turn
 from deputize.doors.mcp.waiting import held
 
@@ -103,13 +103,11 @@ async def _get(turn: Turn, arguments: dict[str, Any]) -> dict[str, Any]:
     found = await turn.gateway.surface.found(turn.caller, tool["name"], tool["version"])
     content, structured = told(envelope["result"], found)
     facts["result"] = (
-        envelope["result"] if found is None or not _is_servers(found) else structured or {"content": content}
+        envelope["result"]
+        if found is None or not is_tool_of_server(found.contract)
+        else structured or {"content": content}
     )
     return _answer(turn, envelope, facts, content)
-
-
-def _is_servers(found: ToolVersion) -> bool:
-    return found.contract.handler.driver == "mcp"
 
 
 async def _cancel(turn: Turn, arguments: dict[str, Any]) -> dict[str, Any]:

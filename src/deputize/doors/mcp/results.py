@@ -19,6 +19,7 @@ from deputize.core.events import TERMINAL, State
 from deputize.core.mcp import META_PREFIX
 from deputize.core.outcome import failure_body
 from deputize.doors.mcp.faces import advice_of, error_in, is_protocol_error
+from deputize.doors.mcp.shown import is_tool_of_server
 
 CALL: Final = META_PREFIX + "call"
 RECEIPT: Final = META_PREFIX + "receipt"
@@ -62,7 +63,7 @@ def whole(envelope: dict[str, Any]) -> Envelope:
 
 def told(payload: Any, found: ToolVersion | None) -> tuple[list[Block], Any]:
     """A payload as content and as structured content."""
-    if found is not None and found.contract.handler.driver == "mcp" and isinstance(payload, dict):
+    if found is not None and is_tool_of_server(found.contract) and isinstance(payload, dict):
         return payload.get("content", []), payload.get("structured")
     structured = payload if isinstance(payload, dict) else {"result": payload}
     return [text(payload if isinstance(payload, str) else orjson.dumps(payload).decode())], structured
@@ -78,7 +79,7 @@ def _failed(envelope: Envelope, found: ToolVersion | None, base: str, *, replaye
     if is_protocol_error(face):
         raise error_in(envelope, face)
     structured = failure(envelope)
-    blocks = error["details"].get("content") if found is not None and found.contract.handler.driver == "mcp" else None
+    blocks = error["details"].get("content") if found is not None and is_tool_of_server(found.contract) else None
     content = blocks if _are_blocks(blocks) else [text(_spelled(structured["error"], envelope))]
     return {
         "content": content,

@@ -12,6 +12,7 @@ from deputize.catalog.importers.server_schemas import STRUCTURED, moved
 from deputize.catalog.schemas import pointer, walk
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.contract import Contract, Effects, LifecycleState, MutationClass, Schema, Upstream, outward
+from deputize.core.servers import method_of
 
 KEY_ARGUMENT: Final = "idempotency_key"
 _KEY_SCHEMA: Final = {
@@ -73,6 +74,12 @@ def annotations(contract: Contract) -> dict[str, Any]:
     }
 
 
+def is_tool_of_server(contract: Contract) -> bool:
+    """Whether its results are a server's content blocks. Other methods of servers answer in their own form."""
+    handler = contract.handler
+    return handler.driver == "mcp" and method_of(handler.driver, handler.target) is None
+
+
 def takes_key(contract: Contract) -> bool:
     """Whether the key can be given as an argument of ours: where a call is refused without one, and most clients leave
     models no other place for it.
@@ -93,7 +100,7 @@ def input_shown(contract: Contract, schema: Schema) -> Schema:
 
 def output_shown(contract: Contract, *, modern: bool) -> Schema | None:
     """What `structuredContent` holds; None where nothing can be promised about it."""
-    if contract.handler.driver == "mcp":
+    if is_tool_of_server(contract):
         own = _structured(contract)
         if own is None or (not modern and own.get("type") != "object"):
             return None

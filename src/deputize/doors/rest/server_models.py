@@ -19,7 +19,11 @@ class ChangesQuery(Asked):
 
 
 class ChangeDecided(Asked):
-    item: str = Field(min_length=1, max_length=400, description="`tool:NAME`, or `instructions`.")
+    item: str = Field(
+        min_length=1,
+        max_length=1100,
+        description="`tool:NAME`, `resource:URI`, `template:URI`, `prompt:NAME`, `method:NAME` or `instructions`.",
+    )
     digest: ChangeDigest = Field(description="What exactly is decided about; empty for what was removed.")
     decision: Literal["accept", "reject"] = Field(
         description="Accepted, it is registered as the next version; rejected, what was agreed to stays."

@@ -3,7 +3,7 @@
 A tool that its server changed since then goes on reading and stops writing. The result is one envelope that loses
 nothing of what the server sent: `{"content": […], "structured": {…}}`.
 
-Above: `execute/driver.py`. Below: `upstreams/servers.py`.
+Above: `execute/driver.py`. Below: `upstreams/servers.py`; what is no tool, in `mcp_reads.py`.
 """
 
 from typing import Any, Final
@@ -23,7 +23,8 @@ from deputize.core.errors import (
     ToolFailed,
     UpstreamUnavailable,
 )
-from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, TRACEPARENT
+from deputize.core.servers import CALL_TOOL, address
+from deputize.execute.drivers.mcp_reads import meta_of, read
 from deputize.execute.upstreams.servers import Upstreams
 
 _LONGEST_WORDS: Final = 300
@@ -35,8 +36,8 @@ class McpDriver:
         self._upstreams = upstreams
 
     def find(self, contract: Contract) -> UpstreamTool:
-        server, _, name = contract.handler.target.partition("/")
-        return UpstreamTool(contract=contract, server=server, name=name)
+        at = address(contract.handler.target)
+        return UpstreamTool(contract=contract, server=at.server, name=at.name, method=at.method)
 
     async def run(
         self, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
@@ -45,18 +46,18 @@ class McpDriver:
         assert context is not None, "a tool of a server always asks for its context"
         upstreams, clock = self._upstreams, self._upstreams.clock.monotonic
         ends = clock() + seconds
+        if tool.method != CALL_TOOL:
+            await self._look(tool, context, seconds, within=float("inf"))
+            return await read(upstreams, tool, arguments, context, ends - clock())
         await self._require_agreed(tool, context, seconds)
         left = ends - clock()
-        meta: dict[str, Any] = {IDEMPOTENCY_KEY: context.key, DEADLINE_MS: int(left * 1000)}
-        if context.traceparent is not None:
-            meta[TRACEPARENT] = context.traceparent
         try:
             result = await upstreams.call(
                 context.tenant,
                 tool.server,
                 tool.name,
                 arguments,
-                meta=meta,
+                meta=meta_of(context, left),
                 credential=context.credential,
                 seconds=left,
                 tell=context.tell,
@@ -72,19 +73,7 @@ class McpDriver:
         """That the tool is still there, and, for whatever changes anything, that it is what somebody agreed to."""
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
         reads = _only_reads(tool)
-        try:
-            within = float("inf") if reads else upstreams.settings_of(tenant, server).recheck_seconds
-            if upstreams.seen(tenant, server) is None or upstreams.seconds_since_seen(tenant, server) > within:
-                await upstreams.look(tenant, server, context.credential, seconds, within=within)
-        except ServerNotFound as missing:
-            raise RequiresSetup(
-                f"{tool.contract.full_name} is a tool of the server {server}, which the settings do not name",
-                details={"server": server, "setting": "servers"},
-                nothing_happened=True,
-            ) from missing
-        except Problem as problem:
-            problem.nothing_happened = True
-            raise
+        await self._look(tool, context, seconds, within=float("inf") if reads else None)
         digest = (upstreams.seen(tenant, server) or {}).get(tool.name)
         if digest is None:
             raise UpstreamUnavailable(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
@@ -99,6 +88,23 @@ class McpDriver:
                 f"the server {server} changed its instructions since somebody agreed to them",
                 details={"server": server},
             )
+
+    async def _look(self, tool: UpstreamTool, context: ToolContext, seconds: float, *, within: float | None) -> None:
+        """At a server that nobody has seen, or not within so many seconds; as often as the settings say, for None."""
+        upstreams, tenant, server = self._upstreams, context.tenant, tool.server
+        try:
+            within = upstreams.settings_of(tenant, server).recheck_seconds if within is None else within
+            if upstreams.seen(tenant, server) is None or upstreams.seconds_since_seen(tenant, server) > within:
+                await upstreams.look(tenant, server, context.credential, seconds, within=within)
+        except ServerNotFound as missing:
+            raise RequiresSetup(
+                f"{tool.contract.full_name} is a tool of the server {server}, which the settings do not name",
+                details={"server": server, "setting": "servers"},
+                nothing_happened=True,
+            ) from missing
+        except Problem as problem:
+            problem.nothing_happened = True
+            raise
 
 
 def _only_reads(tool: UpstreamTool) -> bool:

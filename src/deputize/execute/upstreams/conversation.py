@@ -11,7 +11,8 @@ from typing import Any, Final
 from deputize.core.errors import Problem, UpstreamUnavailable
 from deputize.core.mcp import PROGRESS_TOKEN, VERSION_UNSUPPORTED
 from deputize.execute.upstreams.messages import (
-    TOOLS_CHANGED,
+    CHANGED,
+    NEWS,
     Ask,
     Introduction,
     Refused,
@@ -131,7 +132,7 @@ class Conversation:
 
     async def _listen(self) -> None:
         try:
-            await self.ask(Ask(method="subscriptions/listen", params={"notifications": {"toolsListChanged": True}}))
+            await self.ask(Ask(method="subscriptions/listen", params={"notifications": NEWS}))
         except (Problem, Refused):
             return
 
@@ -165,7 +166,7 @@ class Conversation:
         reply = answer_to(message)
         if reply is not None:
             self._say(reply)
-        elif method == TOOLS_CHANGED:
+        elif method in CHANGED:
             self._changed()
         elif method == "notifications/progress":
             params = message.get("params")

@@ -27,13 +27,15 @@ from deputize.core.mcp import (
     VERSION_HEADER,
     VERSION_UNSUPPORTED,
 )
+from deputize.core.servers import CALL_TOOL, GET_PROMPT, READ_RESOURCE
 from deputize.core.settings import McpServer
 from deputize.execute.egress import Egress
 from deputize.execute.upstreams.connections import Connection, Connections
 from deputize.execute.upstreams.exchange import Declined, Heard, SessionLost, answer
 from deputize.execute.upstreams.headers import carried, credential
 from deputize.execute.upstreams.messages import (
-    TOOLS_CHANGED,
+    CHANGED,
+    NEWS,
     Ask,
     Introduction,
     Refused,
@@ -53,7 +55,8 @@ _MOST_ASIDES: Final = 32
 # A stream of news that ends sooner was no use; one that ends later is worth a look at the server.
 _USEFUL_SECONDS: Final = 5.0
 _MOST_RETURNS: Final = 20
-_NAMED: Final = frozenset({"tools/call"})
+# By method, the parameter that is repeated in the header for names.
+_NAMED: Final = {CALL_TOOL: "name", GET_PROMPT: "name", READ_RESOURCE: "uri"}
 
 
 @frozen
@@ -242,7 +245,7 @@ class HttpLine:
         if modern:
             lines.append(f"{VERSION_HEADER}: {MODERN}\r\n{METHOD_HEADER}: {ask.method}\r\n")
             if ask.method in _NAMED:
-                lines.append(f"{NAME_HEADER}: {carried(ask.params['name'])}\r\n")
+                lines.append(f"{NAME_HEADER}: {carried(ask.params[_NAMED[ask.method]])}\r\n")
             lines += [f"{name}: {value}\r\n" for name, value in ask.headers.items()]
         lines.append(self._who(session, ask.secret))
         lines.append(f"content-length: {size}\r\n\r\n")
@@ -268,7 +271,7 @@ class HttpLine:
         def heard(message: dict[str, Any], reply: bytes | None) -> None:
             if reply is not None:
                 self._aside(self._tell(reply, session, ask.secret))
-            elif message.get("method") == TOOLS_CHANGED:
+            elif message.get("method") in CHANGED:
                 self._changed()
             else:
                 ask.heard(str(message.get("method")), message.get("params"))
@@ -318,7 +321,7 @@ class HttpLine:
         number = next(self._numbers)
         asking = Ask(method="subscriptions/listen", secret=secret)
         if self._modern:
-            asking.params = {"notifications": {"toolsListChanged": True}}
+            asking.params = {"notifications": NEWS}
             body = asking.body(number, True)
             data = self._head(asking, None, True, len(body)) + body
         elif session is not None and session.id is not None:

@@ -37,7 +37,9 @@ from deputize.core.mcp import (
 
 CLIENT: Final = {"name": "deputize", "version": version("deputize")}
 ENVELOPE: Final[dict[str, Any]] = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}, CLIENT_INFO: CLIENT}
-TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+# What a server says when it has something else to offer than before.
+CHANGED: Final = frozenset(f"notifications/{each}/list_changed" for each in ("tools", "resources", "prompts"))
+NEWS: Final = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
 LARGEST_ANSWER: Final = 4_194_304
 _LONGEST_INSTRUCTIONS: Final = 65_536
 # What a server, or whoever stands before it, says without having looked at what was asked.
@@ -104,6 +106,9 @@ class Introduction:
     instructions: str
     has_tools: bool
     tells_changes: bool
+    has_resources: bool = False
+    has_prompts: bool = False
+    completes: bool = False
 
     @property
     def modern(self) -> bool:
@@ -132,7 +137,7 @@ def shaken(result: dict[str, Any]) -> Introduction:
 
 
 def _introduction(protocol: str, result: dict[str, Any], info: Mapping[str, Any]) -> Introduction:
-    tools = _mapping(result.get("capabilities")).get("tools")
+    able = _mapping(result.get("capabilities"))
     instructions = result.get("instructions") or ""
     if not isinstance(instructions, str) or len(instructions) > _LONGEST_INSTRUCTIONS:
         raise UpstreamUnavailable(
@@ -144,8 +149,13 @@ def _introduction(protocol: str, result: dict[str, Any], info: Mapping[str, Any]
         title=str(info.get("title") or info.get("name") or "")[:200],
         version=str(info.get("version") or "")[:100],
         instructions=instructions,
-        has_tools=isinstance(tools, dict),
-        tells_changes=_mapping(tools).get("listChanged") is True,
+        has_tools=isinstance(able.get("tools"), dict),
+        tells_changes=any(
+            _mapping(able.get(each)).get("listChanged") is True for each in ("tools", "resources", "prompts")
+        ),
+        has_resources=isinstance(able.get("resources"), dict),
+        has_prompts=isinstance(able.get("prompts"), dict),
+        completes=isinstance(able.get("completions"), dict),
     )
 
 

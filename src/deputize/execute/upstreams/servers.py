@@ -5,15 +5,16 @@ Below: `http.py` and `stdio.py`, which carry messages, and `listing.py`, which r
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from deputize.core.clock import Clock
 from deputize.core.definition import Secret, Told
 from deputize.core.errors import DeadlineExceeded, Problem, ServerNotFound, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.frozen import frozen
-from deputize.core.servers import Discovered
+from deputize.core.offers import NOTHING, Offers
+from deputize.core.servers import CALL_TOOL, Discovered, Kind
 from deputize.core.settings import McpServer, Settings
 from deputize.execute.deadlines import Deadlines
 from deputize.execute.egress import Egress
@@ -40,6 +41,15 @@ class Line(Protocol):
     async def aclose(self) -> None: ...
 
 
+class How(TypedDict):
+    """With what something is asked of a server: every request is made with all of it."""
+
+    meta: dict[str, Any]
+    credential: Secret | None
+    seconds: float
+    tell: NotRequired[Callable[[Told], None] | None]
+
+
 @frozen
 class _Look:
     """A server as it was last seen, and when."""
@@ -49,6 +59,8 @@ class _Look:
     instructions: str
     # By tool, the arguments it wants repeated in headers.
     repeated: dict[str, dict[Path, str]]
+    # What it can be asked beside its tools.
+    methods: frozenset[str] = frozenset()
 
 
 class Upstreams:
@@ -62,6 +74,7 @@ class Upstreams:
         self._looks: dict[_Name, _Look] = {}
         self._looking: dict[_Name, asyncio.Lock] = {}
         self._agreed: dict[_Name, str] = {}
+        self._offers: dict[_Name, Offers] = {}
         self._watching: list[Callable[[str, str], None]] = []
         self._deadlines = Deadlines()
         self._closed = False
@@ -78,13 +91,14 @@ class Upstreams:
     async def discover(self, tenant: str, server: str, credential: Secret | None, seconds: float) -> Discovered:
         """What the server declares now, every page of it."""
         line, ask = self._line(tenant, server), Ask(method="tools/list")
-        secret = None if credential is None else credential.reveal()
-        found: Discovered = await self._within(self._found(line, secret), ask, server, seconds)
+        secret, settings = None if credential is None else credential.reveal(), self.settings_of(tenant, server)
+        found: Discovered = await self._within(self._found(line, secret, settings), ask, server, seconds)
         self._looks[tenant, server] = _Look(
             at=self.clock.monotonic(),
             digests=found.digests,
             instructions=found.instructions_digest,
             repeated={each.name: wanted for each in found.tools if (wanted := repeated(each.said.get("inputSchema")))},
+            methods=frozenset(each.name for each in found.others if each.kind is Kind.METHOD),
         )
         return found
 
@@ -105,29 +119,35 @@ class Upstreams:
             lock.release()
 
     async def call(
+        self, tenant: str, server: str, tool: str, arguments: dict[str, Any], **how: Unpack[How]
+    ) -> dict[str, Any]:
+        """The server's `CallToolResult` as it came, or the Problem that says what is known of the call."""
+        look = self._looks.get((tenant, server))
+        wanted = None if look is None else look.repeated.get(tool)
+        headers = {} if wanted is None else repeat(wanted, arguments)
+        return await self.ask(tenant, server, CALL_TOOL, {"name": tool, "arguments": arguments}, headers=headers, **how)
+
+    async def ask(
         self,
         tenant: str,
         server: str,
-        tool: str,
-        arguments: dict[str, Any],
+        method: str,
+        params: dict[str, Any],
         *,
-        meta: dict[str, Any],
-        credential: Secret | None,
-        seconds: float,
-        tell: Callable[[Told], None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        **how: Unpack[How],
     ) -> dict[str, Any]:
-        """The server's `CallToolResult` as it came, or the Problem that says what is known of the call."""
-        line, look = self._line(tenant, server), self._looks.get((tenant, server))
-        wanted = None if look is None else look.repeated.get(tool)
+        """What the server answers, as it came, or the Problem that says what is known of it."""
+        line, credential = self._line(tenant, server), how["credential"]
         ask = Ask(
-            method="tools/call",
-            params={"name": tool, "arguments": arguments},
-            meta=meta,
-            headers={} if wanted is None else repeat(wanted, arguments),
+            method=method,
+            params=params,
+            meta=how["meta"],
+            headers=headers or {},
             secret=None if credential is None else credential.reveal(),
-            tell=tell,
+            tell=how.get("tell"),
         )
-        result: dict[str, Any] = await self._within(line.ask(ask), ask, server, seconds)
+        result: dict[str, Any] = await self._within(line.ask(ask), ask, server, how["seconds"])
         return result
 
     def watch(self, changed: Callable[[str, str], None]) -> None:
@@ -138,6 +158,18 @@ class Upstreams:
         """Each tool's digest as it was last seen; None for a server nobody has reached yet."""
         look = self._looks.get((tenant, server))
         return None if look is None else look.digests
+
+    def methods(self, tenant: str, server: str) -> frozenset[str]:
+        """What the server could be asked beside its tools, when it was last seen."""
+        look = self._looks.get((tenant, server))
+        return frozenset() if look is None else look.methods
+
+    def agree_to_offers(self, tenant: str, server: str, offers: Offers) -> None:
+        """Which resources and prompts somebody agreed to; of a server of which nothing was said here, none."""
+        self._offers[tenant, server] = offers
+
+    def offers(self, tenant: str, server: str) -> Offers:
+        return self._offers.get((tenant, server), NOTHING)
 
     def agree(self, tenant: str, server: str, instructions_digest: str | None) -> None:
         """Which instructions of the server somebody agreed to (`Discovered.instructions_digest`); None takes it back.
@@ -168,14 +200,14 @@ class Upstreams:
         if self._egress is not None:
             await self._egress.aclose()
 
-    async def _found(self, line: Line, secret: str | None) -> Discovered:
-        async def page(cursor: str | None) -> dict[str, Any]:
+    async def _found(self, line: Line, secret: str | None, settings: McpServer) -> Discovered:
+        async def page(method: str, cursor: str | None) -> dict[str, Any]:
             params = {} if cursor is None else {"cursor": cursor}
-            return await line.ask(Ask(method="tools/list", params=params, secret=secret))
+            return await line.ask(Ask(method=method, params=params, secret=secret))
 
         try:
             introduction = await line.introduce(secret)
-            found = await listed(introduction, page)
+            found = await listed(introduction, page, resources=bool(settings.resources), prompts=bool(settings.prompts))
         except Refused as refused:
             # No tool of anybody's: it is the server that does not say what it has.
             raise UpstreamUnavailable(

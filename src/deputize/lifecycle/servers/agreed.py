@@ -10,19 +10,22 @@ from typing import Any
 import orjson
 
 from deputize.catalog.drift.flags import Flag, Known
-from deputize.catalog.drift.judge import INSTRUCTIONS, Pin, item_of
+from deputize.catalog.drift.judge import INSTRUCTIONS, Pin
 from deputize.catalog.importers.mcp import FIRST_VERSION, imported, named, next_version
+from deputize.catalog.importers.mcp_offers import contract_of, word_of
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.canonical import canonical
 from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
-from deputize.core.servers import Definition
+from deputize.core.offers import Offers
+from deputize.core.servers import CALL_TOOL, Definition, Kind, address, kind_of, name_in
 from deputize.core.settings import McpServer
 from deputize.store.pool import Connection
 from deputize.store.queries import load
 
 SQL = load("servers")
-TOOL = item_of("")
+# What becomes a contract; all else is kept as it was said.
+REGISTERED = frozenset({Kind.TOOL, Kind.METHOD})
 # Said of what cannot be registered, beside what the drift guard flags.
 NOT_ADMITTED = "not_admitted"
 
@@ -45,6 +48,10 @@ class Agreed:
         pin = self.pins.get(INSTRUCTIONS)
         return None if pin is None else pin.digest
 
+    @property
+    def offers(self) -> Offers:
+        return Offers.of((item, pin.said) for item, pin in self.pins.items())
+
 
 async def agreed(connection: Connection, tenant: str, server: str) -> Agreed:
     rows = await connection.fetch(SQL["pins_of"], tenant, server)
@@ -63,48 +70,62 @@ async def known_elsewhere(connection: Connection, tenant: str, server: str, tool
     the names they are registered under.
     """
     rows = await connection.fetch(SQL["pins_of_others"], tenant, server)
-    known = {(row["server"], tool_of(row["item"])) for row in rows if row["item"] != INSTRUCTIONS}
+    known = {
+        (row["server"], name_in(row["item"]), kind)
+        for row in rows
+        if (kind := kind_of(row["item"])) is not None and kind is not Kind.METHOD
+    }
     for name in tools.tools:
         namespace, _, word = name.partition(".")
         if namespace != server:
-            known.add((namespace, word))
-    return [Known(server=namespace, name=word) for namespace, word in sorted(known)]
+            known.add((namespace, word, Kind.TOOL))
+    return [Known(server=namespace, name=name, kind=kind) for namespace, name, kind in sorted(known)]
 
 
-def tool_of(item: str) -> str:
-    """The tool of an item, by the name its server gives it."""
-    return item.removeprefix(TOOL)
+def is_registered(item: str) -> bool:
+    """Whether an item becomes a contract; all else is kept as it was said, and counts by that."""
+    return kind_of(item) in REGISTERED
 
 
 class Names:
-    """Which contracts the tools of one server become beside everything that is registered in its namespace: a tool that
-    was here before has its name again, under a version that nobody had yet.
+    """Which contracts the tools and methods of one server become beside everything that is registered in its namespace:
+    what was here before has its name again, under a version that nobody had yet.
     """
 
     def __init__(self, server: McpServer, tools: TenantTools) -> None:
         self._server = server
         self._tools = tools
         self._taken: dict[str, str] = {}
+        self._methods: dict[str, str] = {}
         for name, entry in tools.tools.items():
             namespace, _, word = name.partition(".")
             if namespace == server.name and entry.versions:
                 handler = orjson.loads(entry.versions[0].raw)["handler"]
-                ours = handler["driver"] == "mcp" and handler["target"].partition("/")[0] == server.name
+                at = address(handler["target"])
+                ours = handler["driver"] == "mcp" and at.server == server.name
+                if ours and at.method != CALL_TOOL:
+                    self._methods[at.method] = word
                 # No server can give a tool the name that stands for one that is not its own.
-                self._taken[handler["target"].partition("/")[2] if ours else f"\0{word}"] = word
+                self._taken[at.name if ours and at.method == CALL_TOOL else f"\0{word}"] = word
 
     def contracts(self, definitions: list[Definition]) -> tuple[dict[str, Contract], dict[str, NotAdmitted]]:
-        """Each tool's contract, or why it can have none, by the name its server gives it."""
-        words = named(self._server, [each.name for each in definitions], self._taken)
+        """Each contract, or why there can be none, by item. What is read through others has none of its own."""
+        words = named(self._server, [each.name for each in definitions if each.kind is Kind.TOOL], self._taken)
+        used = {*self._taken.values(), *words.values()}
         made: dict[str, Contract] = {}
         refused: dict[str, NotAdmitted] = {}
         for each in definitions:
+            if each.kind not in REGISTERED:
+                continue
             try:
-                made[each.name] = imported(
-                    self._server, each, word=words[each.name], version=self._version(words[each.name])
-                )
+                if each.kind is Kind.TOOL:
+                    word = words[each.name]
+                    made[each.item] = imported(self._server, each, word=word, version=self._version(word))
+                else:
+                    word = self._methods.get(each.name) or word_of(each.name, used)
+                    made[each.item] = contract_of(self._server, each, word=word, version=self._version(word))
             except NotAdmitted as problem:
-                refused[each.name] = problem
+                refused[each.item] = problem
         return made, refused
 
     def _version(self, word: str) -> str:

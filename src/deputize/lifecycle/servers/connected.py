@@ -11,10 +11,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+import orjson
 import structlog
 
+from deputize.catalog.drift.judge import INSTRUCTIONS
 from deputize.core.caller import Caller, Epochs
 from deputize.core.errors import Problem
+from deputize.core.offers import Offers
 from deputize.core.settings import McpServer
 from deputize.lifecycle.operator import operator
 from deputize.lifecycle.rooms import Rooms
@@ -101,7 +104,7 @@ class Connected:
             await describe_again(rooms, await self._complete(operator(tenant)), server)
             self._undescribed.discard((tenant, server.name))
         looked = await self._importing.take(tenant, server, found)
-        self._agree(tenant, server.name, looked.agreed.instructions)
+        self._agree(tenant, server.name, looked.agreed.instructions, looked.agreed.offers)
         rooms.servers.found(tenant, server.name, found, now=rooms.stamps.now())
         return looked
 
@@ -111,10 +114,11 @@ class Connected:
         if not named:
             return
         async with self._rooms.store.reading(tenant) as connection:
-            rows = await connection.fetch(SQL["instructions_agreed"], tenant)
-        digests = {row["server"]: row["digest"] for row in rows}
+            rows = await connection.fetch(SQL["agreed_beside_tools"], tenant)
+        digests = {row["server"]: row["digest"] for row in rows if row["item"] == INSTRUCTIONS}
         for name in named:
-            self._agree(tenant, name, digests.get(name))
+            offers = ((row["item"], orjson.loads(row["definition"])) for row in rows if row["server"] == name)
+            self._agree(tenant, name, digests.get(name), Offers.of(offers))
 
     async def refresh(self, tenant: str, at_least: Epochs) -> object:
         """What the watcher over epochs calls, in place of the authority's own: it hears of both."""
@@ -132,10 +136,11 @@ class Connected:
                 known[tenant] = heard
         return known
 
-    def _agree(self, tenant: str, server: str, instructions: str | None) -> None:
+    def _agree(self, tenant: str, server: str, instructions: str | None, offers: Offers) -> None:
         # Where nobody agreed to any, none are as agreed.
         self._rooms.servers.agree(tenant, server, instructions or "")
         self._rooms.upstreams.agree(tenant, server, instructions or "")
+        self._rooms.upstreams.agree_to_offers(tenant, server, offers)
 
     def _lost(self, tenant: str, server: str, why: str) -> None:
         before = self._rooms.servers.of(tenant, server)

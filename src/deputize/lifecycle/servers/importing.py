@@ -16,7 +16,7 @@ import structlog
 
 from deputize.catalog import registry
 from deputize.catalog.admission import admit
-from deputize.catalog.drift.judge import INSTRUCTIONS, Judged, Standing, judge
+from deputize.catalog.drift.judge import Judged, Standing, judge
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.contract import Contract
@@ -32,9 +32,9 @@ from deputize.lifecycle.servers.agreed import (
     Names,
     agreed,
     flags_json,
+    is_registered,
     known_elsewhere,
     reasons_flagged,
-    tool_of,
 )
 from deputize.store.pool import Connection
 
@@ -110,8 +110,8 @@ class Importing:
                     _admit(new, now)
             await registry.register_many(connection, by.tenant, list(made.values()), by=by.user)
             for each in good:
-                contract = made.get(tool_of(each.item))
-                if contract is not None or each.item == INSTRUCTIONS:
+                contract = made.get(each.item)
+                if contract is not None or not is_registered(each.item):
                     await pin(connection, by, server.name, each, contract)
                 if contract is not None:
                     await record(
@@ -185,9 +185,9 @@ def _held(server: McpServer, judged: Iterable[Judged], tools: TenantTools) -> li
     made, refused = Names(server, tools).contracts(definitions) if definitions else ({}, {})
     found = []
     for each in waiting:
-        name, against = tool_of(each.item), refused.get(tool_of(each.item))
-        if each.definition is not None and against is None:
-            against = _against(made[name], tools)
+        against = refused.get(each.item)
+        if each.item in made:
+            against = _against(made[each.item], tools)
         more = [] if against is None else reasons_flagged(against)
         flagged = each.standing is Standing.ADDED and bool(more)
         found.append(

@@ -2,7 +2,7 @@
 
     accept    tool            registers it as its next major version and pins it
               tool, removed   retires it and forgets the pin
-              instructions    pins them
+              all else        pins it, or forgets the pin: resources, templates, prompts, instructions
     reject                    writes that down; what was agreed to stays, and what the server says stays held
 
 Whoever decides names the content by its digest, so that nobody accepts what came after they looked. Above: the doors.
@@ -15,15 +15,14 @@ import asyncpg
 import orjson
 
 from deputize.catalog import registry
-from deputize.catalog.drift.judge import INSTRUCTIONS
 from deputize.core.caller import Caller
 from deputize.core.errors import ChangeNotFound, Malformed, NotAdmitted
-from deputize.core.servers import Definition
+from deputize.core.servers import Definition, Kind, kind_of
 from deputize.core.settings import McpServer
 from deputize.govern.decide import require_administering
 from deputize.lifecycle.barrier import add, change
 from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.servers.agreed import SQL, Names, tool_of
+from deputize.lifecycle.servers.agreed import SQL, Names, is_registered
 from deputize.lifecycle.servers.connected import Connected
 from deputize.lifecycle.servers.versions import pin_tool, put_version, retire
 from deputize.store.pool import Connection
@@ -80,27 +79,43 @@ class Review:
             if item in pinned and pinned[item]["tool"] is not None:
                 await retire(rooms, connection, caller, pinned[item]["tool"], tools)
             await connection.execute(SQL["unpin"], caller.tenant, server.name, item)
+            await self._tell_everybody(connection, caller)
             return None
         if row["definition"] is None:
-            raise Malformed(
-                "the server declares this in several ways at once, so there is nothing to agree to",
-                details={"server": server.name, "item": item},
-            )
-        if item == INSTRUCTIONS:
+            raise _several(server, item)
+        if not is_registered(item):
+            _require_one(server, row)
             await connection.execute(
                 SQL["pin"], caller.tenant, server.name, item, row["digest"], row["definition"], None, None, caller.user
             )
-            # No tool changed, and still every gateway has to hear of it: this is what they watch.
-            await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
+            await self._tell_everybody(connection, caller)
             return None
-        definition = Definition.of(orjson.loads(row["definition"]))
+        definition = Definition.of(orjson.loads(row["definition"]), kind_of(item) or Kind.TOOL)
         made, refused = Names(server, tools).contracts([definition])
-        if definition.name in refused:
-            raise _still(refused[definition.name])
-        contract = made[tool_of(item)]
+        if item in refused:
+            raise _still(refused[item])
+        contract = made[item]
         await put_version(rooms, connection, caller, contract, tools)
         await pin_tool(connection, caller, server.name, item, row["definition"], contract)
         return f"{contract.full_name}@{contract.version}"
+
+    async def _tell_everybody(self, connection: Connection, caller: Caller) -> None:
+        """No tool changed, and still every gateway has to hear of it: this is what they watch."""
+        await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
+
+
+def _require_one(server: McpServer, row: asyncpg.Record) -> None:
+    """What is declared in several ways at once has a digest that is none of theirs."""
+    kind, said = kind_of(row["item"]), orjson.loads(row["definition"])
+    if kind is not None and ("declared" in said or Definition.of(said, kind).digest != row["digest"]):
+        raise _several(server, row["item"])
+
+
+def _several(server: McpServer, item: str) -> Malformed:
+    return Malformed(
+        "the server declares this in several ways at once, so there is nothing to agree to",
+        details={"server": server.name, "item": item},
+    )
 
 
 def _still(problem: NotAdmitted) -> NotAdmitted:

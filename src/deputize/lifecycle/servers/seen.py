@@ -11,12 +11,13 @@ import asyncpg
 import orjson
 
 from deputize.catalog.drift.diff import differences
+from deputize.catalog.drift.judge import INSTRUCTIONS
 from deputize.core.caller import Caller
 from deputize.core.plain import plain
 from deputize.core.settings import McpServer
 from deputize.govern.decide import require_admin, require_administering
 from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.servers.agreed import SQL, tool_of
+from deputize.lifecycle.servers.agreed import SQL
 from deputize.lifecycle.servers.connected import Connected
 
 ChangeState = Literal["open", "accepted", "rejected", "gone"]
@@ -101,7 +102,7 @@ class Servers:
         state = self._rooms.servers.of(tenant, server)
         now: str | None = None
         if state is not None and state.connected:
-            said = state.instructions if row["tool"] is None else state.digests.get(tool_of(row["item"]))
+            said = state.instructions if row["item"] == INSTRUCTIONS else state.digests.get(row["item"])
             now = "removed" if said is None else "same" if said == row["digest"] else "changed"
         return {
             "item": row["item"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from deputize.core.contract import Contract, Effects
-from deputize.core.servers import Discovered
+from deputize.core.servers import CALL_TOOL, Discovered, Kind, address, item_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class ServerState:
     protocol: str = ""
     title: str = ""
     version: str = ""
-    # By the name the server gives it, the digest of each tool as it was seen last.
+    # By item, the digest of everything of it that is served, as it was seen last.
     digests: Mapping[str, str] = field(default_factory=dict)
     instructions: str = ""
 
@@ -59,7 +59,7 @@ class States:
             protocol=said.protocol,
             title=said.title,
             version=said.version,
-            digests=said.digests,
+            digests=said.digests_by_item,
             instructions=said.instructions_digest,
         )
 
@@ -73,13 +73,14 @@ class States:
 
     def against(self, tenant: str, contract: Contract) -> Against | None:
         """Why this tool of a server would be refused now, if it would; of one not looked at yet nothing is known."""
-        server, _, name = contract.handler.target.partition("/")
+        at = address(contract.handler.target)
+        server, kind = at.server, Kind.TOOL if at.method == CALL_TOOL else Kind.METHOD
         state = self.of(tenant, server)
         if state is None:
             return None
         if not state.connected:
             return Against(code="server_unavailable", why=f"the server {server} does not answer: {state.why}")
-        digest = state.digests.get(name)
+        digest = state.digests.get(item_of(kind, at.name))
         if digest is None:
             return Against(code="server_unavailable", why=f"the server {server} does not offer it any more")
         if contract.effects is Effects.READ:

@@ -8,8 +8,9 @@ where tenant = $1 and server = $2 order by item;
 -- name: pins_of_others
 select server, item from deputize.server_pins where tenant = $1 and server <> $2 order by server, item;
 
--- name: instructions_agreed
-select server, digest from deputize.server_pins where tenant = $1 and item = 'instructions';
+-- What is not registered, and so heard of nowhere else: instructions, resources, templates and prompts.
+-- name: agreed_beside_tools
+select server, item, digest, definition from deputize.server_pins where tenant = $1 and tool is null order by server, item;
 
 -- name: pin
 insert into deputize.server_pins (tenant, server, item, digest, definition, tool, version, accepted_by)
@@ -66,7 +67,7 @@ order by c.item, c.seen_at desc limit $4;
 -- How many tools of each server are served, and how many changes wait.
 -- name: counts
 select server, sum(tools)::integer as tools, sum(waiting)::integer as waiting from (
-    select server, count(*) filter (where item <> 'instructions') as tools, 0 as waiting
+    select server, count(*) filter (where tool is not null) as tools, 0 as waiting
     from deputize.server_pins where tenant = $1 group by server
     union all
     select server, 0, count(*) from deputize.server_changes where tenant = $1 and state = 'open' group by server

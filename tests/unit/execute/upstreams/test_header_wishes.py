@@ -27,7 +27,7 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
     ],
 )
 async def test_a_tool_with_a_forbidden_wish_is_told_and_hides_no_other(properties: dict[str, Any]) -> None:
-    async def page(cursor: str | None) -> dict[str, Any]:
+    async def page(method: str, cursor: str | None) -> dict[str, Any]:
         return {"tools": [tool("bad", **properties), tool("good", a={"type": "string", "x-mcp-header": "A"})]}
 
     found = await listed(WHO, page)
