@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import orjson
 
 from deputize.core.errors import CredentialExpired, CredentialMissing, Problem
+from deputize.core.questions import Ability, Round
 from deputize.core.servers import Definition
 from deputize.core.settings import McpServer, Settings
 from deputize.execute.upstreams.servers import Upstreams
@@ -56,11 +57,19 @@ async def tried(url: str, context: dict[str, Any]) -> list[str]:
     return faults
 
 
-async def _called(upstreams: Upstreams, person: Person, call: dict[str, Any]) -> dict[str, Any]:
-    name, arguments = call["name"], call["arguments"]
-    return await upstreams.call(
-        _TENANT, _SERVER, name, arguments, meta={}, credential=person.secret, seconds=_SECONDS
+async def _called(
+    upstreams: Upstreams, person: Person, call: dict[str, Any], round: Round | None = None
+) -> dict[str, Any]:
+    """One call, and where the server asks first, once more with its own state and made-up answers."""
+    result = await upstreams.call(
+        _TENANT, _SERVER, call["name"], call["arguments"], meta={}, credential=person.secret, seconds=_SECONDS,
+        abilities=frozenset(Ability), round=round,
     )  # fmt: skip
+    if result.get("resultType") == "input_required" and round is None:
+        accepted = {name: {"action": "accept", "content": {}} for name in result["inputRequests"]}
+        told = Round(continues="", state=result.get("requestState"), responses=accepted)
+        return await _called(upstreams, person, call, told)
+    return result
 
 
 async def signed_in(person: Person, ask: Callable[[], Awaitable[Done]]) -> Done:

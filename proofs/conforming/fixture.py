@@ -175,8 +175,8 @@ async def test_missing_capability(ctx: Any, asked: t.CallToolRequestParams) -> A
     return said("Sampled.")
 
 
-def _elicits(key: str, name: str) -> dict[str, t.InputRequest]:
-    wanted = {"type": "object", "properties": {name: _TEXT}, "required": [name]}
+def _elicits(key: str, name: str, field: dict[str, Any] = _TEXT) -> dict[str, t.InputRequest]:
+    wanted = {"type": "object", "properties": {name: field}, "required": [name]}
     return {key: t.ElicitRequest(params=t.ElicitRequestFormParams(message=f"What is {key}?", requested_schema=wanted))}
 
 
@@ -185,23 +185,22 @@ def _samples(key: str) -> dict[str, t.InputRequest]:
 
 
 _ROOTS: Final[dict[str, t.InputRequest]] = {"client_roots": t.ListRootsRequest()}
-# Tools that ask back before they answer. Whether anybody answers is what the suite wants to know.
+_YES: Final = {"type": "boolean"}
+# Tools that ask back before they answer.
 _ASKS: Final[dict[str, dict[str, t.InputRequest]]] = {
     "test_input_required_result_elicitation": _elicits("user_name", "name"),
     "test_input_required_result_sampling": _samples("capital_question"),
     "test_input_required_result_list_roots": _ROOTS,
-    "test_input_required_result_request_state": _elicits("confirm", "ok"),
+    "test_input_required_result_request_state": _elicits("confirm", "ok", _YES),
     "test_input_required_result_multiple_inputs": _elicits("user_name", "name") | _samples("greeting") | _ROOTS,
-    "test_input_required_result_multi_round": _elicits("step1", "name"),
-    "test_input_required_result_tampered_state": _elicits("confirm", "ok"),
-    "test_input_required_result_capabilities": _elicits("user_name", "name"),
+    "test_input_required_result_tampered_state": _elicits("confirm", "ok", _YES),
     "test_streaming_elicitation": _elicits("user_name", "name"),
     "test_tool_with_task": _elicits("user_name", "name"),
     "test_elicitation": _elicits("username", "username"),
     "test_elicitation_sep1034_defaults": _elicits("name", "name"),
     "test_elicitation_sep1330_enums": _elicits("name", "name"),
     "test_sampling": _samples("prompt"),
-    "confirm_delete": _elicits("confirm", "ok"),
+    "confirm_delete": _elicits("confirm", "confirm", _YES),
     "multi_input": _elicits("first", "name") | _elicits("second", "name"),
 }
 
@@ -211,7 +210,26 @@ async def _ask_back(ctx: Any, asked: t.CallToolRequestParams) -> Answer:
     given = asked.input_responses or {}
     if any(key not in given for key in wanted):
         return t.InputRequiredResult(input_requests=wanted, request_state=asked.name)
-    return said(", ".join(f"{key}: {value}" for key, value in given.items()))
+    if asked.request_state != asked.name:
+        raise MCPError(code=-32602, message="that is not the state this server gave out")
+    return said(", ".join(f"{key}: {value}" for key, value in given.items()), "state-ok")
+
+
+@tool()
+async def test_input_required_result_multi_round(ctx: Any, asked: t.CallToolRequestParams) -> Answer:
+    steps = (_elicits("step1", "name"), _elicits("step2", "color"))
+    done = int(asked.request_state or 0) + 1 if asked.input_responses else 0
+    if done < len(steps):
+        return t.InputRequiredResult(input_requests=steps[done], request_state=str(done))
+    return said("Both steps were taken.")
+
+
+@tool()
+async def test_input_required_result_capabilities(ctx: Any, asked: t.CallToolRequestParams) -> Answer:
+    can = ctx.session.client_params.capabilities
+    wanted = {} if can.elicitation is None else _elicits("user_name", "name")
+    wanted |= {} if can.sampling is None else _samples("greeting")
+    return t.InputRequiredResult(input_requests=wanted)
 
 
 TOOLS |= {name: (_ask_back, {"type": "object"}) for name in _ASKS}

@@ -9,22 +9,15 @@ from typing import Final
 
 from proofs.conforming.suite import Leg
 
-SERVERS_ASK_NOBODY: Final = (
-    "What a server asks back in the middle of a call (a person's answer, a model's, folders) is answered by nobody: "
-    "such a call fails and says so."
+NOBODY_WAITS: Final = (
+    "Before 2026-07-28 a server asks in the middle of a call, which hangs until somebody answers. No call here waits "
+    "for a person, so such a question is refused; since then it ends the call, and whoever answers makes the next."
 )
+TASKS_ASK_NOBODY: Final = "What a server asks of a call that became a task is not answered through the task yet."
 TOOLS_ONLY: Final = "Resources, prompts and completions of servers are not governed yet, so they are not offered."
 NO_LOGS: Final = "Log messages of servers are not passed on: what was done is in the audit log."
 NO_SESSIONS: Final = (
     "No session is kept, in either era, so that any gateway answers any request; the scenario wants a session's id."
-)
-NOT_PASSED_ON: Final = (
-    "What a client can do is told to us, not to the server behind us, which is told that we can do none of it. Its "
-    "refusal reaches the client as the result of the call."
-)
-VERDICTS: Final = (
-    "A server's own error to a call is the tool's verdict, so that the model sees it: the task has completed, with "
-    "isError."
 )
 NEVER_REQUIRED: Final = (
     "No tool here requires the tasks extension: a client without it is told the call's id and asks calls_get."
@@ -73,18 +66,14 @@ _SIGNED_IN_OTHERWISE: Final = {
     **_all(NO_ID_TOKENS, "auth/enterprise-managed-authorization"),
     **_all(NO_WORKLOADS, "auth/wif-jwt-bearer"),
 }
-_ASKING: Final = (
-    "basic-elicitation", "basic-sampling", "basic-list-roots", "request-state", "multiple-input-requests",
-    "multi-round", "missing-input-response", "result-type", "tampered-state", "capability-check",
-)  # fmt: skip
 
 REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
     ("server", "2025-11-25"): {
         **_OFFERED_NOWHERE,
         **_all(TOOLS_ONLY, "resources-subscribe", "resources-unsubscribe"),
         **_all(NO_LOGS, "logging-set-level", "tools-call-with-logging"),
-        **_all(SERVERS_ASK_NOBODY, "tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults"),
-        **_all(SERVERS_ASK_NOBODY, "elicitation-sep1330-enums"),
+        **_all(NOBODY_WAITS, "tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults"),
+        **_all(NOBODY_WAITS, "elicitation-sep1330-enums"),
         **_all(NO_SESSIONS, "server-sse-multiple-streams", "server-sse-polling"),
         **_all(ANCHORS, "json-schema-2020-12"),
     },
@@ -97,26 +86,15 @@ REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
             "sep-2549-resources-list-caching-hints",
             "sep-2549-resources-templates-list-caching-hints",
         ),
-        "server-stateless": _some(
-            NOT_PASSED_ON, "sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"
-        ),
-        **_all(SERVERS_ASK_NOBODY, *(f"input-required-result-{name}" for name in _ASKING)),
-        "tasks-lifecycle": _some(VERDICTS, "sep-2663-tasks-get-status-failed"),
-        **_all(SERVERS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
+        **_all(TASKS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
         **_all(NEVER_REQUIRED, "tasks-required-task-error"),
         **_all(ANCHORS, "json-schema-2020-12"),
     },
     ("client", "2025-11-25"): {
-        **_all(SERVERS_ASK_NOBODY, "elicitation-sep1034-client-defaults"),
+        **_all(NOBODY_WAITS, "elicitation-sep1034-client-defaults"),
         **_SIGNED_IN_OTHERWISE,
     },
     ("client", "2026-07-28"): {
-        "sep-2322-client-request-state": _some(
-            SERVERS_ASK_NOBODY,
-            "sep-2322-client-request-state-echoed",
-            "sep-2322-client-jsonrpc-id-different",
-            "sep-2322-client-no-state-omitted",
-        ),
         **_SIGNED_IN_OTHERWISE,
     },
 }

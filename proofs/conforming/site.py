@@ -27,6 +27,7 @@ name = "{name}"
 url = "{url}"
 reads = ["*"]
 slow = [{slow}]
+asks = ["elicitation", "sampling", "roots"]
 """
 _WAIT_SECONDS = 60.0
 

@@ -13,6 +13,7 @@ import orjson
 
 from deputize.core.contract import Contract
 from deputize.core.frozen import frozen
+from deputize.core.questions import NONE, Ability, Round
 from deputize.core.servers import CALL_TOOL
 
 LONGEST_MESSAGE: Final = 500
@@ -137,6 +138,9 @@ class ToolContext:
     credential: Secret | None = None
     restored: Any = None
     guards: Mapping[str, Any] = field(default_factory=dict)
+    # What the caller can be asked back, and what it said to what was asked before; for tools of servers.
+    can_answer: frozenset[Ability] = NONE
+    round: Round | None = field(default=None, repr=False)
     # Who keeps what is saved; nobody where there is nothing to go on with, as for a read inside a request.
     saving: Save | None = field(default=None, repr=False)
     tell: Callable[[Told], None] | None = field(default=None, repr=False)

@@ -650,6 +650,24 @@ class PreconditionFailed(Validation):
     )  # fmt: skip
 
 
+class RoundRefused(Validation):
+    proves_nothing_happened = True
+    face = Face(
+        slug="round-refused", code=Code.INVALID_INPUT, error_class="invalid_arguments", number=3320, http=400,
+        grpc="INVALID_ARGUMENT", jsonrpc=-32602, title="These answers belong to no question that was asked here",
+        advice="Give the round back as it came, with the same tool and arguments, within the hour; else call anew.",
+    )  # fmt: skip
+
+
+class AnswersInvalid(Validation):
+    proves_nothing_happened = True
+    face = Face(
+        slug="answers-invalid", code=Code.INVALID_INPUT, error_class="schema_validation_failed", number=3321, http=400,
+        grpc="INVALID_ARGUMENT", jsonrpc=-32602, title="An answer does not fit its question",
+        advice="Mend the answers that details name, and send them with the same round.",
+    )  # fmt: skip
+
+
 class ToolFailed(Execution):
     face = Face(
         slug="tool-failed", code=Code.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3401, http=502,
@@ -746,6 +764,30 @@ class DidNotHappen(Execution):
         slug="did-not-happen", code=Code.UPSTREAM_FAILURE, error_class="execution_failed", number=3413, http=502,
         grpc="ABORTED", retryable=True, title="It was not known what became of this call; it did not happen",
         advice="Call again if it is still wanted; the same key is free again.",
+    )  # fmt: skip
+
+
+class ServerAsksBack(Execution):
+    face = Face(
+        slug="server-asks-back", code=Code.PRECONDITION_FAILED, error_class="policy_blocked", number=3420, http=409,
+        grpc="FAILED_PRECONDITION", title="The tool's server asks something back that it may not ask",
+        advice="Ask whoever runs this gateway to allow it in servers.asks; then call with a new idempotency key.",
+    )  # fmt: skip
+
+
+class CallerCannotAnswer(Execution):
+    face = Face(
+        slug="caller-cannot-answer", code=Code.PRECONDITION_FAILED, error_class="capability_gap", number=3421,
+        http=409, grpc="FAILED_PRECONDITION", title="The tool's server asks what this caller cannot answer",
+        advice="Call from a client that declares what details name; through REST, name it in can_answer.",
+    )  # fmt: skip
+
+
+class QuestionRefused(Execution):
+    face = Face(
+        slug="question-refused", code=Code.UPSTREAM_FAILURE, error_class="policy_blocked", number=3422, http=502,
+        grpc="FAILED_PRECONDITION", title="What the tool's server asks back is not passed on",
+        advice="Tell whoever runs that server what details say; nobody was asked anything.",
     )  # fmt: skip
 
 

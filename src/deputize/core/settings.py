@@ -15,6 +15,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from deputize.core.questions import Family
+
 SETTINGS_FILE = Path("deputize.toml")
 
 
@@ -125,6 +127,9 @@ class McpServer(Section):
     repeatable: tuple[str, ...] = Field((), description="Tools that take the same key, or the same call, once (globs).")
     slow: tuple[str, ...] = Field((), description="Tools that may take minutes (globs).")
     scopes: tuple[str, ...] = Field((), description="Scopes its callers need.")
+    asks: tuple[Family, ...] = Field(
+        (), description="What it may ask back of callers who can answer it; anything else ends the call."
+    )
     review: Literal["changes", "everything"] = Field(
         "changes", description="What waits for somebody's review: changes, or the first look at it as well."
     )

@@ -218,6 +218,8 @@ def _context(
         credential=credential,
         restored=None if keeper is None else keeper.restored(),
         guards=(None if held is None else held.guards) or {},
+        can_answer=received.request.can_answer,
+        round=authorized.validated.round,
         tell=received.request.tell if run is None else run.tell,
         stopping=None if run is None else run.is_stopping,
         saving=keeper.save if keeper is not None else None if declared else undeclared,

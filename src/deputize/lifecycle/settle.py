@@ -15,8 +15,9 @@ from deputize.lifecycle import record
 from deputize.lifecycle.claim import decided_again
 from deputize.lifecycle.execute import ended_late, late_end
 from deputize.lifecycle.phases import Executed, Held, Received, Validated, Verified
-from deputize.lifecycle.reply import refused, rendered, state_of_failure, state_of_refusal
+from deputize.lifecycle.reply import asked_back, refused, rendered, state_of_failure, state_of_refusal
 from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.rounds import given_out
 from deputize.lifecycle.verify import verify
 
 # How long the outcome of an effect that took place may take to record before the caller hears 'pending'.
@@ -48,9 +49,9 @@ async def settle(rooms: Rooms, verified: Verified) -> Outcome:
 async def _read(rooms: Rooms, verified: Verified) -> Outcome:
     authorized = verified.executed.authorized
     received = authorized.validated.received
-    state = State.SUCCEEDED if verified.problem is None else state_of_failure(verified.problem)
+    state = _state_of_success(verified) if verified.problem is None else state_of_failure(verified.problem)
     now = rooms.stamps.now()
-    outcome = rendered(verified, received.call_id, state, verified.problem, now)
+    outcome = await _told(rooms, verified, received.call_id, state, verified.problem, now)
     left = max(authorized.validated.deadline.remaining(rooms.clock.monotonic()), _LEAST_SECONDS)
     committed = await rooms.writer.put(record.read(rooms, verified, state, now), seconds=left)
     await decided_again(rooms, authorized, committed.epochs)
@@ -59,8 +60,8 @@ async def _read(rooms: Rooms, verified: Verified) -> Outcome:
 
 async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     problem = verified.problem
-    state = State.SUCCEEDED if problem is None else _state_of_mutation(problem)
-    outcome = rendered(verified, held.call_id, state, problem, rooms.stamps.now())
+    state = _state_of_success(verified) if problem is None else _state_of_mutation(problem)
+    outcome = await _told(rooms, verified, held.call_id, state, problem, rooms.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
     box = keys.seal(held.call_id, "outcome", outcome.body)
@@ -75,6 +76,22 @@ async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     if not committed.closed:
         return _pending(rooms, verified, held, "another process took this call over; its outcome counts")
     return outcome
+
+
+async def _told(
+    rooms: Rooms, verified: Verified, call_id: str, state: State, problem: Problem | None, now: str
+) -> Outcome:
+    """The envelope, or, of a call that was asked back, the questions with what an answer to them refers to."""
+    asks, validated = verified.asks, verified.executed.authorized.validated
+    if asks is None or problem is not None:
+        return rendered(verified, call_id, state, problem, now)
+    tenant = validated.received.caller.tenant
+    keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
+    return asked_back(verified, asks, call_id, now, given_out(keys, rooms, validated, call_id, asks))
+
+
+def _state_of_success(verified: Verified) -> State:
+    return State.SUCCEEDED if verified.asks is None else State.NEEDS_INPUT
 
 
 def _state_of_mutation(problem: Problem) -> State:
@@ -98,7 +115,7 @@ def _settle_late(rooms: Rooms, executed: Executed) -> None:
 
     async def wait_and_settle() -> None:
         await asyncio.wait({late})
-        verified = await verify(ended_late(executed, held, late), rooms.driver, rooms.metrics, rooms.credentials)
+        verified = await verify(rooms, ended_late(executed, held, late))
         if not isinstance(verified.problem, OutcomeUnknown):
             await _mutation(rooms, verified, held)
 

@@ -68,7 +68,7 @@ class Value:
 
 def ticket_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     """Everything the page of one ticket says."""
-    tool, arguments = shown["tool"], _values(shown["arguments"])
+    tool, arguments, answers = shown["tool"], _values(shown["arguments"]), _values(shown.get("answers") or {})
     preview = _preview(shown.get("preview") or {}, now=now)
     undo = shown.get("undo")
     return {
@@ -82,10 +82,11 @@ def ticket_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         "session": _line(shown.get("session") or ""),
         "environment": _line(shown.get("environment") or ""),
         "arguments": arguments,
+        "answers": answers,
         "undo": _line(undo) if undo else "",
         "preview": preview,
         # Nobody should have to find out that they saw only a part.
-        "shortened": any(value.whole for value in (*arguments, *preview["impact"], *preview["values"])),
+        "shortened": any(value.whole for value in (*arguments, *answers, *preview["impact"], *preview["values"])),
         "rules": [
             {"id": _line(rule["id"]), "where": _line(rule["where"]), "reason": plain(str(rule["reason"]), 600)}
             for rule in shown["rules"][:_MOST_LISTED]

@@ -30,6 +30,7 @@ from deputize.core.mcp import (
     VERSION_UNSUPPORTED,
     VERSIONS,
 )
+from deputize.core.questions import NONE, Ability, abilities_in
 from deputize.doors.mcp.faces import RpcError
 from deputize.doors.wire import Header, Headers
 
@@ -52,11 +53,14 @@ _OPENS_ADDRESSES: Final = "url."
 
 @frozen
 class Client:
-    """What the client that asks can do, by its own word. `opens` says that it can have a person open an address."""
+    """What the client that asks can do, by its own word. `opens` says that it can have a person open an address, and
+    `abilities` what it can be asked by ending a call with it, as is done since 2026-07-28.
+    """
 
     version: str
     tasks: bool = False
     opens: bool = False
+    abilities: frozenset[Ability] = NONE
 
     @property
     def modern(self) -> bool:
@@ -145,7 +149,12 @@ def _modern(identity: str | int, method: str, params: dict[str, Any], headers: H
     abilities = meta[CLIENT_CAPABILITIES]
     if not isinstance(abilities, dict):
         raise RpcError(INVALID_PARAMS, f"{CLIENT_CAPABILITIES} must be an object")
-    client = Client(version=version, tasks=_has(abilities, "extensions", TASKS_EXTENSION), opens=opens(abilities))
+    client = Client(
+        version=version,
+        tasks=_has(abilities, "extensions", TASKS_EXTENSION),
+        opens=opens(abilities),
+        abilities=abilities_in(abilities),
+    )
     return Asked(id=identity, method=method, params=params, meta=meta, client=client)
 
 

@@ -5,6 +5,7 @@ client is known to number its calls by. The id of the JSON-RPC request is none: 
 under a new one. Above: `door.py`. Below: the one lifecycle, and `waiting.py` for what does not end at once.
 """
 
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -13,14 +14,16 @@ from deputize.catalog.snapshot import ToolVersion
 from deputize.core.call import CallRequest
 from deputize.core.contract import TimeoutClass
 from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, TRACEPARENT
+from deputize.core.questions import Answers
 from deputize.doors.asking import call_request, idempotency_key
+from deputize.doors.mcp.asking_back import questions_in, told_to
 from deputize.doors.mcp.faces import RpcError
 from deputize.doors.mcp.mirrored import require_mirrored
 from deputize.doors.mcp.own_tools import OWN
-from deputize.doors.mcp.results import result_of
 from deputize.doors.mcp.shown import KEY_ARGUMENT, takes_key
 from deputize.doors.mcp.turn import Turn
 from deputize.doors.mcp.waiting import come_again, held, taken_on
+from deputize.lifecycle.rounds import is_round
 
 _TOOL_USE: Final = "claudecode/toolUseId"
 
@@ -45,6 +48,8 @@ async def call_tool(turn: Turn) -> dict[str, Any]:
     key, arguments = _key(turn, found, arguments)
     wanted = _Wanted(name, arguments, key, found)
     state = turn.asked.params.get("requestState")
+    if is_round(state):
+        return await _called(turn, wanted, Answers(round=state, responses=_responses(turn)))
     if state is not None:
         return await come_again(turn, name, arguments, found, state)
     joined = None if key is not None else turn.remembered.waiting(turn.caller, name, arguments)
@@ -53,11 +58,16 @@ async def call_tool(turn: Turn) -> dict[str, Any]:
     return await _called(turn, wanted)
 
 
-async def _called(turn: Turn, wanted: _Wanted) -> dict[str, Any]:
-    outcome = await turn.gateway.lifecycle.run(turn.caller, _request(turn, wanted))
+async def _called(turn: Turn, wanted: _Wanted, answers: Answers | None = None) -> dict[str, Any]:
+    request = _request(turn, wanted)
+    outcome = await turn.gateway.lifecycle.run(turn.caller, replace(request, answers=answers))
     envelope = orjson.loads(outcome.body)
     if not outcome.accepted:
-        return result_of(envelope, wanted.found, turn.base, replayed=outcome.replayed or outcome.joined)
+        asked, brought = questions_in(envelope), _responses(turn)
+        if answers is None and asked and asked.keys() <= brought.keys():
+            # It knew what would be asked. Its answers are held to the questions all the same, now that there are some.
+            return await _called(turn, wanted, Answers(round=envelope["asks"]["round"], responses=brought))
+        return told_to(turn, envelope, wanted.found, replayed=outcome.replayed or outcome.joined)
     if wanted.key is None:
         turn.remembered.wait(turn.caller, wanted.name, wanted.arguments, outcome.call_id)
     return await taken_on(turn, wanted.name, wanted.arguments, wanted.found, envelope)
@@ -74,7 +84,7 @@ async def _joined(turn: Turn, wanted: _Wanted, call_id: str) -> dict[str, Any]:
     if turn.asked.client.tasks:
         # It follows its task to the end by the task's own id, so whoever says the same words after it wants it anew.
         return await _called(turn, wanted)
-    return result_of(envelope, wanted.found, turn.base, replayed=True)
+    return told_to(turn, envelope, wanted.found, replayed=True)
 
 
 def _named(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -117,7 +127,13 @@ def _request(turn: Turn, wanted: _Wanted) -> CallRequest:
     request = call_request(
         fields, key=wanted.key, traceparent=parent.decode("latin-1") if isinstance(parent, bytes) else _text(parent)
     )
+    request = replace(request, can_answer=turn.asked.client.abilities)
     return request if turn.asked.progress_token is None else request.told_to(turn.progress)
+
+
+def _responses(turn: Turn) -> dict[str, Any]:
+    brought: dict[str, Any] = turn.asked.params.get("inputResponses", {})
+    return brought
 
 
 def _text(value: Any) -> str | None:

@@ -36,6 +36,7 @@ CODES: Final[Mapping[type[Problem], int]] = {
     errors.ToolNotFound: INVALID_PARAMS,
     errors.VersionNotFound: INVALID_PARAMS,
     errors.CallNotFound: INVALID_PARAMS,
+    errors.RoundRefused: INVALID_PARAMS,
 }
 _BY_SLUG: Final = {problem.face.slug: code for problem, code in CODES.items()}
 

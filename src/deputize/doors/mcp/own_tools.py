@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from deputize.core.errors import CallNotFound, Face, NotCancelable, Problem, SchemaViolation
+from deputize.doors.mcp.asking_back import questions_in
 from deputize.doors.mcp.faces import advice_of
 from deputize.doors.mcp.results import Envelope, failure, meta_of, text, told, waits
 from deputize.doors.mcp.shown import is_tool_of_server
@@ -18,6 +19,10 @@ from deputize.doors.mcp.waiting import held
 
 MOST_WAIT_MS: Final = 20_000
 _CALL_ID = {"type": "string", "description": "The call_id that a pending result told.", "minLength": 1, "maxLength": 64}
+_ASKED: Final = (
+    "The tool's server asks something before it answers. Make the same call again with the same idempotency key: it is "
+    "then asked of you, if your client can be asked."
+)
 _SHOWN: Final = {
     "type": "object",
     "properties": {
@@ -25,6 +30,7 @@ _SHOWN: Final = {
         "call_id": {"type": "string"},
         "result": {"description": "What the tool answered, once it has succeeded."},
         "error": {"type": "object", "description": "What went wrong, if it did."},
+        "asks": {"type": "array", "items": {"type": "string"}, "description": "What its server wants to know first."},
         "approval_url": {"type": ["string", "null"]},
         "retry_after_ms": {"type": "integer", "description": "When asking again is worth it, while it is not ended."},
         "message": {"type": "string"},
@@ -95,6 +101,9 @@ async def _get(turn: Turn, arguments: dict[str, Any]) -> dict[str, Any]:
         error = failed["error"]
         return _answer(turn, envelope, failed, [text(f"{failed['status']}: {error['message']}\n{error['advice']}")])
     facts: dict[str, Any] = {"status": envelope["state"], "call_id": envelope["call_id"]}
+    if questions_in(envelope):
+        facts |= {"asks": sorted(questions_in(envelope)), "message": _ASKED}
+        return _answer(turn, envelope, facts, [text(f"{facts['status']}: {facts['message']}")])
     if "result" not in envelope:
         # A read that was answered in its own request: that it was made is known, what it told is not kept.
         facts["message"] = str(envelope.get("detail", ""))

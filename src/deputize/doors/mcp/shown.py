@@ -25,7 +25,7 @@ _KEY_SCHEMA: Final = {
         "again only to repeat a call whose answer was lost."
     ),
 }
-WAITING: Final = ("awaiting_approval", "queued", "running", "needs_input", "partial_result", "yielded")
+WAITING: Final = ("awaiting_approval", "queued", "running", "partial_result", "yielded")
 PENDING: Final[Schema] = {
     "type": "object",
     "description": "The call is not at its end yet; calls_get tells what became of it.",

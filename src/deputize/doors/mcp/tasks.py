@@ -84,6 +84,10 @@ def _said(envelope: Envelope) -> str:
 def _ended(turn: Turn, envelope: Mapping[str, Any], found: ToolVersion | None) -> dict[str, Any]:
     if State(envelope["state"]) is State.CANCELED:
         return {"status": "cancelled", "statusMessage": str(envelope.get("detail", "the call was canceled"))}
+    answered = ((envelope.get("error") or {}).get("details") or {}).get("answered")
+    if answered is not None:
+        # Its server's own error, in its own words: the tool came to no result, not even a bad one.
+        return {"status": "failed", "statusMessage": str(envelope["detail"]), "error": answered}
     try:
         return {"status": "completed", "result": {"resultType": "complete", **result_of(envelope, found, turn.base)}}
     except RpcError as error:

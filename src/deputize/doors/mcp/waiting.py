@@ -21,8 +21,9 @@ import orjson
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.events import TERMINAL, Event, State
 from deputize.core.mcp import URL_ELICITATION_REQUIRED
+from deputize.doors.mcp.asking_back import told_to
 from deputize.doors.mcp.faces import RpcError
-from deputize.doors.mcp.results import Envelope, pending, result_of, waits, whole
+from deputize.doors.mcp.results import Envelope, pending, waits, whole
 from deputize.doors.mcp.state import PURPOSE, opened, sealed
 from deputize.doors.mcp.tasks import task_of
 from deputize.doors.mcp.turn import Turn
@@ -71,7 +72,7 @@ async def _after(turn: Turn, found: ToolVersion | None, call_id: str, seconds: f
     if not ended:
         return pending(envelope, turn.base)
     turn.remembered.heard(call_id)
-    return result_of(envelope, found, turn.base)
+    return told_to(turn, envelope, found)
 
 
 async def held(turn: Turn, call_id: str, seconds: float) -> tuple[Envelope, bool]:

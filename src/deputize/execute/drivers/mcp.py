@@ -1,7 +1,8 @@
 """Tools of MCP servers: one call through a line that is open already, held against what somebody agreed to.
 
 A tool that its server changed since then goes on reading and stops writing. The result is one envelope that loses
-nothing of what the server sent: `{"content": […], "structured": {…}}`.
+nothing of what the server sent: `{"content": […], "structured": {…}}`. A server that asks back before it answers is
+heard where the operator lets it ask and whoever called can answer; the call has then ended with its questions.
 
 Above: `execute/driver.py`. Below: `upstreams/servers.py`; what is no tool, in `mcp_reads.py`.
 """
@@ -13,16 +14,20 @@ import orjson
 from deputize.core.contract import Contract, MutationClass
 from deputize.core.definition import ToolContext, UpstreamTool
 from deputize.core.errors import (
+    CallerCannotAnswer,
     OutcomeUnknown,
     Problem,
+    QuestionRefused,
     RequiresSetup,
     ResourceLimit,
     ResultInvalid,
+    ServerAsksBack,
     ServerNotFound,
     ToolDrifted,
     ToolFailed,
     UpstreamUnavailable,
 )
+from deputize.core.questions import Ability, Asks, Family, ability_of, capabilities_of
 from deputize.core.servers import CALL_TOOL, address
 from deputize.execute.drivers.mcp_reads import meta_of, read
 from deputize.execute.upstreams.servers import Upstreams
@@ -51,6 +56,8 @@ class McpDriver:
             return await read(upstreams, tool, arguments, context, ends - clock())
         await self._require_agreed(tool, context, seconds)
         left = ends - clock()
+        allowed = upstreams.settings_of(context.tenant, tool.server).asks
+        abilities = frozenset(each for each in context.can_answer if each.family in allowed)
         try:
             result = await upstreams.call(
                 context.tenant,
@@ -61,12 +68,20 @@ class McpDriver:
                 credential=context.credential,
                 seconds=left,
                 tell=context.tell,
+                abilities=abilities,
+                round=context.round,
             )
+        except CallerCannotAnswer as missing:
+            for family in missing.details["requiredCapabilities"]:
+                _require_allowed(tool, family, allowed, nothing_happened=missing.nothing_happened)
+            raise
         except ResourceLimit as limit:
             if _only_reads(tool):
                 raise
             # The answer was not read to its end: it may be a success.
             raise OutcomeUnknown(f"{limit.message}; whether it acted is not known") from limit
+        if result.get("resultType") == "input_required":
+            return _asks(tool, result, allowed, abilities)
         return _envelope(tool, result)
 
     async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
@@ -111,10 +126,46 @@ def _only_reads(tool: UpstreamTool) -> bool:
     return tool.contract.mutation_class is MutationClass.READ
 
 
+def _asks(
+    tool: UpstreamTool, result: dict[str, Any], allowed: tuple[Family, ...], abilities: frozenset[Ability]
+) -> Asks:
+    """What the server asks first, all of it allowed and answerable. Whether it is well asked, who verifies tells."""
+    questions, state = result.get("inputRequests"), result.get("requestState")
+    if (
+        not isinstance(questions, dict)
+        or not questions
+        or not all(isinstance(each, dict) for each in questions.values())
+    ):
+        raise QuestionRefused(f"the server {tool.server} wants to be asked again and asks nothing itself")
+    if state is not None and not isinstance(state, str):
+        raise QuestionRefused(f"the server {tool.server} asks back with a state that is no text")
+    for question in questions.values():
+        ability = ability_of(question)
+        if ability is None:
+            raise QuestionRefused(f"the server {tool.server} asks back what the protocol does not know")
+        _require_allowed(tool, ability.family, allowed)
+        if ability not in abilities:
+            needed = {"server": tool.server, "requiredCapabilities": capabilities_of([ability])}
+            raise CallerCannotAnswer(
+                f"the server {tool.server} asks back ({ability.value}), and this caller cannot answer that",
+                details=needed,
+            )
+    return Asks(server=tool.server, questions=questions, state=state)
+
+
+def _require_allowed(
+    tool: UpstreamTool, family: Family, allowed: tuple[Family, ...], *, nothing_happened: bool = False
+) -> None:
+    if family not in allowed:
+        raise ServerAsksBack(
+            f"the server {tool.server} asks back ({family}), which the settings do not let it",
+            details={"server": tool.server, "setting": f"servers.{tool.server}.asks", "needed": family},
+            nothing_happened=nothing_happened,
+        )
+
+
 def _envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
     kind, content = result.get("resultType", "complete"), result.get("content", [])
-    if kind == "input_required":
-        raise ToolFailed(f"the server {tool.server} asks something back, and nobody here answers servers")
     if kind != "complete":
         raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for: it may be at it still")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):

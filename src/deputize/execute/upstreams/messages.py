@@ -1,7 +1,8 @@
 """MCP's messages as both eras spell them: what is asked, what an answer says, and what a server may want of us.
 
-Nothing here sends anything. What servers ask back (a question to a person, a model's answer, folders) is off: they are
-told that no such method exists, and nobody here says otherwise in the capabilities.
+Nothing here sends anything. What servers ask back (a question to a person, a model's answer, folders) they ask since
+2026-07-28 by ending the call with it, where they are told that somebody can answer. Before, they would ask in the
+middle of a call that hangs until somebody does: that is off, no such method exists, and no capability says otherwise.
 
 Above: `http.py` and `stdio.py`, which carry messages. Below: `core/mcp.py`.
 """
@@ -15,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from deputize.core.definition import LONGEST_MESSAGE, Told
-from deputize.core.errors import Problem, ToolFailed, UpstreamUnavailable
+from deputize.core.errors import CallerCannotAnswer, Problem, ToolFailed, UpstreamUnavailable
 from deputize.core.frozen import frozen
 from deputize.core.mcp import (
     CAPABILITY_MISSING,
@@ -34,9 +35,10 @@ from deputize.core.mcp import (
     SERVER_INFO,
     VERSION_UNSUPPORTED,
 )
+from deputize.core.questions import NONE, Ability, Round, capabilities_of
 
 CLIENT: Final = {"name": "deputize", "version": version("deputize")}
-ENVELOPE: Final[dict[str, Any]] = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {}, CLIENT_INFO: CLIENT}
+ENVELOPE: Final[dict[str, Any]] = {PROTOCOL_VERSION: MODERN, CLIENT_INFO: CLIENT}
 # What a server says when it has something else to offer than before.
 CHANGED: Final = frozenset(f"notifications/{each}/list_changed" for each in ("tools", "resources", "prompts"))
 NEWS: Final = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
@@ -45,6 +47,8 @@ _LONGEST_INSTRUCTIONS: Final = 65_536
 # What a server, or whoever stands before it, says without having looked at what was asked.
 _UNREAD: Final = frozenset({PARSE_ERROR, HEADER_MISMATCH, CAPABILITY_MISSING, VERSION_UNSUPPORTED})
 _NOT_OFFERED: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
+# What a server may need whoever calls to be able to do.
+_ASKABLE: Final = frozenset({"elicitation", "sampling", "roots"})
 # How relays say that they lost the server behind them (-32000, -32001).
 RELAYS_LOSS: Final = frozenset({-32000, -32001})
 
@@ -67,7 +71,14 @@ class Refused(Exception):
         # An error that names no request is no word on this one, unless it says that nothing of it was understood.
         if self.code in RELAYS_LOSS or (self.anonymous and not unread and self.code not in _NOT_OFFERED):
             return UpstreamUnavailable(said)
-        return ToolFailed(said, nothing_happened=unread)
+        needed = _mapping(_mapping(self.data).get("requiredCapabilities"))
+        if self.code == CAPABILITY_MISSING and needed and needed.keys() <= _ASKABLE:
+            told = {"server": server, "requiredCapabilities": {name: {} for name in sorted(needed)}}
+            return CallerCannotAnswer(said, details=told, nothing_happened=unread)
+        return ToolFailed(said, details={"server": server, "answered": self._told()}, nothing_happened=unread)
+
+    def _told(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message[:200]}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,14 +92,28 @@ class Ask:
     headers: Mapping[str, str] = field(default_factory=dict)
     secret: str | None = field(default=None, repr=False)
     tell: Callable[[Told], None] | None = None
+    # What whoever waits for the answer can be asked back: for this request, and never for a whole session.
+    abilities: frozenset[Ability] = NONE
+    round: Round | None = field(default=None, repr=False)
     sent: bool = False
 
     def body(self, number: int, modern: bool) -> bytes:
-        meta = {**ENVELOPE, **self.meta} if modern else self.meta
+        meta = self.meta
+        if modern:
+            meta = {**ENVELOPE, CLIENT_CAPABILITIES: capabilities_of(self.abilities), **meta}
+        elif self.round is not None:
+            # It would take the call for a new one.
+            raise UpstreamUnavailable("the server no longer speaks the protocol it asked in", nothing_happened=True)
         if self.tell is not None:
             meta = {**meta, PROGRESS_TOKEN: number}
-        params = {**self.params, "_meta": meta} if meta else self.params
+        params = {**self.params, **self._answers(), "_meta": meta} if meta else self.params
         return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": self.method, "params": params})
+
+    def _answers(self) -> dict[str, Any]:
+        if self.round is None:
+            return {}
+        state = {} if self.round.state is None else {"requestState": self.round.state}
+        return {"inputResponses": self.round.responses, **state}
 
     def heard(self, method: str, params: Any) -> None:
         """A notification that came with the answer."""

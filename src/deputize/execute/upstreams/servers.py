@@ -14,6 +14,7 @@ from deputize.core.definition import Secret, Told
 from deputize.core.errors import DeadlineExceeded, Problem, ServerNotFound, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.frozen import frozen
 from deputize.core.offers import NOTHING, Offers
+from deputize.core.questions import NONE, Ability, Round
 from deputize.core.servers import CALL_TOOL, Discovered, Kind
 from deputize.core.settings import McpServer, Settings
 from deputize.execute.deadlines import Deadlines
@@ -48,6 +49,9 @@ class How(TypedDict):
     credential: Secret | None
     seconds: float
     tell: NotRequired[Callable[[Told], None] | None]
+    # What whoever waits can be asked back, and what was said to what was asked before.
+    abilities: NotRequired[frozenset[Ability]]
+    round: NotRequired[Round | None]
 
 
 @frozen
@@ -121,7 +125,9 @@ class Upstreams:
     async def call(
         self, tenant: str, server: str, tool: str, arguments: dict[str, Any], **how: Unpack[How]
     ) -> dict[str, Any]:
-        """The server's `CallToolResult` as it came, or the Problem that says what is known of the call."""
+        """The server's `CallToolResult` as it came, or what it asks first, where `abilities` let it; or the Problem
+        that says what is known of the call.
+        """
         look = self._looks.get((tenant, server))
         wanted = None if look is None else look.repeated.get(tool)
         headers = {} if wanted is None else repeat(wanted, arguments)
@@ -146,6 +152,8 @@ class Upstreams:
             headers=headers or {},
             secret=None if credential is None else credential.reveal(),
             tell=how.get("tell"),
+            abilities=how.get("abilities", NONE),
+            round=how.get("round"),
         )
         result: dict[str, Any] = await self._within(line.ask(ask), ask, server, how["seconds"])
         return result
