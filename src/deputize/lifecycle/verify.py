@@ -6,6 +6,7 @@ A mutation whose result fails here has happened all the same: it is reported as 
 from typing import Any
 from urllib.parse import urlsplit
 
+from deputize.catalog.schemas import depth
 from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.errors import PredicateFailed, Problem, QuestionRefused, ResultInvalid
 from deputize.core.outcome import Result
@@ -17,6 +18,9 @@ from deputize.lifecycle.phases import Executed, Verified
 from deputize.lifecycle.questions import held_to_shapes
 from deputize.lifecycle.rooms import Rooms
 from deputize.prove.metrics import Metrics
+
+# Deeper than this, what writes a result down cannot write it.
+_DEEPEST = 100
 
 
 async def verify(rooms: Rooms, executed: Executed) -> Verified:
@@ -88,6 +92,8 @@ def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> byt
         as_returned = canonical({"result": payload})
     except NotCanonical as error:
         raise ResultInvalid(f"{tool.name} returned a value that JSON cannot carry exactly: {error}") from error
+    if as_returned.count(b"{") + as_returned.count(b"[") > _DEEPEST and depth(payload) > _DEEPEST:
+        raise ResultInvalid(f"{tool.name} returned a value that nests deeper than {_DEEPEST} levels")
     if not tool.is_valid_output(payload):
         metrics.misfit(tool.contract, "output")
         errors = tool.output_errors(payload)

@@ -14,8 +14,10 @@ Above: `judge.py`, which asks. Below: `core/`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
 from deputize.catalog.drift.hidden import hidden
@@ -29,6 +31,8 @@ from deputize.core.servers import Definition, Kind
 from deputize.core.uris import matches
 
 MOST_FLAGS: Final = 50
+# Of one kind in one text: who is shown these looks at all of it.
+_MOST_ALIKE: Final = 5
 _LONGEST_EXCERPT: Final = 200
 _AROUND: Final = 30
 # Names of one plain word ("search") are words of the language too; talk of them is no talk of a tool.
@@ -104,13 +108,13 @@ class Neighbours:
                 yield found.start(), found.end(), called
 
 
-def flags_of(definition: Definition, *, server: str, among: Neighbours) -> tuple[Flag, ...]:
+def flags_of(definition: Definition, *, server: str, among: Neighbours, most: int = MOST_FLAGS) -> tuple[Flag, ...]:
     """What there is to look at in one definition of `server`, beside all others, of other servers and its own."""
     found: list[Flag] = []
     for each in _all_flags(definition, server, among):
         if each not in found:
             found.append(each)
-        if len(found) >= MOST_FLAGS:
+        if len(found) >= most:
             break
     return tuple(found)
 
@@ -156,18 +160,25 @@ def _stands_for(template: Known | Definition, resource: Known | Definition) -> b
 
 
 def _text_flags(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:
+    seen: Counter[str] = Counter()
     for start, end, what in hidden(text):
-        yield _flag(FlagCode.HIDDEN_TEXT, path, _around(text, start, end), f"holds {what}")
-    for start, end in mixed(text):
+        seen[what] += 1
+        if seen[what] <= _MOST_ALIKE:
+            yield _flag(FlagCode.HIDDEN_TEXT, path, _around(text, start, end), f"holds {what}")
+    for start, end in islice(mixed(text), _MOST_ALIKE):
         sentence = "mixes Latin letters with others that look like them"
         yield _flag(FlagCode.MIXED_SCRIPT, path, _around(text, start, end), sentence)
     for excerpt, what in orders(text):
         yield _flag(FlagCode.INSTRUCTION, path, excerpt, what)
     if path != ("name",):
-        for start, end, tools in among.mentioned(text):
-            if all(each.server != server for each in tools):
-                sentence = f"speaks of {plain(tools[0].name)}, a tool of {plain(tools[0].server)}"
-                yield _flag(FlagCode.SHADOWING, path, _around(text, start, end), sentence)
+        yield from islice(_talk_of_others(text, path, server, among), _MOST_ALIKE)
+
+
+def _talk_of_others(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:
+    for start, end, tools in among.mentioned(text):
+        if all(each.server != server for each in tools):
+            sentence = f"speaks of {plain(tools[0].name)}, a tool of {plain(tools[0].server)}"
+            yield _flag(FlagCode.SHADOWING, path, _around(text, start, end), sentence)
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:

@@ -10,7 +10,15 @@ from enum import StrEnum
 from typing import Any, Final
 
 from deputize.catalog.drift.diff import Difference, differences
-from deputize.catalog.drift.flags import Flag, FlagCode, Known, Neighbours, flags_of, flags_of_instructions
+from deputize.catalog.drift.flags import (
+    MOST_FLAGS,
+    Flag,
+    FlagCode,
+    Known,
+    Neighbours,
+    flags_of,
+    flags_of_instructions,
+)
 from deputize.catalog.importers.mcp_offers import item_served
 from deputize.core.canonical import digest
 from deputize.core.frozen import frozen
@@ -19,6 +27,8 @@ from deputize.core.servers import Definition, Discovered
 from deputize.core.settings import McpServer
 
 INSTRUCTIONS: Final = "instructions"
+# Flags of all tools together. Beyond them each still gets one, which is enough to hold it.
+_MOST_IN_ALL: Final = 1_000
 
 
 class Standing(StrEnum):
@@ -75,23 +85,25 @@ def judge(
         if item_served(server, each.item):
             declared.setdefault(each.item, []).append(each)
     gone = (item for item in pins if item != INSTRUCTIONS and item not in declared)
-    judged = [
-        *(_declared(server, pins.get(item), several, among) for item, several in declared.items()),
-        *(_gone(pins[item]) for item in gone),
-    ]
+    judged: list[Judged] = []
+    room = _MOST_IN_ALL
+    for item, several in declared.items():
+        judged.append(_declared(server, pins.get(item), several, among, most=max(1, min(MOST_FLAGS, room))))
+        room -= len(judged[-1].flags)
+    judged += [_gone(pins[item]) for item in gone]
     return (
         _instructions(server, pins.get(INSTRUCTIONS), found, among),
         *sorted(judged, key=lambda each: each.item),
     )
 
 
-def _declared(server: McpServer, pin: Pin | None, several: list[Definition], among: Neighbours) -> Judged:
+def _declared(server: McpServer, pin: Pin | None, several: list[Definition], among: Neighbours, *, most: int) -> Judged:
     one = several[0]
     if any(each.digest != one.digest for each in several):
         return _ambiguous(pin, several)
     if pin is not None and pin.digest == one.digest:
         return Judged(item=pin.item, standing=Standing.SAME, digest=one.digest, said=one.said, definition=one)
-    flags = flags_of(one, server=server.name, among=among)
+    flags = flags_of(one, server=server.name, among=among, most=most)
     return Judged(
         item=one.item,
         standing=_standing(pin, flags),

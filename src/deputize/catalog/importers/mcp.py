@@ -186,7 +186,7 @@ def _example(schema: Schema) -> dict[str, Any] | None:
     try:
         made = example_call(schema)
         return made if made is not None and compile_schema(schema).is_valid(made) else None
-    except (BadSchema, TypeError, AttributeError):
+    except (BadSchema, TypeError, AttributeError, LookupError):
         return None  # the schema is no schema, which admission says better
 
 

@@ -33,8 +33,10 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$def
 _PARTS = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
 _BRANCHES = frozenset({"anyOf", "oneOf"})
 _IN_PLACE = _PARTS | _BRANCHES | {"$ref"}
-# Defaults and examples are hints. Each is checked by compiling its schema, so there is a most of them.
+# Defaults and examples are hints. Each is checked by compiling its schema, and all definitions with it: there is a most
+# of them, and of parts compiled for them.
 _MOST_HINTS = 200
+_MOST_COMPILED = 10_000
 
 
 @frozen
@@ -219,9 +221,11 @@ def _open_what_says_nothing(schema: Schema) -> None:
 
 def _drop_false_hints(schema: Schema) -> None:
     """Defaults and examples that the schema itself would refuse; `null` for a text that may be left out is a habit."""
-    holders = [node for _, node in walk(schema) if "default" in node or "examples" in node]
+    nodes = [node for _, node in walk(schema)]
+    most = min(_MOST_HINTS, _MOST_COMPILED // len(nodes))
+    holders = [node for node in nodes if "default" in node or "examples" in node]
     for count, node in enumerate(holders):
-        fits = _fitting(schema, node) if count < _MOST_HINTS else None
+        fits = _fitting(schema, node) if count < most else None
         if fits is None or ("default" in node and not fits(node["default"])):
             node.pop("default", None)
         examples = node.pop("examples", None)

@@ -186,4 +186,7 @@ def _first_words(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
 
 def _details(content: list[dict[str, Any]]) -> dict[str, Any]:
     """What the server said of its failure, unless it is too much to keep."""
-    return {"content": content} if len(orjson.dumps(content)) <= _LARGEST_DETAILS else {}
+    try:
+        return {"content": content} if len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS else {}
+    except TypeError:
+        return {}  # it nests deeper than can be written

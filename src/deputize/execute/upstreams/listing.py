@@ -5,6 +5,7 @@ What is no definition at all is left out and told beside the rest: one bad entry
 Above: `servers.py`. Below: `http.py` and `stdio.py`, which ask.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -64,9 +65,11 @@ async def listed(
 
 async def _tools(page: Page) -> list[Definition | str]:
     try:
-        return [_definition(entry) for entry in await _entries(page, "tools/list", "tools")]
+        entries = await _entries(page, "tools/list", "tools")
     except _TooMuch as much:
         raise UpstreamUnavailable(str(much)) from much
+    # Beside the loop: there may be megabytes of it, and somebody else's call waits.
+    return await asyncio.to_thread(lambda: [_definition(entry) for entry in entries])
 
 
 def _method(name: str) -> Definition:
@@ -83,7 +86,7 @@ async def _others(page: Page, method: str, key: str, kind: Kind) -> list[Definit
         if refused.code != METHOD_NOT_FOUND:
             raise
         return []  # it has resources and no templates, say
-    return [_other(entry, kind) for entry in entries]
+    return await asyncio.to_thread(lambda: [_other(entry, kind) for entry in entries])
 
 
 async def _entries(page: Page, method: str, key: str) -> list[Any]:
@@ -95,7 +98,7 @@ async def _entries(page: Page, method: str, key: str) -> list[Any]:
         if not isinstance(found, list):
             raise UpstreamUnavailable(f"the server lists its {key} in a way that is none")
         entries += found
-        size += len(orjson.dumps(found))
+        size += sum(map(_size, found))
         if len(entries) > MOST_TOOLS or size > MOST_BYTES:
             raise _TooMuch(f"the server declares more than {MOST_TOOLS} {key} or {MOST_BYTES} bytes of them")
         cursor = result.get("nextCursor")
@@ -148,8 +151,8 @@ def _other(entry: Any, kind: Kind) -> Definition | str:
 
 
 def _named(entry: dict[str, Any], kind: Kind, shown: str) -> Definition | str:
-    if len(orjson.dumps(entry)) > _LARGEST:
-        return f"{shown}: it is larger than {_LARGEST} bytes"
+    if _size(entry) > _LARGEST:
+        return f"{shown}: it is larger than {_LARGEST} bytes, or nests deeper than anything that is read here"
     try:
         return Definition.of(entry, kind)
     except NotCanonical:
@@ -186,3 +189,11 @@ def _wrong_arguments(arguments: Any) -> str | None:
     if not all(isinstance(each.get("name"), str) for each in arguments):
         return "an argument has no name"
     return None
+
+
+def _size(entry: Any) -> int:
+    """How many bytes it takes; more than any may where it nests deeper than can be written, inside something else."""
+    try:
+        return len(orjson.dumps([[[[[[[[entry]]]]]]]]))
+    except TypeError:
+        return _LARGEST + 1

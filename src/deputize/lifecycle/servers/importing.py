@@ -8,6 +8,7 @@ Several gateways may look at once: everything is decided again under the tenant'
 finds something to do. Above: `connected.py`. Below: `catalog/drift/` which judges, and `barrier.py`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,9 @@ class Importing:
         tools = (await rooms.authority.of(tenant)).tools
         async with rooms.store.reading(tenant) as connection:
             known = await agreed(connection, tenant, server.name)
-            judged = judge(server, known.pins, found, await known_elsewhere(connection, tenant, server.name, tools))
+            others = await known_elsewhere(connection, tenant, server.name, tools)
+        # Beside the loop, here and below: a server says how much there is to read, and nobody's call waits for it.
+        judged = await asyncio.to_thread(judge, server, known.pins, found, others)
         by = await self._complete(operator(tenant))
         registered: tuple[str, ...] = ()
         if not known.seen and server.review == "changes":
@@ -97,8 +100,7 @@ class Importing:
     ) -> tuple[str, ...] | None:
         """Registers and pins what nothing speaks against; None where somebody else did meanwhile."""
         good = [each for each in judged if each.standing is Standing.ADDED]
-        made, _ = Names(server, tools).contracts([each.definition for each in good if each.definition is not None])
-        made = {name: contract for name, contract in made.items() if _admitted(contract, tools)}
+        made = await asyncio.to_thread(_contracts, server, good, tools)
 
         async def act(connection: Connection) -> tuple[str, ...] | None:
             if (await agreed(connection, by.tenant, server.name)).seen:
@@ -130,7 +132,8 @@ class Importing:
         """Writes down what waits now and what does so no more; nothing where that stands there already. None where
         something else was agreed to meanwhile than what this was judged by.
         """
-        held = {(each.item, each.digest): each for each in _held(server, judged, tools)}
+        waiting = await asyncio.to_thread(_held, server, judged, tools)
+        held = {(each.item, each.digest): each for each in waiting}
         async with self._rooms.store.reading(by.tenant) as connection:
             rows = await connection.fetch(SQL["changes_known"], by.tenant, server.name)
         there = {(row["item"], row["digest"]): row for row in rows}
@@ -174,6 +177,12 @@ async def pin(connection: Connection, by: Caller, server: str, judged: Judged, c
         SQL["pin"], by.tenant, server, judged.item, judged.digest, orjson.dumps(dict(judged.said)),
         None if contract is None else contract.full_name, None if contract is None else contract.version, by.user,
     )  # fmt: skip
+
+
+def _contracts(server: McpServer, good: Sequence[Judged], tools: TenantTools) -> dict[str, Contract]:
+    """What can be registered, by the name the server gives it."""
+    made, _ = Names(server, tools).contracts([each.definition for each in good if each.definition is not None])
+    return {name: contract for name, contract in made.items() if _admitted(contract, tools)}
 
 
 def _held(server: McpServer, judged: Iterable[Judged], tools: TenantTools) -> list[Held]:

@@ -4,6 +4,7 @@ How a server stands is what this gateway found when it last looked; what was agr
 Nothing of a server's credential or environment is told. Above: the doors. Below: `connected.py`, which looks.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -73,7 +74,7 @@ class Servers:
         self._rooms.upstreams.settings_of(caller.tenant, server)
         async with self._rooms.store.reading(caller.tenant) as connection:
             rows = await connection.fetch(SQL["changes_of"], caller.tenant, server, state, limit)
-        return [_changed(row) for row in rows]
+        return await asyncio.to_thread(lambda: [_changed(row) for row in rows])
 
     async def _counts(self, tenant: str) -> dict[str, asyncpg.Record]:
         async with self._rooms.store.reading(tenant) as connection:
@@ -120,7 +121,9 @@ class Servers:
 
 
 def _changed(row: asyncpg.Record) -> dict[str, Any]:
-    before = None if row["agreed"] is None else orjson.loads(row["agreed"])
+    # Of what the server took back itself nothing is kept to be held against what was agreed to.
+    kept = row["state"] != "gone"
+    before = None if row["agreed"] is None or not kept else orjson.loads(row["agreed"])
     after = None if row["definition"] is None else orjson.loads(row["definition"])
     return {
         "item": row["item"],

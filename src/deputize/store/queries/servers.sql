@@ -40,9 +40,10 @@ on conflict (tenant, server, item, digest) do update set state = 'open', kind = 
 where c.state in ('gone', 'accepted') or (c.state = 'open' and (c.kind <> excluded.kind or c.flags <> excluded.flags))
 returning item;
 
--- The server says something else by now, or what was agreed to again.
+-- The server says something else by now, or what was agreed to again. That it was said stays known, by its digest; what
+-- it was does not, for a server may say something else at every look.
 -- name: change_gone
-update deputize.server_changes set state = 'gone'
+update deputize.server_changes set state = 'gone', definition = null, flags = '[]'
 where tenant = $1 and server = $2 and item = $3 and digest = $4 and state = 'open'
 returning item;
 

@@ -323,3 +323,9 @@ def test_a_definition_that_somebody_meant_ends_in_a_contract_or_a_reason(said: d
     if isinstance(made, Contract):
         assert made.handler.pin == Definition.of(said).digest
         assert Contract.model_validate(made.model_dump(mode="json")).digest == made.digest
+
+
+@pytest.mark.parametrize("odd", [{"enum": {"a": 1}}, {"examples": {"a": 1}}, {"enum": "abc"}, {"required": {"a": 1}}])
+def test_a_schema_whose_lists_are_none_ends_in_a_reason(odd: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", **odd}}, "required": ["x"]}
+    assert contract_or_reasons(tool(inputSchema=schema))

@@ -18,6 +18,13 @@ def tool(name: Any = "a", **more: Any) -> dict[str, Any]:
     return {"name": name, "description": "Does a thing.", "inputSchema": SCHEMA, **more}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 async def of(*pages: dict[str, Any]) -> Any:
     async def page(method: str, cursor: str | None) -> dict[str, Any]:
         return pages[0 if cursor is None else int(cursor)]
@@ -46,6 +53,9 @@ async def test_pages_are_one_list_in_the_servers_order() -> None:
         tool(description=7),
         tool(description="x" * 40_000),
         tool(inputSchema={"type": "object", "description": "x" * 300_000}),
+        tool(name="a\0b"),
+        tool(annotations=nested(246)),
+        tool(inputSchema={"type": "object", "properties": nested(900)}),
     ],
 )
 async def test_what_is_no_definition_is_told_and_hides_no_other(entry: Any) -> None:
