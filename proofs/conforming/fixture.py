@@ -1,6 +1,7 @@
 """The MCP server that the conformance suite wants to find behind the door: the official SDK's, in a process of its own.
 
-Its tools do what the suite says of each by name. Above: `site.py`, which starts it behind a gateway. Below: the SDK.
+Its tools do what the suite says of each by name; what it has beside tools is in `fixture_offers.py`. Above: `site.py`,
+which starts it behind a gateway. Below: the SDK.
 """
 
 import argparse
@@ -14,13 +15,21 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
+from proofs.conforming.fixture_offers import (
+    PNG,
+    complete,
+    get_prompt,
+    list_prompts,
+    list_resources,
+    list_templates,
+    read_resource,
+)
 from proofs.kit.serving import READY
 
 Answer = t.CallToolResult | t.InputRequiredResult
 Tool = Callable[[Any, t.CallToolRequestParams], Awaitable[Answer]]
 
-# One red pixel, and half a sample of silence.
-_PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+# Half a sample of silence.
 _WAV: Final = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 _SAMPLING: Final = {"messages": [{"role": "user", "content": {"type": "text", "text": "Which?"}}], "maxTokens": 100}
@@ -83,7 +92,7 @@ async def test_simple_text(ctx: Any, asked: t.CallToolRequestParams) -> Answer:
 
 @tool()
 async def test_image_content(ctx: Any, asked: t.CallToolRequestParams) -> Answer:
-    return t.CallToolResult(content=[t.ImageContent(data=_PNG, mime_type="image/png")])
+    return t.CallToolResult(content=[t.ImageContent(data=PNG, mime_type="image/png")])
 
 
 @tool()
@@ -101,7 +110,7 @@ async def test_multiple_content_types(ctx: Any, asked: t.CallToolRequestParams) 
     return t.CallToolResult(
         content=[
             t.TextContent(text="Multiple content types test:"),
-            t.ImageContent(data=_PNG, mime_type="image/png"),
+            t.ImageContent(data=PNG, mime_type="image/png"),
             _resource("test://mixed-content-resource", "application/json", '{"test":"data","value":123}'),
         ]
     )
@@ -251,7 +260,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
-    server: Server[Any] = Server("fixture", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    server: Server[Any] = Server(
+        "fixture", version="1", on_list_tools=list_tools, on_call_tool=call_tool, on_list_resources=list_resources,
+        on_list_resource_templates=list_templates, on_read_resource=read_resource, on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt, on_completion=complete,
+    )  # fmt: skip
     listener = socket.create_server(("127.0.0.1", given.port), backlog=512)
     config = uvicorn.Config(server.streamable_http_app(), loop="uvloop", access_log=False, log_level="warning")
     print(f"{READY}http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)

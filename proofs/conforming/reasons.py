@@ -14,7 +14,14 @@ NOBODY_WAITS: Final = (
     "for a person, so such a question is refused; since then it ends the call, and whoever answers makes the next."
 )
 TASKS_ASK_NOBODY: Final = "What a server asks of a call that became a task is not answered through the task yet."
-TOOLS_ONLY: Final = "Resources, prompts and completions of servers are not governed yet, so they are not offered."
+ONLY_TOOLS_ASK: Final = (
+    "What a server wants to know before it hands out a prompt or a resource is not asked of anybody yet: the read "
+    "fails and says so."
+)
+NOBODY_IS_TOLD: Final = (
+    "No session is kept, so there is nobody to tell that a resource changed: it is read again, and cannot be "
+    "subscribed to."
+)
 NO_LOGS: Final = "Log messages of servers are not passed on: what was done is in the audit log."
 NO_SESSIONS: Final = (
     "No session is kept, in either era, so that any gateway answers any request; the scenario wants a session's id."
@@ -55,12 +62,6 @@ def _some(reason: str, *checks: str) -> Expected:
     return Expected(reason=reason, checks=frozenset(checks))
 
 
-_OFFERED_NOWHERE: Final = _all(
-    TOOLS_ONLY,
-    *("completion-complete", "prompts-list", "prompts-get-simple", "prompts-get-with-args"),
-    *("prompts-get-embedded-resource", "prompts-get-with-image", "resources-list", "resources-read-text"),
-    *("resources-read-binary", "resources-templates-read"),
-)
 _SIGNED_IN_OTHERWISE: Final = {
     **_all(BEARER_ONLY, "auth/dpop", "auth/dpop-nonce"),
     **_all(NO_ID_TOKENS, "auth/enterprise-managed-authorization"),
@@ -69,8 +70,7 @@ _SIGNED_IN_OTHERWISE: Final = {
 
 REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
     ("server", "2025-11-25"): {
-        **_OFFERED_NOWHERE,
-        **_all(TOOLS_ONLY, "resources-subscribe", "resources-unsubscribe"),
+        **_all(NOBODY_IS_TOLD, "resources-subscribe", "resources-unsubscribe"),
         **_all(NO_LOGS, "logging-set-level", "tools-call-with-logging"),
         **_all(NOBODY_WAITS, "tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults"),
         **_all(NOBODY_WAITS, "elicitation-sep1330-enums"),
@@ -78,14 +78,7 @@ REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
         **_all(ANCHORS, "json-schema-2020-12"),
     },
     ("server", "2026-07-28"): {
-        **_OFFERED_NOWHERE,
-        **_all(TOOLS_ONLY, "sep-2164-resource-not-found", "input-required-result-non-tool-request"),
-        "caching": _some(
-            TOOLS_ONLY,
-            "sep-2549-prompts-list-caching-hints",
-            "sep-2549-resources-list-caching-hints",
-            "sep-2549-resources-templates-list-caching-hints",
-        ),
+        **_all(ONLY_TOOLS_ASK, "input-required-result-non-tool-request"),
         **_all(TASKS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
         **_all(NEVER_REQUIRED, "tasks-required-task-error"),
         **_all(ANCHORS, "json-schema-2020-12"),

@@ -1,7 +1,7 @@
-"""Stands between the suite and the door, because the suite cannot show a token and knows tools by bare names.
+"""Stands between the suite and the door, because the suite shows no token and knows tools and prompts by bare names.
 
-It adds the token, and puts the server's name before the names of tools on the way in and takes it off on the way out:
-`greet` is `fixture__greet` at the door. Body and header are changed each for itself, so whatever contradicts itself
+It adds the token, and puts the server's name before those names on the way in and takes it off on the way out: `greet`
+is `fixture__greet` at the door. Body and header are changed each for itself, so whatever contradicts itself
 before does so afterwards. All else passes as it is, and one connection carries one request. Above: `site.py`. Below:
 asyncio.
 """
@@ -19,10 +19,12 @@ import orjson
 _LARGEST = 1 << 20
 _HOP = (b"connection", b"content-length", b"transfer-encoding", b"authorization")
 _ROUTING = (b"mcp-method", b"mcp-name")
+_NAMING = frozenset({"tools/call", "prompts/get", "completion/complete"})
+_LISTING = frozenset({"tools/list", "prompts/list"})
 
 
 class Relay:
-    """`names` are the tools that are put under `prefix`; any other name stays what it is."""
+    """`names` are the tools and prompts that are put under `prefix`; any other name stays what it is."""
 
     def __init__(self, port: int, token: str, prefix: str, names: Collection[str]) -> None:
         self._port = port
@@ -59,7 +61,7 @@ class Relay:
         writer.close()
 
     def _inward(self, head: list[bytes], body: bytes) -> tuple[bool, bytes]:
-        """Whether tools are asked for, and the request as the door gets it."""
+        """Whether a list with names is asked for, and the request as the door gets it."""
         listing, body = self._named(body)
         lines = [head[0]]
         for line in head[1:]:
@@ -80,11 +82,12 @@ class Relay:
             return False, body
         if not isinstance(message, dict):
             return False, body
-        params = message.get("params")
-        if message.get("method") == "tools/call" and isinstance(params, dict) and params.get("name") in self._names:
-            params["name"] = self._prefix + params["name"]
+        params, method = message.get("params"), message.get("method")
+        named = params.get("ref") if method == "completion/complete" and isinstance(params, dict) else params
+        if method in _NAMING and isinstance(named, dict) and named.get("name") in self._names:
+            named["name"] = self._prefix + named["name"]
             body = orjson.dumps(message)
-        return message.get("method") == "tools/list", body
+        return method in _LISTING, body
 
     def _header(self, value: bytes) -> bytes:
         text = value.strip().decode("latin-1")
@@ -113,8 +116,9 @@ class Relay:
     def _outward(self, body: bytes) -> bytes:
         try:
             message: Any = orjson.loads(body)
-            for tool in message["result"]["tools"]:
-                tool["name"] = tool["name"].removeprefix(self._prefix)
+            result = message["result"]
+            for each in result["tools" if "tools" in result else "prompts"]:
+                each["name"] = each["name"].removeprefix(self._prefix)
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return body
         return orjson.dumps(message)

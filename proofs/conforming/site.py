@@ -12,6 +12,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from proofs.conforming.fixture import HELD, SLOW, TOOLS
+from proofs.conforming.fixture_offers import PROMPTS
 from proofs.conforming.relay import Relay
 from proofs.kit.child import Child
 from proofs.kit.gateway import GatewayHandle, new_issuer, start_gateway, start_worker
@@ -26,6 +27,8 @@ _SETTINGS = """
 name = "{name}"
 url = "{url}"
 reads = ["*"]
+resources = ["*"]
+prompts = ["*"]
 slow = [{slow}]
 asks = ["elicitation", "sampling", "roots"]
 """
@@ -50,7 +53,7 @@ class Site:
         return site
 
     def relay(self, kind: type[Relay] = Relay) -> Relay:
-        return kind(urlsplit(self.gateway.url).port or 0, self.token, f"{NAME}__", TOOLS)
+        return kind(urlsplit(self.gateway.url).port or 0, self.token, f"{NAME}__", (*TOOLS, *PROMPTS))
 
 
 async def start_fixture(world: World) -> Child:

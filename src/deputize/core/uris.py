@@ -54,12 +54,16 @@ _RUNS: Final = {
 
 
 def matches(template: str, uri: str) -> bool:
-    """Whether the template can be expanded to this address, and that is no trick. Raises `BadTemplate`."""
-    pieces = compiled(template)
-    if not is_plain(uri):
+    """Whether the template can be expanded to this address, and that is no trick. What is no template matches none."""
+    try:
+        first, *rest = compiled(template)
+    except BadTemplate:
         return False
-    ends = {0}
-    for piece in pieces:
+    # Every template begins with a text, which tells most addresses apart at once.
+    if not (isinstance(first, str) and uri.startswith(first)) or not is_plain(uri):
+        return False
+    ends = {len(first)}
+    for piece in rest:
         ends = _after(piece, uri, ends)
         if not ends:
             return False

@@ -48,6 +48,18 @@ def call(name: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name}}
 
 
+async def test_prompts_are_named_as_tools_are() -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "prompts/get", "params": {"name": "greet"}}
+    _, _, body = await through(asked, {"Mcp-Name": "greet"})
+    assert body["params"]["name"] == "fixture__greet"
+    completing = {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "greet", "value": "greet"}}
+    _, _, body = await through({**asked, "method": "completion/complete", "params": completing})
+    assert body["params"] == {**completing, "ref": {"type": "ref/prompt", "name": "fixture__greet"}}
+    reading = {"uri": "greet"}
+    _, _, body = await through({**asked, "method": "resources/read", "params": reading})
+    assert body["params"] == reading
+
+
 async def test_names_get_their_server_on_the_way_in_and_lose_it_on_the_way_out() -> None:
     _, head, body = await through(call("greet"), {"Mcp-Name": "  greet  ", "Authorization": "Bearer other"})
     assert body["params"]["name"] == "fixture__greet"

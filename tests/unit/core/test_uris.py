@@ -72,6 +72,8 @@ def test_it_stands_for_nothing_else_and_nothing_climbs(template: str, uri: str) 
 def test_what_is_no_template_stands_for_nothing(template: str) -> None:
     with pytest.raises(BadTemplate):
         compiled(template)
+    assert not matches(template, template)
+    assert not matches(template, "a://x")
 
 
 @given(SEGMENTS, SEGMENTS)

@@ -68,7 +68,7 @@ order by c.item, c.seen_at desc limit $4;
 -- How many tools of each server are served, and how many changes wait.
 -- name: counts
 select server, sum(tools)::integer as tools, sum(waiting)::integer as waiting from (
-    select server, count(*) filter (where tool is not null) as tools, 0 as waiting
+    select server, count(*) filter (where item like 'tool:%') as tools, 0 as waiting
     from deputize.server_pins where tenant = $1 group by server
     union all
     select server, 0, count(*) from deputize.server_changes where tenant = $1 and state = 'open' group by server
