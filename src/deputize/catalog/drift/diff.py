@@ -26,8 +26,8 @@ _NOTHING: Final = object()
 
 @frozen
 class Difference:
-    """One place (a JSON pointer; of members of a set, that of the set) and what stood and stands there, as lines of
-    visible characters; None is nothing.
+    """One place (a JSON pointer; of members of a set, that of the set) and what stood and stands there, all of visible
+    characters, in lines; None is nothing.
     """
 
     where: str
@@ -51,7 +51,7 @@ def lines(found: Iterable[Difference]) -> list[str]:
     """The differences as lines: the place, then what was (`- `) and what is (`+ `), and a line around them (`  `)."""
     told: list[str] = []
     for each in found:
-        told.append(plain(each.where) or "/")
+        told.append(each.where or "/")
         told += _marked(_split(each.before), _split(each.after))
     return told
 
@@ -117,8 +117,8 @@ def _told(before: Any, after: Any, path: Path) -> Difference:
         # Where two texts look the same, it is their letters that differ.
         letters = looks(before) == looks(after)
         old, new = _text(before, after, letters=letters), _text(after, before, letters=letters)
-        return Difference(where=pointer(path), before=old, after=new)
-    return Difference(where=pointer(path), before=_shown(before), after=_shown(after))
+        return Difference(where=plain(pointer(path)), before=old, after=new)
+    return Difference(where=plain(pointer(path)), before=_shown(before), after=_shown(after))
 
 
 def _shown(value: Any) -> str | None:

@@ -30,6 +30,8 @@ from deputize.execute.upstreams.program import Program
 
 # A program that knows nothing of today's protocol may leave the first question unanswered for so long.
 _PROBE_SECONDS: Final = 5.0
+# A program that left so many bytes unread is sent nothing more until it reads.
+_MOST_UNREAD: Final = 16_777_216
 
 
 class Conversation:
@@ -105,6 +107,10 @@ class Conversation:
     async def ask(self, ask: Ask) -> dict[str, Any]:
         if not self.open:
             raise UpstreamUnavailable(f"the program of {self._name} has ended", nothing_happened=True)
+        if self._program.unread > _MOST_UNREAD:
+            raise UpstreamUnavailable(
+                f"the program of {self._name} does not read what it is asked", nothing_happened=True
+            )
         number = next(self._numbers)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (future, ask)
@@ -121,8 +127,8 @@ class Conversation:
             del self._waiting[number]
 
     def _say(self, message: bytes) -> None:
-        """What has no answer, to whoever still hears it."""
-        if self.open:
+        """What has no answer, to whoever still hears it; one that asks and does not read is not answered for ever."""
+        if self.open and self._program.unread <= _MOST_UNREAD:
             self._program.write(message)
 
     def listen(self) -> None:
@@ -148,10 +154,16 @@ class Conversation:
             # What is no message may be half of an answer: nothing after it can be relied on.
             lost = f"{broken.message}: {self._name}"
         finally:
-            self.open = False
-            for future, _ in self._waiting.values():
-                if not future.done():
-                    future.set_exception(UpstreamUnavailable(lost))
+            self._close(lost)
+
+    def _close(self, why: str) -> None:
+        """Nothing more is heard: whoever waits is told, and the program is ended, whatever it was that ended this."""
+        if not self.open:
+            return
+        self.open = False
+        for future, _ in self._waiting.values():
+            if not future.done():
+                future.set_exception(UpstreamUnavailable(why))
         if not self._leaving:
             self._ended()
 

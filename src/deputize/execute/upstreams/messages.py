@@ -204,7 +204,7 @@ def parsed(data: bytes) -> dict[str, Any]:
         message = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise UpstreamUnavailable("the server does not answer in JSON") from error
-    if not isinstance(message, dict):
+    if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
         raise UpstreamUnavailable("the server does not answer in JSON-RPC")
     return message
 
@@ -228,7 +228,8 @@ def result_of(message: dict[str, Any]) -> dict[str, Any]:
 
 def answer_to(message: dict[str, Any]) -> bytes | None:
     """What a server that asks something is told; None for what wants no answer."""
-    if "method" not in message or "id" not in message:
+    # What is no id is not repeated: it could be of any size and depth.
+    if "method" not in message or not isinstance(message.get("id"), str | int):
         return None
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
     if message["method"] == "ping":

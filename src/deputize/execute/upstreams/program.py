@@ -53,6 +53,11 @@ class Program:
     def write(self, message: bytes) -> None:
         self._input.write(message + b"\n")
 
+    @property
+    def unread(self) -> int:
+        """How many bytes it was sent that wait here for it to read."""
+        return self._input.transport.get_write_buffer_size()
+
     async def drained(self) -> None:
         with contextlib.suppress(ConnectionError):
             await self._input.drain()

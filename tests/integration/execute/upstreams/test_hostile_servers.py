@@ -1,18 +1,25 @@
 """Servers that mean harm: what they send without end costs a gateway neither its memory nor its time."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from typing import Any
 
 import orjson
 import pytest
 
-from deputize.core.errors import Problem
+from deputize.core.errors import Problem, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.settings import McpServer
 from tests.integration.execute.upstreams.conftest import Shop, reaching
+from tests.integration.execute.upstreams.test_stdio import gone
 from tests.integration.execute.upstreams.test_strange_servers import GOOD, Strange, http, strange
 
 MEGABYTE = 1_048_576
+PROGRAM = str(Path(__file__).with_name("hostile_program.py"))
 OK = b"HTTP/1.1 200 OK\r\n"
 EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
 CHUNKED = OK + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
@@ -93,3 +100,41 @@ async def test_a_server_that_asks_without_end_is_answered_a_few_times_and_heard_
         assert await calling == GOOD
         assert most < 400
         assert server.connections < 100
+
+
+def program(how: str, **more: Any) -> McpServer:
+    return McpServer(name="shop", command=(sys.executable, "-S", PROGRAM, how), start_seconds=60, **more)
+
+
+async def test_an_id_that_is_none_is_passed_over_and_the_answer_is_heard() -> None:
+    async with reaching(program("deep-id")) as upstreams:
+        assert await Shop(upstreams).call("x") == {"content": []}
+
+
+async def test_a_program_that_says_what_is_no_message_is_ended_with_all_it_left() -> None:
+    marker = f"marker-{os.urandom(8).hex()}"
+    async with reaching(program("no-method", env={"MARKER": marker})) as upstreams:
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await Shop(upstreams).call("x")
+        assert not raised.value.nothing_happened
+        await gone(marker)
+
+
+async def test_a_program_that_asks_and_does_not_read_the_answers_costs_no_memory() -> None:
+    async with reaching(program("asks")) as upstreams:
+        before = getrusage(RUSAGE_SELF).ru_maxrss
+        assert await Shop(upstreams).call("x") == {"content": []}
+        assert getrusage(RUSAGE_SELF).ru_maxrss - before < 60_000
+
+
+async def test_a_program_that_reads_nothing_is_sent_only_so_much() -> None:
+    async with reaching(program("deaf")) as upstreams:
+        shop = Shop(upstreams)
+        with pytest.raises(UpstreamTimeout):
+            await shop.call("x", seconds=1)
+        problems = await asyncio.gather(
+            *(shop.call("x", {"text": "y" * MEGABYTE}, seconds=1) for _ in range(32)), return_exceptions=True
+        )
+        unsent = [each for each in problems if isinstance(each, UpstreamUnavailable) and each.nothing_happened]
+        assert 8 <= len(unsent) <= 24
+        assert all(isinstance(each, UpstreamUnavailable | UpstreamTimeout) for each in problems)

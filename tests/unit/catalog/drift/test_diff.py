@@ -77,3 +77,13 @@ def test_there_is_a_most_that_is_told_and_it_says_so() -> None:
     shown = differences({"name": "pay"}, {"name": "pay", **many})
     assert len(shown) == MOST_DIFFERENCES + 1
     assert "more differences" in str(shown[-1].after)
+
+
+def test_a_place_that_is_named_to_do_harm_is_shown_for_what_it_is() -> None:
+    def said(text: str) -> dict[str, Any]:
+        named = {"x\x1b[2J\u202ey": {"type": "string", "description": text}}
+        return {"name": "a", "inputSchema": {"type": "object", "properties": named}}
+
+    (found,) = differences(said("one"), said("two"))
+    assert found.where.isprintable()
+    assert found.where == r"/inputSchema/properties/x\x1b[2J\u202ey/description"
