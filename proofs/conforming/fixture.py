@@ -61,8 +61,6 @@ SLOW: Final = (
     "multi_input",
     "test_tool_with_task",
 )
-# Not admitted behind our door: `reasons.py` says why.
-HELD: Final = ("json_schema_2020_12_tool",)
 
 
 def tool(schema: dict[str, Any] = _NOTHING) -> Callable[[Tool], Tool]:

@@ -29,10 +29,6 @@ NO_SESSIONS: Final = (
 NEVER_REQUIRED: Final = (
     "No tool here requires the tasks extension: a client without it is told the call's id and asks calls_get."
 )
-ANCHORS: Final = (
-    "A schema with $anchor is not admitted: what a reference in it means would depend on where it stands. The tool is "
-    "held, and the review says why."
-)
 BEARER_ONLY: Final = (
     "Tokens that are bound to a key (DPoP) are not asked for: servers are sent bearer tokens, over TLS, and each "
     "server only those that were made for it."
@@ -75,13 +71,11 @@ REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
         **_all(NOBODY_WAITS, "tools-call-sampling", "tools-call-elicitation", "elicitation-sep1034-defaults"),
         **_all(NOBODY_WAITS, "elicitation-sep1330-enums"),
         **_all(NO_SESSIONS, "server-sse-multiple-streams", "server-sse-polling"),
-        **_all(ANCHORS, "json-schema-2020-12"),
     },
     ("server", "2026-07-28"): {
         **_all(ONLY_TOOLS_ASK, "input-required-result-non-tool-request"),
         **_all(TASKS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
         **_all(NEVER_REQUIRED, "tasks-required-task-error"),
-        **_all(ANCHORS, "json-schema-2020-12"),
     },
     ("client", "2025-11-25"): {
         **_all(NOBODY_WAITS, "elicitation-sep1034-client-defaults"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from proofs.conforming.fixture import HELD, SLOW, TOOLS
+from proofs.conforming.fixture import SLOW, TOOLS
 from proofs.conforming.fixture_offers import PROMPTS
 from proofs.conforming.relay import Relay
 from proofs.kit.child import Child
@@ -49,7 +49,7 @@ class Site:
         gateway = await start_gateway(world, postgres.dsn, issuer, tools="none*.py", settings=settings)
         await start_worker(gateway)
         site = cls(gateway=gateway, token=issuer.token("ana", scopes=()))
-        await served(gateway, site.token, f"{NAME}__", len(TOOLS) - len(HELD))
+        await served(gateway, site.token, f"{NAME}__", len(TOOLS))
         return site
 
     def relay(self, kind: type[Relay] = Relay) -> Relay:

@@ -27,7 +27,8 @@ Path = tuple[str | int, ...]
 
 # Under these a schema only adds to another one, which is the one that has to be closed.
 _PARTIAL = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
-_ELSEWHERE = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
+# `$anchor` is not among them: it only names a place, and no reference by name is admitted.
+_ELSEWHERE = ("$id", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 MOST_FAULTS = 5
 _META = Validator({"$ref": DRAFT}, offline=True)
 _SAYS_WHAT = ("type", "enum", "const", "anyOf", "oneOf", "allOf")

@@ -2,12 +2,14 @@
 
 Servers write for many clients and in several drafts. What can be said in JSON Schema 2020-12 is said in it; what cannot
 be enforced here (a format nobody checks, a pattern that takes more than linear time) is left to the server and listed;
-what would let a schema mean something else tomorrow (references out of it) stays, and is refused by admission. Marks of
-our own (`x-internal` and the like) are the operator's to set, so a server's are dropped.
+what would let a schema mean something else tomorrow (references out of it) stays, and is refused by admission.
+References by the name of an `$anchor` are written as the way to it, where there is exactly one. Marks of our own
+(`x-internal` and the like) are the operator's to set, so a server's are dropped.
 
 Above: `mcp.py`. Below: `catalog/schemas.py`, `catalog/strictness.py`.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,6 +35,8 @@ _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$def
 _PARTS = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
 _BRANCHES = frozenset({"anyOf", "oneOf"})
 _IN_PLACE = _PARTS | _BRANCHES | {"$ref"}
+# A way that reads the same as part of an address and as a pointer.
+_PLAIN_WAY = re.compile(r"[A-Za-z0-9$_./~-]*")
 # Defaults and examples are hints. Each is checked by compiling its schema, and all definitions with it: there is a most
 # of them, and of parts compiled for them.
 _MOST_HINTS = 200
@@ -85,6 +89,27 @@ def moved(schema: Schema, before: str, after: str) -> Schema:
     return _mapped(schema, at)
 
 
+def _by_the_way(schema: Schema) -> Schema:
+    """References by name as references by the way from the root. A name that stands twice, or inside a part with an
+    address of its own, may mean another place: such a reference stays as it is, which nobody admits.
+    """
+    nodes = list(walk(schema))
+    if any("$id" in node for _, node in nodes):
+        return schema
+    places: dict[str, list[str]] = {}
+    for path, node in nodes:
+        for name in (node.get("$anchor"), node.get("$dynamicAnchor")):
+            if isinstance(name, str):
+                places.setdefault(f"#{name}", []).append(pointer(path))
+
+    def at(node: Schema) -> Schema:
+        reference = node.get("$ref")
+        found = places.get(reference, []) if isinstance(reference, str) else []
+        return {**node, "$ref": f"#{found[0]}"} if len(found) == 1 and _PLAIN_WAY.fullmatch(found[0]) else node
+
+    return _mapped(schema, at) if places else schema
+
+
 def _mapped(node: Schema, at: Callable[[Schema], Schema]) -> Schema:
     """A copy with `at` applied to every object schema, and to nothing that only looks like one."""
     made = dict(at(node))
@@ -111,7 +136,9 @@ class _Reader:
         self.left: list[str] = []
 
     def read(self, said: Schema) -> Schema:
-        return self._node(said, ())
+        made = self._node(said, ())
+        # Before 2019 nothing was named this way, so there the word means nothing.
+        return made if self._older else _by_the_way(made)
 
     def _any(self, value: Any, path: Path) -> Any:
         return self._node(value, path) if isinstance(value, dict) else value
