@@ -230,6 +230,20 @@ async def test_what_cannot_be_registered_is_reported_and_cannot_be_accepted(
         assert (await there.decide(refused)).json()["error"]["slug"] == "not-admitted"
 
 
+async def test_what_is_declared_in_two_ways_cannot_be_accepted_and_the_refusal_says_so(
+    fresh_database: str, tmp_path: Path, orders: Upstream
+) -> None:
+    orders.tools.append(definition("get_order", "Gets another."))
+    async with scene(fresh_database, tmp_path, orders) as there:
+        twice = (await there.changes())["tool:get_order"]
+        assert {each["code"] for each in twice["flags"]} == {"ambiguous"}
+        refused = (await there.decide(twice)).json()["error"]
+        assert refused["slug"] == "not-admitted"
+        assert "declares this in several ways at once" in refused["message"]
+        assert "a name of its own" in refused["advice"]
+        assert (await there.decide(twice, "reject", "which of them?")).json()["decision"] == "reject"
+
+
 async def test_with_review_of_everything_nothing_is_served_before_somebody_agreed(
     fresh_database: str, tmp_path: Path, orders: Upstream
 ) -> None:

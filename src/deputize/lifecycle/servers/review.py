@@ -15,6 +15,7 @@ import asyncpg
 import orjson
 
 from deputize.catalog import registry
+from deputize.catalog.drift.flags import FlagCode
 from deputize.core.caller import Caller
 from deputize.core.errors import ChangeNotFound, Malformed, NotAdmitted
 from deputize.core.servers import Definition, Kind, kind_of
@@ -81,10 +82,13 @@ class Review:
             await connection.execute(SQL["unpin"], caller.tenant, server.name, item)
             await self._tell_everybody(connection, caller)
             return None
-        if row["definition"] is None:
-            raise _several(server, item)
+        if _is_ambiguous(row):
+            raise NotAdmitted(
+                "the server declares this in several ways at once, so there is nothing to agree to",
+                details={"server": server.name, "item": item},
+                advice="Have its server's author give each a name of its own; until then none of them is called.",
+            )
         if not is_registered(item):
-            _require_one(server, row)
             await connection.execute(
                 SQL["pin"], caller.tenant, server.name, item, row["digest"], row["definition"], None, None, caller.user
             )
@@ -104,18 +108,9 @@ class Review:
         await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
 
 
-def _require_one(server: McpServer, row: asyncpg.Record) -> None:
-    """What is declared in several ways at once has a digest that is none of theirs."""
-    kind, said = kind_of(row["item"]), orjson.loads(row["definition"])
-    if kind is not None and ("declared" in said or Definition.of(said, kind).digest != row["digest"]):
-        raise _several(server, row["item"])
-
-
-def _several(server: McpServer, item: str) -> Malformed:
-    return Malformed(
-        "the server declares this in several ways at once, so there is nothing to agree to",
-        details={"server": server.name, "item": item},
-    )
+def _is_ambiguous(row: asyncpg.Record) -> bool:
+    """By our own flag: what stands in the definition is the server's to choose."""
+    return any(each["code"] == FlagCode.AMBIGUOUS for each in orjson.loads(row["flags"]))
 
 
 def _still(problem: NotAdmitted) -> NotAdmitted:
