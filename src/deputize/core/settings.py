@@ -149,6 +149,9 @@ class McpServer(Section):
             raise ValueError("credential vault needs a secret")
         if self.credential == "delegated" and self.audience is None:
             raise ValueError("credential delegated needs an audience")
+        if self.credential == "delegated" and self.command:
+            told = "a program is told its credential once, when it starts, and a delegated token is made for one call"
+            raise ValueError(f"{told}: reach this server by url, or give it a secret of the tenant (vault)")
         if self.command and self.credential != "none" and self.secret_env is None:
             raise ValueError("a program gets its credential in a variable: name it in secret_env")
         return self

@@ -96,3 +96,12 @@ def test_two_servers_of_one_tenant_cannot_have_one_name(empty_folder: Path) -> N
         Settings()
     (empty_folder / "deputize.toml").write_text(server + server + 'tenant = "other"\n')
     assert [each.tenant for each in Settings().servers] == [None, "other"]
+
+
+def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: Path) -> None:
+    server = '[[servers]]\nname = "orders"\ncredential = "delegated"\naudience = "https://orders.example"\n'
+    (empty_folder / "deputize.toml").write_text(server + 'command = ["orders"]\nsecret_env = "TOKEN"\n')
+    with pytest.raises(ValidationError, match="told its credential once, when it starts"):
+        Settings()
+    (empty_folder / "deputize.toml").write_text(server + 'url = "https://orders.example/mcp"\n')
+    assert Settings().servers[0].credential == "delegated"
