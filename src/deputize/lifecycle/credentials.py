@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus
 import orjson
 
 from deputize.core.canonical import canonical
-from deputize.core.definition import Secret
+from deputize.core.definition import Secret, Told
 from deputize.core.errors import CredentialMissing, CredentialQuoted, Problem
 from deputize.core.outcome import Result
 from deputize.govern.identity.credentials import reading
@@ -84,6 +84,19 @@ class Credentials:
     def forget(self, authorized: Authorized) -> None:
         """The call is settled, or nobody waits for it any more."""
         self._lent.pop(authorized.validated.received.call_id, None)
+
+    def discreet(self, authorized: Authorized, tell: Callable[[Told], None] | None) -> Callable[[Told], None] | None:
+        """The same for what is told on the way: what would tell a credential is told to nobody."""
+        if tell is None:
+            return None
+        call_id = authorized.validated.received.call_id
+
+        def told_without(told: Told) -> None:
+            lent = self._lent.get(call_id) or set()
+            if not quotes(_joined((told.message,)), lent) and not quotes(told.partial or b"", lent):
+                tell(told)
+
+        return told_without
 
     def unquoted(self, verified: Verified) -> Verified:
         """The same, unless it would tell a credential: a result is refused, an error loses its words."""

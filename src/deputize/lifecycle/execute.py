@@ -3,6 +3,7 @@ under a live lease; whatever happens after that is either known or said to be un
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from deputize.core.contract import Contract, MutationClass, Upstream
@@ -97,6 +98,8 @@ async def _attempt(
         left = ends - rooms.clock.monotonic()
         run = None if held is None else held.run
         context = _context(authorized, held, keeper, number, left, credential) if tool.takes_context else None
+        if context is not None and credential is not None:
+            context = replace(context, tell=rooms.credentials.discreet(authorized, context.tell))
         if run is None:
             return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
         with run.inside(thread=not tool.is_async):

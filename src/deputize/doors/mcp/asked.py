@@ -47,6 +47,7 @@ _NAMED_BY: Final = {
 }
 _ENCODED = re.compile(r"^=\?base64\?(.*)\?=$")
 _ASSUMED: Final = "2025-03-26"
+_LONGEST_TOKEN: Final = 1024
 # What a session id of ours says of its client: nothing is remembered here.
 _OPENS_ADDRESSES: Final = "url."
 
@@ -79,8 +80,10 @@ class Asked:
 
     @property
     def progress_token(self) -> str | int | None:
+        """None where none was given, or one that nobody could mean: it is repeated with all the news there is."""
         token = self.meta.get(PROGRESS_TOKEN)
-        return token if isinstance(token, str) or type(token) is int else None
+        fits = len(token) <= _LONGEST_TOKEN if isinstance(token, str) else type(token) is int
+        return token if fits else None
 
 
 def is_modern(headers: Headers, sent: Any) -> bool:

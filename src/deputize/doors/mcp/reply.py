@@ -16,6 +16,8 @@ import orjson
 from deputize.doors.wire import JSON, Header, Receive, Send, answer
 
 PING_SECONDS = 15.0
+# News that a client has not read yet. Of more, the oldest are dropped: how far something was is of no use by then.
+MOST_WAITING = 64
 _PING = b": still here\n\n"
 _STREAM: list[Header] = [
     (b"content-type", b"text/event-stream"),
@@ -28,7 +30,7 @@ class Reply:
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
         self._wake = asyncio.Event()
         self._last: bytes | None = None
         self._streaming: asyncio.Task[None] | None = None
