@@ -1,7 +1,6 @@
 """The composition root: the only file that knows every room. Read top to bottom, it is the list of what runs."""
 
 import contextlib
-import importlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -58,8 +57,10 @@ from deputize.lifecycle.reconcile import Reconciler
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.servers.connected import Connected
+from deputize.lifecycle.servers.linking import Linking
 from deputize.lifecycle.servers.review import Review
 from deputize.lifecycle.servers.seen import Servers
+from deputize.lifecycle.servers.signing_in import signing_in
 from deputize.lifecycle.servers.states import States
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
@@ -77,8 +78,7 @@ from deputize.store.batch import GroupCommit
 from deputize.store.epochs import EpochWatcher
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.pool import Store
-from deputize.store.shared.counters import Counters
-from deputize.store.shared.in_process import InProcessCounters
+from deputize.store.shared.opened import opened_counters
 from deputize.store.subjects import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
@@ -209,12 +209,13 @@ def _gateway(
         suggestions=Suggestions(rooms, backtests),
         servers=Servers(rooms, connected),
         review=Review(rooms, connected),
+        linking=Linking(rooms, connected),
         console=_console(rooms, tokens, egress, by_code(rooms, approvals, complete), complete, development),
         rollbacks=Rollbacks(rooms),
         explaining=Explaining(rooms),
         backtests=backtests,
         delegations=Delegations(rooms, tokens, rooms.signing),
-        wellknown=WellKnown(settings, rooms.signing, _scopes(settings, tools)),
+        wellknown=WellKnown(settings, rooms.signing, _scopes(settings, tools), rooms.links.signing_in),
         health=Health(rooms, background),
         metrics=rooms.metrics,
     )
@@ -237,8 +238,7 @@ async def _open_rooms(
     egress: Egress,
     stack: contextlib.AsyncExitStack,
 ) -> Rooms:
-    store = await _open_store(settings)
-    stack.push_async_callback(store.close)
+    store = await _open_store(settings, stack)
     boot = clock.new_id()
     lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
     writer, queue = (
@@ -251,8 +251,8 @@ async def _open_rooms(
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(_master_key(settings, clock, development), clock)
     signing = _signing(settings, store, keys, clock)
-    vault = _vault(settings, store, keys, clock)
-    stack.callback(vault.close)
+    vault = _vault(settings, store, keys, clock, stack)
+    links, signed_in = signing_in(settings, store, keys, vault, clock, upstreams, stack)
     await _make_tenants(store, settings)
     return Rooms(
         settings=settings,
@@ -266,10 +266,12 @@ async def _open_rooms(
         decisions=DecisionLog(writer),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
-        credentials=Credentials(vault=vault, mint=None if signing is None else minting(signing, clock)),
+        credentials=Credentials(vault=vault, mint=minting(signing, clock), signed_in=signed_in),
         signing=signing,
         driver=_drivers(tools, upstreams, stack),
         upstreams=upstreams,
+        links=links,
+        signed_in=signed_in,
         servers=States(),
         lease=lease,
         limits=limits,
@@ -295,38 +297,27 @@ def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKe
     return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
 
 
-async def _open_store(settings: Settings) -> Store:
+async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> Store:
     if settings.database.url is None:
         raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
     direct = settings.database.direct_url
-    return await Store.open(
+    store = await Store.open(
         settings.database.url.get_secret_value(),
         direct_dsn=direct.get_secret_value() if direct else None,
         read_connections=settings.database.read_connections,
     )
+    stack.push_async_callback(store.close)
+    return store
 
 
 def _limits(settings: Settings, store: Store, clock: Clock, metrics: Metrics) -> Limits:
     return Limits(
         settings.limits.rules,
-        _counters(settings, clock),
+        opened_counters(settings.limits, clock),
         Budgets(store, clock),
         refused=metrics.limit_refused,
         uncounted=metrics.limit_uncounted,
     )
-
-
-def _counters(settings: Settings, clock: Clock) -> Counters:
-    """Shared where the settings say where; the client for that is loaded only then, for it takes its time."""
-    url = settings.limits.redis_url
-    if url is None:
-        return InProcessCounters(clock)
-    try:
-        redis = importlib.import_module("deputize.store.shared.redis")
-    except ImportError:
-        raise Misconfigured("limits.redis_url is set, but its client is not installed: pip install redis.") from None
-    shared: Counters = redis.RedisCounters(url.get_secret_value(), seconds=settings.limits.redis_seconds, clock=clock)
-    return shared
 
 
 def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:
@@ -371,10 +362,12 @@ def _console(
     return Console(rooms, Sessions(root, rooms.clock, issued_for=issued_for), sign_in, by_code, complete)
 
 
-def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:
-    if settings.vault.kind == "openbao":
-        return OpenBao(settings.vault, clock)
-    return LocalVault(store, keys, seconds=settings.vault.seconds)
+def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock, stack: contextlib.AsyncExitStack) -> Vault:
+    named = settings.vault
+    local = named.kind == "local"
+    vault: Vault = LocalVault(store, keys, seconds=named.seconds) if local else OpenBao(named, clock)
+    stack.callback(vault.close)
+    return vault
 
 
 async def _make_tenants(store: Store, settings: Settings) -> None:

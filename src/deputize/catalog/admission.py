@@ -140,6 +140,9 @@ def _auth_policy_defined(contract: Contract, facts: KnownFact) -> Iterator[Reaso
         elif auth.credential != kind and given is not None:
             fix = f'say credential="{kind}", or leave it out'
             yield _reason("auth_policy_defined", f"/auth/{field}", f"is of no use to credential {auth.credential}", fix)
+    if auth.credential in ("link", "client") and contract.handler.driver != "mcp":
+        fix = 'say credential="vault" or credential="delegated"'
+        yield _reason("auth_policy_defined", "/auth/credential", f"is {auth.credential}, which only servers have", fix)
     if auth.readonly_secret is not None and (auth.credential != "vault" or not contract.preview):
         fix = 'say credential="vault" and bring a preview, or leave it out'
         yield _reason("auth_policy_defined", "/auth/readonly_secret", "is of use only to a preview", fix)

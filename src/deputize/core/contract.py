@@ -133,7 +133,8 @@ class SideEffect(Part):
 class Auth(Part):
     scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5B\x5D-\x7E]{1,120}$")], ...] = ()
     permissions: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z_]+:[^ ]+$", max_length=240)], ...] = ()
-    credential: Literal["none", "delegated", "vault"] = "none"
+    # "link" and "client" are of servers: the user's own account there, or this gateway's.
+    credential: Literal["none", "delegated", "vault", "link", "client"] = "none"
     # For "vault", the name of the tenant's secret; for "delegated", who the minted token is meant for.
     secret: SecretName | None = None
     audience: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None

@@ -6,8 +6,9 @@ Environment (`DEPUTIZE_…`, `__` between levels) beats `deputize.toml`, which b
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -15,13 +16,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from deputize.core.limit_settings import Limits
 from deputize.core.questions import Family
+from deputize.core.section import Section
 
 SETTINGS_FILE = Path("deputize.toml")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Server(Section):
@@ -110,11 +109,21 @@ class McpServer(Section):
     )
     folder: Path | None = Field(None, description="Where the program is started; unset, an empty folder of its own.")
     env: dict[str, str] = Field({}, description="The program's environment; of ours it gets only PATH and a locale.")
-    credential: Literal["none", "vault", "delegated"] = Field(
-        "none", description="What calls carry: nothing, the tenant's `secret`, or a token minted for `audience`."
+    credential: Literal["none", "vault", "delegated", "link", "client"] = Field(
+        "none",
+        description="What calls carry: nothing, the tenant's `secret`, a token minted for `audience`, one of the "
+        "user's own account there (`link`), or one of this gateway's own (`client`).",
     )
-    secret: str | None = Field(None, description="Name of the tenant's secret, for `vault`.")
+    secret: str | None = Field(
+        None, description="Name of the tenant's secret, for `vault`; of the client's secret or key, with `client_id`."
+    )
     audience: str | None = Field(None, description="Whom a minted token is for, for `delegated`.")
+    issuer: str | None = Field(
+        None, description="The authorization server, for `link` and `client`; unset, the one that the server names."
+    )
+    client_id: str | None = Field(
+        None, description="What this gateway is called at `issuer`; unset, it makes itself known there, for `link`."
+    )
     header: str = Field("Authorization", description="The header that carries it; in Authorization, as a bearer token.")
     secret_env: str | None = Field(None, description="The variable that carries it to a program.")
     tools: tuple[str, ...] = Field(("*",), description="Which of its tools are served, as globs over their own names.")
@@ -156,6 +165,22 @@ class McpServer(Section):
             raise ValueError("a program gets its credential in a variable: name it in secret_env")
         return self
 
+    @model_validator(mode="after")
+    def _signed_in_to(self) -> Self:
+        signs_in, place = self.credential in ("link", "client"), urlsplit(self.url or "")
+        if signs_in and place.scheme != "https" and place.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(f"credential {self.credential} needs a url that begins with https, or one of this machine")
+        if not signs_in and (self.issuer is not None or self.client_id is not None):
+            raise ValueError("issuer and client_id are of use to credential link or client only")
+        if self.credential == "client" and (self.client_id is None or self.secret is None):
+            raise ValueError("credential client needs a client_id and a secret")
+        if self.credential == "link" and self.secret is not None and self.client_id is None:
+            raise ValueError("the secret is that of a client: name it in client_id")
+        if self.client_id is not None and self.issuer is None:
+            # A secret is shown to whom it is known to, and to nobody a server names.
+            raise ValueError("a client is registered at one authorization server: name it in issuer")
+        return self
+
 
 class Policy(Section):
     files: tuple[str, ...] = Field(
@@ -177,31 +202,6 @@ class Hook(Section):
     function: str = Field(description="`file.py:function` in the project folder.")
     tools: str = Field("*", description="The tools it stands around, as a glob over full names.")
     seconds: float = Field(1.0, gt=0, le=60, description="How long it may take; longer stops the call.")
-
-
-class LimitRule(Section):
-    """One limit. `per` says what is counted apart; an empty `per` counts everything of a tenant together."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="What refusals call it.")
-    kind: Literal["rate", "concurrency", "budget", "repeats", "cost_rate"] = Field(
-        description="Calls in a window, calls at once, cost in a period, equal calls in a window, cost in a window."
-    )
-    limit: float = Field(gt=0, description="The most that is let through.")
-    seconds: float = Field(60.0, ge=1, le=31 * 86_400, description="Length of the window or the budget's period.")
-    per: tuple[Literal["caller", "agent", "tool", "provider", "session", "task"], ...] = Field(
-        (), description="What is counted apart, within a tenant."
-    )
-    tenants: str = Field("*", description="Tenants it holds for, as a glob.")
-    tools: str = Field("*", description="Tools it holds for, as a glob over full names.")
-    when_lost: Literal["deny", "allow"] = Field("deny", description="What it says while its counters are away.")
-
-
-class Limits(Section):
-    redis_url: SecretStr | None = Field(
-        None, description="Counters shared by replicas; unset, each process counts alone."
-    )
-    redis_seconds: float = Field(0.25, gt=0, le=5, description="How long the counters may take to answer.")
-    rules: tuple[LimitRule, ...] = Field((), description="What is limited.")
 
 
 class Vault(Section):

@@ -10,6 +10,7 @@ from deputize.core.contract import Contract, MutationClass, Upstream
 from deputize.core.definition import AnyTool, Secret, ToolContext
 from deputize.core.errors import (
     Canceled,
+    CredentialExpired,
     Execution,
     OutcomeUnknown,
     Problem,
@@ -104,6 +105,10 @@ async def _attempt(
             return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
         with run.inside(thread=not tool.is_async):
             return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+    except CredentialExpired as refused:
+        if credential is not None:
+            await rooms.credentials.turned_away(authorized, credential, refused)
+        raise
     finally:
         if credential is not None:
             credential.close()

@@ -21,6 +21,7 @@ from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.servers.linking import Linking
 from deputize.lifecycle.servers.review import Review
 from deputize.lifecycle.servers.seen import Servers
 from deputize.lifecycle.surface import Surface
@@ -48,6 +49,7 @@ class Gateway:
     suggestions: Suggestions
     servers: Servers
     review: Review
+    linking: Linking
     console: Console
     rollbacks: Rollbacks
     explaining: Explaining

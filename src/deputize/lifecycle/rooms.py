@@ -14,6 +14,8 @@ from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.servers.links import Links
+from deputize.lifecycle.servers.signed_in import SignedIn
 from deputize.lifecycle.servers.states import States
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
@@ -47,6 +49,9 @@ class Rooms:
     limits: Limits
     driver: Drivers
     upstreams: Upstreams
+    # People's accounts at servers, and what calls and looks carry at those that want a sign-in.
+    links: Links
+    signed_in: SignedIn
     # How the servers behind them stood when this process last looked.
     servers: States
     lease: Lease

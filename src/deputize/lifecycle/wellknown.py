@@ -9,6 +9,8 @@ from typing import Any
 from deputize.core.caller import ADMIN_SCOPE
 from deputize.core.errors import NoSuchRoute
 from deputize.core.settings import Settings
+from deputize.execute.upstreams.signing_in.clients import document
+from deputize.execute.upstreams.signing_in.flow import SigningIn
 from deputize.govern.identity.claims import is_tenant
 from deputize.govern.identity.discovery import can_be_discovered
 from deputize.govern.identity.signing import SigningKeys
@@ -22,9 +24,12 @@ MCP_PATH = "/mcp"
 class WellKnown:
     """`scopes` are those of the operator's own tools; a stranger's client is not told to ask for administering."""
 
-    def __init__(self, settings: Settings, signing: SigningKeys | None, scopes: Iterable[str]) -> None:
+    def __init__(
+        self, settings: Settings, signing: SigningKeys | None, scopes: Iterable[str], signing_in: SigningIn
+    ) -> None:
         self._settings = settings
         self._signing = signing
+        self._signing_in = signing_in
         self._scopes = sorted(set(scopes) - {ADMIN_SCOPE})
 
     def resource(self, path: str = "") -> dict[str, Any]:
@@ -41,6 +46,13 @@ class WellKnown:
             "bearer_methods_supported": ["header"],
             **{name: value for name, value in optional.items() if value},
         }
+
+    def client(self) -> dict[str, Any]:
+        """Who this gateway is where it signs in to MCP servers: its address is its name there."""
+        url = self._signing_in.document
+        if url is None:
+            raise NoSuchRoute("there is nothing here")
+        return document(url, self._signing_in.back_to)
 
     def authorization_server(self, tenant: str) -> dict[str, Any]:
         """RFC 8414, of the issuer under which this gateway lends a tenant's authority."""

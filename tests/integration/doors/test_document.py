@@ -232,8 +232,8 @@ async def _secrets(witness: Witness) -> None:
 
 async def _identity(witness: Witness) -> None:
     ask, ana = witness.ask, witness.served.token()
-    for path in ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"):
-        await ask("get", path, path, 200, token=None)
+    for path in ("oauth-protected-resource", "oauth-protected-resource/mcp", "oauth-client"):
+        await ask("get", f"/.well-known/{path}", f"/.well-known/{path}", 200, token=None)
     for template in (
         "/t/{tenant}/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/t/{tenant}",
         "/t/{tenant}/jwks.json",

@@ -148,7 +148,8 @@ def test_only_what_proves_it_says_that_nothing_happened() -> None:
     assert proving == {
         "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict", "circuit-open",
         "upstream-rate-limited", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
-        "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid",
+        "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid", "link-needed",
+        "upstream-sign-in-failed",
     }  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from deputize.core.settings import Section, Settings
+from deputize.core.section import Section
+from deputize.core.settings import Settings
 
 
 @pytest.fixture(autouse=True)

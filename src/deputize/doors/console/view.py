@@ -37,6 +37,12 @@ _UNKNOWN = {
     "preconditions": "whether it could be done",
     "impact": "what else follows",
 }
+_ACCOUNTS = {
+    "not linked": ("○", "Not linked", "waits"),
+    "linked": ("✓", "Linked", "good"),
+    "wants more": ("●", "Linked, but the server wants you to allow more", "waits"),
+    "broken": ("✕", "The link does not work any more", "bad"),
+}
 _OPS = {"create": ("+", "create"), "update": ("~", "change"), "delete": ("−", "delete")}
 
 
@@ -64,6 +70,19 @@ class Value:
     shown: str
     whole: str = ""
     size: str = ""
+
+
+def account_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """A server where the person has an account, or may have one."""
+    at = shown["linked_at"]
+    return {
+        "name": shown["name"],
+        "address": _line(shown["address"]),
+        "state": _sign(_ACCOUNTS, shown["state"]),
+        "linked": moment(at, now=now),
+        "is_linked": at is not None,
+        "wanted": [_line(each) for each in shown["wanted"]],
+    }
 
 
 def ticket_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from deputize.doors.wire import ClientGone, headers_of, hide, read_body, retry_a
 from deputize.govern.identity.exchange import MAX_CONSTRAINTS_BYTES, SCOPES, Asked
 from deputize.lifecycle.delegate import Issued
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.servers.signing_in import CLIENT_PATH
 from deputize.lifecycle.wellknown import MCP_PATH, RESOURCE_PATH, TOKEN_EXCHANGE, TOKEN_PATH
 
 router = APIRouter(tags=["identity"])
@@ -71,6 +72,17 @@ class ResourceShown(BaseModel):
     bearer_methods_supported: list[str]
     authorization_servers: list[str] | None = None
     scopes_supported: list[str] | None = None
+
+
+class ClientShown(BaseModel):
+    client_id: str
+    client_name: str
+    client_uri: str
+    redirect_uris: list[str]
+    grant_types: list[str]
+    response_types: list[str]
+    token_endpoint_auth_method: str
+    application_type: str
 
 
 class ServerShown(BaseModel):
@@ -123,6 +135,12 @@ async def resource(gateway: CurrentGateway) -> Response:
 async def mcp_resource(gateway: CurrentGateway) -> Response:
     """RFC 9728, of `/mcp`: MCP clients look here to sign in by themselves."""
     return reply(gateway.wellknown.resource(MCP_PATH))
+
+
+@router.get(CLIENT_PATH, summary="Who this gateway is to others", response_model=ClientShown, responses=_OPEN)
+async def client(gateway: CurrentGateway) -> Response:
+    """A client ID metadata document: authorization servers of MCP servers read here who wants to sign in."""
+    return reply(gateway.wellknown.client())
 
 
 @router.get(

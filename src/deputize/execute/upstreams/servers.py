@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 from deputize.core.clock import Clock
 from deputize.core.definition import Secret, Told
-from deputize.core.errors import DeadlineExceeded, Problem, ServerNotFound, UpstreamTimeout, UpstreamUnavailable
+from deputize.core.errors import (
+    DeadlineExceeded,
+    Problem,
+    Secrets,
+    ServerNotFound,
+    ToolFailed,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
 from deputize.core.frozen import frozen
 from deputize.core.offers import NOTHING, Offers
 from deputize.core.questions import NONE, Ability, Round
@@ -157,6 +165,24 @@ class Upstreams:
         )
         result: dict[str, Any] = await self._within(line.ask(ask), ask, server, how["seconds"])
         return result
+
+    async def knock(self, tenant: str, server: str, seconds: float) -> str:
+        """What the server says to whoever comes without a credential about how to get in (`WWW-Authenticate`); empty
+        where it does not say, or lets them in.
+        """
+        line, ask = self._line(tenant, server), Ask(method="tools/list")
+
+        async def knocked() -> dict[str, Any]:
+            await line.introduce(None)
+            return await line.ask(ask)
+
+        try:
+            await self._within(knocked(), ask, server, seconds)
+        except Secrets as refused:
+            return refused.challenge
+        except (ToolFailed, UpstreamUnavailable):
+            return ""
+        return ""
 
     def watch(self, changed: Callable[[str, str], None]) -> None:
         """`changed(tenant, server)` is called when a server says that its tools changed, or its line was lost."""

@@ -1,7 +1,8 @@
 """What a server is asked with what it offers: the tenant's secret, or a token of the gateway itself; closed after it.
 
 Calls carry their own (`lifecycle/credentials.py`). A look is nobody's call: where calls carry tokens minted for their
-callers, a look carries one minted for the operator, with no scope at all.
+callers, a look carries one minted for the operator, with no scope at all; where they carry people's own, that of
+whoever linked last.
 """
 
 from collections.abc import AsyncIterator
@@ -17,6 +18,10 @@ from deputize.lifecycle.rooms import Rooms
 
 @asynccontextmanager
 async def credential_for(rooms: Rooms, tenant: str, server: McpServer) -> AsyncIterator[Secret | None]:
+    if server.credential in ("link", "client"):
+        async with rooms.signed_in.looking(tenant, server) as token:
+            yield token
+        return
     secret = await _fetched(rooms, tenant, server)
     try:
         yield secret

@@ -6,7 +6,7 @@ Revision ID: 0016
 from deputize.store.migrations import run_sql_file
 
 revision = "0016"
-down_revision = "0014"
+down_revision = "0015"
 branch_labels = None
 depends_on = None
 
