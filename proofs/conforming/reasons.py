@@ -14,10 +14,6 @@ NOBODY_WAITS: Final = (
     "for a person, so such a question is refused; since then it ends the call, and whoever answers makes the next."
 )
 TASKS_ASK_NOBODY: Final = "What a server asks of a call that became a task is not answered through the task yet."
-ONLY_TOOLS_ASK: Final = (
-    "What a server wants to know before it hands out a prompt or a resource is not asked of anybody yet: the read "
-    "fails and says so."
-)
 NOBODY_IS_TOLD: Final = (
     "No session is kept, so there is nobody to tell that a resource changed: it is read again, and cannot be "
     "subscribed to."
@@ -73,7 +69,6 @@ REASONS: Final[dict[tuple[Leg, str], dict[str, Expected]]] = {
         **_all(NO_SESSIONS, "server-sse-multiple-streams", "server-sse-polling"),
     },
     ("server", "2026-07-28"): {
-        **_all(ONLY_TOOLS_ASK, "input-required-result-non-tool-request"),
         **_all(TASKS_ASK_NOBODY, "tasks-mrtr-input", "tasks-mrtr-composition"),
         **_all(NEVER_REQUIRED, "tasks-required-task-error"),
     },

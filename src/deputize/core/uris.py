@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from deputize.core.frozen import frozen
 
 LONGEST_URI: Final = 2048
-MOST_EXPRESSIONS: Final = 16
+MOST_EXPRESSIONS: Final = 8
 _SEGMENT: Final = frozenset(ascii_letters + digits + "-._~%!$&'()*+,;=:@")
 _ANYTHING: Final = _SEGMENT | frozenset("/?#[]")
 _VARIABLE: Final = r"[A-Za-z0-9_.%]+(?::[0-9]{1,4}|\*)?"

@@ -23,6 +23,7 @@ README = "docs://readme"
 LOGO = "docs://logo"
 PAGES = "docs://pages/{page}"
 BLOB = "iVBORw0KGgo="
+TONE: dict[str, Any] = {"type": "object", "properties": {"tone": {"type": "string"}}, "required": ["tone"]}
 DECLARED: dict[str, Any] = {
     "resources": [
         {"uri": README, "name": "readme", "description": "How to begin.", "mimeType": "text/markdown", "size": 10},
@@ -36,6 +37,7 @@ DECLARED: dict[str, Any] = {
             "arguments": [{"name": "page", "description": "Which page.", "required": True}],
         },
         {"name": "picture", "description": "Shows the logo."},
+        {"name": "asking", "description": "Asks before it answers."},
     ],
 }
 
@@ -121,10 +123,19 @@ class _Served:
             contents=[t.TextResourceContents(uri=asked.uri, mime_type="text/markdown", text=text)]
         )
 
-    async def prompt(self, _: Any, asked: t.GetPromptRequestParams) -> t.GetPromptResult:
+    async def prompt(self, _: Any, asked: t.GetPromptRequestParams) -> t.GetPromptResult | t.InputRequiredResult:
         self._note("prompts/get", asked.name)
-        if asked.name == "picture":
-            content: Any = t.ImageContent(data=BLOB, mime_type="image/png")
+        content: Any
+        if asked.name == "asking":
+            given = (asked.input_responses or {}).get("tone")
+            if given is None:
+                wants = t.ElicitRequestFormParams(message="Which tone?", requested_schema=TONE)
+                asks: dict[str, t.InputRequest] = {"tone": t.ElicitRequest(params=wants)}
+                return t.InputRequiredResult(input_requests=asks, request_state="asked")
+            assert isinstance(given, t.ElicitResult)
+            content = t.TextContent(text=f"{asked.request_state}: {given.content}")
+        elif asked.name == "picture":
+            content = t.ImageContent(data=BLOB, mime_type="image/png")
         elif "page" not in (asked.arguments or {}):
             raise MCPError(code=-32602, message="page is missing")
         else:

@@ -17,7 +17,15 @@ pytestmark = pytest.mark.requirement("NEW-6")
 
 EVERYTHING: dict[str, Any] = {"resources": ("*",), "prompts": ("*",)}
 METHODS = {"method:completion/complete", "method:prompts/get", "method:resources/read"}
-BESIDE = {*METHODS, f"resource:{README}", f"resource:{LOGO}", f"template:{PAGES}", "prompt:summary", "prompt:picture"}
+BESIDE = {
+    *METHODS,
+    f"resource:{README}",
+    f"resource:{LOGO}",
+    f"template:{PAGES}",
+    "prompt:summary",
+    "prompt:picture",
+    "prompt:asking",
+}
 
 
 @pytest.fixture

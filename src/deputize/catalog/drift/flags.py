@@ -80,7 +80,11 @@ class Neighbours:
     def __init__(self, known: Collection[Known]) -> None:
         self._alike: dict[str, list[Known]] = {}
         self._called: dict[str, list[Known]] = {}
-        self._addresses = [each for each in known if each.kind in (Kind.RESOURCE, Kind.TEMPLATE)]
+        self._resources = [each for each in known if each.kind is Kind.RESOURCE]
+        self._templates = [each for each in known if each.kind is Kind.TEMPLATE]
+        self._at: dict[str, list[Known]] = {}
+        for each in (*self._resources, *self._templates):
+            self._at.setdefault(each.name, []).append(each)
         for each in (each for each in known if each.kind is Kind.TOOL):
             full = f"{each.server}.{each.name}"
             for looks in {skeleton(each.name), skeleton(full)}:
@@ -96,8 +100,9 @@ class Neighbours:
 
     def at(self, definition: Definition) -> Iterator[Known]:
         """Resources and templates that an address of this definition could be taken for."""
-        for each in self._addresses:
-            if each.name == definition.name or _stands_for(each, definition) or _stands_for(definition, each):
+        yield from self._at.get(definition.name, ())
+        for each in self._templates if definition.kind is Kind.RESOURCE else self._resources:
+            if each.name != definition.name and (_stands_for(each, definition) or _stands_for(definition, each)):
                 yield each
 
     def mentioned(self, text: str) -> Iterator[tuple[int, int, list[Known]]]:

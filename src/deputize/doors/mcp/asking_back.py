@@ -4,7 +4,7 @@ Questions are passed on since 2026-07-28 as input that is required, to a client 
 What it brings back as `requestState` is the round that the lifecycle gave out with them. A server that needs more than
 the client can is told of as the protocol says it, with what is missing.
 
-Above: `calling.py`, `waiting.py`, `tasks.py`. Below: `results.py`.
+Above: `calling.py`, `reading.py`, `waiting.py`, `tasks.py`. Below: `results.py`.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ import orjson
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.errors import CallerCannotAnswer
 from deputize.core.events import State
-from deputize.core.mcp import CAPABILITY_MISSING, META_PREFIX
+from deputize.core.mcp import CAPABILITY_MISSING, INVALID_PARAMS, META_PREFIX
 from deputize.core.outcome import failure_body
 from deputize.core.questions import Ability, Question, ability_of, capabilities_of
 from deputize.doors.mcp.faces import RpcError
@@ -28,7 +28,7 @@ def told_to(turn: Turn, envelope: Envelope, found: ToolVersion | None, *, replay
     """How the call ended, as this client can be told it. Raises where that is an error of the protocol."""
     asks = envelope.get("asks")
     if asks is None:
-        _require_able(turn, envelope)
+        require_able(turn, envelope)
         return result_of(envelope, found, turn.base, replayed=replayed)
     wanted = {ability for each in asks["questions"].values() if (ability := ability_of(each)) is not None}
     missing = wanted - turn.asked.client.abilities
@@ -49,7 +49,16 @@ def questions_in(envelope: Envelope) -> dict[str, Question]:
     return questions
 
 
-def _require_able(turn: Turn, envelope: Envelope) -> None:
+def responses_in(turn: Turn) -> dict[str, Any]:
+    """What the client brings as answers, by the names of the questions."""
+    brought = turn.asked.params.get("inputResponses", {})
+    if not isinstance(brought, dict) or not all(isinstance(each, dict) for each in brought.values()):
+        raise RpcError(INVALID_PARAMS, "inputResponses must be an object with an object for each answer")
+    return brought
+
+
+def require_able(turn: Turn, envelope: Envelope) -> None:
+    """That a call did not fail for what its client cannot be asked; that has an error of its own."""
     error = envelope.get("error") or {}
     if turn.asked.client.modern and error.get("slug") == CallerCannotAnswer.face.slug:
         needed = error["details"].get("requiredCapabilities", {})

@@ -16,7 +16,7 @@ from deputize.core.contract import TimeoutClass
 from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, TRACEPARENT
 from deputize.core.questions import Answers
 from deputize.doors.asking import call_request, idempotency_key
-from deputize.doors.mcp.asking_back import questions_in, told_to
+from deputize.doors.mcp.asking_back import questions_in, responses_in, told_to
 from deputize.doors.mcp.faces import RpcError
 from deputize.doors.mcp.mirrored import require_mirrored
 from deputize.doors.mcp.own_tools import OWN
@@ -39,6 +39,7 @@ class _Wanted(NamedTuple):
 
 async def call_tool(turn: Turn) -> dict[str, Any]:
     name, arguments = _named(turn.asked.params)
+    responses_in(turn)
     own = OWN.get(name)
     if own is not None:
         return await own(turn, arguments)
@@ -49,7 +50,7 @@ async def call_tool(turn: Turn) -> dict[str, Any]:
     wanted = _Wanted(name, arguments, key, found)
     state = turn.asked.params.get("requestState")
     if is_round(state):
-        return await _called(turn, wanted, Answers(round=state, responses=_responses(turn)))
+        return await _called(turn, wanted, Answers(round=state, responses=responses_in(turn)))
     if state is not None:
         return await come_again(turn, name, arguments, found, state)
     joined = None if key is not None else turn.remembered.waiting(turn.caller, name, arguments)
@@ -63,7 +64,7 @@ async def _called(turn: Turn, wanted: _Wanted, answers: Answers | None = None) -
     outcome = await turn.gateway.lifecycle.run(turn.caller, replace(request, answers=answers))
     envelope = orjson.loads(outcome.body)
     if not outcome.accepted:
-        asked, brought = questions_in(envelope), _responses(turn)
+        asked, brought = questions_in(envelope), responses_in(turn)
         if answers is None and asked and asked.keys() <= brought.keys():
             # It knew what would be asked. Its answers are held to the questions all the same, now that there are some.
             return await _called(turn, wanted, Answers(round=envelope["asks"]["round"], responses=brought))
@@ -95,9 +96,6 @@ def _named(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         arguments = {}
     if not isinstance(arguments, dict):
         raise RpcError(INVALID_PARAMS, "arguments must be an object with the tool's arguments by name")
-    answers = params.get("inputResponses", {})
-    if not isinstance(answers, dict) or not all(isinstance(each, dict) for each in answers.values()):
-        raise RpcError(INVALID_PARAMS, "inputResponses must be an object with an object for each answer")
     return name, arguments
 
 
@@ -129,11 +127,6 @@ def _request(turn: Turn, wanted: _Wanted) -> CallRequest:
     )
     request = replace(request, can_answer=turn.asked.client.abilities)
     return request if turn.asked.progress_token is None else request.told_to(turn.progress)
-
-
-def _responses(turn: Turn) -> dict[str, Any]:
-    brought: dict[str, Any] = turn.asked.params.get("inputResponses", {})
-    return brought
 
 
 def _text(value: Any) -> str | None:

@@ -23,7 +23,7 @@ async def list_prompts(turn: Turn) -> dict[str, Any]:
     def shown(name: str, source: Source, said: Said) -> dict[str, Any]:
         return {"name": prompt_shown(name, source), **{each: said[each] for each in _SHOWN if each in said}}
 
-    return listed(turn, "prompts", "name", Kind.PROMPT, await sources(turn, GET_PROMPT), shown)
+    return await listed(turn, "prompts", "name", Kind.PROMPT, await sources(turn, GET_PROMPT), shown)
 
 
 async def get_prompt(turn: Turn) -> dict[str, Any]:

@@ -6,6 +6,7 @@ means no server at all is refused on record, too, as a call of something that no
 Above: `resources.py`, `prompts.py`. Below: the lifecycle, `waiting.py`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,25 +15,41 @@ from deputize.core.call import CallRequest
 from deputize.core.errors import ApprovalRequired, InFlight, NotOffered, by_slug
 from deputize.core.events import State
 from deputize.core.mcp import DEADLINE_MS, INVALID_PARAMS, RESOURCE_NOT_FOUND, TRACEPARENT
+from deputize.core.questions import Answers
 from deputize.core.servers import READ_RESOURCE
 from deputize.doors.asking import call_request
+from deputize.doors.mcp.asking_back import questions_in, require_able, responses_in, told_to
 from deputize.doors.mcp.faces import RpcError, code_of, error_in, error_of
 from deputize.doors.mcp.offered import Source
 from deputize.doors.mcp.results import Envelope, meta_of, waits
 from deputize.doors.mcp.turn import Turn
 from deputize.doors.mcp.waiting import HOLD_SECONDS, held
+from deputize.lifecycle.rounds import is_round
 
 
 async def read(turn: Turn, source: Source, arguments: dict[str, Any], **told: str) -> dict[str, Any]:
-    """What the server answered, with our word on the call. `told` is how the client named what it wants: an error says
-    so again.
+    """What the server answered or asks first, with our word on the call. `told` is how the client named what it wants:
+    an error says so again.
     """
-    outcome = await turn.gateway.lifecycle.run(turn.caller, _request(turn, source.tool, arguments))
+    state, brought = turn.asked.params.get("requestState"), responses_in(turn)
+    answers = Answers(round=state, responses=brought) if is_round(state) else None
+    return await _read(turn, _request(turn, source.tool, arguments), answers, told)
+
+
+async def _read(turn: Turn, request: CallRequest, answers: Answers | None, told: dict[str, str]) -> dict[str, Any]:
+    outcome = await turn.gateway.lifecycle.run(turn.caller, replace(request, answers=answers))
     envelope: Envelope = orjson.loads(outcome.body)
     if outcome.accepted:
         envelope = await _ended(turn, envelope, told)
+    asked, brought = questions_in(envelope), responses_in(turn)
+    if answers is None and asked and asked.keys() <= brought.keys():
+        # It knew what would be asked, as may be with tools, too.
+        return await _read(turn, request, Answers(round=envelope["asks"]["round"], responses=brought), told)
     if envelope.get("is_error"):
+        require_able(turn, envelope)
         raise _failed(turn, envelope, told)
+    if asked:
+        return told_to(turn, envelope, None)
     return {**envelope["result"], "_meta": meta_of(envelope, None, turn.base, outcome.replayed or outcome.joined)}
 
 
@@ -75,4 +92,5 @@ def _request(turn: Turn, tool: str, arguments: dict[str, Any]) -> CallRequest:
         fields["deadline_ms"] = turn.asked.meta[DEADLINE_MS]
     parent = turn.asked.meta.get(TRACEPARENT)
     request = call_request(fields, traceparent=parent if isinstance(parent, str) else None)
+    request = replace(request, can_answer=turn.asked.client.abilities)
     return request if turn.asked.progress_token is None else request.told_to(turn.progress)

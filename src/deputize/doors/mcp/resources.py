@@ -6,6 +6,7 @@ They decide nothing: every read is one call of that contract. Nobody is told of 
 in; so nothing can be subscribed to. Above: `door.py`. Below: `offered.py`, `reading.py`.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -41,8 +42,8 @@ async def read_resource(turn: Turn) -> dict[str, Any]:
     except NotOffered as problem:
         raise await refuse(turn, problem, uri=uri) from problem
     result = await read(turn, source, {"uri": own}, uri=uri)
-    # Each read is decided anew, so none of it is to be kept.
-    return with_hints(turn, result, 0)
+    # Each read is decided anew, so none of it is to be kept; and what was asked back is no result yet.
+    return result if "resultType" in result else with_hints(turn, result, 0)
 
 
 async def _listed(turn: Turn, key: str, kind: Kind, where: str) -> dict[str, Any]:
@@ -51,10 +52,10 @@ async def _listed(turn: Turn, key: str, kind: Kind, where: str) -> dict[str, Any
     def shown(name: str, source: Source, said: Said) -> dict[str, Any]:
         return {where: address_shown(name, source, among), **{each: said[each] for each in _SHOWN if each in said}}
 
-    return listed(turn, key, where, kind, among, shown)
+    return await listed(turn, key, where, kind, among, shown)
 
 
-def listed(
+async def listed(
     turn: Turn,
     key: str,
     where: str,
@@ -63,8 +64,13 @@ def listed(
     shown: Callable[[str, Source, Said], dict[str, Any]],
 ) -> dict[str, Any]:
     """A page of everything of a kind, in order of what it is asked for by."""
-    entries = [shown(name, source, said) for source in among for name, said in source.shown(kind).items()]
-    entries.sort(key=lambda each: str(each[where]))
+
+    def everything() -> list[dict[str, Any]]:
+        entries = [shown(name, source, said) for source in among for name, said in source.shown(kind).items()]
+        return sorted(entries, key=lambda each: str(each[where]))
+
+    # Each address is held against what all other servers have, and how much that is, they say: beside the loop.
+    entries = await asyncio.to_thread(everything) if len(among) > 1 else everything()
     page = page_of(key, [each[where] for each in entries], entries, turn.asked.params.get("cursor"))
     return with_hints(turn, page, TTL_MS)
 

@@ -17,18 +17,16 @@ from deputize.core.errors import (
     CallerCannotAnswer,
     OutcomeUnknown,
     Problem,
-    QuestionRefused,
     RequiresSetup,
     ResourceLimit,
     ResultInvalid,
-    ServerAsksBack,
     ServerNotFound,
     ToolDrifted,
     ToolFailed,
     UpstreamUnavailable,
 )
-from deputize.core.questions import Ability, Asks, Family, ability_of, capabilities_of
 from deputize.core.servers import CALL_TOOL, address
+from deputize.execute.drivers.mcp_questions import answerable, asked_back, require_each_allowed
 from deputize.execute.drivers.mcp_reads import meta_of, read
 from deputize.execute.upstreams.servers import Upstreams
 
@@ -57,7 +55,7 @@ class McpDriver:
         await self._require_agreed(tool, context, seconds)
         left = ends - clock()
         allowed = upstreams.settings_of(context.tenant, tool.server).asks
-        abilities = frozenset(each for each in context.can_answer if each.family in allowed)
+        abilities = answerable(context, allowed)
         try:
             result = await upstreams.call(
                 context.tenant,
@@ -72,8 +70,7 @@ class McpDriver:
                 round=context.round,
             )
         except CallerCannotAnswer as missing:
-            for family in missing.details["requiredCapabilities"]:
-                _require_allowed(tool, family, allowed, nothing_happened=missing.nothing_happened)
+            require_each_allowed(tool, missing, allowed)
             raise
         except ResourceLimit as limit:
             if _only_reads(tool):
@@ -81,7 +78,7 @@ class McpDriver:
             # The answer was not read to its end: it may be a success.
             raise OutcomeUnknown(f"{limit.message}; whether it acted is not known") from limit
         if result.get("resultType") == "input_required":
-            return _asks(tool, result, allowed, abilities)
+            return asked_back(tool, result, allowed, abilities)
         return _envelope(tool, result)
 
     async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
@@ -124,44 +121,6 @@ class McpDriver:
 
 def _only_reads(tool: UpstreamTool) -> bool:
     return tool.contract.mutation_class is MutationClass.READ
-
-
-def _asks(
-    tool: UpstreamTool, result: dict[str, Any], allowed: tuple[Family, ...], abilities: frozenset[Ability]
-) -> Asks:
-    """What the server asks first, all of it allowed and answerable. Whether it is well asked, who verifies tells."""
-    questions, state = result.get("inputRequests"), result.get("requestState")
-    if (
-        not isinstance(questions, dict)
-        or not questions
-        or not all(isinstance(each, dict) for each in questions.values())
-    ):
-        raise QuestionRefused(f"the server {tool.server} wants to be asked again and asks nothing itself")
-    if state is not None and not isinstance(state, str):
-        raise QuestionRefused(f"the server {tool.server} asks back with a state that is no text")
-    for question in questions.values():
-        ability = ability_of(question)
-        if ability is None:
-            raise QuestionRefused(f"the server {tool.server} asks back what the protocol does not know")
-        _require_allowed(tool, ability.family, allowed)
-        if ability not in abilities:
-            needed = {"server": tool.server, "requiredCapabilities": capabilities_of([ability])}
-            raise CallerCannotAnswer(
-                f"the server {tool.server} asks back ({ability.value}), and this caller cannot answer that",
-                details=needed,
-            )
-    return Asks(server=tool.server, questions=questions, state=state)
-
-
-def _require_allowed(
-    tool: UpstreamTool, family: Family, allowed: tuple[Family, ...], *, nothing_happened: bool = False
-) -> None:
-    if family not in allowed:
-        raise ServerAsksBack(
-            f"the server {tool.server} asks back ({family}), which the settings do not let it",
-            details={"server": tool.server, "setting": f"servers.{tool.server}.asks", "needed": family},
-            nothing_happened=nothing_happened,
-        )
 
 
 def _envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:

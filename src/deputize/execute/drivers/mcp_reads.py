@@ -11,10 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from deputize.core.definition import ToolContext, UpstreamTool
-from deputize.core.errors import NotOffered, ResultInvalid, SchemaViolation, ToolFailed, UpstreamUnavailable
+from deputize.core.errors import (
+    CallerCannotAnswer,
+    NotOffered,
+    Problem,
+    ResultInvalid,
+    SchemaViolation,
+    ToolFailed,
+    UpstreamUnavailable,
+)
 from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, RESOURCE_NOT_FOUND, TRACEPARENT
 from deputize.core.offers import Offers
+from deputize.core.questions import Asks
 from deputize.core.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
+from deputize.execute.drivers.mcp_questions import answerable, asked_back, require_each_allowed
 from deputize.execute.upstreams.messages import Refused
 from deputize.execute.upstreams.servers import Upstreams
 
@@ -60,13 +70,15 @@ _METHODS: Final = {
 
 async def read(
     upstreams: Upstreams, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext, seconds: float
-) -> dict[str, Any]:
-    """What the server answers, or the Problem it ended in. Its server was looked at before."""
+) -> dict[str, Any] | Asks:
+    """What the server answers or asks first, or the Problem it ended in. The server was looked at before."""
     tenant, server, method = context.tenant, tool.server, _METHODS[tool.method]
     if tool.method not in upstreams.methods(tenant, server):
         raise UpstreamUnavailable(f"the server {server} no longer answers {tool.method}", nothing_happened=True)
     if not method.agreed(upstreams.offers(tenant, server), arguments):
         raise _not_offered(tool, arguments)
+    allowed = upstreams.settings_of(tenant, server).asks
+    abilities = answerable(context, allowed)
     try:
         result = await upstreams.ask(
             tenant,
@@ -77,15 +89,24 @@ async def read(
             credential=context.credential,
             seconds=seconds,
             tell=context.tell,
+            abilities=abilities,
+            round=context.round,
         )
+    except CallerCannotAnswer as missing:
+        require_each_allowed(tool, missing, allowed)
+        raise
     except ToolFailed as failed:
         refused = failed.__cause__
         if isinstance(refused, Refused) and refused.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND):
-            if tool.method == READ_RESOURCE:
-                raise _not_offered(tool, arguments) from failed
-            raise SchemaViolation(failed.message) from failed
+            raise _wrongly_asked(tool, arguments, failed) from failed
         raise
+    if result.get("resultType") == "input_required":
+        return asked_back(tool, result, allowed, abilities)
     return _answer(tool, method, result)
+
+
+def _wrongly_asked(tool: UpstreamTool, arguments: Arguments, failed: ToolFailed) -> Problem:
+    return _not_offered(tool, arguments) if tool.method == READ_RESOURCE else SchemaViolation(failed.message)
 
 
 def meta_of(context: ToolContext, seconds: float) -> dict[str, Any]:
@@ -109,8 +130,6 @@ def _not_offered(tool: UpstreamTool, arguments: Arguments) -> NotOffered:
 
 def _answer(tool: UpstreamTool, method: _Method, result: dict[str, Any]) -> dict[str, Any]:
     kind = result.get("resultType", "complete")
-    if kind == "input_required":
-        raise ToolFailed(f"the server {tool.server} asks something back, and nobody here answers servers")
     if kind != "complete":
         raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for")
     if not method.is_answer(result):

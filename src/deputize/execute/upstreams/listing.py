@@ -21,6 +21,8 @@ from deputize.execute.upstreams.headers import wishes_wrongly
 from deputize.execute.upstreams.messages import Introduction, Refused
 
 MOST_TOOLS: Final = 1_000
+# Every address that is read is held against all of them.
+MOST_TEMPLATES: Final = 100
 MOST_PAGES: Final = 100
 MOST_BYTES: Final = 4_194_304
 _LONGEST_NAME: Final = 128
@@ -47,7 +49,7 @@ async def listed(
     if resources and introduction.has_resources:
         others += [_method(READ_RESOURCE)]
         others += await _others(page, "resources/list", "resources", Kind.RESOURCE)
-        others += await _others(page, "resources/templates/list", "resourceTemplates", Kind.TEMPLATE)
+        others += await _others(page, "resources/templates/list", "resourceTemplates", Kind.TEMPLATE, MOST_TEMPLATES)
     if prompts and introduction.has_prompts:
         others += [_method(GET_PROMPT), *await _others(page, "prompts/list", "prompts", Kind.PROMPT)]
     if others and introduction.completes:
@@ -76,10 +78,10 @@ def _method(name: str) -> Definition:
     return Definition.of({"name": name}, Kind.METHOD)
 
 
-async def _others(page: Page, method: str, key: str, kind: Kind) -> list[Definition | str]:
+async def _others(page: Page, method: str, key: str, kind: Kind, most: int = MOST_TOOLS) -> list[Definition | str]:
     """What is over the most is left out as a whole: half a list would pass for all of it."""
     try:
-        entries = await _entries(page, method, key)
+        entries = await _entries(page, method, key, most)
     except _TooMuch as much:
         return [str(much)]
     except Refused as refused:
@@ -89,7 +91,7 @@ async def _others(page: Page, method: str, key: str, kind: Kind) -> list[Definit
     return await asyncio.to_thread(lambda: [_other(entry, kind) for entry in entries])
 
 
-async def _entries(page: Page, method: str, key: str) -> list[Any]:
+async def _entries(page: Page, method: str, key: str, most: int = MOST_TOOLS) -> list[Any]:
     entries: list[Any] = []
     size, cursor, seen = 0, None, set[str]()
     for _ in range(MOST_PAGES):
@@ -99,8 +101,8 @@ async def _entries(page: Page, method: str, key: str) -> list[Any]:
             raise UpstreamUnavailable(f"the server lists its {key} in a way that is none")
         entries += found
         size += sum(map(_size, found))
-        if len(entries) > MOST_TOOLS or size > MOST_BYTES:
-            raise _TooMuch(f"the server declares more than {MOST_TOOLS} {key} or {MOST_BYTES} bytes of them")
+        if len(entries) > most or size > MOST_BYTES:
+            raise _TooMuch(f"the server declares more than {most} {key} or {MOST_BYTES} bytes of them")
         cursor = result.get("nextCursor")
         if not cursor:
             return entries

@@ -7,7 +7,7 @@ import pytest
 from deputize.core.errors import UpstreamUnavailable
 from deputize.core.mcp import MODERN
 from deputize.core.servers import Kind
-from deputize.execute.upstreams.listing import MOST_TOOLS, listed
+from deputize.execute.upstreams.listing import MOST_TEMPLATES, MOST_TOOLS, listed
 from deputize.execute.upstreams.messages import Introduction, Refused
 
 WHO = Introduction(protocol=MODERN, title="t", version="1", instructions="", has_tools=True, tells_changes=False)
@@ -159,6 +159,8 @@ async def test_what_is_no_definition_is_told_and_left_out_beside_tools_too(parts
 
 
 async def test_a_list_beside_tools_that_is_too_long_is_left_out_as_a_whole() -> None:
-    found = await beside([{"uri": f"docs://{number}", "name": "n"} for number in range(MOST_TOOLS + 1)])
-    assert {each.kind for each in found.others} == {Kind.METHOD}
+    found = await beside([{"uri": f"docs://{number}", "name": "n"} for number in range(MOST_TOOLS + 1)], [TEMPLATE])
+    assert {each.kind for each in found.others} == {Kind.METHOD, Kind.TEMPLATE}
     assert len(found.refused) == 1
+    many = [{"uriTemplate": f"docs://{number}/{{a}}", "name": "n"} for number in range(MOST_TEMPLATES + 1)]
+    assert {each.kind for each in (await beside([RESOURCE], many)).others} == {Kind.METHOD, Kind.RESOURCE}
