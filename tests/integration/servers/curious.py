@@ -43,11 +43,14 @@ class Curious(Upstream):
         method, params = asked.get("method"), asked.get("params") or {}
         if method == "server/discover":
             said = {
-                "supportedVersions": [MODERN], "capabilities": {"tools": {}}, "instructions": self.instructions,
+                "supportedVersions": [MODERN], "capabilities": {"tools": {}, "prompts": {}},
+                "instructions": self.instructions,
                 "_meta": {SERVER_INFO: {"name": "orders", "version": "7"}},
             }  # fmt: skip
             return self._result(asked, said)
-        if method != "tools/call":
+        if method == "prompts/list":
+            return self._result(asked, {"prompts": [{"name": "summary", "description": "Sums up."}]})
+        if method not in ("tools/call", "prompts/get"):
             return super().answer(asked)
         self.heard.append(params)
         answered = int(str(params.get("requestState") or f"{STATE}0").removeprefix(STATE) or 0)
@@ -59,5 +62,8 @@ class Curious(Upstream):
                 asked, {"resultType": "input_required", "inputRequests": self.questions, **(state or {})}
             )
         self.done.append((params["name"], params.get("inputResponses") or {}))
-        told = {"resultType": "complete", "content": [{"type": "text", "text": f"{params['name']} done"}]}
+        said = {"type": "text", "text": f"{params['name']} done"}
+        told: dict[str, Any] = {"resultType": "complete", "content": [said]}
+        if method == "prompts/get":
+            told = {"resultType": "complete", "messages": [{"role": "user", "content": said}]}
         return self._result(asked, told)

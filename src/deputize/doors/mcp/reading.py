@@ -32,6 +32,8 @@ async def read(turn: Turn, source: Source, arguments: dict[str, Any], **told: st
     an error says so again.
     """
     state, brought = turn.asked.params.get("requestState"), responses_in(turn)
+    if state is not None and not is_round(state):
+        raise RpcError(INVALID_PARAMS, "requestState was not given out for this request")
     answers = Answers(round=state, responses=brought) if is_round(state) else None
     return await _read(turn, _request(turn, source.tool, arguments), answers, told)
 

@@ -40,7 +40,7 @@ async def opened(module_database: str, tmp_path_factory: pytest.TempPathFactory)
     server = Curious()
     server.start()
     try:
-        named = (described(server, slow=(), asks=ASKS),)
+        named = (described(server, slow=(), asks=ASKS, prompts=("*",)),)
         async with scene(module_database, tmp_path_factory.mktemp("gateway"), server, named) as found:
             yield Room(found, server)
     finally:
@@ -173,6 +173,21 @@ async def test_answers_brought_before_they_were_asked_for_are_held_to_the_questi
 
     unknown = await speaker.call(READ, ANA, inputResponses={"unasked": {}})
     assert unknown.result["resultType"] == "input_required"
+
+
+async def test_a_prompt_is_asked_about_in_the_same_way(room: Room) -> None:
+    speaker = room.speaker()
+    first = await speaker.ask("prompts/get", {"name": "orders__summary"})
+    assert first.result["resultType"] == "input_required"
+    state = {"requestState": first.result["requestState"]}
+    asked = {"name": "orders__summary", "inputResponses": SAID}
+    second = await speaker.ask("prompts/get", {**asked, **state})
+    assert second.result["messages"][0]["content"]["text"] == "summary done"
+    assert room.server.heard[1]["requestState"] == f"{STATE}0"
+
+    assert (await speaker.ask("prompts/get", {**asked, "requestState": "else"})).error["code"] == INVALID_PARAMS
+    assert (await speaker.call(READ, ANA, inputResponses=SAID, **state)).error["code"] == INVALID_PARAMS
+    assert (await room.speaker({}).ask("prompts/get", {"name": "orders__summary"})).error["code"] == CAPABILITY_MISSING
 
 
 async def test_a_client_that_cannot_answer_is_told_what_is_missing(room: Room) -> None:
