@@ -9,6 +9,7 @@ from deputize.core.caller import Caller
 from deputize.core.errors import Problem, TokenMissing, Unavailable
 from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.answering import Answering
 from deputize.lifecycle.approvals.decide import Approvals
 from deputize.lifecycle.approvals.suggesting import Suggestions
 from deputize.lifecycle.backtest import Backtests
@@ -62,6 +63,11 @@ class Gateway:
     refused: list[Problem] = field(default_factory=list)
     # The worker inside this process, where it has one.
     workers: list["Worker"] = field(default_factory=list)
+
+    @property
+    def answering(self) -> Answering:
+        """Answers to what runs were asked back, by their ids: made of what is here already."""
+        return Answering(self.lifecycle, self.calls)
 
     @property
     def metadata_url(self) -> str | None:

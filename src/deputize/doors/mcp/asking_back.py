@@ -30,8 +30,7 @@ def told_to(turn: Turn, envelope: Envelope, found: ToolVersion | None, *, replay
     if asks is None:
         require_able(turn, envelope)
         return result_of(envelope, found, turn.base, replayed=replayed)
-    wanted = {ability for each in asks["questions"].values() if (ability := ability_of(each)) is not None}
-    missing = wanted - turn.asked.client.abilities
+    missing = _missing(turn, envelope)
     if missing:
         return told_to(turn, _unanswerable(envelope, missing), found, replayed=replayed)
     return {
@@ -55,6 +54,18 @@ def responses_in(turn: Turn) -> dict[str, Any]:
     if not isinstance(brought, dict) or not all(isinstance(each, dict) for each in brought.values()):
         raise RpcError(INVALID_PARAMS, "inputResponses must be an object with an object for each answer")
     return brought
+
+
+def require_can(turn: Turn, envelope: Envelope) -> None:
+    """Raises where this client cannot be asked what a call was asked back."""
+    missing = _missing(turn, envelope)
+    if missing:
+        require_able(turn, _unanswerable(envelope, missing))
+
+
+def _missing(turn: Turn, envelope: Envelope) -> set[Ability]:
+    wanted = {ability for each in questions_in(envelope).values() if (ability := ability_of(each)) is not None}
+    return wanted - turn.asked.client.abilities
 
 
 def require_able(turn: Turn, envelope: Envelope) -> None:

@@ -1,7 +1,8 @@
 """The tasks extension: a call that outlives its request is a task under its own id, durable before it is answered.
 
-Waiting for people is `working`, with where they decide: input is required of them, not of the client. What a task came
-to is the result its call would have had.
+Waiting for people is `working`, with where they decide: input is required of them, not of the client. What the tool's
+server asks is required of the client: each round is a call, and the task goes on as the newest of them. What a task
+came to is the result its call would have had.
 
 Above: `door.py`, `waiting.py`. Below: `lifecycle/calls.py` and `lifecycle/cancel.py`.
 """
@@ -18,7 +19,8 @@ from deputize.catalog.snapshot import ToolVersion
 from deputize.core.errors import CallNotFound, NotCancelable
 from deputize.core.events import TERMINAL, State
 from deputize.core.mcp import CAPABILITY_MISSING, TASKS_EXTENSION
-from deputize.doors.mcp.faces import RpcError
+from deputize.doors.mcp.asking_back import require_can, responses_in
+from deputize.doors.mcp.faces import RpcError, error_in
 from deputize.doors.mcp.results import Envelope, meta_of, result_of, waits, whole
 from deputize.doors.mcp.turn import Turn
 
@@ -34,29 +36,37 @@ def task_of(turn: Turn, row: asyncpg.Record | None, envelope: Envelope) -> dict[
 
 
 async def get_task(turn: Turn) -> dict[str, Any]:
-    row = await _row(turn)
-    envelope = whole(orjson.loads((await turn.gateway.calls.show(turn.caller, str(row["id"]))).body))
-    created, ended = row["created_at"].isoformat(), row["ended_at"]
+    first = await _row(turn)
+    row, shown, left = await turn.gateway.answering.standing(turn.caller, str(first["id"]))
+    envelope = whole(shown)
+    created, ended = first["created_at"].isoformat(), row["ended_at"]
     now = turn.gateway.lifecycle.rooms.stamps.now() if ended is None else ended.isoformat()
-    task = _task(turn, envelope, created, now)
+    task = {**_task(turn, envelope, created, now), "taskId": str(first["id"])}
     if State(envelope["state"]) not in TERMINAL:
         return task
     turn.remembered.heard(envelope["call_id"])
+    if left:
+        require_can(turn, envelope)
+        return {**task, "status": "input_required", "inputRequests": left}
     found = await turn.gateway.surface.found(turn.caller, row["tool"], row["version"])
     return {**task, **_ended(turn, envelope, found)}
 
 
 async def update_task(turn: Turn) -> dict[str, Any]:
-    """Nothing is asked of a client here, so whatever it brings is taken note of and changes nothing."""
-    await _row(turn)
+    """Answers to what the task's server asks. What nobody asked for is taken note of and changes nothing."""
+    row = await _row(turn)
+    outcome = await turn.gateway.answering.answer(turn.caller, str(row["id"]), responses_in(turn))
+    if outcome is not None and outcome.face is not None:
+        raise error_in(orjson.loads(outcome.body), outcome.face)
     return {}
 
 
 async def cancel_task(turn: Turn) -> dict[str, Any]:
     """Asked for; what comes of it is for the task to say. One that has ended has ended."""
-    row = await _row(turn)
+    first = await _row(turn)
+    newest, _, _ = await turn.gateway.answering.standing(turn.caller, str(first["id"]))
     with contextlib.suppress(NotCancelable):
-        await turn.gateway.cancellations.cancel(turn.caller, str(row["id"]))
+        await turn.gateway.cancellations.cancel(turn.caller, str(newest["id"]))
     return {}
 
 
@@ -82,6 +92,8 @@ def _said(envelope: Envelope) -> str:
 
 
 def _ended(turn: Turn, envelope: Mapping[str, Any], found: ToolVersion | None) -> dict[str, Any]:
+    if State(envelope["state"]) is State.NEEDS_INPUT:
+        return {"status": "cancelled", "statusMessage": "nobody will answer what its server asked"}
     if State(envelope["state"]) is State.CANCELED:
         return {"status": "cancelled", "statusMessage": str(envelope.get("detail", "the call was canceled"))}
     answered = ((envelope.get("error") or {}).get("details") or {}).get("answered")
