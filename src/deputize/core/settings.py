@@ -16,6 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from deputize.core.addresses import HeaderName, require_address
 from deputize.core.limit_settings import Limits
 from deputize.core.questions import Family
 from deputize.core.section import Section
@@ -124,7 +125,7 @@ class McpServer(Section):
     client_id: str | None = Field(
         None, description="What this gateway is called at `issuer`; unset, it makes itself known there, for `link`."
     )
-    header: str = Field("Authorization", description="The header that carries it; in Authorization, as a bearer token.")
+    header: HeaderName = Field("Authorization", description="Carries it; in Authorization, as a bearer token.")
     secret_env: str | None = Field(None, description="The variable that carries it to a program.")
     tools: tuple[str, ...] = Field(("*",), description="Which of its tools are served, as globs over their own names.")
     resources: tuple[str, ...] = Field(
@@ -154,6 +155,8 @@ class McpServer(Section):
     def _one_way(self) -> Self:
         if (self.url is None) == (not self.command):
             raise ValueError("a server has either a url or a command")
+        if self.url is not None:
+            require_address(self.url)
         if self.credential == "vault" and self.secret is None:
             raise ValueError("credential vault needs a secret")
         if self.credential == "delegated" and self.audience is None:

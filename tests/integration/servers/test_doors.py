@@ -121,3 +121,10 @@ async def test_who_only_calls_hears_of_servers_in_the_standing_of_their_tools(th
     reasons = {each["name"]: each["reason"] for each in answer["tools"]}
     assert reasons[READ]["code"] == "server_unavailable"
     assert ADMIN not in str(reasons)
+
+
+async def test_whoever_looks_at_a_server_that_is_away_is_told_what_to_see_to(there: Scene) -> None:
+    there.upstream.failing = 503
+    answer = await there.served.post(f"/v1/servers/{NAME}/test", token=there.admin)
+    assert answer.json()["error"]["slug"] == "upstream-unavailable"
+    assert "url under [[servers]]" in answer.json()["error"]["advice"]

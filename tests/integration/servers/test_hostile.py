@@ -62,6 +62,8 @@ async def test_a_definition_nobody_can_write_down_hides_no_other(fresh_database:
         async with scene(fresh_database, tmp_path, server) as there:
             shown = await there.shown()
             assert (shown["status"], shown["tools"]) == ("connected", 2)
+            assert len(shown["left_out"]) == 2
+            assert shown["left_out"][1].startswith("'deep': it is larger than")
             assert (await there.call(WRITE)).status_code == 200
 
 

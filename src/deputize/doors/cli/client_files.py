@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from deputize.core.addresses import is_address
 from deputize.core.mistakes import Misconfigured
 
 _LONGEST_NAME: Final = 40
@@ -198,6 +199,8 @@ def _remote(name: str, declared: Mapping[str, Any], url: str, reading: _Reading)
         raise _CannotBe(
             "its url holds a credential, which must not stand in a file; have the server take it in a header"
         )
+    if not is_address(address):
+        raise _CannotBe("its url is no http or https address")
     table: dict[str, Any] = {"name": name, "url": address}
     headers = declared.get("headers") or {}
     if not isinstance(headers, dict):

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import orjson
 
+from deputize.core.errors import ResourceLimit
 from deputize.core.mcp import (
     EVENTS,
     INTERNAL_ERROR,
@@ -39,6 +40,10 @@ _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri
 _CANCEL = "notifications/cancelled"
 
 Write = Callable[[bytes], None]
+
+
+class _NoGateway(Exception):
+    """What came back is no message of MCP."""
 
 
 class Bridge:
@@ -145,15 +150,19 @@ class Bridge:
             self._complain(f"{said}: is it running?")
             if identity is not None:
                 self._fail(identity, INTERNAL_ERROR, said)
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, _NoGateway):
             said = f"what answers at {self._url} is no gateway"
-            self._complain(said)
+            self._complain(f"{said}: see what DEPUTIZE_URL or --url names")
             if identity is not None:
                 self._fail(identity, INTERNAL_ERROR, said)
+        except ResourceLimit as limit:
+            self._complain(limit.message)
+            if identity is not None:
+                self._fail(identity, INTERNAL_ERROR, limit.message)
 
     def _pass_on(self, told: Any, asked: dict[str, Any], answer: httpx2.Response) -> None:
-        if not isinstance(told, dict):
-            return
+        if not _is_message(told):
+            raise _NoGateway
         if answer.status_code == 401:
             self._complain("the gateway does not take this token: set DEPUTIZE_TOKEN to a good one")
         if "error" in told and told.get("id") is None:
@@ -177,6 +186,12 @@ class Bridge:
     def _fail(self, identity: Any, code: int, message: str) -> None:
         error = {"code": code, "message": message}
         self._write(orjson.dumps({"jsonrpc": "2.0", "id": identity, "error": error}) + b"\n")
+
+
+def _is_message(told: Any) -> bool:
+    if not isinstance(told, dict) or told.get("jsonrpc") != "2.0":
+        return False
+    return isinstance(told.get("error", {}), dict) and isinstance(told.get("result", {}), dict)
 
 
 async def bridge(url: str, token: str, complain: Callable[[str], None]) -> None:

@@ -82,6 +82,8 @@ def _tell(shown: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     if rows:
         printer.table(("agreed to", "registered as", "by", "at", ""), rows)
+    for each in shown["left_out"]:
+        printer.warn(f"left out: {each}")
     if shown["changes"]:
         printer.warn(f"{counted(shown['changes'], 'change')} to review: deputize servers review {shown['name']}")
 

@@ -67,6 +67,7 @@ class ServerShown(ServerBrief):
     review: Literal["changes", "everything"]
     probe_seconds: float
     agreed: list[ItemAgreed]
+    left_out: list[str] = Field(description="What it declares that is no definition, and why; the first of it.")
 
 
 class ServerTested(ServerShown):

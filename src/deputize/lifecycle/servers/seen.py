@@ -14,6 +14,7 @@ import orjson
 from deputize.catalog.drift.diff import differences
 from deputize.catalog.drift.judge import INSTRUCTIONS
 from deputize.core.caller import Caller
+from deputize.core.errors import EgressDenied, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.plain import plain
 from deputize.core.settings import McpServer
 from deputize.govern.decide import require_admin, require_administering
@@ -23,6 +24,8 @@ from deputize.lifecycle.servers.connected import Connected
 
 ChangeState = Literal["open", "accepted", "rejected", "gone"]
 _LONGEST = 400
+_SEE_TO_ADDRESS = "See that it runs, and that url under [[servers]] is where it speaks MCP; then look again."
+_SEE_TO_PROGRAM = "Run its command from [[servers]] by hand; what it said last is in the log of this gateway."
 
 
 class Servers:
@@ -54,6 +57,7 @@ class Servers:
             "review": named.review,
             "probe_seconds": named.probe_seconds,
             "agreed": [self._agreed(caller.tenant, server, row) for row in rows],
+            "left_out": self._left_out(caller.tenant, server),
         }
 
     async def test(self, caller: Caller, server: str) -> dict[str, Any]:
@@ -62,7 +66,14 @@ class Servers:
         """
         require_administering(caller)
         await self._check(caller)
-        looked = await self._connected.look(caller.tenant, server)
+        try:
+            looked = await self._connected.look(caller.tenant, server)
+        except (UpstreamUnavailable, UpstreamTimeout, EgressDenied) as problem:
+            if problem.advice == problem.face.advice:
+                # What is said to whoever calls a tool is of no use to whoever keeps the server.
+                named = self._rooms.upstreams.settings_of(caller.tenant, server)
+                problem.advice = _SEE_TO_ADDRESS if named.url is not None else _SEE_TO_PROGRAM
+            raise
         shown = await self.show(caller, server)
         return {**shown, "registered": list(looked.registered), "opened": looked.opened}
 
@@ -98,6 +109,10 @@ class Servers:
             "tools": 0 if count is None else count["tools"],
             "changes": 0 if count is None else count["waiting"],
         }
+
+    def _left_out(self, tenant: str, server: str) -> list[str]:
+        state = self._rooms.servers.of(tenant, server)
+        return [] if state is None else [plain(each, _LONGEST) for each in state.left_out]
 
     def _agreed(self, tenant: str, server: str, row: asyncpg.Record) -> dict[str, Any]:
         state = self._rooms.servers.of(tenant, server)

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from deputize.core.contract import Contract, Effects
 from deputize.core.servers import CALL_TOOL, Discovered, Kind, address, item_of
 
+# Who declares more nonsense than this is told of the first of it.
+MOST_LEFT_OUT = 20
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerState:
@@ -26,6 +29,8 @@ class ServerState:
     # By item, the digest of everything of it that is served, as it was seen last.
     digests: Mapping[str, str] = field(default_factory=dict)
     instructions: str = ""
+    # What it declared that is no definition, and so is neither registered nor held: a sentence for each.
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +66,7 @@ class States:
             version=said.version,
             digests=said.digests_by_item,
             instructions=said.instructions_digest,
+            left_out=said.refused[:MOST_LEFT_OUT],
         )
 
     def lost(self, tenant: str, server: str, why: str, *, now: str) -> None:

@@ -168,6 +168,24 @@ async def test_a_client_that_knows_tasks_is_given_one(office: Office) -> None:
         assert result.structured_content == {"task": tasks.made[0]}
 
 
+@asynccontextmanager
+async def answering(body: bytes) -> AsyncIterator[str]:
+    """Some other service: whatever it is asked, it answers with this."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d"
+        writer.write(head % len(body) + b"\r\n\r\n" + body)
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+
+
 async def test_the_bridge_ends_with_its_input_and_says_in_words_what_is_wrong(office: Office) -> None:
     async def said(line: bytes, *, url: str, token: str) -> tuple[bytes, str]:
         process = await asyncio.create_subprocess_exec(
@@ -185,5 +203,14 @@ async def test_the_bridge_ends_with_its_input_and_says_in_words_what_is_wrong(of
     assert (b'"id":1' in out, "does not take this token" in err) == (True, True)
     out, err = await said(ping, url="http://127.0.0.1:9", token=good)
     assert (b"does not answer" in out, "is it running?" in err, "Traceback" in err) == (True, True, False)
+    for other in (
+        b'{"error":"not found"}',
+        b'{"detail":"Not Found"}',
+        b"<html>",
+        b'{"jsonrpc":"2.0","error":"x","id":1}',
+    ):
+        async with answering(other) as elsewhere:
+            out, err = await said(ping, url=elsewhere, token=good)
+        assert (b'"id":1' in out, b"-32603" in out, "is no gateway" in err) == (True, True, True), other
     out, _ = await said(b"nonsense\n[]\n", url=url, token=good)
     assert out.count(b"-32700") == 2

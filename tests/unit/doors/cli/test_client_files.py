@@ -83,6 +83,8 @@ def test_a_bearer_header_is_the_vaults_and_another_one_keeps_its_name() -> None:
         ({"url": "https://me:pw@a.example/mcp"}, "url holds a credential"),
         ({"url": "https://a.example/mcp?api_key=abc"}, "url holds a credential"),
         ({"url": "https://a.example/mcp", "headers": {"Authorization": "Basic abc"}}, "no bearer token"),
+        ({"url": "htp:/x"}, "no http or https address"),
+        ({"url": "https://a.example/\x1b[2J"}, "no http or https address"),
         ({"command": ["x"]}, "not texts"),
         ({"command": "x", "args": "y"}, "not a list"),
     ],
