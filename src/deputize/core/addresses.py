@@ -20,8 +20,8 @@ def is_address(url: str) -> bool:
         return False
 
 
-def require_address(url: str) -> None:
-    if not is_address(url):
+def require_address(url: str | None) -> None:
+    if url is not None and not is_address(url):
         raise ValueError("url must be an http or https address of visible characters, without a name or password in it")
 
 

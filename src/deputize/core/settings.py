@@ -137,9 +137,7 @@ class McpServer(Section):
     repeatable: tuple[str, ...] = Field((), description="Tools that take the same key, or the same call, once (globs).")
     slow: tuple[str, ...] = Field((), description="Tools that may take minutes (globs).")
     scopes: tuple[str, ...] = Field((), description="Scopes its callers need.")
-    asks: tuple[Family, ...] = Field(
-        (), description="What it may ask back of callers who can answer it; anything else ends the call."
-    )
+    asks: tuple[Family, ...] = Field((), description="What it may ask back of callers; anything else ends the call.")
     review: Literal["changes", "everything"] = Field(
         "changes", description="What waits for somebody's review: changes, or the first look at it as well."
     )
@@ -155,8 +153,7 @@ class McpServer(Section):
     def _one_way(self) -> Self:
         if (self.url is None) == (not self.command):
             raise ValueError("a server has either a url or a command")
-        if self.url is not None:
-            require_address(self.url)
+        require_address(self.url)
         if self.credential == "vault" and self.secret is None:
             raise ValueError("credential vault needs a secret")
         if self.credential == "delegated" and self.audience is None:
