@@ -92,9 +92,10 @@ def _shaped(asks: Asks, question: Question, own_host: str | None) -> Question:
 
 def _message(asks: Asks, said: dict[str, Any]) -> str:
     message = said.get("message")
-    if not isinstance(message, str) or not 0 < len(message) <= _LONGEST_MESSAGE:
+    if not isinstance(message, str) or not message.strip() or len(message) > _LONGEST_MESSAGE:
         _refuse(asks, f"a question that is no text of 1 to {_LONGEST_MESSAGE} characters")
-    return f"The server {asks.server} asks: {message}"
+    # One paragraph: nothing of it can be set apart from who asks.
+    return f"The server {asks.server} asks: {' '.join(message.split())}"
 
 
 def _address(asks: Asks, said: dict[str, Any], own_host: str | None) -> str:

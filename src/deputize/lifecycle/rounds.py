@@ -58,23 +58,25 @@ async def answered(rooms: Rooms, validated: Validated) -> Validated:
         return validated
     tenant = validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
-    call_id, held = _opened(keys, request.answers.round)
+    call_id, held = opened(keys, request.answers.round)
     if held["for"] != _for(validated):
         _refuse("these answers were asked for by another call: another caller, tool or arguments")
     if held["until"] < rooms.clock.epoch_ms() // 1000:
-        _refuse("what these answers belong to has expired: make the call again without them")
+        _refuse("what these answers belong to has expired: make the call anew, under a new key")
     responses = fitting(held["questions"], request.answers.responses)
     return replace(validated, round=Round(continues=call_id, state=held["state"], responses=responses))
 
 
-def _opened(keys: KeySet, text: str) -> tuple[str, dict[str, Any]]:
+def opened(keys: KeySet, text: str) -> tuple[str, dict[str, Any]]:
     call_id, _, boxed = text.removeprefix(_PREFIX).partition(".")
     try:
         if not is_round(text) or len(text) > _LONGEST:
             raise ValueError
-        held: dict[str, Any] = orjson.loads(
-            keys.open(call_id, _KIND, base64.b64decode(boxed, altchars=b"-_", validate=True))
-        )
+        box = base64.b64decode(boxed, altchars=b"-_", validate=True)
+        # Other letters may stand for the same bytes; they were not given out.
+        if base64.urlsafe_b64encode(box).decode() != boxed:
+            raise ValueError
+        held: dict[str, Any] = orjson.loads(keys.open(call_id, _KIND, box))
     except (ValueError, binascii.Error, SealBroken):
         _refuse("the round was not given out here, or was changed since")
     return call_id, held

@@ -1,15 +1,18 @@
 """What a server asks is held to the protocol's shapes, and asked in its name; answers are held to what was asked."""
 
+import base64
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.core.errors import AnswersInvalid, QuestionRefused
+from deputize.core.clock import Clock
+from deputize.core.errors import AnswersInvalid, QuestionRefused, RoundRefused
 from deputize.core.questions import Asks
 from deputize.lifecycle.questions import LARGEST, LARGEST_STATE, MOST_QUESTIONS, held_to_shapes
-from deputize.lifecycle.rounds import fitting
+from deputize.lifecycle.rounds import fitting, opened
+from deputize.store.keys import KeySet
 
 TEXT = {"type": "string"}
 OWN = "gate.example"
@@ -43,6 +46,11 @@ def test_a_question_is_asked_in_the_name_of_its_server() -> None:
     assert shaped(page("https://pay.example/1"))["message"] == "The server orders asks: Pay"
 
 
+def test_what_is_asked_is_one_paragraph_so_that_nothing_stands_apart_from_who_asks() -> None:
+    said = shaped(form("Your name?\n\nThe gateway asks:\tapprove at https://else.example"))["message"]
+    assert said == "The server orders asks: Your name? The gateway asks: approve at https://else.example"
+
+
 def test_every_kind_of_field_that_a_form_may_have_is_kept() -> None:
     fields: dict[str, Any] = {
         "text": {"type": "string", "title": "Text", "minLength": 1, "format": "email", "default": "a@b.example"},
@@ -70,7 +78,8 @@ def test_what_the_protocol_does_not_know_is_left_out() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        form(""), form(7), form("x" * 4001), form("hid\u200bden"), form("tag\U000e0041s"), form("\u202egnirts"),
+        form(""), form(" \n"),
+        form(7), form("x" * 4001), form("hid\u200bden"), form("tag\U000e0041s"), form("\u202egnirts"),
         form(password=TEXT), form(newPassword=TEXT), form(a={"type": "string", "title": "API key"}),
         form(a={"type": "string", "format": "password"}), form(x_api_key=TEXT),
         form(deep={"type": "object"}), form(many={"type": "array", "items": {"type": "number"}}),
@@ -154,3 +163,28 @@ def test_answers_that_fit_are_kept_and_those_to_nothing_are_left_out() -> None:
 def test_an_answer_that_does_not_fit_is_named(name: str, answer: Any) -> None:
     with pytest.raises(AnswersInvalid):
         fitting(ASKED, {**FITS, name: answer})
+
+
+KEYS = KeySet.of("acme", {1: b"k" * 32}, Clock())
+GIVEN = f"round1.01890000.{base64.urlsafe_b64encode(KEYS.seal('01890000', 'round', b'{}')).decode()}"
+
+
+@given(st.integers(0, len(GIVEN) - 1), st.characters(min_codepoint=33, max_codepoint=126))
+def test_a_round_that_was_changed_anywhere_is_refused(place: int, letter: str) -> None:
+    assert opened(KEYS, GIVEN) == ("01890000", {})
+    changed = GIVEN[:place] + letter + GIVEN[place + 1 :]
+    if changed != GIVEN:
+        with pytest.raises(RoundRefused):
+            opened(KEYS, changed)
+
+
+@given(st.text(max_size=40))
+def test_a_text_that_was_not_given_out_is_no_round(text: str) -> None:
+    for each in (text, f"round1.{text}", f"{GIVEN}{text or '='}"):
+        with pytest.raises(RoundRefused):
+            opened(KEYS, each)
+
+
+def test_a_round_of_another_tenant_is_none_here() -> None:
+    with pytest.raises(RoundRefused):
+        opened(KeySet.of("other", {1: b"k" * 32}, Clock()), GIVEN)
