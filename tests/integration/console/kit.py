@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from deputize.core.settings import Console, Issuer, McpServer, Runs, Settings
+from deputize.core.run_settings import Runs
+from deputize.core.settings import Console, Issuer, McpServer, Settings
 from deputize.govern.approvals.codes import Told
 from proofs.kit.idp.provider import Provider, walk_through
 from proofs.kit.world import World

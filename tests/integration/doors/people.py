@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
-from deputize.core.settings import Issuer, McpServer, Runs, Settings
+from deputize.core.run_settings import Runs
+from deputize.core.settings import Issuer, McpServer, Settings
 from deputize.govern.approvals.codes import Told
 from tests.integration.conftest import ADMIN, Served, serving
 from tests.integration.shop import TOOLS

@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from deputize.core.errors import LinkNeeded
 from deputize.core.settings import McpServer
+from deputize.lifecycle.servers.credential import credential_for
 from deputize.lifecycle.servers.links import Links
 from tests.integration.conftest import ADMIN
 from tests.integration.console.kit import Browser, Desk, open_desk, text_of
@@ -334,6 +335,23 @@ async def test_a_token_goes_nowhere_else_when_the_server_moves(stage: Stage) -> 
         for moved in ({"url": "https://elsewhere.example/mcp"}, {"issuer": "https://other.example"}):
             with pytest.raises(LinkNeeded, match="another server"):
                 await links.token("dev", server.model_copy(update=moved), "ana", 60.0)
+
+
+async def test_a_look_carries_the_newest_link_of_somebody_who_still_may(stage: Stage) -> None:
+    gateway = stage.desk.served.gateway
+    assert gateway is not None
+    rooms = gateway.lifecycle.rooms
+    server = rooms.upstreams.settings_of("dev", "orders")
+    root = stage.desk.served.token("root", scopes=[ADMIN])
+    await stage.link("crowd", "crowd@orders")
+    async with credential_for(rooms, "dev", server) as secret:
+        assert secret is not None
+        assert stage.server.access[secret.reveal()][0].account == "crowd@orders"
+    revoked = await stage.desk.served.post("/v1/revocations", {"kind": "user", "value": "crowd"}, token=root)
+    assert revoked.status_code in (200, 201), revoked.text
+    async with credential_for(rooms, "dev", server) as secret:
+        assert secret is not None
+        assert stage.server.access[secret.reveal()][0].account == "lea@orders"
 
 
 async def test_whoever_is_killed_between_the_code_and_the_link_leaves_nothing_half_done(stage: Stage) -> None:

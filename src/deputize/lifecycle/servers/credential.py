@@ -8,8 +8,9 @@ whoever linked last.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from deputize.core.caller import Caller
 from deputize.core.definition import Secret
-from deputize.core.errors import CredentialMissing
+from deputize.core.errors import CredentialMissing, Revoked
 from deputize.core.settings import McpServer
 from deputize.govern.identity.credentials import mint_to_look
 from deputize.lifecycle.operator import operator
@@ -19,7 +20,17 @@ from deputize.lifecycle.rooms import Rooms
 @asynccontextmanager
 async def credential_for(rooms: Rooms, tenant: str, server: McpServer) -> AsyncIterator[Secret | None]:
     if server.credential in ("link", "client"):
-        async with rooms.signed_in.looking(tenant, server) as token:
+        revocations = (await rooms.authority.of(tenant)).revocations
+
+        def may(user: str) -> bool:
+            """Whose authority was taken back here acts nowhere in our name either."""
+            try:
+                revocations.check(Caller(tenant=tenant, user=user))
+            except Revoked:
+                return False
+            return True
+
+        async with rooms.signed_in.looking(tenant, server, may) as token:
             yield token
         return
     secret = await _fetched(rooms, tenant, server)

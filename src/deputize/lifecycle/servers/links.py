@@ -8,6 +8,7 @@ Above: `signed_in.py`, and `linking.py`, which makes links. Below: `boxes.py`, `
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -73,10 +74,15 @@ class Links:
         except TimeoutError as error:
             raise UpstreamTimeout("renewing the link takes too long", nothing_happened=True) from error
 
-    async def anybodys(self, tenant: str, server: McpServer, seconds: float) -> tuple[str, Secret]:
-        """What a look at the server carries: the newest link that works, and whose it is."""
+    async def anybodys(
+        self, tenant: str, server: McpServer, seconds: float, may: Callable[[str], bool]
+    ) -> tuple[str, Secret]:
+        """What a look at the server carries: the newest link that works, and whose it is. `may` says who still may do
+        anything here.
+        """
         async with self._store.reading(tenant) as connection:
-            user = await connection.fetchval(SQL["newest_link"], tenant, server.name)
+            users = [row["user_name"] for row in await connection.fetch(SQL["newest_links"], tenant, server.name)]
+        user = next((each for each in users if may(each)), None)
         if user is None:
             raise self._needed(server, f"nobody has linked an account at {server.name}, so nobody can look at it")
         return user, await self.token(tenant, server, user, seconds)

@@ -4,7 +4,7 @@ Above: `lifecycle/credentials.py` for calls, `credential.py` for looks. Below: `
 `own_tokens.py`, this gateway's.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deputize.core.definition import Secret
@@ -35,11 +35,11 @@ class SignedIn:
         await self._refused(tenant, server, user, token, refused)
 
     @asynccontextmanager
-    async def looking(self, tenant: str, server: McpServer) -> AsyncIterator[Secret]:
+    async def looking(self, tenant: str, server: McpServer, may: Callable[[str], bool]) -> AsyncIterator[Secret]:
         """For a look, which is nobody's call: the newest link that works, or the gateway's own token."""
         user, seconds = "", server.start_seconds
         if server.credential == "link":
-            user, secret = await self._links.anybodys(tenant, server, seconds)
+            user, secret = await self._links.anybodys(tenant, server, seconds, may)
         else:
             secret = await self._own.token(tenant, server, seconds)
         try:

@@ -10,11 +10,11 @@ select sealed, asked, wanted, expires_at, renewed_at, broken from deputize.serve
 where tenant = $1 and server = $2 and user_name = $3
 for update;
 
--- name: newest_link
--- Whose link a look at the server carries.
+-- name: newest_links
+-- Whose link a look at the server may carry.
 select user_name from deputize.server_links
 where tenant = $1 and server = $2 and broken is null
-order by linked_at desc limit 1;
+order by linked_at desc limit 20;
 
 -- name: put_link
 insert into deputize.server_links (tenant, server, user_name, sealed, asked, expires_at) values ($1, $2, $3, $4, $5, $6)
