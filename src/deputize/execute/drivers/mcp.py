@@ -32,6 +32,7 @@ from deputize.execute.upstreams.servers import Upstreams
 
 _LONGEST_WORDS: Final = 300
 _LARGEST_DETAILS: Final = 16_384
+_OF_USERS: Final = frozenset({"delegated", "link"})
 
 
 class McpDriver:
@@ -84,18 +85,21 @@ class McpDriver:
     async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
         """That the tool is still there, and, for whatever changes anything, that it is what somebody agreed to."""
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
-        reads = _only_reads(tool)
+        reads, who = _only_reads(tool), _eyes(tool, context)
         await self._look(tool, context, seconds, within=float("inf") if reads else None)
-        digest = (upstreams.seen(tenant, server) or {}).get(tool.name)
+        digest = (upstreams.seen(tenant, server, who) or {}).get(tool.name)
         if digest is None:
             raise UpstreamUnavailable(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
         if reads:
             return
-        if digest != tool.contract.handler.pin:
+        pin, everybodys = tool.contract.handler.pin, upstreams.seen(tenant, server)
+        # What the gateway saw itself since counts as well, as far as it is shown this tool.
+        if {digest, (everybodys or {}).get(tool.name, digest)} != {pin}:
             raise ToolDrifted(
                 f"the server {server} changed {tool.name} since somebody agreed to it", details={"server": server}
             )
-        if not upstreams.says_what_was_agreed(tenant, server):
+        eyes = (who,) if everybodys is None else (who, "")
+        if not all(upstreams.says_what_was_agreed(tenant, server, each) for each in eyes):
             raise ToolDrifted(
                 f"the server {server} changed its instructions since somebody agreed to them",
                 details={"server": server},
@@ -106,8 +110,12 @@ class McpDriver:
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
         try:
             within = upstreams.settings_of(tenant, server).recheck_seconds if within is None else within
-            if upstreams.seen(tenant, server) is None or upstreams.seconds_since_seen(tenant, server) > within:
-                await upstreams.look(tenant, server, context.credential, seconds, within=within)
+            who = _eyes(tool, context)
+            if (
+                upstreams.seconds_since_seen(tenant, server, who) > within
+                or upstreams.seen(tenant, server, who) is None
+            ):
+                await upstreams.look(tenant, server, context.credential, seconds, within=within, who=who)
         except ServerNotFound as missing:
             raise RequiresSetup(
                 f"{tool.contract.full_name} is a tool of the server {server}, which the settings do not name",
@@ -117,6 +125,14 @@ class McpDriver:
         except Problem as problem:
             problem.nothing_happened = True
             raise
+
+
+def _eyes(tool: UpstreamTool, context: ToolContext) -> str:
+    """Whose look at the server counts. Of what changes something, with a credential of the user's own, only theirs: the
+    server may tell everybody something else, and no user's account speaks for another's.
+    """
+    own = tool.contract.auth.credential in _OF_USERS and not _only_reads(tool)
+    return context.user if own else ""
 
 
 def _only_reads(tool: UpstreamTool) -> bool:

@@ -5,9 +5,11 @@ Below: `http.py` and `stdio.py`, which carry messages, and `listing.py`, which r
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from deputize.core.clock import Clock
 from deputize.core.definition import Secret, Told
@@ -36,6 +38,9 @@ from deputize.execute.upstreams.stdio import Programs
 # The longest a host may take to take a connection.
 _CONNECT_SECONDS = 10.0
 _Name = tuple[str, str]
+_Eyes = tuple[str, str, str]
+# Of users, at most so many are remembered for what servers told them.
+MOST_EYES = 256
 
 
 class Line(Protocol):
@@ -83,8 +88,9 @@ class Upstreams:
         self._key = self.clock.random_bytes(32)
         self._egress: Egress | None = None
         self._lines: dict[_Name, Line] = {}
-        self._looks: dict[_Name, _Look] = {}
-        self._looking: dict[_Name, asyncio.Lock] = {}
+        # By tenant, server, and whose eyes it was seen with: nobody's but the gateway's own, or a user's.
+        self._looks: OrderedDict[_Eyes, _Look] = OrderedDict()
+        self._looking: WeakValueDictionary[_Eyes, asyncio.Lock] = WeakValueDictionary()
         self._agreed: dict[_Name, str] = {}
         self._offers: dict[_Name, Offers] = {}
         self._watching: list[Callable[[str, str], None]] = []
@@ -100,33 +106,47 @@ class Upstreams:
         except KeyError:
             raise ServerNotFound(f"there is no server {server[:64]}", details={"server": server[:64]}) from None
 
-    async def discover(self, tenant: str, server: str, credential: Secret | None, seconds: float) -> Discovered:
-        """What the server declares now, every page of it."""
+    async def discover(
+        self, tenant: str, server: str, credential: Secret | None, seconds: float, *, who: str = ""
+    ) -> Discovered:
+        """What the server declares now, every page of it. Where callers have credentials of their own, it may declare
+        something else to each of them: what it told `who` is held against nobody else's calls.
+        """
         line, ask = self._line(tenant, server), Ask(method="tools/list")
         secret, settings = None if credential is None else credential.reveal(), self.settings_of(tenant, server)
         found: Discovered = await self._within(self._found(line, secret, settings), ask, server, seconds)
-        self._looks[tenant, server] = _Look(
+        self._looks[tenant, server, who] = _Look(
             at=self.clock.monotonic(),
             digests=found.digests,
             instructions=found.instructions_digest,
             repeated={each.name: wanted for each in found.tools if (wanted := repeated(each.said.get("inputSchema")))},
             methods=frozenset(each.name for each in found.others if each.kind is Kind.METHOD),
         )
+        self._looks.move_to_end((tenant, server, who))
+        self._forget_the_oldest()
         return found
 
-    async def look(self, tenant: str, server: str, credential: Secret | None, seconds: float, *, within: float) -> None:
+    def _forget_the_oldest(self) -> None:
+        """Of what users saw; what the gateway saw itself stays."""
+        users = [eyes for eyes in self._looks if eyes[2]]
+        for eyes in users[: max(0, len(users) - MOST_EYES)]:
+            del self._looks[eyes]
+
+    async def look(
+        self, tenant: str, server: str, credential: Secret | None, seconds: float, *, within: float, who: str = ""
+    ) -> None:
         """Discovers, unless the server was seen within so many seconds; of many who want to know, one looks."""
         now = self.clock.monotonic()
-        lock = self._looking.setdefault((tenant, server), asyncio.Lock())
+        lock = self._looking.setdefault((tenant, server, who), asyncio.Lock())
         try:
             async with asyncio.timeout(seconds):
                 await lock.acquire()
         except TimeoutError as error:
             raise UpstreamTimeout(f"the server {server} says nothing of its tools", nothing_happened=True) from error
         try:
-            known, waited = self._looks.get((tenant, server)), self.clock.monotonic() - now
+            known, waited = self._looks.get((tenant, server, who)), self.clock.monotonic() - now
             if known is None or now - known.at > within:
-                await self.discover(tenant, server, credential, seconds - waited)
+                await self.discover(tenant, server, credential, seconds - waited, who=who)
         finally:
             lock.release()
 
@@ -136,7 +156,7 @@ class Upstreams:
         """The server's `CallToolResult` as it came, or what it asks first, where `abilities` let it; or the Problem
         that says what is known of the call.
         """
-        look = self._looks.get((tenant, server))
+        look = self._looks.get((tenant, server, ""))
         wanted = None if look is None else look.repeated.get(tool)
         headers = {} if wanted is None else repeat(wanted, arguments)
         return await self.ask(tenant, server, CALL_TOOL, {"name": tool, "arguments": arguments}, headers=headers, **how)
@@ -188,14 +208,14 @@ class Upstreams:
         """`changed(tenant, server)` is called when a server says that its tools changed, or its line was lost."""
         self._watching.append(changed)
 
-    def seen(self, tenant: str, server: str) -> dict[str, str] | None:
+    def seen(self, tenant: str, server: str, who: str = "") -> dict[str, str] | None:
         """Each tool's digest as it was last seen; None for a server nobody has reached yet."""
-        look = self._looks.get((tenant, server))
+        look = self._looks.get((tenant, server, who))
         return None if look is None else look.digests
 
     def methods(self, tenant: str, server: str) -> frozenset[str]:
         """What the server could be asked beside its tools, when it was last seen."""
-        look = self._looks.get((tenant, server))
+        look = self._looks.get((tenant, server, ""))
         return frozenset() if look is None else look.methods
 
     def agree_to_offers(self, tenant: str, server: str, offers: Offers) -> None:
@@ -215,13 +235,13 @@ class Upstreams:
         if instructions_digest is not None:
             self._agreed[tenant, server] = instructions_digest
 
-    def says_what_was_agreed(self, tenant: str, server: str) -> bool:
+    def says_what_was_agreed(self, tenant: str, server: str, who: str = "") -> bool:
         """Whether the instructions are those that somebody agreed to."""
-        look, agreed = self._looks.get((tenant, server)), self._agreed.get((tenant, server))
+        look, agreed = self._looks.get((tenant, server, who)), self._agreed.get((tenant, server))
         return agreed is None or (look is not None and look.instructions == agreed)
 
-    def seconds_since_seen(self, tenant: str, server: str) -> float:
-        look = self._looks.get((tenant, server))
+    def seconds_since_seen(self, tenant: str, server: str, who: str = "") -> float:
+        look = self._looks.get((tenant, server, who))
         return float("inf") if look is None else self.clock.monotonic() - look.at
 
     async def aclose(self) -> None:
