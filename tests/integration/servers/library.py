@@ -14,9 +14,11 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+import anyio
 import mcp_types as t
 import uvicorn
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 README = "docs://readme"
@@ -59,11 +61,16 @@ class Library:
         return [json.loads(line) for line in (self._folder / "asked.jsonl").read_text().splitlines()]
 
 
-@contextmanager
-def library(folder: Path) -> Iterator[Library]:
+def shelf(folder: Path) -> None:
+    """What the server reads and writes, as it is at first."""
     folder.mkdir(exist_ok=True)
     (folder / "declared.json").write_text(json.dumps(DECLARED))
     (folder / "asked.jsonl").touch()
+
+
+@contextmanager
+def library(folder: Path) -> Iterator[Library]:
+    shelf(folder)
     process = Popen([sys.executable, __file__, str(folder)], stdout=PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -147,12 +154,23 @@ class _Served:
         return t.CompleteResult(completion=t.Completion(values=[asked.argument.value + "ris"], total=1, has_more=False))
 
 
+async def over_stdio(server: "Server[Any]") -> None:
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--stdio", action="store_true")
+    given = parser.parse_args()
+    server = _Served(given.folder).server()
+    if given.stdio:
+        anyio.run(over_stdio, server)
+        return
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    app = _Served(parser.parse_args().folder).server().streamable_http_app()
+    app = server.streamable_http_app()
     uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listener])
 
 

@@ -6,21 +6,39 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import asyncpg
+import httpx2
 import orjson
 import pytest
 import pytest_asyncio
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import PromptReference, TextContent, TextResourceContents
 
 from deputize.core.mcp import HANDSHAKES, MODERN
-from deputize.core.settings import McpServer, Settings
+from deputize.core.settings import McpServer, Policy, Settings
 from tests.integration.conftest import ADMIN, Served, serving
 from tests.integration.doors.mcp.speaking import Answer, Speaker
 from tests.integration.servers.library import BLOB, DECLARED, LOGO, PAGES, README, Library, library
+from tests.policies import OPEN
 
 pytestmark = pytest.mark.requirement("EXE-1")
 
 ERAS = pytest.mark.parametrize("version", [MODERN, HANDSHAKES[0]])
 SCOPE = "docs:read"
 PLANS = "vault://plans"
+# In force from the start, when nobody has looked at a server yet and known that there will be such a fact.
+RULES = """
+@id("ask-first")
+@reason("Somebody looks at this one first.")
+@decision("ask")
+forbid (principal, action == Action::"call", resource)
+when { context.facts has resource_uri && context.facts.resource_uri like "docs://pages/asked*" };
+
+@id("never")
+@reason("Nobody reads this one.")
+forbid (principal, action == Action::"call", resource)
+when { context.facts has resource_uri && context.facts.resource_uri like "docs://pages/never*" };
+"""
 _PRIVATE: dict[str, Any] = {"resources": [{"uri": PLANS, "name": "plans"}], "templates": [], "prompts": []}
 
 
@@ -81,10 +99,13 @@ async def reading(module_database: str, tmp_path_factory: pytest.TempPathFactory
             McpServer(name="vault", url=others.url, tenant="other", **said, **everything),
         )
 
-        def change(settings: Settings) -> Settings:
-            return settings.model_copy(update={"servers": servers})
-
         folder = tmp_path_factory.mktemp("gateway")
+        (folder / "rules.cedar").write_text(OPEN + RULES)
+        policy = Policy(files=(str(folder / "rules.cedar"),))
+
+        def change(settings: Settings) -> Settings:
+            return settings.model_copy(update={"servers": servers, "policy": policy})
+
         async with serving(module_database, folder, change=change, opening={"tools": ()}) as served:
             yield Reading(served, docs, others)
 
@@ -221,6 +242,45 @@ async def test_what_a_prompt_asks_first_reaches_the_client_and_its_answer_the_se
         -32021,
         {"elicitation": {"form": {}}},
     )
+
+
+@pytest.mark.requirement("GOV-2")
+@ERAS
+async def test_rules_look_at_what_is_read_and_what_they_ask_about_waits_on_record(
+    reading: Reading, version: str
+) -> None:
+    before = len(reading.docs.asked)
+    denied = (await reading.read("docs://pages/never-this", version)).error
+    assert denied["data"]["error"]["slug"] == "permission-denied"
+    assert "Nobody reads this one." in str(denied["data"])
+    waits = (await reading.read("docs://pages/asked-for", version)).error
+    assert (waits["data"]["status"], waits["data"]["uri"]) == ("awaiting_approval", "docs://pages/asked-for")
+    assert "Nothing was done yet" in waits["message"]
+    held = await reading.speaker(version).call("calls_get", {"call_id": waits["data"]["call_id"]})
+    assert held.structured["status"] == "awaiting_approval"
+    assert len(reading.docs.asked) == before
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_official_client_finds_and_reads_all_of_it(reading: Reading, mode: Any) -> None:
+    headers = {"authorization": f"Bearer {reading.speaker().token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        transport = streamable_http_client(f"{reading.served.url}/mcp", http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=60) as client:
+            assert [each.uri for each in (await client.list_resources()).resources] == [LOGO, README]
+            templates = (await client.list_resource_templates()).resource_templates
+            assert [each.uri_template for each in templates] == [PAGES]
+            assert "docs__summary" in [each.name for each in (await client.list_prompts()).prompts]
+            (content,) = (await client.read_resource("docs://pages/9")).contents
+            assert isinstance(content, TextResourceContents)
+            assert content.text == "This is docs://pages/9."
+            prompt = await client.get_prompt("docs__summary", {"page": "9"})
+            assert isinstance(prompt.messages[0].content, TextContent)
+            completed = await client.complete(PromptReference(name="docs__summary"), {"name": "page", "value": "Pa"})
+            assert completed.completion.values == ["Paris"]
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource("docs://nobody")
+            assert refused.value.error.code == (-32602 if mode == "auto" else -32002)
 
 
 @pytest.mark.requirement("GOV-6")
