@@ -114,7 +114,7 @@ async def test_what_a_server_adds_takes_away_or_declares_twice_waits_for_somebod
         }  # fmt: skip
         assert (await here.agreed())[f"resource:{LOGO}"] == "removed"
         assert await here.read("docs://new") == 404
-        assert (await here.decide(held["prompt:picture"])).status_code == 400
+        assert (await here.decide(held["prompt:picture"])).status_code == 422
         assert (await here.decide(held["resource:docs://new"])).status_code == 200
         assert await here.read("docs://new") == 200
         assert (await here.decide(held[f"resource:{LOGO}"])).status_code == 200

@@ -19,7 +19,7 @@ _NOW = {"same": "", "changed": "changed since", "removed": "not offered any more
 _TOOL = "tool:"
 
 Server = Annotated[str, typer.Argument(metavar="SERVER", help="Its name in deputize.toml.")]
-_ITEM = "tool:NAME, NAME, a pattern such as 'get_*', or instructions; may be given again."
+_ITEM = "tool:NAME, NAME, resource:URI, prompt:NAME, a pattern such as 'get_*', or instructions; may be given again."
 
 
 @group.command("list", epilog="Example: deputize servers list")

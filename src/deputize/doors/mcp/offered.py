@@ -23,14 +23,14 @@ _APART: Final = "__"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """One server, by a contract of it that this caller knows: `loaded` says whether it can be used now, and `present`
-    what the server said it has when it was last looked at.
+    what the server said it has when it was last looked at; None while nobody has looked.
     """
 
     server: str
     tool: str
     loaded: bool
     agreed: Offers
-    present: Mapping[str, str]
+    present: Mapping[str, str] | None
 
     def shown(self, kind: Kind) -> dict[str, Said]:
         """What was agreed to and is still there."""
@@ -38,7 +38,8 @@ class Source:
             return {}
         found = {Kind.RESOURCE: self.agreed.resources, Kind.TEMPLATE: self.agreed.templates}
         agreed = found.get(kind, self.agreed.prompts)
-        return {name: said for name, said in agreed.items() if item_of(kind, name) in self.present}
+        present = self.present
+        return {name: said for name, said in agreed.items() if present is None or item_of(kind, name) in present}
 
     @property
     def before(self) -> str:
@@ -60,7 +61,7 @@ async def sources(turn: Turn, method: str) -> list[Source]:
                     tool=version.contract.full_name,
                     loaded=loaded,
                     agreed=rooms.upstreams.offers(tenant, at.server),
-                    present={} if state is None else state.digests,
+                    present=None if state is None else state.digests,
                 )
             )
     return sorted(found, key=lambda each: each.server)

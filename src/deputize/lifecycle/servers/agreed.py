@@ -17,7 +17,6 @@ from deputize.catalog.snapshot import TenantTools
 from deputize.core.canonical import canonical
 from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
-from deputize.core.offers import Offers
 from deputize.core.servers import CALL_TOOL, Definition, Kind, address, kind_of, name_in
 from deputize.core.settings import McpServer
 from deputize.store.pool import Connection
@@ -47,10 +46,6 @@ class Agreed:
     def instructions(self) -> str | None:
         pin = self.pins.get(INSTRUCTIONS)
         return None if pin is None else pin.digest
-
-    @property
-    def offers(self) -> Offers:
-        return Offers.of((item, pin.said) for item, pin in self.pins.items())
 
 
 async def agreed(connection: Connection, tenant: str, server: str) -> Agreed:

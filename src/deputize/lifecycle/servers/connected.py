@@ -9,8 +9,9 @@ Above: `app.py`, which starts and stops it, and doors that ask for a look now. B
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
+import asyncpg
 import orjson
 import structlog
 
@@ -50,6 +51,9 @@ class Connected:
         # Servers that what the settings say of their tools was not compared with yet.
         self._undescribed = set(keys)
         self._heard: dict[str, Epochs] = {}
+        self._hearing = {tenant: asyncio.Lock() for tenant, _ in self.named}
+        # What was agreed to beside tools, as it was last told to those who go by it.
+        self._pinned: dict[tuple[str, str], dict[str, str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -107,7 +111,7 @@ class Connected:
             await describe_again(rooms, await self._complete(operator(tenant)), server)
             self._undescribed.discard((tenant, server.name))
         looked = await self._importing.take(tenant, server, found)
-        self._agree(tenant, server.name, looked.agreed.instructions, looked.agreed.offers)
+        await self.hear(tenant)
         rooms.servers.found(tenant, server.name, found, now=rooms.stamps.now())
         return looked
 
@@ -116,12 +120,20 @@ class Connected:
         named = [server.name for owner, server in self.named if owner == tenant]
         if not named:
             return
-        async with self._rooms.store.reading(tenant) as connection:
-            rows = await connection.fetch(SQL["agreed_beside_tools"], tenant)
-        digests = {row["server"]: row["digest"] for row in rows if row["item"] == INSTRUCTIONS}
-        for name in named:
-            offers = ((row["item"], orjson.loads(row["definition"])) for row in rows if row["server"] == name)
-            self._agree(tenant, name, digests.get(name), Offers.of(offers))
+        # One after the other: who reads later knows more, and must not be overtaken by who read before.
+        async with self._hearing[tenant]:
+            async with self._rooms.store.reading(tenant) as connection:
+                rows = await connection.fetch(SQL["agreed_beside_tools"], tenant)
+                pinned = {name: {row["item"]: row["digest"] for row in rows if row["server"] == name} for name in named}
+                moved = [name for name in named if self._pinned.get((tenant, name)) != pinned[name]]
+                said = {name: await connection.fetch(SQL["said_beside_tools"], tenant, name) for name in moved}
+            for name in named:
+                self._agree(tenant, name, pinned[name].get(INSTRUCTIONS))
+            for name, found in said.items():
+                # Beside the loop: there may be megabytes of it.
+                offers = await asyncio.to_thread(_offers, found)
+                self._rooms.upstreams.agree_to_offers(tenant, name, offers)
+                self._pinned[tenant, name] = {row["item"]: row["digest"] for row in found}
 
     async def refresh(self, tenant: str, at_least: Epochs) -> object:
         """What the watcher over epochs calls, in place of the authority's own: it hears of both."""
@@ -139,11 +151,10 @@ class Connected:
                 known[tenant] = heard
         return known
 
-    def _agree(self, tenant: str, server: str, instructions: str | None, offers: Offers) -> None:
+    def _agree(self, tenant: str, server: str, instructions: str | None) -> None:
         # Where nobody agreed to any, none are as agreed.
         self._rooms.servers.agree(tenant, server, instructions or "")
         self._rooms.upstreams.agree(tenant, server, instructions or "")
-        self._rooms.upstreams.agree_to_offers(tenant, server, offers)
 
     def _lost(self, tenant: str, server: str, why: str) -> None:
         before = self._rooms.servers.of(tenant, server)
@@ -184,3 +195,7 @@ class Connected:
     def _jittered(self, seconds: float) -> float:
         """Between three quarters and five quarters, so that many gateways do not ask in one breath."""
         return seconds * (0.75 + self._rooms.clock.random_bytes(1)[0] / 510)
+
+
+def _offers(rows: Sequence[asyncpg.Record]) -> Offers:
+    return Offers.of((row["item"], orjson.loads(row["definition"])) for row in rows)

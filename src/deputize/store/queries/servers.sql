@@ -10,7 +10,10 @@ select server, item from deputize.server_pins where tenant = $1 and server <> $2
 
 -- What is not registered, and so heard of nowhere else: instructions, resources, templates and prompts.
 -- name: agreed_beside_tools
-select server, item, digest, definition from deputize.server_pins where tenant = $1 and tool is null order by server, item;
+select server, item, digest from deputize.server_pins where tenant = $1 and tool is null;
+
+-- name: said_beside_tools
+select item, digest, definition from deputize.server_pins where tenant = $1 and server = $2 and tool is null order by item;
 
 -- name: pin
 insert into deputize.server_pins (tenant, server, item, digest, definition, tool, version, accepted_by)

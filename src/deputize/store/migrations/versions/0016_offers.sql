@@ -1,6 +1,7 @@
 -- Beside tools, servers have resources, templates of resources and prompts, and methods to get at them. Of these only the
--- methods are registered. A gateway of the release before reads such rows and holds what it does not know as gone; it
--- changes none of them.
+-- methods are registered. A gateway of the release before reads such rows and holds what it does not know as gone, which
+-- the next look of a newer one closes again. Started where `tools` leaves tools out, it withdraws the methods as well:
+-- then they wait for review.
 
 alter table deputize.server_pins
     drop constraint server_pins_item_check,
