@@ -18,7 +18,7 @@ from deputize.catalog.schemas import compile_schema, pointer
 from deputize.core.caller import Caller
 from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.errors import AnswersInvalid, RoundRefused, SealBroken
-from deputize.core.questions import Ability, Asks, Question, Round, ability_of
+from deputize.core.questions import Ability, Answers, Asks, Question, Round, ability_of
 from deputize.lifecycle.phases import Validated
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.keys import KeySet
@@ -51,19 +51,16 @@ def given_out(keys: KeySet, rooms: Rooms, validated: Validated, call_id: str, as
     return f"{_PREFIX}{call_id}.{base64.urlsafe_b64encode(box).decode()}"
 
 
-async def answered(rooms: Rooms, validated: Validated) -> Validated:
-    """The call with what it goes on from, once its answers fit what was asked; as it was where it answers nothing."""
-    request = validated.received.request
-    if request.answers is None:
-        return validated
+async def answered(rooms: Rooms, validated: Validated, answers: Answers) -> Validated:
+    """The call with what it goes on from, once its answers fit what was asked."""
     tenant = validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
-    call_id, held = opened(keys, request.answers.round)
+    call_id, held = opened(keys, answers.round)
     if held["for"] != _for(validated):
         _refuse("these answers were asked for by another call: another caller, tool or arguments")
     if held["until"] < rooms.clock.epoch_ms() // 1000:
         _refuse("what these answers belong to has expired: make the call anew, under a new key")
-    responses = fitting(held["questions"], request.answers.responses)
+    responses = fitting(held["questions"], answers.responses)
     return replace(validated, round=Round(continues=call_id, state=held["state"], responses=responses))
 
 

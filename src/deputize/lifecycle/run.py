@@ -54,7 +54,8 @@ class Lifecycle:
             )
             with phase(Span.VALIDATE):
                 validated = validate(received, authority, rooms.metrics)
-                validated = await answered(rooms, validated)
+                if received.request.answers is not None:
+                    validated = await answered(rooms, validated, received.request.answers)
                 hooks = rooms.hooks.around(validated.tool.name)
                 if hooks is not None:
                     by_token = allowed_by_token(received.caller, validated.tool.contract, authority)

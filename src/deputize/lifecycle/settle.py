@@ -11,6 +11,7 @@ from deputize.core.errors import OutcomeUnknown, Problem, RecordingPending, Unav
 from deputize.core.events import State
 from deputize.core.hooks import NOTHING_SAID
 from deputize.core.outcome import Outcome
+from deputize.core.questions import Asks
 from deputize.lifecycle import record
 from deputize.lifecycle.claim import decided_again
 from deputize.lifecycle.execute import ended_late, late_end
@@ -51,7 +52,10 @@ async def _read(rooms: Rooms, verified: Verified) -> Outcome:
     received = authorized.validated.received
     state = _state_of_success(verified) if verified.problem is None else state_of_failure(verified.problem)
     now = rooms.stamps.now()
-    outcome = await _told(rooms, verified, received.call_id, state, verified.problem, now)
+    if verified.asks is None:
+        outcome = rendered(verified, received.call_id, state, verified.problem, now)
+    else:
+        outcome = await _asked(rooms, verified, verified.asks, received.call_id, now)
     left = max(authorized.validated.deadline.remaining(rooms.clock.monotonic()), _LEAST_SECONDS)
     committed = await rooms.writer.put(record.read(rooms, verified, state, now), seconds=left)
     await decided_again(rooms, authorized, committed.epochs)
@@ -61,7 +65,10 @@ async def _read(rooms: Rooms, verified: Verified) -> Outcome:
 async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     problem = verified.problem
     state = _state_of_success(verified) if problem is None else _state_of_mutation(problem)
-    outcome = await _told(rooms, verified, held.call_id, state, problem, rooms.stamps.now())
+    if verified.asks is None:
+        outcome = rendered(verified, held.call_id, state, problem, rooms.stamps.now())
+    else:
+        outcome = await _asked(rooms, verified, verified.asks, held.call_id, rooms.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
     box = keys.seal(held.call_id, "outcome", outcome.body)
@@ -78,13 +85,9 @@ async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     return outcome
 
 
-async def _told(
-    rooms: Rooms, verified: Verified, call_id: str, state: State, problem: Problem | None, now: str
-) -> Outcome:
-    """The envelope, or, of a call that was asked back, the questions with what an answer to them refers to."""
-    asks, validated = verified.asks, verified.executed.authorized.validated
-    if asks is None or problem is not None:
-        return rendered(verified, call_id, state, problem, now)
+async def _asked(rooms: Rooms, verified: Verified, asks: Asks, call_id: str, now: str) -> Outcome:
+    """The questions of a call that was asked back, with what an answer to them refers to."""
+    validated = verified.executed.authorized.validated
     tenant = validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
     return asked_back(verified, asks, call_id, now, given_out(keys, rooms, validated, call_id, asks))

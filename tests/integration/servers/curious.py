@@ -27,6 +27,8 @@ class Curious(Upstream):
         self.state: str | None = STATE
         self.heard: list[dict[str, Any]] = []
         self.rounds = 1
+        # Whether it does what it is told and does not get to say so.
+        self.losing = False
 
     def forget(self) -> None:
         self.questions, self.state, self.rounds = {"who": NAME_FORM}, STATE, 1
@@ -62,6 +64,8 @@ class Curious(Upstream):
                 asked, {"resultType": "input_required", "inputRequests": self.questions, **(state or {})}
             )
         self.done.append((params["name"], params.get("inputResponses") or {}))
+        if self.losing:
+            raise ConnectionAbortedError
         said = {"type": "text", "text": f"{params['name']} done"}
         told: dict[str, Any] = {"resultType": "complete", "content": [said]}
         if method == "prompts/get":

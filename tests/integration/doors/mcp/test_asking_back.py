@@ -296,6 +296,30 @@ async def test_a_round_outlives_the_gateway_that_gave_it_out(fresh_database: str
         server.stop()
 
 
+async def test_a_round_whose_answer_was_lost_goes_on_where_doing_it_again_does_it_once(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    server = Curious()
+    server.start()
+    try:
+        named = (described(server, slow=(), asks=ASKS, repeatable=("cancel_order",), probe_seconds=3600),)
+        async with scene(fresh_database, tmp_path, server, named) as found:
+            speaker = Room(found, server).speaker()
+            first = await speaker.call(WRITE, ANA, key="lost")
+            again = {"requestState": first.result["requestState"], "inputResponses": SAID}
+            server.losing = True
+            lost = await speaker.call(WRITE, ANA, key="lost", **again)
+            assert lost.structured["status"] == "unknown"
+            server.losing = False
+            found_again = await speaker.call(WRITE, ANA, key="lost", **again)
+            assert found_again.result["isError"] is False
+        keys = {each["_meta"]["dev.deputize/idempotency-key"] for each in server.heard[1:]}
+        assert len(keys) == 1
+        assert all(each["inputResponses"] == SAID for each in server.heard[1:])
+    finally:
+        server.stop()
+
+
 async def test_a_server_that_may_not_ask_is_not_heard(fresh_database: str, tmp_path: Path) -> None:
     server = Curious()
     server.start()
