@@ -192,7 +192,8 @@ def _require_origin(gateway: Gateway, headers: Headers) -> None:
         host = urlsplit(origin.decode("ascii")).hostname
     except (ValueError, UnicodeDecodeError):
         host = None
-    if host not in ours | _LOCAL:
+    # An origin without a host is a page that hides where it is from; no setting, however written, makes it ours.
+    if host is None or host not in ours | _LOCAL:
         raise PermissionDenied("requests from pages of other sites are not answered here")
 
 
