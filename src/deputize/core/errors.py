@@ -128,6 +128,8 @@ class Secrets(Problem):
 
     # What the server that refused said about how to get in (RFC 9110), as it came; read by nobody but us.
     challenge: str = ""
+    # Whether it did not know the credential at all (401), rather than what was asked for with it (403).
+    unknown: bool = False
 
 
 class Asynchronous(Problem):

@@ -44,6 +44,9 @@ class Guarded:
     rotates: bool = True
     iss: str | None = None
     away: bool = False
+    # Accounts that may do nothing, and what they are told.
+    barred: set[str] = field(default_factory=set)
+    barred_with: str = ""
     mcp: Upstream = field(default_factory=Upstream)
     done: list[tuple[str, str]] = field(default_factory=list)
     seen_tokens: set[str] = field(default_factory=set)
@@ -162,6 +165,8 @@ class Guarded:
         if named == "cancel_order" and "orders:write" not in grant.scopes:
             wants = f'Bearer error="insufficient_scope", scope="orders:write", {metadata}'
             return 403, None, {"www-authenticate": wants}
+        if asked.get("method") == "tools/call" and grant.account in self.barred:
+            return 403, None, {"www-authenticate": self.barred_with} if self.barred_with else {}
         if asked.get("method") == "tools/call":
             self.done.append((grant.account, str(named)))
         if "id" not in asked:

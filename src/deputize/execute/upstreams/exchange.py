@@ -148,6 +148,7 @@ def _unwelcome(connection: Connection, had_credential: bool) -> Problem:
             nothing_happened=True,
         )
     problem.challenge = connection.headers.get("www-authenticate", "")
+    problem.unknown = connection.status == 401
     return problem
 
 

@@ -19,7 +19,7 @@ from deputize.core.clock import Clock
 from deputize.core.definition import Secret
 from deputize.core.errors import CredentialExpired, LinkNeeded, Problem, UpstreamSignInFailed, UpstreamTimeout
 from deputize.core.settings import McpServer
-from deputize.execute.upstreams.signing_in.challenge import challenge_of, together
+from deputize.execute.upstreams.signing_in.challenge import Challenge, challenge_of, together
 from deputize.execute.upstreams.signing_in.flow import SigningIn, asks_in_vain
 from deputize.execute.upstreams.signing_in.places import covers
 from deputize.govern.vault.port import Vault
@@ -92,13 +92,15 @@ class Links:
     ) -> None:
         """The server did not take the token: raises what there is to do about it, if there is anything."""
         challenge, of = challenge_of(refused.challenge), (tenant, server.name, user)
+        if not refused.unknown and not challenge.wants_more:
+            return  # whose it is was known, and is not let do this
         keys = await self.keys(tenant)
         async with self._store.writing() as connection:
             row = await connection.fetchrow(SQL["lock_link"], *of)
             if row is None or open_link(keys, server.name, user, row["sealed"]).access != token:
                 return  # it is another link by now
             if asks_in_vain(challenge, tuple(row["asked"])):
-                return
+                raise in_vain(server, challenge) from refused
             if challenge.wants_more:
                 await connection.execute(SQL["want_more"], *of, list(together(row["wanted"], challenge.scopes)))
                 problem: Problem = self._needed(server, f"{server.name} wants you to allow more", challenge.scopes)
@@ -122,7 +124,10 @@ class Links:
         if server.secret is None:
             return None
         secret = await self._vault.fetch(tenant, server.secret, seconds=_VAULT_SECONDS)
-        return secret.reveal()
+        try:
+            return secret.reveal()
+        finally:
+            secret.close()
 
     async def _renewed(self, keys: KeySet, server: McpServer, user: str) -> Secret:
         """Under the link's own lock, on whichever gateway."""
@@ -181,6 +186,16 @@ class Links:
 
     def _seconds_since(self, at: datetime) -> float:
         return self._clock.epoch_ms() / 1000 - at.timestamp()
+
+
+def in_vain(server: McpServer, challenge: Challenge) -> CredentialExpired:
+    """Asking once more would go round in a circle."""
+    return CredentialExpired(
+        f"{server.name} wants more to be allowed than its authorization server gave when asked for it",
+        details={"server": server.name, "scopes": list(challenge.scopes)},
+        advice="Ask whoever runs that server who may have what details name.",
+        nothing_happened=True,
+    )
 
 
 def moment(seconds: int | None) -> datetime | None:

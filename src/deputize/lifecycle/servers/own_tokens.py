@@ -9,13 +9,14 @@ from typing import Final
 
 from deputize.core.clock import Clock
 from deputize.core.definition import Secret
-from deputize.core.errors import UpstreamTimeout
+from deputize.core.errors import CredentialExpired, UpstreamTimeout
 from deputize.core.settings import McpServer
 from deputize.execute.upstreams.servers import Upstreams
 from deputize.execute.upstreams.signing_in.challenge import Challenge, challenge_of
 from deputize.execute.upstreams.signing_in.flow import SigningIn, asks_in_vain, scopes_to_ask
 from deputize.execute.upstreams.signing_in.tokens import Tokens
 from deputize.govern.vault.port import Vault
+from deputize.lifecycle.servers.links import in_vain
 
 _EARLY_SECONDS: Final = 60
 # How long a token is used of which nobody said when it ends.
@@ -54,15 +55,18 @@ class OwnTokens:
         except TimeoutError as error:
             raise UpstreamTimeout(f"signing in to {server.name} takes too long", nothing_happened=True) from error
 
-    def turned_away(self, tenant: str, server: McpServer, token: str, header: str) -> None:
+    def turned_away(self, tenant: str, server: McpServer, token: str, refused: CredentialExpired) -> None:
         """The server did not take it: the next call asks for another, and for more if the server wants more. Where more
         was asked for already, the one there is stays: asking again would go round in a circle.
         """
-        own, challenge = self._known.get((tenant, server.name)), challenge_of(header)
+        own, challenge = self._known.get((tenant, server.name)), challenge_of(refused.challenge)
+        if not refused.unknown and not challenge.wants_more:
+            return
         if own is None or own.tokens is None or own.tokens.access != token:
             return
-        if not asks_in_vain(challenge, own.asked):
-            own.tokens, own.challenge = None, challenge
+        if asks_in_vain(challenge, own.asked):
+            raise in_vain(server, challenge) from refused
+        own.tokens, own.challenge = None, challenge
 
     async def _got(self, tenant: str, server: McpServer, own: _Own, seconds: float) -> Tokens:
         assert server.url is not None

@@ -56,7 +56,7 @@ class SignedIn:
         if server.credential == "link":
             await self._links.turned_away(tenant, server, user, token, refused)
         else:
-            self._own.turned_away(tenant, server, token, refused.challenge)
+            self._own.turned_away(tenant, server, token, refused)
 
     def _of(self, authorized: Authorized) -> tuple[str, str, McpServer]:
         """The person behind the call, never who acts for them, and the server that the tool is of."""
