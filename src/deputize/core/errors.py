@@ -356,7 +356,7 @@ class ToolDrifted(Registry):
 
 class ServerNotFound(Registry):
     face = Face(
-        slug="server-not-found", code=Code.TOOL_NOT_FOUND, error_class="tool_not_found", number=3110, http=404,
+        slug="server-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3110, http=404,
         grpc="NOT_FOUND", title="There is no such server",
         advice="List the servers with deputize servers list; the settings name them.",
     )  # fmt: skip
@@ -364,7 +364,7 @@ class ServerNotFound(Registry):
 
 class ChangeNotFound(Registry):
     face = Face(
-        slug="change-not-found", code=Code.TOOL_NOT_FOUND, error_class="tool_not_found", number=3111, http=404,
+        slug="change-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3111, http=404,
         grpc="NOT_FOUND", title="There is no such change waiting",
         advice="See what waits with deputize servers review SERVER; somebody may have decided it already.",
     )  # fmt: skip

@@ -85,7 +85,7 @@ class ClientShown(BaseModel):
     application_type: str
 
 
-class ServerShown(BaseModel):
+class IssuerShown(BaseModel):
     issuer: str
     token_endpoint: str
     jwks_uri: str
@@ -146,7 +146,7 @@ async def client(gateway: CurrentGateway) -> Response:
 @router.get(
     "/t/{tenant}/.well-known/oauth-authorization-server",
     summary="A tenant's issuer",
-    response_model=ServerShown,
+    response_model=IssuerShown,
     responses=_OPEN,
 )
 async def server(gateway: CurrentGateway, tenant: str) -> Response:
@@ -157,7 +157,7 @@ async def server(gateway: CurrentGateway, tenant: str) -> Response:
 @router.get(
     "/.well-known/oauth-authorization-server/t/{tenant}",
     summary="A tenant's issuer, where RFC 8414 puts it",
-    response_model=ServerShown,
+    response_model=IssuerShown,
     responses=_OPEN,
 )
 async def server_by_the_book(gateway: CurrentGateway, tenant: str) -> Response:

@@ -88,7 +88,7 @@ class DifferenceShown(BaseModel):
     after: str | None
 
 
-class ChangeShown(BaseModel):
+class ServerChangeShown(BaseModel):
     item: str
     shown: str = Field(description="The item with everything hidden made visible.")
     digest: str
@@ -105,7 +105,7 @@ class ChangeShown(BaseModel):
 
 
 class ChangesListed(BaseModel):
-    changes: list[ChangeShown]
+    changes: list[ServerChangeShown]
 
 
 class ChangeDone(BaseModel):
