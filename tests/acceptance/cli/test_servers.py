@@ -25,7 +25,8 @@ def desk_with_server(desk: Path, orders: Upstream) -> Iterator[Path]:
     folder = make_project(desk / "served")
     with (folder / "deputize.toml").open("a") as file:
         file.write(f'\n[[servers]]\nname = "orders"\nurl = "{orders.url}"\nreads = ["get_*"]\nwrites = ["cancel_*"]\n')
-        file.write('slow = ["*"]\nstart_seconds = 60\nprobe_seconds = 3600\n')
+        # The gateway looks by itself all the time: whatever is seen here holds whoever looked first.
+        file.write('slow = ["*"]\nstart_seconds = 60\nprobe_seconds = 1\n')
     with Running("dev", folder=folder) as dev:
         dev.until("▶")
         yield folder
@@ -49,7 +50,7 @@ def test_a_server_is_seen_tested_and_its_change_reviewed(desk_with_server: Path,
         definition("cancel_order", "Cancels \u202eit all."),
         definition("list_orders"),
     ]
-    assert "2 changes held" in deputize("servers", "test", "orders", folder=shop).err
+    assert "2 changes to review" in deputize("servers", "test", "orders", folder=shop).err
     refused = deputize("call", "orders.cancel_order", "name=Ana", folder=shop)
     assert (refused.code, "(E3109)" in refused.err) == (1, True), refused.said
     review = deputize("servers", "review", "orders", folder=shop).out
