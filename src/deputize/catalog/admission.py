@@ -43,6 +43,17 @@ def admit(
         raise refusal(contract.full_name, contract.version, reasons)
 
 
+def admit_beside(contract: Contract, *, known: OwnerOf, facts: KnownFact, other: ContractOf) -> None:
+    """Raise `NotAdmitted` for what may have come to speak against an admitted contract since: what others are called
+    and what they declare. Little enough to be asked under a lock.
+    """
+    reasons = [*_version_registered(contract, known), *_auth_policy_defined(contract, facts)]
+    if contract.status is not None:
+        reasons += _status_answers(contract.status, other(contract.status))
+    if reasons:
+        raise refusal(contract.full_name, contract.version, reasons)
+
+
 def refusal(name: str, version: str, reasons: list[Reason]) -> NotAdmitted:
     first = reasons[0]
     more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""

@@ -5,7 +5,8 @@ exclusive barrier lock and beside the audit entry. Whoever watches for changes c
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
 
 import asyncpg
 
@@ -121,24 +122,37 @@ async def register(
     return "created"
 
 
-async def register_many(connection: Connection, tenant: str, contracts: Sequence[Contract], *, by: str) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A contract as it is kept. Writing it takes a moment, so many are written before any lock is taken."""
+
+    contract: Contract
+    digest: str
+    raw: bytes
+
+    @classmethod
+    def of(cls, contract: Contract) -> Self:
+        return cls(contract=contract, digest=contract.digest, raw=canonical(contract.model_dump(mode="json")))
+
+
+async def register_many(connection: Connection, tenant: str, written: Sequence[Written], *, by: str) -> None:
     """New versions of any number of tools under one epoch: whoever sees one of them sees them all. Whoever asks has
     made sure, under the barrier, that none of these versions is there.
     """
-    if not contracts:
+    if not written:
         return
     epoch = await _raise_epoch(connection, tenant)
     await connection.executemany(
-        SQL["register_tool"], [(tenant, each.full_name, each.outward_name) for each in contracts]
+        SQL["register_tool"], [(tenant, each.contract.full_name, each.contract.outward_name) for each in written]
     )
     await connection.executemany(
         SQL["register_version"],
         [
             (
-                tenant, each.full_name, each.version, each.digest, canonical(each.model_dump(mode="json")),
+                tenant, each.contract.full_name, each.contract.version, each.digest, each.raw,
                 LifecycleState.AVAILABLE.value, by, epoch,
             )
-            for each in contracts
+            for each in written
         ],
     )  # fmt: skip
 

@@ -11,12 +11,13 @@ finds something to do. Above: `connected.py`. Below: `catalog/drift/` which judg
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import orjson
 import structlog
 
 from deputize.catalog import registry
-from deputize.catalog.admission import admit
+from deputize.catalog.admission import admit, admit_beside
 from deputize.catalog.drift.judge import Judged, Standing, judge
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
@@ -39,6 +40,8 @@ from deputize.lifecycle.servers.agreed import (
 )
 from deputize.store.pool import Connection
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 log = structlog.get_logger(__name__)
 # What is gone has no content; its row still has a name.
 GONE = ""
@@ -68,6 +71,7 @@ class Importing:
     def __init__(self, rooms: Rooms, complete: Callable[[Caller], Awaitable[Caller]]) -> None:
         self._rooms = rooms
         self._complete = complete
+        self._judging = asyncio.Lock()
 
     async def take(self, tenant: str, server: McpServer, found: Discovered) -> Looked:
         """Everything a look at a server leads to."""
@@ -76,8 +80,7 @@ class Importing:
         async with rooms.store.reading(tenant) as connection:
             known = await agreed(connection, tenant, server.name)
             others = await known_elsewhere(connection, tenant, server.name, tools)
-        # Beside the loop, here and below: a server says how much there is to read, and nobody's call waits for it.
-        judged = await asyncio.to_thread(judge, server, known.pins, found, others)
+        judged = await self._beside_the_loop(judge, server, known.pins, found, others)
         by = await self._complete(operator(tenant))
         registered: tuple[str, ...] = ()
         if not known.seen and server.review == "changes":
@@ -95,12 +98,19 @@ class Importing:
             return await self.take(tenant, server, found)
         return Looked(registered=registered, opened=opened, agreed=known)
 
+    async def _beside_the_loop(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """A server says how much there is to read, and nobody's call waits for it. One at a time: each thread that
+        reads takes its turn from the loop, and among many that do, the loop would hardly have one.
+        """
+        async with self._judging:
+            return await asyncio.to_thread(work, *args, **named)
+
     async def _first(
         self, by: Caller, server: McpServer, judged: Sequence[Judged], tools: TenantTools
     ) -> tuple[str, ...] | None:
         """Registers and pins what nothing speaks against; None where somebody else did meanwhile."""
         good = [each for each in judged if each.standing is Standing.ADDED]
-        made = await asyncio.to_thread(_contracts, server, good, tools)
+        made = await self._beside_the_loop(_written, server, good, tools)
 
         async def act(connection: Connection) -> tuple[str, ...] | None:
             if (await agreed(connection, by.tenant, server.name)).seen:
@@ -109,10 +119,11 @@ class Importing:
             now = (await self._rooms.authority.of(by.tenant)).tools
             if now.epoch != tools.epoch:
                 for new in made.values():
-                    _admit(new, now)
+                    admit_beside(new.contract, known=now.owner_of, facts=now.fact, other=now.contract_of)
             await registry.register_many(connection, by.tenant, list(made.values()), by=by.user)
             for each in good:
-                contract = made.get(each.item)
+                written = made.get(each.item)
+                contract = None if written is None else written.contract
                 if contract is not None or not is_registered(each.item):
                     await pin(connection, by, server.name, each, contract)
                 if contract is not None:
@@ -120,7 +131,7 @@ class Importing:
                         self._rooms, connection, by, "register:available", f"{contract.full_name}@{contract.version}",
                         contract,
                     )  # fmt: skip
-            return tuple(contract.full_name for contract in made.values())
+            return tuple(each.contract.full_name for each in made.values())
 
         if not good:
             return ()
@@ -132,7 +143,7 @@ class Importing:
         """Writes down what waits now and what does so no more; nothing where that stands there already. None where
         something else was agreed to meanwhile than what this was judged by.
         """
-        waiting = await asyncio.to_thread(_held, server, judged, tools)
+        waiting = await self._beside_the_loop(_held, server, judged, tools)
         held = {(each.item, each.digest): each for each in waiting}
         async with self._rooms.store.reading(by.tenant) as connection:
             rows = await connection.fetch(SQL["changes_known"], by.tenant, server.name)
@@ -179,10 +190,10 @@ async def pin(connection: Connection, by: Caller, server: str, judged: Judged, c
     )  # fmt: skip
 
 
-def _contracts(server: McpServer, good: Sequence[Judged], tools: TenantTools) -> dict[str, Contract]:
-    """What can be registered, by the name the server gives it."""
+def _written(server: McpServer, good: Sequence[Judged], tools: TenantTools) -> dict[str, registry.Written]:
+    """What can be registered, by item."""
     made, _ = Names(server, tools).contracts([each.definition for each in good if each.definition is not None])
-    return {name: contract for name, contract in made.items() if _admitted(contract, tools)}
+    return {item: registry.Written.of(contract) for item, contract in made.items() if _admitted(contract, tools)}
 
 
 def _held(server: McpServer, judged: Iterable[Judged], tools: TenantTools) -> list[Held]:
