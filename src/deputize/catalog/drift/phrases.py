@@ -5,7 +5,9 @@ found here: what protects then is that a definition, once agreed to, does not ch
 """
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 from unicodedata import normalize
 
@@ -67,11 +69,16 @@ _ORDERS: Final = (
 )
 _ORDERED: Final = tuple((re.compile(pattern, re.IGNORECASE), what) for pattern, what in _ORDERS)
 _SPACES = re.compile(r"[\s*_`]+")
+# Long enough for a sentence; pictures, keys and tokens are of such letters too, and decode to no sentence.
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{24,8000}")
+_MOST_ENCODED: Final = 5
+_SHORTEST_ENCODED: Final = 24
+_SENTENCE = re.compile(r"[A-Za-z]{2,}(?:[ ,.:;!?'\n]+[A-Za-z]{2,}){2,}")
 
 
 def orders(text: str) -> Iterator[tuple[str, str]]:
     """Each phrase as it would be read, and what it does. Spacing, emphasis and hidden characters do not part words."""
-    if text.isalnum():
+    if text.isalnum() and len(text) < _SHORTEST_ENCODED:
         return  # a word, as most texts of a schema are
     read = _read(text)
     for pattern, what in _ORDERED:
@@ -80,6 +87,17 @@ def orders(text: str) -> Iterator[tuple[str, str]]:
         if found is not None:
             around = found.string[max(0, found.start() - 40) : found.end() + 40]
             yield around, what
+    for said in islice(_encoded(text), _MOST_ENCODED):
+        yield said, "holds a sentence in base64, which people do not read and models do"
+
+
+def _encoded(text: str) -> Iterator[str]:
+    """Sentences that are written in base64, as they would be read."""
+    for found in _ENCODED.finditer(text):
+        letters = found[0].replace("-", "+").replace("_", "/")
+        decoded = b64decode(letters[: len(letters) // 4 * 4])
+        if decoded.isascii() and _SENTENCE.search(said := decoded.decode("ascii")):
+            yield said
 
 
 def _read(text: str) -> str:
