@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from deputize.core.caller import Caller
-from deputize.core.errors import PermissionDenied, ServerNotFound, UpstreamSignInFailed
+from deputize.core.errors import Malformed, PermissionDenied, ServerNotFound, UpstreamSignInFailed
 from deputize.core.settings import McpServer
 from deputize.execute.upstreams.signing_in.challenge import challenge_of, together
 from deputize.execute.upstreams.signing_in.clients import Client
@@ -154,7 +154,7 @@ class Linking:
                 SQL["take_sign_in"], caller.tenant, caller.user, _digest(state), float(BEGUN_SECONDS)
             )
         if row is None or not row["in_time"]:
-            raise UpstreamSignInFailed(
+            raise Malformed(
                 "this is not a sign-in that you began here, or it took too long, or it was ended already",
                 advice="Begin again on the page of your accounts.",
             )
