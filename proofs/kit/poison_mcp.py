@@ -21,6 +21,8 @@ from proofs.kit.wire import Answer, Line
 _STATUSES = frozenset({200, 202, 400, 404, 406, 413, 415})
 _ACCEPT = "application/json, text/event-stream"
 _TOOLS = ("fuzz__echo", "fuzz.note", "fuzz__plead", "calls_get", "calls_cancel", "fuzz__nothing")
+_PROMPTS = ("fuzz__prompt", "prompt", "calls_get")
+_ADDRESSES = ("test://static-text", "fuzz+test://x/../y", "file:///etc/passwd", "http://127.0.0.1/", "test://{id}")
 _ABILITIES: tuple[dict[str, Any], ...] = (
     {},
     {"extensions": {TASKS_EXTENSION: {}}},
@@ -79,6 +81,13 @@ def _plain(method: str, calls: Sequence[str]) -> dict[str, Any]:
         "ping": {},
         "initialize": {"protocolVersion": HANDSHAKES[0], "capabilities": {}},
         **{f"tasks/{word}": {"taskId": some} for word in ("get", "update", "cancel")},
+        **{f"{each}/list": {} for each in ("resources", "resources/templates", "prompts")},
+        "resources/read": {"uri": _ADDRESSES[0]},
+        "prompts/get": {"name": _PROMPTS[0], "arguments": {"topic": "plain"}},
+        "completion/complete": {
+            "ref": {"type": "ref/prompt", "name": _PROMPTS[0]},
+            "argument": {"name": "topic", "value": "pl"},
+        },
     }
     return proper[method]
 
@@ -91,7 +100,8 @@ def _case(method: str, params: Any, *, modern: bool, abilities: Any = None, **mo
             meta = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {} if abilities is None else abilities}
             params = {**params, "_meta": {**(told if isinstance(told, dict) else {}), **meta}}
         headers |= {"mcp-protocol-version": MODERN, "mcp-method": method}
-        name = params.get("name") or params.get("taskId") if isinstance(params, dict) else None
+        names = (params.get(each) for each in ("name", "taskId", "uri")) if isinstance(params, dict) else ()
+        name = next((each for each in names if each), None)
         if isinstance(name, str) and name.isascii() and name.isprintable() and name.strip() == name:
             headers["mcp-name"] = name
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **more.pop("members", {})}
@@ -123,8 +133,23 @@ def _params(method: str, calls: tuple[str, ...]) -> st.SearchStrategy[Any]:
         return st.fixed_dictionaries(named, optional=more)
     if method.startswith("tasks/"):
         return st.fixed_dictionaries({"taskId": st.one_of(call, texts(), values())}, optional=more)
+    if method in ("resources/read", "prompts/get", "completion/complete"):
+        return st.fixed_dictionaries(_of_servers(method), optional=more)
     told = {"protocolVersion": st.one_of(st.sampled_from(HANDSHAKES), values()), "capabilities": values()}
     return st.fixed_dictionaries({}, optional={**more, **told})
+
+
+def _of_servers(method: str) -> dict[str, st.SearchStrategy[Any]]:
+    """What is asked of resources, prompts and completions."""
+    address, prompt = mostly(st.sampled_from(_ADDRESSES), texts()), mostly(st.sampled_from(_PROMPTS), texts())
+    if method == "resources/read":
+        return {"uri": st.one_of(address, values())}
+    if method == "prompts/get":
+        return {"name": st.one_of(prompt, values()), "arguments": values()}
+    kinds = st.one_of(st.sampled_from(["ref/prompt", "ref/resource"]), texts())
+    ref = st.fixed_dictionaries({"type": kinds}, optional={"name": prompt, "uri": address})
+    argument = st.fixed_dictionaries({"name": texts(), "value": st.one_of(texts(), values())})
+    return {"ref": st.one_of(ref, values()), "argument": st.one_of(argument, values()), "context": values()}
 
 
 @st.composite
