@@ -20,7 +20,7 @@ from proofs.deputy.hoard import OVER_SECONDS, gather, short_lived, take_back, wi
 from proofs.deputy.pages import form_token, pages, try_pages
 from proofs.deputy.pairs import Hand, Judged, call_all, judge, lend_all, meddle, queue_all
 from proofs.deputy.search import Search, Searched
-from proofs.deputy.site import ADMIN, BESIDE, HERE, POLICIES, SCOPES, Site, exchange_form, open_site, received
+from proofs.deputy.site import ADMIN, BESIDE, HERE, POLICIES, SCOPES, SERVER, Site, exchange_form, open_site, received
 from proofs.deputy.things import CALLED, CHECKPOINT, SHOWN, Things, furnish
 from proofs.deputy.widen import widen
 from proofs.kit.bad_tokens import Bad
@@ -39,6 +39,7 @@ _HOT = "POST /v1/calls"
 _DOORS_EACH = 3
 _MINTED_TRIED = 5
 _NOBODYS = "nobody/key"
+_SERVER, _OF_SERVERS = "/v1/servers/{name}", ("", "/test", "/changes", "/changes/decide")
 _ONE_APPROVAL, _SAID = "POST /v1/approvals/{ticket_id}", {"reason": "seen"}
 
 
@@ -58,6 +59,9 @@ _TRACES = """
            (select md5(string_agg(concat_ws(' ', id, state, level), ',' order by id))
             from deputize.approvals where tenant = $1),
            (select count(*) from deputize.votes where tenant = $1),
+           (select md5(string_agg(concat_ws(' ', server, item, digest, state, decided_by), ',' order by item, digest))
+            from deputize.server_changes where tenant = $1),
+           (select count(*) from deputize.server_pins where tenant = $1),
            (select md5(string_agg(concat_ws(' ', id, attempts, due_at, dead_at), ',' order by id))
             from deputize.deliveries where tenant = $1)
     from deputize.epochs where tenant = $1
@@ -174,6 +178,7 @@ async def _doors(site: Site, party: Party, things: Things) -> Doors:
         "POST /v1/switches": {"kind": "tool", "value": "nobody.nothing", "off": True},
         **{f"{_ONE_APPROVAL}/{word}": _SAID for word in ("approve", "deny", "break-glass")},
         "POST /v1/approvals/batch": {"tickets": [things.approval], "decision": "deny", **_SAID},
+        f"POST {_SERVER}/changes/decide": {**things.change, "decision": "reject", **_SAID},
         "POST /oauth/token subject_token": {**exchange_form(), "actor_token": agent},
         "POST /oauth/token actor_token": {**exchange_form(), "subject_token": user},
     }  # fmt: skip
@@ -184,6 +189,7 @@ async def _doors(site: Site, party: Party, things: Things) -> Doors:
         "POST /v1/calls/{call_id}/rollback call_id": things.halfway, "DELETE /v1/secrets name": _NOBODYS,
         "GET /v1/approvals/{ticket_id} ticket_id": things.approval,
         **{f"{_ONE_APPROVAL}/{word} ticket_id": things.approval for word in ("approve", "deny", "break-glass")},
+        **{f"{verb} {_SERVER}{rest} name": SERVER for verb in ("GET", "POST") for rest in _OF_SERVERS},
     }  # fmt: skip
     return Doors(document, known, bodies, pages(site.url, things.approval, filled))
 

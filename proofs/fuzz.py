@@ -1,9 +1,10 @@
 """Fuzzers at the doors of one gateway, and a neighbour in another tenant whose every call must succeed meanwhile.
 
-schemathesis takes the API document at its word, route by route. Our own fuzzer (`kit/poison.py`) speaks JSON-RPC and
-REST to real tools, with bodies that no proper client would send. Beside it, `kit/poison_runs.py` asks the document's
-routes about runs, tickets, approvals and callbacks for some that are really there, while a worker carries what is
-queued; `kit/poison_pages.py` does the same with the pages where people decide.
+schemathesis takes the API document at its word, route by route. Our own fuzzers speak JSON-RPC and REST
+(`kit/poison.py`) and MCP (`kit/poison_mcp.py`) to real tools, with bodies that no proper client would send. Beside
+them, `kit/poison_runs.py` asks the document's routes about runs, tickets, approvals and callbacks for some that are
+really there, while a worker carries what is queued; `kit/poison_pages.py` does the same with the pages where people
+decide.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from proofs.kit.fuzzing import Fuzzed
 from proofs.kit.gateway import OPEN, GatewayHandle, Issuer, new_issuer, put_policies, start_gateway, start_worker
 from proofs.kit.people import Browser, People
 from proofs.kit.poison import fuzz
+from proofs.kit.poison_mcp import fuzz_mcp
 from proofs.kit.poison_pages import fuzz_pages
 from proofs.kit.poison_runs import Things, furnish, fuzz_runs
 from proofs.kit.report import Verdict
@@ -125,9 +127,13 @@ async def prove(world: World) -> Verdict:
     things = asked.things
     world.say("to ask about: " + ", ".join(f"{len(ids)} {name}" for name, ids in things.known.items()))
     async with _neighbour(gateway, issuer) as neighbour:
-        poisoned, about, paged, explored = await asyncio.gather(
+        poisoned, by_mcp, about, paged, explored = await asyncio.gather(
             _told(world, "own fuzzer", fuzz(
                 gateway.url, _token(issuer, _POISON), cases=world.size(quick=350, full=3500), seed=1,
+                calls=things.known["call_id"],
+            )),
+            _told(world, "at MCP", fuzz_mcp(
+                gateway.url, _token(issuer, _POISON), cases=world.size(quick=300, full=2500), seed=1,
                 calls=things.known["call_id"],
             )),
             _told(world, "about runs", fuzz_runs(
@@ -140,7 +146,7 @@ async def prove(world: World) -> Verdict:
         )  # fmt: skip
     logged = sum(len(_FAULT.findall(each.log.read_text(errors="replace"))) for each in (gateway.child, worker))
     controls = await _controls(world, gateway, issuer, asked)
-    return _verdict(world, (poisoned, about, paged, explored), neighbour, logged, controls)
+    return _verdict(world, (poisoned, by_mcp, about, paged, explored), neighbour, logged, controls)
 
 
 async def _furnish(gateway: GatewayHandle, people: People, admin: str) -> Asked:
@@ -154,18 +160,18 @@ async def _furnish(gateway: GatewayHandle, people: People, admin: str) -> Asked:
 
 def _verdict(
     world: World,
-    found: tuple[Fuzzed, Fuzzed, Fuzzed, Explored],
+    found: tuple[Fuzzed, Fuzzed, Fuzzed, Fuzzed, Explored],
     neighbour: Neighbour,
     logged: int,
     controls: dict[str, bool],
 ) -> Verdict:
-    poisoned, about, paged, explored = found
-    wrong = poisoned.wrong + about.wrong + paged.wrong + explored.wrong
+    poisoned, by_mcp, about, paged, explored = found
+    wrong = poisoned.wrong + by_mcp.wrong + about.wrong + paged.wrong + explored.wrong
     undone = [*about.undone, *paged.undone]
     return Verdict(
         starved=("routes_never_done", "neighbour_hurt"),
         figures={
-            "cases": poisoned.cases + about.cases + paged.cases + explored.cases,
+            "cases": poisoned.cases + by_mcp.cases + about.cases + paged.cases + explored.cases,
             "server_errors": wrong["server error"],
             "internal": wrong["internal"] + logged,
             "violations": wrong.total() - wrong["server error"] - wrong["internal"] + explored.errors,
@@ -174,6 +180,7 @@ def _verdict(
             "neighbour_calls": neighbour.calls,
             "neighbour_slowest_ms": round(neighbour.slowest_ms, 1),
             "json_rpc_and_poison_cases": poisoned.cases,
+            "mcp_cases": by_mcp.cases,
             "cases_about_runs": about.cases,
             "cases_about_pages": paged.cases,
             "schemathesis_cases": explored.cases,
@@ -190,6 +197,7 @@ def _verdict(
         controls=controls,
         notes=[
             *poisoned.samples,
+            *by_mcp.samples,
             *about.samples,
             *paged.samples,
             *neighbour.samples,

@@ -64,6 +64,9 @@ def slug_of(answer: Answer) -> str:
     except orjson.JSONDecodeError:
         return ""
     error = said.get("error") if isinstance(said, dict) else None
+    if isinstance(said, dict) and isinstance(said.get("result"), dict) and said["result"].get("isError") is True:
+        # What MCP tells a model of a call that was refused.
+        error = said["result"]["structuredContent"]["error"]
     if isinstance(error, str):
         return error
     if isinstance(error, dict) and isinstance(error.get("data"), dict):

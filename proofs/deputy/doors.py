@@ -1,5 +1,5 @@
-"""Every door of a running gateway, as composed: what its API document lists, the methods inside its JSON-RPC, and the
-console's pages.
+"""Every door of a running gateway, as composed: what its API document lists, the methods inside its JSON-RPC and its
+MCP, and the console's pages.
 
 A door is one request with a place for a token; `answers` says whether it let the token in. Above:
 `proofs.confused_deputy`. Below: the document, `pages`, and `wire`.
@@ -16,13 +16,17 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
+from deputize.core.mcp import CLIENT_CAPABILITIES, HANDSHAKES, MODERN, PROTOCOL_VERSION, TASKS_EXTENSION
 from deputize.doors.asgi import build
 from deputize.doors.console.app import console_app
 from deputize.doors.console.cookies import SESSION
 from deputize.doors.console.render import STYLE_NAME
 from deputize.doors.jsonrpc import METHODS
+from deputize.doors.mcp.door import MODERN_METHODS, OLDER_METHODS
+from deputize.doors.mcp.own_tools import OWN
 from deputize.lifecycle.console import CALLBACK
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.wellknown import MCP_PATH
 from proofs.deputy.answers import is_refused, lets_in, shows, slug_of
 from proofs.kit.bad_tokens import Bad
 from proofs.kit.wire import Answer, Line
@@ -56,6 +60,7 @@ class Door:
     form: Mapping[str, str] = field(default_factory=dict)
     token_field: str = ""
     cookie: str = ""
+    about_call: bool = False
 
     @property
     def sent(self) -> bytes:
@@ -122,7 +127,7 @@ class Doors:
         self._bodies = bodies
         self.unguarded: list[str] = []
         """Routes that ask for no caller and are not among those that may do so."""
-        self.all: list[Door] = [*self._listed(), *pages]
+        self.all: list[Door] = [*self._listed(), *_mcp(bodies), *pages]
         listed = {f"{verb.upper()} {path}" for path, verbs in document["paths"].items() for verb in verbs}
         listed |= {page.name for page in pages}
         self.unguarded += sorted(f"{each}, which no document lists" for each in _mounted() - listed)
@@ -158,6 +163,7 @@ class Doors:
                 if "{call_id}" in path or path.startswith(_ONE_APPROVAL)
             ),
             *self._methods(params),
+            *(each for each in _mcp(self._bodies, call_id) if each.about_call),
         ]
 
     def _route(self, path: str, method: str, operation: Mapping[str, Any], known: Mapping[str, str]) -> Door:
@@ -185,6 +191,33 @@ class Doors:
             yield Door(
                 name=f"{name} {token_field}", method=method.upper(), path=path, form=form, token_field=token_field
             )
+
+
+def _mcp(bodies: Mapping[str, Any], call_id: str = "") -> Iterable[Door]:
+    """Every method of both eras at the MCP door, and the tools that are the door's own."""
+    call = {"call_id": call_id or _told(bodies, "rpc calls.get", "a call")["call_id"]}
+    asked = _told(bodies, "rpc calls.create", "its params")
+    params: dict[str, tuple[dict[str, Any], bool]] = {
+        "tools/call": ({"name": asked["tool"], "arguments": asked["arguments"]}, False),
+        **{method: ({"taskId": call["call_id"]}, True) for method in MODERN_METHODS if method.startswith("tasks/")},
+        "initialize": ({"protocolVersion": HANDSHAKES[0], "capabilities": {}}, False),
+    }
+    own = [("tools/call", ({"name": name, "arguments": call}, True)) for name in OWN]
+    for modern, methods in ((True, MODERN_METHODS), (False, OLDER_METHODS)):
+        for method, (sent, about_call) in [*((each, params.get(each, ({}, False))) for each in methods), *own]:
+            yield _mcp_door(method, sent, modern=modern, about_call=about_call)
+
+
+def _mcp_door(method: str, params: dict[str, Any], *, modern: bool, about_call: bool) -> Door:
+    headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": HANDSHAKES[0]}
+    name = str(params.get("name") or params.get("taskId") or "")
+    if modern:
+        abilities: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
+        params = {**params, "_meta": {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: abilities}}
+        headers |= {"mcp-protocol-version": MODERN, "mcp-method": method, **({"mcp-name": name} if name else {})}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    called = f"POST /mcp {method} {name if method == 'tools/call' else ''} {headers['mcp-protocol-version']}"
+    return Door(name=called, method="POST", path=MCP_PATH, body=body, headers=headers, about_call=about_call)
 
 
 def _told(known: Mapping[str, Any], what: str, where: str) -> Any:

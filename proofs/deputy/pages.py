@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 
 from deputize.core.errors import PermissionDenied, SignInFailed
 from deputize.doors.console.cookies import SESSION
+from deputize.lifecycle.servers.links import BACK, PAGE
 from proofs.deputy.answers import slug_of
 from proofs.deputy.doors import FORM, Door, Tried, carriers
-from proofs.deputy.site import ELSEWHERE
+from proofs.deputy.site import ELSEWHERE, SERVER
 from proofs.kit.wire import Line
 
 _HOME = "/console/tickets"
@@ -27,13 +28,16 @@ _GUESSED = "0123456789ab" * 4
 def pages(url: str, ticket: str, filled: Mapping[str, str]) -> list[Door]:
     """Every page and form behind a sign-in; `filled` is what the forms about this ticket send."""
     origin = {"origin": url, "sec-fetch-site": "same-origin", "content-type": FORM}
-    forms = {f"{_ONE}/approve": filled, f"{_ONE}/deny": filled, "/console/sign-out": {_TOKEN: filled[_TOKEN]}}
-    looked = [Door(name=f"GET {path}", method="GET", path=path, cookie=SESSION) for path in (_HOME, _ONE)]
+    mine = {_TOKEN: filled[_TOKEN]}
+    forms = {f"{_ONE}/approve": filled, f"{_ONE}/deny": filled, "/console/sign-out": mine}
+    forms |= {f"{PAGE}/{{server}}/link": mine, f"{PAGE}/{{server}}/unlink": mine}
+    seen = (_HOME, _ONE, PAGE, BACK)
+    looked = [Door(name=f"GET {path}", method="GET", path=path, cookie=SESSION) for path in seen]
     sent = [
         Door(name=f"POST {path}", method="POST", path=path, headers=origin, cookie=SESSION, form=form)
         for path, form in forms.items()
     ]
-    return [replace(door, path=door.path.format(ticket_id=ticket)) for door in (*looked, *sent)]
+    return [replace(door, path=door.path.format(ticket_id=ticket, server=SERVER)) for door in (*looked, *sent)]
 
 
 async def form_token(url: str, session: str) -> str:

@@ -5,6 +5,7 @@ Above: `proofs.confused_deputy`. Below: the kit.
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import orjson
 from deputize.doors.console.cookies import SESSION
 from deputize.lifecycle.console import CALLBACK
 from deputize.store.local import LocalPostgres
+from proofs.deputy import program
 from proofs.kit.companions import start_sink, start_upstream
 from proofs.kit.gateway import OPEN, GatewayHandle, Issuer, new_issuer, start_gateway
 from proofs.kit.idp.install import install
@@ -46,6 +48,7 @@ POLICIES = f"""{OPEN}
 @approvers("oncall")
 forbid (principal, action == Action::"call", resource == Tool::"deputy.plead");
 """
+SERVER = "confessional"
 OTHER_ISSUER = "https://other.proof"
 _SETTINGS = """
 [[identity.issuers]]
@@ -81,6 +84,14 @@ attempts = 1
 trace_sample = 1.0
 otlp_endpoint = "{sink}/v1/traces"
 log_level = "debug"
+
+# Nothing that it declares is agreed to, and it is looked at only when somebody asks.
+[[servers]]
+name = "{server}"
+tenant = "{here}"
+command = ["{python}", "{program}"]
+review = "everything"
+probe_seconds = 3600
 """
 
 
@@ -194,7 +205,7 @@ async def open_site(world: World, *, users: int, agents: int) -> Site:
     (world.folder / "other.json").write_text(other.jwks())
     settings = _SETTINGS.format(
         idp=idp.issuer, url=url, other=OTHER_ISSUER, other_keys=world.folder / "other.json", nowhere=NOWHERE, sink=sink,
-        console=_CONSOLE, app=_CONSOLE_APP,
+        console=_CONSOLE, app=_CONSOLE_APP, server=SERVER, here=HERE, python=sys.executable, program=program.__file__,
     )  # fmt: skip
     gateway = await start_gateway(
         world, postgres.dsn, new_issuer(), tools="deputy.py", settings=settings, port=port, policies=POLICIES,

@@ -1,15 +1,16 @@
-"""What the doors lead to: a call that ended, runs in several states, tickets of both kinds, a delivery given up.
+"""What the doors lead to: a call that ended, runs in several states, tickets of both kinds, a delivery given up, a
+server whose tool waits for a review.
 
 A worker makes them what they are, and is gone before anybody knocks: from then on nothing changes but by a door that
 opens. Above: `proofs.confused_deputy`. Below: `site`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proofs.deputy.site import ADMIN, SCOPES, Site
+from proofs.deputy.site import ADMIN, SCOPES, SERVER, Site
 from proofs.kit.gateway import start_worker
 from proofs.kit.wire import Line
 
@@ -32,11 +33,13 @@ class Things:
     approval: str
     """A ticket of the administrator's own, about which somebody else has to decide."""
     delivery: str
+    change: Mapping[str, str]
+    """What a server declares and nobody has agreed to: item and digest."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """What only the tenant's own callers may be told of."""
-        return CALLED, _WORD, self.approval
+        return CALLED, _WORD, self.approval, SERVER
 
 
 async def furnish(site: Site) -> Things:
@@ -53,10 +56,13 @@ async def furnish(site: Site) -> Things:
     canceled = (await _call(line, SHOWN, mode="async"))["call_id"]
     await line.post(f"/v1/calls/{canceled}/cancel", {})
     waiting = (await _call(line, SHOWN, mode="async"))["call_id"]
+    await line.post(f"/v1/servers/{SERVER}/test", {})
+    declared = await _until(lambda: _listed(line, f"/v1/servers/{SERVER}/changes", "changes"))
     line.close()
     return Things(
         ended=ended, waiting=waiting, canceled=canceled, halfway=halfway, ticket=tickets[0]["ticket_id"],
         approval=approval, delivery=deliveries[0]["id"],
+        change={name: declared[-1][name] for name in ("item", "digest")},
     )  # fmt: skip
 
 

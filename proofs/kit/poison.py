@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 from hypothesis import strategies as st
 
+from deputize.core.questions import Ability
 from deputize.doors.asking import FIELDS
 from deputize.doors.jsonrpc import METHODS
 from proofs.kit.fuzzing import Case, Documented, Fuzzed, model, send_all
-from proofs.kit.poison_values import HOSTILE, ONE_IN_TEN, header_values, numbers, texts, values
+from proofs.kit.poison_values import HOSTILE, ONE_IN_TEN, header_values, mostly, numbers, texts, values
 from proofs.kit.wire import Answer, Line
 
 _OUTCOMES = ("Envelope", "Accepted")
@@ -131,6 +132,9 @@ def _calls() -> st.SearchStrategy[Any]:
     callback = st.fixed_dictionaries(
         {"url": st.one_of(nobody, texts())}, optional={"secret": texts(), "include_result": st.booleans()}
     )
+    answers: st.SearchStrategy[Any] = st.fixed_dictionaries(
+        {"round": texts(), "responses": st.one_of(st.just({}), values())}
+    )
     fields: dict[str, st.SearchStrategy[Any]] = {
         "tool": st.one_of(st.sampled_from(_TOOLS), texts()),
         "arguments": _arguments(),
@@ -143,6 +147,8 @@ def _calls() -> st.SearchStrategy[Any]:
         "priority": st.one_of(st.integers(0, 11), values()),
         "continue": st.one_of(st.booleans(), values()),
         "callback": st.one_of(callback, values()),
+        "can_answer": st.one_of(st.lists(st.sampled_from(list(Ability)), max_size=4), values()),
+        "answers": mostly(st.none(), st.one_of(answers, values())),
     }
     must = {name: fields[name] for name in ("tool", "arguments")}
     key = st.one_of(st.sampled_from(["k1", "k2", "k3"]), texts(), values())

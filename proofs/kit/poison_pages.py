@@ -16,6 +16,7 @@ from deputize.doors.console.cookies import BEGUN, SESSION
 from deputize.doors.console.guard import FORM, HEADERS
 from deputize.lifecycle.console import CALLBACK
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.servers.links import BACK, PAGE
 from proofs.kit.fuzzing import Case, Fuzzed, send_all
 from proofs.kit.people import Browser
 from proofs.kit.poison_values import HOSTILE, MARK, ONE_IN_TEN, header_values, mostly, texts
@@ -23,8 +24,11 @@ from proofs.kit.wire import Answer, Line
 
 _HOME, _SIGN_OUT = "/console/tickets", "/console/sign-out"
 _ONE = f"{_HOME}/{{ticket_id}}"
-# Codes are shown by the terminal of a gateway in development, and taken nowhere else.
-_NEVER_DONE = f"POST {_ONE}/code"
+_SERVER = "shop"
+_OF_SERVER = f"{PAGE}/{{server}}"
+# Codes are shown by the terminal of a gateway in development, and taken nowhere else; accounts are linked at servers,
+# and there is none here.
+_NEVER_DONE = {f"POST {_ONE}/code", f"POST {_OF_SERVER}/link", f"POST {_OF_SERVER}/unlink", f"GET {BACK}"}
 _FORM_TOKEN = re.compile(rb'name="form_token" value="([^"]+)"')
 _QUERIES = ("to", "again", "level", "before", "state", "code", "iss", "error")
 _FIELDS = ("form_token", "binding", "reason", "session", "code")
@@ -54,7 +58,7 @@ async def fuzz_pages(
         raise RuntimeError(f"the console showed no page: {page.status} {page.body[:300]!r}")
     pages = _Pages(url, issuer, browser, seen, written[1].decode())
     found = await send_all(line, pages.plain(), pages.cases(), pages.wrong_with, count=cases, number=seed)
-    found.undone = sorted(set(pages.routes) - pages.done - {_NEVER_DONE})
+    found.undone = sorted(set(pages.routes) - pages.done - _NEVER_DONE)
     line.close()
     return found
 
@@ -81,14 +85,14 @@ class _Pages:
             if method == "GET":
                 back = route.endswith(CALLBACK)
                 headers = {"cookie": f"{BEGUN}={self._browser.begun}"} if back else signed_in
-                path = self._browser.back if back else path.format(ticket_id=next(iter(self._seen)))
+                path = self._browser.back if back else _about(path, next(iter(self._seen)))
                 made.append(Case(path=path, headers=headers, method=method, request=route))
                 continue
             ticket, binding = next(fresh)
             form = {"form_token": self._form_token}
             form |= {} if path == _SIGN_OUT else {"binding": binding, "reason": HOSTILE[0]}
             body = urlencode(form).encode()
-            made.append(Case(path=path.format(ticket_id=ticket), body=body, headers=own, method=method, request=route))
+            made.append(Case(path=_about(path, ticket), body=body, headers=own, method=method, request=route))
         return made
 
     def cases(self) -> st.SearchStrategy[Case]:
@@ -119,6 +123,10 @@ class _Pages:
         return None if ours or location.startswith(f"{self._issuer}/auth?") else "a way to elsewhere"
 
 
+def _about(path: str, ticket: str) -> str:
+    return path.format(ticket_id=ticket, server=_SERVER)
+
+
 def wrong_with_page(body: bytes) -> str | None:
     """Nothing in it runs, and nothing in it hides."""
     try:
@@ -138,7 +146,7 @@ def _cases(
 ) -> Case:
     route = draw(st.sampled_from(known))
     method, _, path = route.partition(" ")
-    path = path.replace("{ticket_id}", draw(_ids(list(seen))))
+    path = path.replace("{ticket_id}", draw(_ids(list(seen)))).replace("{server}", draw(_ids([_SERVER])))
     # Of the very ticket, where there is one.
     binding = seen.get(path.split("/")[3], _NO_BINDING) if path.startswith(f"{_HOME}/") else _NO_BINDING
     words = mostly(st.sampled_from(HOSTILE), texts().map(lambda text: text[:_LONGEST]))

@@ -1,26 +1,25 @@
 """The composition root: the only file that knows every room. Read top to bottom, it is the list of what runs."""
 
 import contextlib
-import importlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Tracer
-
+from deputize.catalog.importers.mcp import scopes_of
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
+from deputize.execute.driver import Drivers
+from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
+from deputize.execute.upstreams.servers import Upstreams
 from deputize.govern.approvals.codes import Codes, Told
 from deputize.govern.identity.jwks import hosts_of
 from deputize.govern.identity.sessions import Sessions
@@ -57,6 +56,12 @@ from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.reconcile import Reconciler
 from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.servers.connected import Connected
+from deputize.lifecycle.servers.linking import Linking
+from deputize.lifecycle.servers.review import Review
+from deputize.lifecycle.servers.seen import Servers
+from deputize.lifecycle.servers.signing_in import signing_in
+from deputize.lifecycle.servers.states import States
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.sweep import Sweeper
 from deputize.lifecycle.tickets import Tickets
@@ -64,6 +69,7 @@ from deputize.lifecycle.webhooks import Webhooks
 from deputize.lifecycle.wellknown import WellKnown
 from deputize.lifecycle.worker import Worker
 from deputize.prove.entries import Stamps
+from deputize.prove.exporting import exporting
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
 from deputize.runs.engine import Engine
@@ -72,12 +78,14 @@ from deputize.store.batch import GroupCommit
 from deputize.store.epochs import EpochWatcher
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.pool import Store
-from deputize.store.shared.counters import Counters
-from deputize.store.shared.in_process import InProcessCounters
+from deputize.store.shared.opened import opened_counters
 from deputize.store.subjects import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
 RELEASE = version("deputize")
+Complete = Callable[[Caller], Awaitable[Caller]]
+# How long a development gateway waits for its servers, so that it can say what came of them.
+_PATIENCE_SECONDS = 2.0
 
 
 @contextlib.asynccontextmanager
@@ -96,9 +104,7 @@ async def open_worker(gateway: Gateway) -> AsyncIterator[Worker]:
     worker = Worker(gateway.lifecycle, engine)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(egress.aclose)
-        for work in (*telling, Reconciler(gateway.lifecycle), worker):
-            await work.start()
-            stack.push_async_callback(work.stop)
+        await _start(stack, *telling, Reconciler(gateway.lifecycle), worker)
         yield worker
 
 
@@ -130,23 +136,21 @@ async def open_gateway(
         async def complete(caller: Caller) -> Caller:
             return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
 
+        connected = Connected(rooms, complete)
         tasks: dict[str, Sweeper | Clockwork | EpochWatcher] = {
             "sweeper": Sweeper(rooms),
             "approval clockwork": Clockwork(rooms),
-            "snapshot watcher": _watcher(rooms),
+            "snapshot watcher": _watcher(rooms, connected),
         }
-        background: dict[str, Background] = dict(tasks)
-        # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
-        outside = Egress()
-        stack.push_async_callback(outside.aclose)
-        tokens = TokenVerifier(
-            settings.identity, clock, egress.get, complete=complete, own=rooms.signing, fetch_outside=outside.get
-        )
-        gateway = _gateway(rooms, tokens, tools, background, complete, egress, development)
-        for work in tasks.values():
-            await work.start()
-            stack.push_async_callback(work.stop)
+        background: dict[str, Background] = {**tasks, "looks at servers": connected}
+        tokens = _tokens(rooms, egress, complete, stack)
+        gateway = _gateway(rooms, tokens, tools, background, complete, egress, connected, development)
+        await _start(stack, *tasks.values())
         await boot(gateway, tools, complete)
+        # After what the operator wrote: a server's tools make room for those.
+        await _start(stack, connected)
+        if development:
+            await connected.first_looks(_PATIENCE_SECONDS)
         await tell_open(rooms)
         if worker:
             carrying = await stack.enter_async_context(open_worker(gateway))
@@ -155,13 +159,37 @@ async def open_gateway(
         yield gateway
 
 
+class _Work(Protocol):
+    """Something that goes on until it is stopped."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def _start(stack: contextlib.AsyncExitStack, *works: _Work) -> None:
+    """One after the other; they are stopped in reverse when the stack ends."""
+    for work in works:
+        await work.start()
+        stack.push_async_callback(work.stop)
+
+
+def _tokens(rooms: Rooms, egress: Egress, complete: Complete, stack: contextlib.AsyncExitStack) -> TokenVerifier:
+    # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
+    outside = Egress()
+    stack.push_async_callback(outside.aclose)
+    own, named = rooms.signing, rooms.settings.identity
+    return TokenVerifier(named, rooms.clock, egress.get, complete=complete, own=own, fetch_outside=outside.get)
+
+
 def _gateway(
     rooms: Rooms,
     tokens: TokenVerifier,
     tools: Sequence[PythonTool],
     background: dict[str, Background],
-    complete: Callable[[Caller], Awaitable[Caller]],
+    complete: Complete,
     egress: Egress,
+    connected: Connected,
     development: bool,
 ) -> Gateway:
     """Everything a door may use."""
@@ -179,15 +207,26 @@ def _gateway(
         tickets=Tickets(rooms),
         approvals=approvals,
         suggestions=Suggestions(rooms, backtests),
+        servers=Servers(rooms, connected),
+        review=Review(rooms, connected),
+        linking=Linking(rooms, connected),
         console=_console(rooms, tokens, egress, by_code(rooms, approvals, complete), complete, development),
         rollbacks=Rollbacks(rooms),
         explaining=Explaining(rooms),
         backtests=backtests,
         delegations=Delegations(rooms, tokens, rooms.signing),
-        wellknown=WellKnown(settings, rooms.signing, (s for tool in tools for s in tool.contract.auth.scopes)),
+        wellknown=WellKnown(settings, rooms.signing, _scopes(settings, tools), rooms.links.signing_in),
         health=Health(rooms, background),
         metrics=rooms.metrics,
     )
+
+
+def _scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
+    """What the tools here ask of their callers, for clients that want to know before they ask."""
+    for tool in tools:
+        yield from tool.contract.auth.scopes
+    for server in settings.servers:
+        yield from scopes_of(server)
 
 
 async def _open_rooms(
@@ -199,8 +238,7 @@ async def _open_rooms(
     egress: Egress,
     stack: contextlib.AsyncExitStack,
 ) -> Rooms:
-    store = await _open_store(settings)
-    stack.push_async_callback(store.close)
+    store = await _open_store(settings, stack)
     boot = clock.new_id()
     lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
     writer, queue = (
@@ -208,15 +246,13 @@ async def _open_rooms(
     )
     metrics = Metrics()
     limits = _limits(settings, store, clock, metrics)
-    for each in (lease, writer, queue, limits):
-        await each.start()
-        stack.push_async_callback(each.stop)
-    driver = PythonDriver(tools)
-    stack.callback(driver.close)
+    await _start(stack, lease, writer, queue, limits)
+    upstreams = Upstreams(settings, clock)
+    stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(_master_key(settings, clock, development), clock)
     signing = _signing(settings, store, keys, clock)
-    vault = _vault(settings, store, keys, clock)
-    stack.callback(vault.close)
+    vault = _vault(settings, store, keys, clock, stack)
+    links, signed_in = signing_in(settings, store, keys, vault, clock, upstreams, stack)
     await _make_tenants(store, settings)
     return Rooms(
         settings=settings,
@@ -230,15 +266,30 @@ async def _open_rooms(
         decisions=DecisionLog(writer),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
-        credentials=Credentials(vault=vault, mint=None if signing is None else minting(signing, clock)),
+        credentials=Credentials(vault=vault, mint=minting(signing, clock), signed_in=signed_in),
         signing=signing,
-        driver=driver,
+        driver=_drivers(tools, upstreams, stack),
+        upstreams=upstreams,
+        links=links,
+        signed_in=signed_in,
+        servers=States(),
         lease=lease,
         limits=limits,
         metrics=metrics,
-        tracing=Tracing(sample=settings.telemetry.trace_sample, tracer=_tracer(settings, stack), coin=random.Random()),
+        tracing=_tracing(settings, stack),
         stamps=Stamps(clock),
     )
+
+
+def _drivers(tools: Sequence[PythonTool], upstreams: Upstreams, stack: contextlib.AsyncExitStack) -> Drivers:
+    functions = PythonDriver(tools)
+    stack.callback(functions.close)
+    return Drivers(functions, McpDriver(upstreams))
+
+
+def _tracing(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracing:
+    tracer = exporting(settings.telemetry, RELEASE, stack)
+    return Tracing(sample=settings.telemetry.trace_sample, tracer=tracer, coin=random.Random())
 
 
 def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
@@ -246,38 +297,27 @@ def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKe
     return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
 
 
-async def _open_store(settings: Settings) -> Store:
+async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> Store:
     if settings.database.url is None:
         raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
     direct = settings.database.direct_url
-    return await Store.open(
+    store = await Store.open(
         settings.database.url.get_secret_value(),
         direct_dsn=direct.get_secret_value() if direct else None,
         read_connections=settings.database.read_connections,
     )
+    stack.push_async_callback(store.close)
+    return store
 
 
 def _limits(settings: Settings, store: Store, clock: Clock, metrics: Metrics) -> Limits:
     return Limits(
         settings.limits.rules,
-        _counters(settings, clock),
+        opened_counters(settings.limits, clock),
         Budgets(store, clock),
         refused=metrics.limit_refused,
         uncounted=metrics.limit_uncounted,
     )
-
-
-def _counters(settings: Settings, clock: Clock) -> Counters:
-    """Shared where the settings say where; the client for that is loaded only then, for it takes its time."""
-    url = settings.limits.redis_url
-    if url is None:
-        return InProcessCounters(clock)
-    try:
-        redis = importlib.import_module("deputize.store.shared.redis")
-    except ImportError:
-        raise Misconfigured("limits.redis_url is set, but its client is not installed: pip install redis.") from None
-    shared: Counters = redis.RedisCounters(url.get_secret_value(), seconds=settings.limits.redis_seconds, clock=clock)
-    return shared
 
 
 def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:
@@ -302,7 +342,7 @@ def _console(
     tokens: TokenVerifier,
     egress: Egress,
     by_code: ByCode | None,
-    complete: Callable[[Caller], Awaitable[Caller]],
+    complete: Complete,
     development: bool,
 ) -> Console:
     named, identity = rooms.settings.console, rooms.settings.identity
@@ -322,10 +362,12 @@ def _console(
     return Console(rooms, Sessions(root, rooms.clock, issued_for=issued_for), sign_in, by_code, complete)
 
 
-def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> Vault:
-    if settings.vault.kind == "openbao":
-        return OpenBao(settings.vault, clock)
-    return LocalVault(store, keys, seconds=settings.vault.seconds)
+def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock, stack: contextlib.AsyncExitStack) -> Vault:
+    named = settings.vault
+    local = named.kind == "local"
+    vault: Vault = LocalVault(store, keys, seconds=named.seconds) if local else OpenBao(named, clock)
+    stack.callback(vault.close)
+    return vault
 
 
 async def _make_tenants(store: Store, settings: Settings) -> None:
@@ -334,11 +376,11 @@ async def _make_tenants(store: Store, settings: Settings) -> None:
             await ensure_tenant(connection, tenant)
 
 
-def _watcher(rooms: Rooms) -> EpochWatcher:
+def _watcher(rooms: Rooms, connected: Connected) -> EpochWatcher:
     return EpochWatcher(
         rooms.store,
-        known=rooms.authority.known_epochs,
-        refresh=rooms.authority.refresh,
+        known=connected.known_epochs,
+        refresh=connected.refresh,
         seconds=rooms.settings.timing.refresh_seconds,
     )
 
@@ -346,25 +388,5 @@ def _watcher(rooms: Rooms) -> EpochWatcher:
 def _operator_hosts(settings: Settings) -> frozenset[str]:
     """Hosts the operator named in the settings may be private addresses; nobody else's may."""
     named = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
-    hosts = (urlsplit(url).hostname for url in named if url)
+    hosts = (urlsplit(url).hostname for url in (*named, *(each.url for each in settings.servers)) if url)
     return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
-
-
-def _tracer(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracer | None:
-    """A tracer that exports, where the settings say to; without one, calls still carry their trace ids on."""
-    if settings.telemetry.otlp_endpoint is None:
-        return None
-    provider = TracerProvider(resource=Resource.create({"service.name": "deputize", "service.version": RELEASE}))
-    provider.add_span_processor(_exporter(settings.telemetry.otlp_endpoint))
-    stack.callback(provider.shutdown)
-    return provider.get_tracer("deputize", RELEASE)
-
-
-def _exporter(endpoint: str) -> BatchSpanProcessor:
-    try:
-        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError:
-        raise Misconfigured(
-            "telemetry.otlp_endpoint is set, but the exporter is not installed: pip install 'deputize[otlp]'."
-        ) from None
-    return BatchSpanProcessor(otlp.OTLPSpanExporter(endpoint=endpoint))

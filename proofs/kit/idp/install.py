@@ -1,10 +1,11 @@
-"""Puts oidc-provider, and a node new enough for it, into a folder of the checkout that git does not see.
+"""Puts what comes through npm, and a node new enough for it, into a folder of the checkout that git does not see.
 
-Above: `provider`. Below: npm, which is the only thing that has to be there already.
+Above: `provider`, and proofs with a `package.json` of their own. Below: npm, which has to be there already.
 """
 
 import asyncio
 import fcntl
+import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from proofs.kit.world import World
 
-_HERE = Path(__file__).resolve().parent
-_CACHE = _HERE.parents[2] / ".cache" / "idp"
+_PROVIDER = Path(__file__).resolve().with_name("package.json")
+NODE = {"node": json.loads(_PROVIDER.read_bytes())["dependencies"]["node"]}
+"""The node that what comes through npm runs under here, for whoever writes a `package.json`."""
+_CACHES = _PROVIDER.parents[3] / ".cache"
 _SECONDS = 300.0
 _TELL_SECONDS = 5.0
 # No lock file: it would hold a registry's address. The versions in package.json are exact.
@@ -21,33 +24,34 @@ _INSTALL = ("install", "--no-package-lock", "--no-audit", "--no-fund", "--loglev
 
 
 class CannotInstall(Exception):
-    """The provider cannot be had here, in one sentence."""
+    """What a proof needs cannot be had here, in one sentence."""
 
 
-async def install(world: World) -> Path:
+async def install(world: World, package: Path = _PROVIDER) -> Path:
     """The folder with `node_modules`, filled on first use; whoever comes at the same time waits."""
-    wanted = (_HERE / "package.json").read_bytes()
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    async with _alone(_CACHE / "lock"):
-        mark = _CACHE / "installed.json"
-        if not (mark.exists() and mark.read_bytes() == wanted and node_of(_CACHE).exists()):
+    wanted = package.read_bytes()
+    cache = _CACHES / str(json.loads(wanted)["name"])
+    cache.mkdir(parents=True, exist_ok=True)
+    async with _alone(cache / "lock"):
+        mark = cache / "installed.json"
+        if not (mark.exists() and mark.read_bytes() == wanted and node_of(cache).exists()):
             mark.unlink(missing_ok=True)
-            (_CACHE / "package.json").write_bytes(wanted)
-            await _run_npm(world)
+            (cache / "package.json").write_bytes(wanted)
+            await _run_npm(world, cache, " and ".join(json.loads(wanted)["dependencies"]))
             mark.write_bytes(wanted)
-    return _CACHE
+    return cache
 
 
 def node_of(folder: Path) -> Path:
     return folder / "node_modules" / "node" / "bin" / "node"
 
 
-async def _run_npm(world: World) -> None:
+async def _run_npm(world: World, cache: Path, what: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise CannotInstall("npm is not installed, and the OpenID provider of this proof comes through it.")
-    world.say("installing oidc-provider and its node, once per checkout (about 190 MB)")
-    child = await world.start("npm", [npm, *_INSTALL], cwd=_CACHE)
+        raise CannotInstall(f"npm is not installed, and {what} of this proof come through it.")
+    world.say(f"installing {what}, once per checkout (about 200 MB)")
+    child = await world.start("npm", [npm, *_INSTALL], cwd=cache)
     ended = asyncio.create_task(child.gone(_SECONDS))
     try:
         while not (await asyncio.wait({ended}, timeout=_TELL_SECONDS))[0]:
@@ -55,8 +59,8 @@ async def _run_npm(world: World) -> None:
         code = ended.result()
     except TimeoutError:
         raise CannotInstall(f"npm did not end within {_SECONDS:g} s.") from None
-    if code != 0 or not node_of(_CACHE).exists():
-        raise CannotInstall(f"npm could not install the OpenID provider (exit {code}); see its lines in the log.")
+    if code != 0 or not node_of(cache).exists():
+        raise CannotInstall(f"npm could not install {what} (exit {code}); see its lines in the log.")
     world.say("installed")
 
 

@@ -12,7 +12,7 @@ from datetime import date
 from deputize.catalog import versions
 from deputize.catalog.exposed import KnownFact, mark_faults, no_facts
 from deputize.catalog.schemas import HIDDEN_SENSITIVITIES, BadSchema, compile_schema, follow, without_internal
-from deputize.catalog.strictness import Reason, input_reasons, schema_reasons, structure_reasons
+from deputize.catalog.strictness import Reason, explained_reasons, input_reasons, schema_reasons, structure_reasons
 from deputize.core.canonical import canonical
 from deputize.core.contract import Contract, Effects, TimeoutClass, outward
 from deputize.core.errors import NotAdmitted
@@ -39,6 +39,17 @@ def admit(
 ) -> None:
     """Raise `NotAdmitted` with every reason, or return."""
     reasons = list(reasons_against(contract, known=known, facts=facts, other=other))
+    if reasons:
+        raise refusal(contract.full_name, contract.version, reasons)
+
+
+def admit_beside(contract: Contract, *, known: OwnerOf, facts: KnownFact, other: ContractOf) -> None:
+    """Raise `NotAdmitted` for what may have come to speak against an admitted contract since: what others are called
+    and what they declare. Little enough to be asked under a lock.
+    """
+    reasons = [*_version_registered(contract, known), *_auth_policy_defined(contract, facts)]
+    if contract.status is not None:
+        reasons += _status_answers(contract.status, other(contract.status))
     if reasons:
         raise refusal(contract.full_name, contract.version, reasons)
 
@@ -76,6 +87,8 @@ def _schemas_valid(contract: Contract) -> Iterator[Reason]:
         yield from schema_reasons(f"predicates/{place}/holds", check.holds)
     if not any(structure_reasons("input_schema", contract.input_schema)):
         yield from input_reasons(contract.input_schema)
+        if _is_own_code(contract):
+            yield from explained_reasons(contract.input_schema)
     try:
         size = len(canonical(contract.model_dump(mode="json")))
     except (ValueError, RecursionError) as error:
@@ -138,6 +151,9 @@ def _auth_policy_defined(contract: Contract, facts: KnownFact) -> Iterator[Reaso
         elif auth.credential != kind and given is not None:
             fix = f'say credential="{kind}", or leave it out'
             yield _reason("auth_policy_defined", f"/auth/{field}", f"is of no use to credential {auth.credential}", fix)
+    if auth.credential in ("link", "client") and contract.handler.driver != "mcp":
+        fix = 'say credential="vault" or credential="delegated"'
+        yield _reason("auth_policy_defined", "/auth/credential", f"is {auth.credential}, which only servers have", fix)
     if auth.readonly_secret is not None and (auth.credential != "vault" or not contract.preview):
         fix = 'say credential="vault" and bring a preview, or leave it out'
         yield _reason("auth_policy_defined", "/auth/readonly_secret", "is of use only to a preview", fix)
@@ -191,7 +207,7 @@ def _mutation_class_labelled(contract: Contract) -> Iterator[Reason]:
     elif not contract.resources:
         fix = 'name what it may change, as in {"resource": "crm.users", "op": "update", "scope": "{id}"}'
         yield _reason(conjunct, "/resources", "are missing", fix)
-    if contract.effects is Effects.WRITE and contract.undo is None:
+    if contract.effects is Effects.WRITE and contract.undo is None and _is_own_code(contract):
         fix = 'name the tool that takes it back, or say effects="destructive"'
         yield _reason(conjunct, "/undo", "is missing, and a write is something that can be taken back", fix)
     yield from _previewed(contract)
@@ -211,7 +227,7 @@ def _previewed(contract: Contract) -> Iterator[Reason]:
     """What nothing takes back says beforehand what it would do; of code that is not ours, that cannot be asked."""
     conjunct = "mutation_class_labelled"
     irreversible = contract.effects is Effects.DESTRUCTIVE and contract.undo is None
-    if irreversible and contract.handler.driver in _OWN_CODE and not contract.preview:
+    if irreversible and _is_own_code(contract) and not contract.preview:
         fix = "add preview=, a function that says what it would change (in a manifest: handler.preview), or undo"
         yield _reason(conjunct, "/preview", "is missing, and nothing takes back what this tool does", fix)
     if contract.handler.preview is not None and not contract.preview:
@@ -230,7 +246,7 @@ def _observability_instrumented(contract: Contract) -> Iterator[Reason]:
 
 def _contract_tests_passing(contract: Contract) -> Iterator[Reason]:
     conjunct = "contract_tests_passing"
-    if not contract.examples:
+    if not contract.examples and _is_own_code(contract):
         yield _reason(conjunct, "/examples", "are missing", "give the arguments of one call that works")
     try:
         validator = compile_schema(without_internal(contract.input_schema))
@@ -241,6 +257,13 @@ def _contract_tests_passing(contract: Contract) -> Iterator[Reason]:
         if wrong is not None:
             reason = f"does not fit the input schema: {wrong.message}"
             yield _reason(conjunct, f"/examples/{place}", reason, "mend the example or the schema")
+
+
+def _is_own_code(contract: Contract) -> bool:
+    """Whether its author can be asked to explain more, and to bring what takes an effect back. Of a tool that somebody
+    else serves, what is enforced on callers is owed all the same, and what it does is the operator's word.
+    """
+    return contract.handler.driver in _OWN_CODE
 
 
 def _properties(contract: Contract) -> dict[str, object]:

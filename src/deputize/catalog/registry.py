@@ -4,8 +4,9 @@
 exclusive barrier lock and beside the audit entry. Whoever watches for changes calls `refresh`.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
 
 import asyncpg
 
@@ -119,6 +120,41 @@ async def register(
         SQL["register_version"], tenant, name, version, contract.digest, raw, state.value, by, epoch
     )
     return "created"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A contract as it is kept. Writing it takes a moment, so many are written before any lock is taken."""
+
+    contract: Contract
+    digest: str
+    raw: bytes
+
+    @classmethod
+    def of(cls, contract: Contract) -> Self:
+        return cls(contract=contract, digest=contract.digest, raw=canonical(contract.model_dump(mode="json")))
+
+
+async def register_many(connection: Connection, tenant: str, written: Sequence[Written], *, by: str) -> None:
+    """New versions of any number of tools under one epoch: whoever sees one of them sees them all. Whoever asks has
+    made sure, under the barrier, that none of these versions is there.
+    """
+    if not written:
+        return
+    epoch = await _raise_epoch(connection, tenant)
+    await connection.executemany(
+        SQL["register_tool"], [(tenant, each.contract.full_name, each.contract.outward_name) for each in written]
+    )
+    await connection.executemany(
+        SQL["register_version"],
+        [
+            (
+                tenant, each.contract.full_name, each.contract.version, each.digest, each.raw,
+                LifecycleState.AVAILABLE.value, by, epoch,
+            )
+            for each in written
+        ],
+    )  # fmt: skip
 
 
 def _reads_alike(raw: bytes, contract: Contract) -> bool:

@@ -29,6 +29,7 @@ from deputize.core.errors import (
     ToolRetired,
     VersionNotFound,
 )
+from deputize.core.servers import method_of
 
 Visible = Callable[[str], bool]
 
@@ -37,6 +38,8 @@ CALLABLE = frozenset({_S.AVAILABLE, _S.DEFERRED, _S.DEPRECATED})
 # How the canonical bytes of most contracts begin, which spares parsing them.
 _NO_ALIASES = b'{"aliases":[]'
 _MARKED = MARK.encode()
+# What stands in every contract of a method of a server, and spares parsing the others.
+_METHOD = b'"method":'
 _LONGEST_NAME = 128
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
@@ -174,6 +177,13 @@ class ToolEntry:
                 return ToolDisabled(f"{what} is disabled", details=details)
 
 
+def _is_method(raw: bytes) -> bool:
+    if _METHOD not in raw:
+        return False
+    handler = orjson.loads(raw)["handler"]
+    return method_of(handler["driver"], handler["target"]) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TenantTools:
     """Lookup by full name, outward spelling or alias. `epoch` is the registry epoch this was read at."""
@@ -225,6 +235,11 @@ class TenantTools:
                     for fact in facts_in(orjson.loads(each.raw)["input_schema"]):
                         found.setdefault(fact.name, (fact.type, entry.name))
         return found
+
+    @cached_property
+    def methods(self) -> tuple[ToolEntry, ...]:
+        """What stands for a method of an MCP server, and is no tool of it."""
+        return tuple(each for each in self.tools.values() if each.versions and _is_method(each.versions[0].raw))
 
     def resolve(self, name: str, spec: str = "latest", *, visible: Visible = everything) -> ToolVersion:
         """The version to call. A tool hidden from the caller is refused exactly as one that is not there."""

@@ -27,7 +27,8 @@ Path = tuple[str | int, ...]
 
 # Under these a schema only adds to another one, which is the one that has to be closed.
 _PARTIAL = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
-_ELSEWHERE = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
+# `$anchor` is not among them: it only names a place, and no reference by name is admitted.
+_ELSEWHERE = ("$id", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 MOST_FAULTS = 5
 _META = Validator({"$ref": DRAFT}, offline=True)
 _SAYS_WHAT = ("type", "enum", "const", "anyOf", "oneOf", "allOf")
@@ -94,22 +95,44 @@ def _node_reasons(where: str, path: Path, node: Schema) -> Iterator[Reason]:
 
 
 def input_reasons(schema: Schema) -> Iterator[Reason]:
-    """What the input schema owes besides: an object, closed, each property explained, with examples."""
+    """What the input schema owes besides: an object, closed, each property of some kind, its examples true."""
     where = "input_schema"
     root = follow(schema, schema)
     if root.get("type") != "object":
         yield _bad(where, (), "does not describe an object", 'write "type": "object"')
     for path, node in walk(schema):
-        if _is_open(node) and not _PARTIAL.intersection(map(str, path)):
+        if is_open(node) and not _PARTIAL.intersection(map(str, path)):
             fix = 'write "additionalProperties": false, or "x-open": true if any name will do'
             yield _bad(where, path, "lets in properties nobody declared", fix)
-        properties = node.get("properties")
-        if isinstance(properties, dict):
-            for name, part in properties.items():
-                yield from _property_reasons(schema, node, (*path, "properties", name), part)
+        for steps, part in _properties(path, node):
+            yield from _property_reasons(schema, node, steps, part)
 
 
-def _is_open(node: Schema) -> bool:
+def explained_reasons(schema: Schema) -> Iterator[Reason]:
+    """What whoever writes a tool for this gateway owes its callers: each property explained, with an example."""
+    for path, node in walk(schema):
+        for steps, part in _properties(path, node):
+            full = follow(schema, part)
+            full = full if isinstance(full, dict) else {}
+            if not str(full.get("description", "")).strip():
+                yield _bad("input_schema", steps, "has no description", "say in one sentence what it means")
+            if not _speaks(schema, full):
+                fix = 'give one that works, as in "examples": ["Ana"]'
+                yield _bad("input_schema", steps, "has no example", fix)
+
+
+def says_what(node: Any) -> bool:
+    """Whether a schema, references followed, says what kind of value may stand there."""
+    return isinstance(node, dict) and any(keyword in node for keyword in _SAYS_WHAT)
+
+
+def _properties(path: Path, node: Schema) -> Iterator[tuple[Path, Any]]:
+    properties = node.get("properties")
+    if isinstance(properties, dict):
+        yield from (((*path, "properties", name), part) for name, part in properties.items())
+
+
+def is_open(node: Schema) -> bool:
     """An object that takes any property. A map whose values have a schema of their own is closed enough."""
     kinds = node.get("type")
     if isinstance(node.get("allOf"), list) and kinds is None:
@@ -123,14 +146,10 @@ def _is_open(node: Schema) -> bool:
 def _property_reasons(root: Schema, holder: Schema, path: Path, part: Any) -> Iterator[Reason]:
     where = "input_schema"
     full = follow(root, part)
-    if not isinstance(full, dict) or not any(keyword in full for keyword in _SAYS_WHAT):
+    if not says_what(full):
         if not (isinstance(full, dict) and full.get("x-open") is True):
             yield _bad(where, path, "may be anything at all", 'say its type, or "x-open": true if it is so')
         full = full if isinstance(full, dict) else {}
-    if not str(full.get("description", "")).strip():
-        yield _bad(where, path, "has no description", "say in one sentence what it means")
-    if not _speaks(root, full):
-        yield _bad(where, path, "has no example", 'give one that works, as in "examples": ["Ana"]')
     if full.get("x-internal") is True and path[-1] in holder.get("required", ()):
         yield _bad(
             where,

@@ -1,9 +1,12 @@
 """A call as a door hands it in: what is asked, in what words, with what key, and by when."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NewType
 
+from deputize.core.definition import Told
 from deputize.core.frozen import frozen
+from deputize.core.questions import NONE, Ability, Answers
 
 CallId = NewType("CallId", str)
 
@@ -40,8 +43,16 @@ class CallRequest:
     callback: Callback | None = None
     # Everything but the effect: the answer is what it would do.
     dry_run: bool = False
+    # What its caller can be asked back, and what it says to questions that the same call came to before.
+    can_answer: frozenset[Ability] = NONE
+    answers: Answers | None = None
     # Set by no door: the run this asks to try again.
     retry_of: str | None = None
+    # Who hears how far the tool is while the call is answered in its own request; of a run, whoever looks does.
+    tell: Callable[[Told], None] | None = None
+
+    def told_to(self, tell: Callable[[Told], None]) -> "CallRequest":
+        return replace(self, tell=tell)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

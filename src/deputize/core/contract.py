@@ -133,7 +133,8 @@ class SideEffect(Part):
 class Auth(Part):
     scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5B\x5D-\x7E]{1,120}$")], ...] = ()
     permissions: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z_]+:[^ ]+$", max_length=240)], ...] = ()
-    credential: Literal["none", "delegated", "vault"] = "none"
+    # "link" and "client" are of servers: the user's own account there, or this gateway's.
+    credential: Literal["none", "delegated", "vault", "link", "client"] = "none"
     # For "vault", the name of the tenant's secret; for "delegated", who the minted token is meant for.
     secret: SecretName | None = None
     audience: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
@@ -246,17 +247,19 @@ class Author(Part):
 
 
 class Handler(Part):
-    """Where the tool really runs. `target` is the driver's own address of it (for Python, `module:function`), `preview`
-    that of its preview, where the target is a function that does not bring one itself.
+    """Where the tool really runs. `target` is the driver's own address of it (for Python, `module:function`; for MCP,
+    `server/tool` as the server spells it), `preview` that of its preview, where the target is a function that does not
+    bring one itself. `pin` is the digest of the definition that somebody agreed to, where a server can change it.
     """
 
-    driver: Literal["python"] = "python"
+    driver: Literal["python", "mcp"] = "python"
     target: Annotated[str, StringConstraints(min_length=1, max_length=400)]
     preview: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
+    pin: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
 
     @model_serializer(mode="wrap")
     def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_newer(dump(self), "preview")
+        return _without_newer(_without_newer(dump(self), "preview"), "pin")
 
 
 _ERROR_SCHEMA: Schema = {

@@ -1,17 +1,20 @@
-"""A tool that lives in this process: its contract beside the functions that fulfil it.
+"""What a contract leads to when it is called: functions in this process, or a tool of an MCP server.
 
-Made by `catalog/importers/python.py`, run by `execute/drivers/python.py`; the two never meet but here.
+The first are made by `catalog/importers/python.py` and run by `execute/drivers/python.py`, which never meet but here;
+the second are found by `execute/drivers/mcp.py`.
 """
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import orjson
 
 from deputize.core.contract import Contract
 from deputize.core.frozen import frozen
+from deputize.core.questions import NONE, Ability, Round
+from deputize.core.servers import CALL_TOOL
 
 LONGEST_MESSAGE: Final = 500
 LARGEST_PARTIAL: Final = 65_536
@@ -37,6 +40,27 @@ class PythonTool:
     @property
     def target(self) -> str:
         return self.contract.handler.target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpstreamTool:
+    """A tool of a server elsewhere, under the name it has there, or another of its methods. It brings no check and no
+    preview of its own: what it would do is told from its contract.
+    """
+
+    contract: Contract
+    server: str
+    name: str
+    method: str = CALL_TOOL
+    is_async: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
+    validate: ClassVar[None] = None
+    verify: ClassVar[None] = None
+    preview: ClassVar[None] = None
+    previews_with_context: ClassVar[bool] = False
+
+
+AnyTool = PythonTool | UpstreamTool
 
 
 class SecretClosed(RuntimeError):
@@ -99,7 +123,7 @@ class ToolContext:
     tool's preview handed over, where somebody decided on one: compare it with what is there now, before you act.
 
     `progress` and `partial` may be called from any thread, and as often as the tool likes. Whoever follows a run sees
-    them; of a call that is answered in its own request nobody does.
+    them; of a call that is answered in its own request only an MCP client that asks for it hears, of progress alone.
     """
 
     call_id: str
@@ -114,6 +138,9 @@ class ToolContext:
     credential: Secret | None = None
     restored: Any = None
     guards: Mapping[str, Any] = field(default_factory=dict)
+    # What the caller can be asked back, and what it said to what was asked before; for tools of servers.
+    can_answer: frozenset[Ability] = NONE
+    round: Round | None = field(default=None, repr=False)
     # Who keeps what is saved; nobody where there is nothing to go on with, as for a read inside a request.
     saving: Save | None = field(default=None, repr=False)
     tell: Callable[[Told], None] | None = field(default=None, repr=False)

@@ -126,6 +126,11 @@ class Upstream(Problem):
 class Secrets(Problem):
     """A credential could not be had."""
 
+    # What the server that refused said about how to get in (RFC 9110), as it came; read by nobody but us.
+    challenge: str = ""
+    # Whether it did not know the credential at all (401), rather than what was asked for with it (403).
+    unknown: bool = False
+
 
 class Asynchronous(Problem):
     """A call that outlives its request met a problem."""
@@ -337,6 +342,39 @@ class RequiresSetup(Registry):
         slug="requires-setup", code=Code.PRECONDITION_FAILED, error_class="setup_required", number=3108, http=424,
         grpc="FAILED_PRECONDITION", title="This tool needs setting up first",
         advice="Whoever runs this gateway must do what details say.",
+    )  # fmt: skip
+
+
+class ToolDrifted(Registry):
+    proves_nothing_happened = True
+    face = Face(
+        slug="tool-drifted", code=Code.PRECONDITION_FAILED, error_class="policy_blocked", number=3109, http=409,
+        grpc="FAILED_PRECONDITION", title="The server changed this tool since somebody agreed to it",
+        advice="Ask an administrator to look at the change with deputize servers review.",
+    )  # fmt: skip
+
+
+class ServerNotFound(Registry):
+    face = Face(
+        slug="server-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3110, http=404,
+        grpc="NOT_FOUND", title="There is no such server",
+        advice="List the servers with deputize servers list; the settings name them.",
+    )  # fmt: skip
+
+
+class ChangeNotFound(Registry):
+    face = Face(
+        slug="change-not-found", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3111, http=404,
+        grpc="NOT_FOUND", title="There is no such change waiting",
+        advice="See what waits with deputize servers review SERVER; somebody may have decided it already.",
+    )  # fmt: skip
+
+
+class NotOffered(Registry):
+    face = Face(
+        slug="not-offered", code=Code.TOOL_NOT_FOUND, error_class="unknown_tool", number=3112, http=404,
+        grpc="NOT_FOUND", title="There is no such resource or prompt",
+        advice="List what there is: resources/list, resources/templates/list and prompts/list show what you can have.",
     )  # fmt: skip
 
 
@@ -614,6 +652,24 @@ class PreconditionFailed(Validation):
     )  # fmt: skip
 
 
+class RoundRefused(Validation):
+    proves_nothing_happened = True
+    face = Face(
+        slug="round-refused", code=Code.INVALID_INPUT, error_class="invalid_arguments", number=3320, http=400,
+        grpc="INVALID_ARGUMENT", jsonrpc=-32602, title="These answers belong to no question that was asked here",
+        advice="Give the round back as it came, with the same tool and arguments, within the hour; else call anew.",
+    )  # fmt: skip
+
+
+class AnswersInvalid(Validation):
+    proves_nothing_happened = True
+    face = Face(
+        slug="answers-invalid", code=Code.INVALID_INPUT, error_class="schema_validation_failed", number=3321, http=400,
+        grpc="INVALID_ARGUMENT", jsonrpc=-32602, title="An answer does not fit its question",
+        advice="Mend the answers that details name, and send them with the same round.",
+    )  # fmt: skip
+
+
 class ToolFailed(Execution):
     face = Face(
         slug="tool-failed", code=Code.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3401, http=502,
@@ -713,6 +769,30 @@ class DidNotHappen(Execution):
     )  # fmt: skip
 
 
+class ServerAsksBack(Execution):
+    face = Face(
+        slug="server-asks-back", code=Code.PRECONDITION_FAILED, error_class="policy_blocked", number=3420, http=409,
+        grpc="FAILED_PRECONDITION", title="The tool's server asks something back that it may not ask",
+        advice="Ask whoever runs this gateway to allow it in servers.asks; then call with a new idempotency key.",
+    )  # fmt: skip
+
+
+class CallerCannotAnswer(Execution):
+    face = Face(
+        slug="caller-cannot-answer", code=Code.PRECONDITION_FAILED, error_class="capability_gap", number=3421,
+        http=409, grpc="FAILED_PRECONDITION", title="The tool's server asks what this caller cannot answer",
+        advice="Call from a client that declares what details name; through REST, name it in can_answer.",
+    )  # fmt: skip
+
+
+class QuestionRefused(Execution):
+    face = Face(
+        slug="question-refused", code=Code.UPSTREAM_FAILURE, error_class="policy_blocked", number=3422, http=502,
+        grpc="FAILED_PRECONDITION", title="What the tool's server asks back is not passed on",
+        advice="Tell whoever runs that server what details say; nobody was asked anything.",
+    )  # fmt: skip
+
+
 class CircuitOpen(Upstream):
     proves_nothing_happened = True
     face = Face(
@@ -792,6 +872,26 @@ class SecretsElsewhere(Secrets):
         slug="secrets-elsewhere", code=Code.PRECONDITION_FAILED, error_class="capability_gap", number=3606, http=409,
         grpc="FAILED_PRECONDITION", title="This gateway keeps no secrets itself",
         advice="Put the secret into the vault named in details; the gateway only reads there.",
+    )  # fmt: skip
+
+
+class LinkNeeded(Secrets):
+    proves_nothing_happened = True
+    face = Face(
+        slug="link-needed", code=Code.PRECONDITION_FAILED, error_class="credential_missing", number=3607, http=424,
+        grpc="FAILED_PRECONDITION", title="The person this is for has not linked their account",
+        advice="Have the person open the address in details, sign in there, and link their account.",
+    )  # fmt: skip
+
+
+class UpstreamSignInFailed(Secrets):
+    proves_nothing_happened = True
+    # The authorization server says no, and would say so again.
+    final: bool = False
+    face = Face(
+        slug="upstream-sign-in-failed", code=Code.UPSTREAM_FAILURE, error_class="credential_missing", number=3608,
+        http=502, grpc="FAILED_PRECONDITION", title="Signing in to the server did not work",
+        advice="Try again; if it stays, ask whoever runs this gateway.",
     )  # fmt: skip
 
 

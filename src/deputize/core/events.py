@@ -33,6 +33,7 @@ _ENDS_AFTER_DISPATCH = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED, S.TIMED_OUT
 # A mutation is running from its claim on: what refuses it between the claim and the effect ends it from there.
 _ENDS_AFTER_CLAIM = frozenset({S.DENIED, S.BLOCKED, S.VALIDATION_FAILED})
 
+# A call that was asked back is at its end: whoever answers makes a new one, which is decided anew.
 # UNKNOWN is the one end that may still be settled: by a late outcome, a retry at an upstream that deduplicates,
 # the tool's status contract, or a human.
 FOLLOWS: dict[State, frozenset[State]] = {
@@ -51,7 +52,7 @@ FOLLOWS: dict[State, frozenset[State]] = {
         | _ENDS_AFTER_DISPATCH
         | _ENDS_AFTER_CLAIM
     ),
-    S.NEEDS_INPUT: frozenset({S.RUNNING, S.QUEUED, S.CANCELED, S.TIMED_OUT}),
+    S.NEEDS_INPUT: frozenset(),
     S.PARTIAL_RESULT: frozenset({S.RUNNING, S.PARTIAL_RESULT, S.POST_HOOKS_RUNNING} | _ENDS_AFTER_DISPATCH),
     S.POST_HOOKS_RUNNING: _ENDS_AFTER_DISPATCH,
     S.YIELDED: frozenset({S.QUEUED, S.RUNNING} | _ENDS_AFTER_DISPATCH),

@@ -35,6 +35,8 @@ class HookCall:
     environment: Environment
     # The call will not be made, only what it would do told.
     dry_run: bool = False
+    # What the caller says to what the tool's server asked back, by the names of the questions.
+    answers: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,9 +5,10 @@ Environment (`DEPUTIZE_…`, `__` between levels) beats `deputize.toml`, which b
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -15,11 +16,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from deputize.core.addresses import HeaderName, require_address
+from deputize.core.limit_settings import Limits
+from deputize.core.questions import Family
+from deputize.core.run_settings import Runs
+from deputize.core.section import Section
+
 SETTINGS_FILE = Path("deputize.toml")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Server(Section):
@@ -94,6 +97,92 @@ class Tools(Section):
     )
 
 
+class McpServer(Section):
+    """An MCP server whose tools are served here, under its name, as the operator describes them. What the server says
+    of its own tools' effects counts for nothing: what is named neither in `reads` nor in `writes` is destructive.
+    """
+
+    name: str = Field(pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="The namespace of its tools.")
+    tenant: str | None = Field(None, description="The tenant it serves; unset, that of `[tools]`.")
+    url: str | None = Field(None, description="Its address, for a server that is reached over HTTP.")
+    command: tuple[str, ...] = Field((), description="Program and arguments, for a server that is started here.")
+    sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="What the program's file must hash to; anything else is not run."
+    )
+    folder: Path | None = Field(None, description="Where the program is started; unset, an empty folder of its own.")
+    env: dict[str, str] = Field({}, description="The program's environment; of ours it gets only PATH and a locale.")
+    credential: Literal["none", "vault", "delegated", "link", "client"] = Field(
+        "none",
+        description="What calls carry: nothing, the tenant's `secret`, a token minted for `audience`, one of the "
+        "user's own account there (`link`), or one of this gateway's own (`client`).",
+    )
+    secret: str | None = Field(
+        None, description="Name of the tenant's secret, for `vault`; of the client's secret or key, with `client_id`."
+    )
+    audience: str | None = Field(None, description="Whom a minted token is for, for `delegated`.")
+    issuer: str | None = Field(
+        None, description="The authorization server, for `link` and `client`; unset, the one that the server names."
+    )
+    client_id: str | None = Field(
+        None, description="What this gateway is called at `issuer`; unset, it makes itself known there, for `link`."
+    )
+    header: HeaderName = Field("Authorization", description="Carries it; in Authorization, as a bearer token.")
+    secret_env: str | None = Field(None, description="The variable that carries it to a program.")
+    tools: tuple[str, ...] = Field(("*",), description="Which of its tools are served, as globs over their own names.")
+    resources: tuple[str, ...] = Field(
+        (), description="Which of its resources and templates can be read, as globs over their addresses."
+    )
+    prompts: tuple[str, ...] = Field((), description="Which of its prompts can be had, as globs over their names.")
+    reads: tuple[str, ...] = Field((), description="Tools that change nothing (globs).")
+    writes: tuple[str, ...] = Field((), description="Tools whose changes can be taken back (globs).")
+    repeatable: tuple[str, ...] = Field((), description="Tools that take the same key, or the same call, once (globs).")
+    slow: tuple[str, ...] = Field((), description="Tools that may take minutes (globs).")
+    scopes: tuple[str, ...] = Field((), description="Scopes its callers need.")
+    asks: tuple[Family, ...] = Field((), description="What it may ask back of callers; anything else ends the call.")
+    review: Literal["changes", "everything"] = Field(
+        "changes", description="What waits for somebody's review: changes, or the first look at it as well."
+    )
+    start_seconds: float = Field(15.0, gt=0, le=120, description="How long it may take to start and introduce itself.")
+    probe_seconds: float = Field(60.0, ge=1, le=3600, description="How often it is asked whether it is still the same.")
+    recheck_seconds: float = Field(
+        30.0, ge=0, le=3600, description="A change is asked of it only if its tools were looked at so recently."
+    )
+    memory_mb: int = Field(1024, ge=64, le=65_536, description="Most memory a program may use.")
+    open_files: int = Field(256, ge=16, le=65_536, description="Most files a program may have open.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("a server has either a url or a command")
+        require_address(self.url)
+        if self.credential == "vault" and self.secret is None:
+            raise ValueError("credential vault needs a secret")
+        if self.credential == "delegated" and self.audience is None:
+            raise ValueError("credential delegated needs an audience")
+        if self.credential == "delegated" and self.command:
+            told = "a program is told its credential once, when it starts, and a delegated token is made for one call"
+            raise ValueError(f"{told}: reach this server by url, or give it a secret of the tenant (vault)")
+        if self.command and self.credential != "none" and self.secret_env is None:
+            raise ValueError("a program gets its credential in a variable: name it in secret_env")
+        return self
+
+    @model_validator(mode="after")
+    def _signed_in_to(self) -> Self:
+        signs_in, place = self.credential in ("link", "client"), urlsplit(self.url or "")
+        if signs_in and place.scheme != "https" and place.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(f"credential {self.credential} needs a url that begins with https, or one of this machine")
+        if not signs_in and (self.issuer is not None or self.client_id is not None):
+            raise ValueError("issuer and client_id are of use to credential link or client only")
+        if self.credential == "client" and (self.client_id is None or self.secret is None):
+            raise ValueError("credential client needs a client_id and a secret")
+        if self.credential == "link" and self.secret is not None and self.client_id is None:
+            raise ValueError("the secret is that of a client: name it in client_id")
+        if self.client_id is not None and self.issuer is None:
+            # A secret is shown to whom it is known to, and to nobody a server names.
+            raise ValueError("a client is registered at one authorization server: name it in issuer")
+        return self
+
+
 class Policy(Section):
     files: tuple[str, ...] = Field(
         (),
@@ -114,31 +203,6 @@ class Hook(Section):
     function: str = Field(description="`file.py:function` in the project folder.")
     tools: str = Field("*", description="The tools it stands around, as a glob over full names.")
     seconds: float = Field(1.0, gt=0, le=60, description="How long it may take; longer stops the call.")
-
-
-class LimitRule(Section):
-    """One limit. `per` says what is counted apart; an empty `per` counts everything of a tenant together."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$", description="What refusals call it.")
-    kind: Literal["rate", "concurrency", "budget", "repeats", "cost_rate"] = Field(
-        description="Calls in a window, calls at once, cost in a period, equal calls in a window, cost in a window."
-    )
-    limit: float = Field(gt=0, description="The most that is let through.")
-    seconds: float = Field(60.0, ge=1, le=31 * 86_400, description="Length of the window or the budget's period.")
-    per: tuple[Literal["caller", "agent", "tool", "provider", "session", "task"], ...] = Field(
-        (), description="What is counted apart, within a tenant."
-    )
-    tenants: str = Field("*", description="Tenants it holds for, as a glob.")
-    tools: str = Field("*", description="Tools it holds for, as a glob over full names.")
-    when_lost: Literal["deny", "allow"] = Field("deny", description="What it says while its counters are away.")
-
-
-class Limits(Section):
-    redis_url: SecretStr | None = Field(
-        None, description="Counters shared by replicas; unset, each process counts alone."
-    )
-    redis_seconds: float = Field(0.25, gt=0, le=5, description="How long the counters may take to answer.")
-    rules: tuple[LimitRule, ...] = Field((), description="What is limited.")
 
 
 class Vault(Section):
@@ -173,38 +237,6 @@ class Timing(Section):
     max_clock_skew_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
         30.0, description="Further than this from PostgreSQL's clock, the gateway is not ready."
     )
-
-
-class RunLimit(Section):
-    """A hard limit on runs at once. What is over it waits in line, and holds no worker meanwhile."""
-
-    tools: str = Field("*", description="Tools that count together, as a glob over full names.")
-    upstream: str | None = Field(None, description="Only tools of this external service.")
-    at_once: int = Field(1, ge=1, le=10_000, description="The most that run at the same moment.")
-    across_tenants: bool = Field(False, description="Counts the runs of all tenants together, not each tenant's.")
-
-
-class Runs(Section):
-    at_once: int = Field(
-        20, ge=1, le=500, description="Most runs one worker carries at once; the same for all workers of a database."
-    )
-    poll_seconds: float = Field(0.2, ge=0.05, le=10, description="How often a worker looks for new runs.")
-    nice: int = Field(
-        5, ge=0, le=19, description="How far a worker gives way to other processes of its machine, as in nice(1)."
-    )
-    drain_seconds: float = Field(30.0, ge=0, le=3600, description="How long a worker that stops waits for its runs.")
-    most_takeovers: int = Field(5, ge=1, le=100, description="A run that outlived so many workers is given up.")
-    reconcile_after_seconds: float = Field(
-        30.0, ge=0, le=86_400, description="Pause after a call's deadline before its unknown outcome is looked into."
-    )
-    reconcile_seconds: float = Field(
-        10.0, gt=0, le=3600, description="Pause before it is looked into again; each further one is twice as long."
-    )
-    reconcile_tries: int = Field(5, ge=1, le=20, description="After so many looks that led nowhere a person is asked.")
-    unable_seconds: float = Field(
-        900.0, ge=0, le=86_400, description="How long a run waits for a worker that has its tool before it fails."
-    )
-    limits: tuple[RunLimit, ...] = Field((), description="How many runs of which tools go at the same time.")
 
 
 class Webhooks(Section):
@@ -302,6 +334,7 @@ class Settings(BaseSettings):
     database: Database = Database()
     identity: Identity = Identity()
     tools: Tools = Tools()
+    servers: tuple[McpServer, ...] = Field((), description="MCP servers whose tools are served here.")
     policy: Policy = Policy()
     hooks: tuple[Hook, ...] = Field((), description="Functions around calls, outermost first.")
     limits: Limits = Limits()
@@ -313,6 +346,15 @@ class Settings(BaseSettings):
     approvals: Approvals = Approvals()
     console: Console = Console()
     telemetry: Telemetry = Telemetry()
+
+    @field_validator("servers")
+    @classmethod
+    def _each_name_once(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        named = [(each.tenant, each.name) for each in servers]
+        twice = next((name for tenant, name in named if named.count((tenant, name)) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two servers are called {twice}")
+        return servers
 
     @classmethod
     def settings_customise_sources(

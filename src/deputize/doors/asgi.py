@@ -2,6 +2,7 @@
 
     POST /v1/calls    rest/hot.py
     /rpc              jsonrpc.py
+    /mcp              mcp/door.py
     /console/…        console/app.py
     everything else   rest/app.py
 
@@ -16,10 +17,12 @@ from contextlib import AbstractAsyncContextManager
 from deputize.core.errors import Malformed, Problem, Unavailable
 from deputize.doors.console.app import console_app
 from deputize.doors.jsonrpc import JsonRpc
+from deputize.doors.mcp.door import McpDoor
 from deputize.doors.rest.app import rest_app
 from deputize.doors.rest.hot import post_call
 from deputize.doors.wire import ASGIApp, Receive, Scope, Send, answer_problem, trace_id_of
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.wellknown import MCP_PATH
 
 OpenGateway = Callable[[], AbstractAsyncContextManager[Gateway]]
 
@@ -34,6 +37,7 @@ class Api:
         """Set when the server wants to stop: streams end, calls go on to their end."""
         self.rest = rest_app(self.gateway, self._hot, self.closing)
         self._rpc = JsonRpc(self.gateway)
+        self._mcp = McpDoor(self.gateway, self.closing)
         self._console = console_app(self.gateway)
 
     def gateway(self) -> Gateway:
@@ -56,6 +60,8 @@ class Api:
             path, gateway = scope["path"], self._gateway
             if path == "/v1/calls" and scope["method"] == "POST" and gateway is not None:
                 await post_call(gateway, scope, receive, send)
+            elif path == MCP_PATH:
+                await self._mcp(scope, receive, send)
             elif path == "/rpc":
                 await self._rpc(scope, receive, send)
             elif path == "/console" or path.startswith("/console/"):

@@ -5,10 +5,11 @@ from typing import Any, Literal, NoReturn
 
 from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallRequest
 from deputize.core.errors import Malformed
+from deputize.core.questions import NONE, Ability, Answers
 
 FIELDS = (
     "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
-    "callback",
+    "callback", "can_answer", "answers",
 )  # fmt: skip
 MAX_TOOL_LENGTH = 200
 MAX_VERSION_LENGTH = 100
@@ -18,6 +19,7 @@ MAX_URL_LENGTH = 2048
 KEY_NAME = r"^[a-z0-9][a-z0-9_-]{0,47}$"
 
 _KNOWN = frozenset(FIELDS)
+_ABILITIES = frozenset(Ability)
 _CALLBACK = frozenset({"url", "secret", "include_result"})
 _NOTHING: dict[str, Any] = {}
 
@@ -54,6 +56,8 @@ def call_request(fields: Any, *, key: str | None = None, traceparent: str | None
         may_continue=_truth(fields, "continue"),
         callback=_callback(fields),
         dry_run=_truth(fields, "dry_run"),
+        can_answer=_can_answer(fields),
+        answers=_answers(fields),
     )
 
 
@@ -97,6 +101,27 @@ def _callback(fields: dict[str, Any]) -> Callback | None:
     if secret is not None and (type(secret) is not str or not re.match(KEY_NAME, secret)):
         _refuse("callback", "has a secret whose name is not of lower case letters, digits, - and _")
     return Callback(url=url, secret=secret or "default", include_result=_truth(value, "include_result"))
+
+
+def _can_answer(fields: dict[str, Any]) -> frozenset[Ability]:
+    value = fields.get("can_answer")
+    if value is None:
+        return NONE
+    if type(value) is not list or not all(type(each) is str and each in _ABILITIES for each in value):
+        _refuse("can_answer", f"must be a list of what can be asked back: {', '.join(Ability)}")
+    return frozenset(Ability(each) for each in value)
+
+
+def _answers(fields: dict[str, Any]) -> Answers | None:
+    """Their form; whether they fit what was asked is for the lifecycle to say, on record."""
+    value = fields.get("answers")
+    if value is None:
+        return None
+    if type(value) is not dict or value.keys() != {"round", "responses"}:
+        _refuse("answers", "must be an object with the round they belong to, and responses by the names of questions")
+    if type(value["round"]) is not str or type(value["responses"]) is not dict:
+        _refuse("answers", "must have a round as it was given out, and responses as an object")
+    return Answers(round=value["round"], responses=value["responses"])
 
 
 def _text(fields: dict[str, Any], name: str, longest: int) -> str | None:

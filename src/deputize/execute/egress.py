@@ -7,25 +7,23 @@ name stays in place for TLS and the Host header.
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import httpcore2
 import httpx2
 
 from deputize.core.errors import EgressDenied, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
+from deputize.execute.addresses import is_never_meant, is_public
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Spoken = TypeVar("Spoken", bound=asyncio.Protocol)
 
 MAX_REDIRECTS = 3
 MAX_URL_LENGTH = 2048
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Cloud metadata services that stand outside the link-local ranges.
-_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
@@ -34,26 +32,27 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-def _inner(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 one stands for, where it stands for one."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-        teredo = address.teredo[1] if address.teredo else None
-        return address.ipv4_mapped or address.sixtofour or teredo or address
-    return address
-
-
-def is_public(text: str) -> bool:
-    address = _inner(ipaddress.ip_address(text))
-    return address.is_global and not (address.is_multicast or address.is_reserved or address in _METADATA)
-
-
-def _is_never_meant(text: str) -> bool:
-    """Addresses that no name an operator allows can mean: metadata services, this network, everybody."""
-    address = _inner(ipaddress.ip_address(text))
-    special = address.is_link_local or address.is_multicast or address.is_unspecified
-    return special or address in _METADATA
+async def reachable(host: str, port: int, allow_hosts: frozenset[str], resolver: Resolve) -> Sequence[str]:
+    """The addresses a name leads to, once each of them may be reached. `allow_hosts` are normal names."""
+    try:
+        addresses = list(dict.fromkeys(await resolver(host, port)))
+    except (OSError, UnicodeError) as error:
+        raise UpstreamUnavailable(f"the host {host} cannot be found") from error
+    if not addresses:
+        raise UpstreamUnavailable(f"the host {host} has no address")
+    # One address that may not be reached refuses the name: an answer that mixes both is made to deceive.
+    if any(is_never_meant(address) for address in addresses):
+        raise EgressDenied(
+            f"the host {host} leads to where machines are told about themselves and their keys (a link-local "
+            "address or a cloud's metadata service), to everybody or to nobody; no request goes there",
+            advice="Nothing allows this. Name the host that is meant by its own address.",
+        )
+    if normal_host(host) not in allow_hosts and not all(is_public(address) for address in addresses):
+        raise EgressDenied(
+            f"the host {host} leads to an address that is not public",
+            advice="If this host is meant, whoever runs this gateway must allow it by name.",
+        )
+    return addresses
 
 
 class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
@@ -72,7 +71,7 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = await self._checked(host, port)
+        addresses = await reachable(host, port, self._allow_hosts, self._resolve)
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
@@ -88,25 +87,6 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def _checked(self, host: str, port: int) -> Sequence[str]:
-        try:
-            addresses = list(dict.fromkeys(await self._resolve(host, port)))
-        except (OSError, UnicodeError) as error:
-            raise UpstreamUnavailable(f"the host {host} cannot be found") from error
-        if not addresses:
-            raise UpstreamUnavailable(f"the host {host} has no address")
-        # One address that may not be reached refuses the name: an answer that mixes both is made to deceive.
-        if normal_host(host) in self._allow_hosts:
-            allowed = all(address == host or not _is_never_meant(address) for address in addresses)
-        else:
-            allowed = all(is_public(address) for address in addresses)
-        if not allowed:
-            raise EgressDenied(
-                f"the host {host} leads to an address that is not public",
-                advice="If this host is meant, whoever runs this gateway must allow it by name.",
-            )
-        return addresses
 
 
 class _CheckedTransport(httpx2.AsyncBaseTransport):
@@ -176,8 +156,10 @@ class Egress:
         self._allow_hosts = frozenset(normal_host(host) for host in allow_hosts)
         self._max_bytes = max_bytes
         self._seconds = seconds
+        self._tls = tls or httpx2.create_ssl_context(trust_env=False)
+        self._resolve = resolver
         pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls or httpx2.create_ssl_context(trust_env=False),
+            ssl_context=self._tls,
             max_connections=100,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
@@ -239,6 +221,37 @@ class Egress:
                 async with sent as response:
                     return response.status_code
 
+    async def ask(
+        self, method: str, url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body of whatever is answered. A redirect is an answer: it is not followed."""
+        if body is not None and len(body) > self._max_bytes:
+            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
+        target = self._checked_url(url)
+        with _network_problems(target.host):
+            async with asyncio.timeout(self._seconds):
+                self._client.cookies.clear()
+                async with self._client.stream(method, target, content=body, headers=headers) as response:
+                    self._require_plain(target, response)
+                    return response.status_code, await self._limited(response, self._max_bytes)
+
+    async def dial(self, url: str, protocol: Callable[[], Spoken]) -> Spoken:
+        """A connection of one's own to where a URL leads, under the same checks as every other; for whoever asks the
+        same host so often that the general client's time per request counts.
+        """
+        target = self._checked_url(url)
+        secure = target.scheme == "https"
+        tls, name = (self._tls, target.host) if secure else (None, None)
+        port = target.port or (443 if secure else 80)
+        loop = asyncio.get_running_loop()
+        with _network_problems(target.host):
+            async with asyncio.timeout(self._seconds):
+                addresses = await reachable(target.host, port, self._allow_hosts, self._resolve)
+                for address in addresses[:-1]:
+                    with contextlib.suppress(OSError):
+                        return (await loop.create_connection(protocol, address, port, ssl=tls, server_hostname=name))[1]
+                return (await loop.create_connection(protocol, addresses[-1], port, ssl=tls, server_hostname=name))[1]
+
     async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
         # Nothing of one answer goes into the next request.
         self._client.cookies.clear()
@@ -253,9 +266,12 @@ class Egress:
     async def _answered(self, target: httpx2.URL, response: httpx2.Response, max_bytes: int | None) -> bytes:
         if response.status_code != 200:
             raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
+        self._require_plain(target, response)
+        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
+
+    def _require_plain(self, target: httpx2.URL, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
-        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
 
     async def _limited(self, response: httpx2.Response, max_bytes: int) -> bytes:
         body = bytearray()

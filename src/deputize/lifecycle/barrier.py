@@ -61,6 +61,14 @@ async def _recorded(
         authority.revocations.check(each)
         authority.switches.check_agents(each)
     answer = await act(connection)
+    await record(rooms, connection, caller, command, subject, contract)
+    return answer
+
+
+async def record(
+    rooms: Rooms, connection: Connection, caller: Caller, command: str, subject: str, contract: Contract | None = None
+) -> None:
+    """An act's entry, in the act's own commit. Whoever does several in one commit records each."""
     entry_id = rooms.clock.new_id()
     body = entry(
         About(caller=caller, trace=entry_id.replace("-", ""), session=caller.session, contract=contract),
@@ -72,4 +80,3 @@ async def _recorded(
         outcome="succeeded",
     )
     await connection.execute(_RUNS["add_entry"], caller.tenant, entry_id, None, body, None)
-    return answer

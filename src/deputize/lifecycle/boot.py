@@ -1,9 +1,8 @@
 """What the settings name comes into being at start-up, by the same commands an administrator would use."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
-from deputize.core.caller import ADMIN_SCOPE, PROCESS, Caller
+from deputize.core.caller import Caller
 from deputize.core.contract import Effects
 from deputize.core.definition import PythonTool
 from deputize.core.errors import PolicyInvalid, Registry
@@ -11,15 +10,16 @@ from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.operator import operator
 
 
 async def boot(gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]) -> None:
     settings = gateway.settings
-    operator = await complete(_operator(settings))
+    by = await complete(operator(settings.tools.tenant))
     # What only reads comes first: others may name it as their status.
     for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
         try:
-            await gateway.commands.register(operator, tool.contract)
+            await gateway.commands.register(by, tool.contract)
         except Registry as problem:
             gateway.refused.append(problem)
     if settings.policy.files:
@@ -31,9 +31,9 @@ async def _put_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable
     settings = gateway.settings
     files = read_files(settings.policy.files)
     for tenant in named_tenants(settings):
-        operator = await complete(replace(_operator(settings), tenant=tenant))
+        by = await complete(operator(tenant))
         try:
-            await gateway.commands.put_policies(operator, files)
+            await gateway.commands.put_policies(by, files)
         except PolicyInvalid as invalid:
             if tenant != settings.tools.tenant:
                 # What its administrators made its tools expose does not fit: no reason to serve nobody.
@@ -45,15 +45,5 @@ async def _put_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable
 
 
 def named_tenants(settings: Settings) -> list[str]:
-    return sorted({settings.tools.tenant, *(each.tenant for each in settings.identity.issuers if each.tenant)})
-
-
-def _operator(settings: Settings) -> Caller:
-    """Whoever started the process; recorded like any other administrator."""
-    return Caller(
-        tenant=settings.tools.tenant,
-        user="operator",
-        scopes=frozenset({ADMIN_SCOPE}),
-        issuer=PROCESS,
-        token_id="boot",
-    )
+    named = {each.tenant for each in settings.identity.issuers} | {each.tenant for each in settings.servers}
+    return sorted({settings.tools.tenant, *(tenant for tenant in named if tenant)})

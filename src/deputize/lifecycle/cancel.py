@@ -31,6 +31,8 @@ class Cancellations:
 
     async def cancel(self, caller: Caller, call_id: str) -> dict[str, Any]:
         row = await self._calls.row(caller, call_id)
+        if row is not None and row["state"] == State.NEEDS_INPUT:
+            return await self._unanswered(caller, row)
         if row is None or State(row["state"]) in TERMINAL:
             await self._calls.read(caller, call_id) if row is None else None
             raise NotCancelable("the call has already ended", details={"call_id": call_id})
@@ -48,6 +50,15 @@ class Cancellations:
         if asked is None:
             raise NotCancelable("the call has just ended", details={"call_id": call_id})
         return self._asked(row)
+
+    async def _unanswered(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
+        """The call has ended with what its server asks; that nobody will answer is for who follows it to know."""
+        if not caller.made(row["caller_user"], row["caller_agent"]):
+            require_administering(caller)
+        async with self._rooms.store.writing() as connection:
+            await connection.execute(_SQL["give_up_questions"], caller.tenant, row["id"])
+            await self._entry(connection, caller, row, "command", command="cancel", outcome="recorded")
+        return _answer(str(row["id"]), State.NEEDS_INPUT, "recorded", "nobody will answer what its server asked")
 
     def _asked(self, row: asyncpg.Record) -> dict[str, Any]:
         call_id, state = str(row["id"]), State(row["state"])

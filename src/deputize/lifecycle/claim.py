@@ -1,5 +1,6 @@
 """The claim: a mutation's intent, durable before its effect, and at most one per key.
 
+answers to questions    the key of the round they belong to: it is answered once
 no key                  a fresh call, a joined one (idempotent tools), or a refusal (irreversible ones)
 key is free             ours: go on
 key holds other input   422
@@ -26,6 +27,7 @@ from deputize.core.errors import (
     KeyReused,
     OutcomeUnknown,
     Problem,
+    RoundRefused,
     Unavailable,
     by_slug,
 )
@@ -35,6 +37,7 @@ from deputize.lifecycle import record
 from deputize.lifecycle.authorize import authorize_again
 from deputize.lifecycle.phases import Authorized, Held
 from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.rounds import round_key
 from deputize.store.keys import KeySet
 from deputize.store.queries import load
 from deputize.store.rows import Committed, Opening
@@ -58,7 +61,7 @@ async def claim(rooms: Rooms, authorized: Authorized) -> tuple[Authorized, Held]
     received = authorized.validated.received
     contract = authorized.validated.tool.contract
     keys = rooms.keys.ready(received.caller.tenant) or await rooms.keys.load(rooms.store, received.caller.tenant)
-    asked = fingerprint(keys.fingerprint, contract.full_name, authorized.validated.canonical)
+    asked = fingerprint(keys.fingerprint, contract.full_name, authorized.validated.asked)
     key = key_of(authorized, asked)
     window = 0 if key.joined else contract.window_seconds
     row = record.opening(rooms, authorized, asked, key.text, window)
@@ -71,8 +74,18 @@ async def claim(rooms: Rooms, authorized: Authorized) -> tuple[Authorized, Held]
     return await _held_already(rooms, authorized, keys, committed.holder, asked, key)
 
 
+def said_otherwise(authorized: Authorized) -> Problem:
+    """The refusal of a key that holds a call with other words."""
+    if authorized.validated.round is not None:
+        return RoundRefused("this was answered already, and otherwise: make the call anew to answer anew")
+    return KeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
+
+
 def key_of(authorized: Authorized, asked: bytes) -> Key:
     received, contract = authorized.validated.received, authorized.validated.tool.contract
+    if authorized.validated.round is not None:
+        # Whatever key its caller gives: that one holds the call whose questions this answers.
+        return Key(text=round_key(authorized.validated.round.continues))
     if received.request.idempotency_key is not None:
         return Key(text=received.request.idempotency_key)
     if contract.idempotency.upstream is Upstream.IDEMPOTENT and received.session is not None:
@@ -155,7 +168,7 @@ async def _held_already(
     while True:
         call = await held_call(rooms, authorized, holder)
         if call["fingerprint"] != asked:
-            raise KeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
+            raise said_otherwise(authorized)
         state = State(call["state"])
         if state in FINAL:
             rooms.metrics.replayed(authorized.validated.tool.contract)

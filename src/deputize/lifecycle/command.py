@@ -63,6 +63,9 @@ class Commands:
         tools = self._rooms.settings.tools
         if caller.tenant != tools.tenant and not any(fnmatchcase(caller.tenant, each) for each in tools.shared_with):
             raise not_loaded(contract)
+        if contract.handler.driver != "python":
+            # The tools of a server come from the server, pinned, and from nobody else's word.
+            raise not_loaded(contract)
         self._rooms.driver.find(contract)
         return contract, await self.register(caller, contract)
 

@@ -3,6 +3,8 @@
     credential: none        nothing is fetched
     credential: vault       the tenant's secret of the contract's name, from the vault of the settings
     credential: delegated   a token minted for the contract's audience, where this gateway mints any
+    credential: link        a token of the user's own account at the server that the tool is of
+    credential: client      a token of this gateway's own account there
 
 A preview gets less: the secret that the contract calls read-only, or a token of the scopes that only read; or nothing.
 
@@ -13,13 +15,14 @@ Values that were lent are remembered until their call is settled: an answer that
 import base64
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import quote, quote_plus
 
 import orjson
 
 from deputize.core.canonical import canonical
-from deputize.core.definition import Secret
-from deputize.core.errors import CredentialMissing, CredentialQuoted, Problem
+from deputize.core.definition import Secret, Told
+from deputize.core.errors import CredentialExpired, CredentialMissing, CredentialQuoted, Problem
 from deputize.core.outcome import Result
 from deputize.govern.identity.credentials import reading
 from deputize.govern.vault.port import Vault
@@ -28,6 +31,15 @@ from deputize.lifecycle.phases import Authorized, Verified
 # Mints a token on the call's authority: (authorized, call id, seconds it must live, scopes).
 Mint = Callable[[Authorized, str, float, tuple[str, ...]], Awaitable[Secret]]
 
+
+class SignedIn(Protocol):
+    """Tokens of servers that want a sign-in, for the caller of one call."""
+
+    async def token(self, authorized: Authorized, seconds: float) -> Secret: ...
+
+    async def turned_away(self, authorized: Authorized, token: str, refused: CredentialExpired) -> None: ...
+
+
 _HELD_BACK = "the tool's own words are held back: they quote its credential"
 
 
@@ -35,6 +47,8 @@ _HELD_BACK = "the tool's own words are held back: they quote its credential"
 class Credentials:
     vault: Vault
     mint: Mint | None = None
+    # Of servers that want a sign-in; None where there are none.
+    signed_in: SignedIn | None = None
     # By the id of the request, the spellings of what was lent to it.
     _lent: dict[str, set[bytes]] = field(default_factory=dict, repr=False)
 
@@ -47,6 +61,8 @@ class Credentials:
         try:
             if kind == "vault":
                 secret = await self._from_vault(authorized, auth.secret, seconds)
+            elif kind != "delegated":
+                secret = await self._signed_in(authorized).token(authorized, seconds)
             else:
                 secret = await self._minted(authorized, call_id, seconds, auth.scopes)
         except Problem as problem:
@@ -54,6 +70,11 @@ class Credentials:
             raise
         self._lent.setdefault(authorized.validated.received.call_id, set()).update(spellings(secret.reveal()))
         return secret
+
+    async def turned_away(self, authorized: Authorized, secret: Secret, refused: CredentialExpired) -> None:
+        """Whoever the credential was shown to did not take it: raises what there is to do, if somebody can do it."""
+        if authorized.validated.tool.contract.auth.credential in ("link", "client"):
+            await self._signed_in(authorized).turned_away(authorized, secret.reveal(), refused)
 
     async def for_preview(self, authorized: Authorized, seconds: float) -> Secret | None:
         """What a look at the world may be had with, and nothing that could change it. Whoever asked closes it, and
@@ -66,6 +87,11 @@ class Credentials:
         if auth.credential == "delegated" and (scopes := reading(contract)):
             return await self._minted(authorized, call_id, seconds, scopes)
         return None
+
+    def _signed_in(self, authorized: Authorized) -> SignedIn:
+        if self.signed_in is None:
+            raise CredentialMissing(f"{authorized.validated.tool.name} is of no server that is signed in to here")
+        return self.signed_in
 
     async def _from_vault(self, authorized: Authorized, name: str | None, seconds: float) -> Secret:
         if name is None:
@@ -84,6 +110,19 @@ class Credentials:
     def forget(self, authorized: Authorized) -> None:
         """The call is settled, or nobody waits for it any more."""
         self._lent.pop(authorized.validated.received.call_id, None)
+
+    def discreet(self, authorized: Authorized, tell: Callable[[Told], None] | None) -> Callable[[Told], None] | None:
+        """The same for what is told on the way: what would tell a credential is told to nobody."""
+        if tell is None:
+            return None
+        call_id = authorized.validated.received.call_id
+
+        def told_without(told: Told) -> None:
+            lent = self._lent.get(call_id) or set()
+            if not quotes(_joined((told.message,)), lent) and not quotes(told.partial or b"", lent):
+                tell(told)
+
+        return told_without
 
     def unquoted(self, verified: Verified) -> Verified:
         """The same, unless it would tell a credential: a result is refused, an error loses its words."""

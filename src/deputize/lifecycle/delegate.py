@@ -151,8 +151,10 @@ def _require_readable(asked: Asked) -> None:
             raise ExchangeRefused(f"{each.tool}: {error}", details={"rule": TOOLS, "tool": each.tool}) from None
 
 
-def minting(signing: SigningKeys, clock: Clock) -> Mint:
-    """Tokens for what tools call, made from the authority of one call."""
+def minting(signing: SigningKeys | None, clock: Clock) -> Mint | None:
+    """Tokens for what tools call, made from the authority of one call; none where this gateway signs nothing."""
+    if signing is None:
+        return None
 
     async def mint(authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]) -> Secret:
         caller, contract = authorized.validated.received.caller, authorized.validated.tool.contract

@@ -3,12 +3,14 @@ under a live lease; whatever happens after that is either known or said to be un
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from deputize.core.contract import Contract, MutationClass, Upstream
-from deputize.core.definition import PythonTool, Secret, ToolContext
+from deputize.core.definition import AnyTool, Secret, ToolContext
 from deputize.core.errors import (
     Canceled,
+    CredentialExpired,
     Execution,
     OutcomeUnknown,
     Problem,
@@ -42,7 +44,7 @@ async def execute(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
         return await dispatch(rooms, authorized, tool, held)
 
 
-async def dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held: Held | None) -> Executed:
+async def dispatch(rooms: Rooms, authorized: Authorized, tool: AnyTool, held: Held | None) -> Executed:
     clock = rooms.clock.monotonic
     validated = authorized.validated
     began = clock()
@@ -80,7 +82,7 @@ async def dispatch(rooms: Rooms, authorized: Authorized, tool: PythonTool, held:
 async def _attempt(
     rooms: Rooms,
     authorized: Authorized,
-    tool: PythonTool,
+    tool: AnyTool,
     held: Held | None,
     keeper: Keeper | None,
     number: int,
@@ -97,10 +99,16 @@ async def _attempt(
         left = ends - rooms.clock.monotonic()
         run = None if held is None else held.run
         context = _context(authorized, held, keeper, number, left, credential) if tool.takes_context else None
+        if context is not None and credential is not None:
+            context = replace(context, tell=rooms.credentials.discreet(authorized, context.tell))
         if run is None:
             return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
         with run.inside(thread=not tool.is_async):
             return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
+    except CredentialExpired as refused:
+        if credential is not None:
+            await rooms.credentials.turned_away(authorized, credential, refused)
+        raise
     finally:
         if credential is not None:
             credential.close()
@@ -109,7 +117,7 @@ async def _attempt(
 async def _again(
     rooms: Rooms,
     authorized: Authorized,
-    tool: PythonTool,
+    tool: AnyTool,
     held: Held | None,
     keeper: Keeper | None,
     first: Problem,
@@ -218,7 +226,9 @@ def _context(
         credential=credential,
         restored=None if keeper is None else keeper.restored(),
         guards=(None if held is None else held.guards) or {},
-        tell=None if run is None else run.tell,
+        can_answer=received.request.can_answer,
+        round=authorized.validated.round,
+        tell=received.request.tell if run is None else run.tell,
         stopping=None if run is None else run.is_stopping,
         saving=keeper.save if keeper is not None else None if declared else undeclared,
     )

@@ -9,6 +9,7 @@ from deputize.core.caller import Caller
 from deputize.core.errors import Problem, TokenMissing, Unavailable
 from deputize.core.settings import Settings
 from deputize.govern.identity.tokens import TokenVerifier
+from deputize.lifecycle.answering import Answering
 from deputize.lifecycle.approvals.decide import Approvals
 from deputize.lifecycle.approvals.suggesting import Suggestions
 from deputize.lifecycle.backtest import Backtests
@@ -21,6 +22,9 @@ from deputize.lifecycle.explaining import Explaining
 from deputize.lifecycle.health import Health
 from deputize.lifecycle.keeping import Rollbacks
 from deputize.lifecycle.run import Lifecycle
+from deputize.lifecycle.servers.linking import Linking
+from deputize.lifecycle.servers.review import Review
+from deputize.lifecycle.servers.seen import Servers
 from deputize.lifecycle.surface import Surface
 from deputize.lifecycle.tickets import Tickets
 from deputize.lifecycle.webhooks import Webhooks
@@ -44,6 +48,9 @@ class Gateway:
     tickets: Tickets
     approvals: Approvals
     suggestions: Suggestions
+    servers: Servers
+    review: Review
+    linking: Linking
     console: Console
     rollbacks: Rollbacks
     explaining: Explaining
@@ -56,6 +63,11 @@ class Gateway:
     refused: list[Problem] = field(default_factory=list)
     # The worker inside this process, where it has one.
     workers: list["Worker"] = field(default_factory=list)
+
+    @property
+    def answering(self) -> Answering:
+        """Answers to what runs were asked back, by their ids: made of what is here already."""
+        return Answering(self.lifecycle, self.calls)
 
     @property
     def metadata_url(self) -> str | None:

@@ -106,6 +106,9 @@ class Around:
     async def ended(self, verified: Verified) -> Verified:
         """The end of a dispatched call with what its hooks add to it; they change nothing about it."""
         validated, problem = verified.executed.authorized.validated, verified.problem
+        if verified.asks is not None:
+            # There is no result to hear of yet: they stand around the call that brings one.
+            return verified
         if problem is None:
             hooks, end = self._after, verified.payload
         else:
@@ -158,6 +161,7 @@ class Around:
             session=received.session,
             environment=self._environment,
             dry_run=received.request.dry_run,
+            answers=None if validated.round is None else copy.deepcopy(validated.round.responses),
         )
 
 

@@ -112,5 +112,5 @@ def _asked(authorized: Authorized) -> Asked:
         caller=received.caller,
         contract=validated.tool.contract,
         session=received.session,
-        canonical=validated.canonical,
+        canonical=validated.asked,
     )

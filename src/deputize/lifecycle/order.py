@@ -7,7 +7,7 @@ of each, from what its contract declares; a scope that the input leaves open ove
 import asyncio
 from fnmatch import fnmatchcase
 
-from deputize.core.settings import RunLimit
+from deputize.core.run_settings import RunLimit
 from deputize.lifecycle.phases import Validated
 from deputize.lifecycle.rooms import Rooms
 from deputize.store.rows import Committed, Leaving, Need

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from deputize.catalog.compiled import CompiledTool
 from deputize.core.call import CallRequest, Mutation
 from deputize.core.caller import Caller
+from deputize.core.canonical import canonical
 from deputize.core.clock import Deadline
 from deputize.core.decision import Decision, Demand
 from deputize.core.errors import Problem
 from deputize.core.frozen import frozen
 from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Result
+from deputize.core.questions import Asks, Round
 from deputize.prove.tracing import Trail
 from deputize.store.rows import Need
 
@@ -44,6 +46,13 @@ class Validated:
     mutations: tuple[Mutation, ...] = ()
     warnings: tuple[str, ...] = ()
     hooked: Hooked = NOTHING_SAID
+    # What it goes on from, where it answers what an earlier call was asked back.
+    round: Round | None = None
+
+    @property
+    def asked(self) -> bytes:
+        """Everything its caller says to it: other answers are another call."""
+        return self.canonical if self.round is None else self.canonical + b"\0" + canonical(self.round.responses)
 
 
 @frozen
@@ -100,7 +109,8 @@ class Executed:
 class Verified:
     """The result was held against the contract; `problem` now includes what verification found.
 
-    `said` is what the tool added to its payload, where it returned more than that.
+    `said` is what the tool added to its payload, where it returned more than that. Where there is no problem and
+    `asks`, there is no payload either: the tool's server asks something before it answers.
     """
 
     executed: Executed
@@ -109,3 +119,4 @@ class Verified:
     canonical: bytes = b""
     said: Result | None = None
     hooked: Hooked = NOTHING_SAID
+    asks: Asks | None = None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from deputize.core.canonical import NotCanonical, canonical
 from deputize.core.contract import PreviewRules
-from deputize.core.definition import PythonTool, Secret, ToolContext
+from deputize.core.definition import AnyTool, PythonTool, Secret, ToolContext
 from deputize.core.errors import (
     CredentialQuoted,
     PreconditionFailed,
@@ -99,7 +99,7 @@ async def look(rooms: Rooms, authorized: Authorized) -> Previewed:
     )
 
 
-def _loaded(rooms: Rooms, validated: Validated) -> PythonTool | None:
+def _loaded(rooms: Rooms, validated: Validated) -> AnyTool | None:
     """The tool's function; None where it is not here, as on a gateway whose workers carry every call."""
     try:
         return rooms.driver.find(validated.tool.contract)
@@ -126,10 +126,10 @@ def _by_contract(validated: Validated) -> dict[str, Any]:
     }
 
 
-async def _by_tool(rooms: Rooms, authorized: Authorized, tool: PythonTool | None) -> dict[str, Any]:
+async def _by_tool(rooms: Rooms, authorized: Authorized, tool: AnyTool | None) -> dict[str, Any]:
     """What the tool's own preview says, in the right form; or the problem that it has with that."""
     validated = authorized.validated
-    if tool is None:
+    if not isinstance(tool, PythonTool):
         raise RequiresSetup(f"the preview of {validated.tool.name} cannot be asked here: its function is not loaded")
     seconds, secret = _seconds(rooms, validated), None
     lent: set[bytes] = set()

@@ -41,6 +41,8 @@ def _argument_commitment(validated: Validated, salt: bytes) -> tuple[str, tuple[
 def _result_commitment(verified: Verified, salt: bytes) -> str | None:
     if verified.problem is not None:
         return None
+    if verified.asks is not None:
+        return commitment(salt, verified.canonical)
     plan = redaction_of(verified.executed.authorized.validated.tool, "output")
     if plan.trivial:
         return commitment(salt, verified.canonical)
@@ -56,7 +58,13 @@ def _about(validated: Validated, call_id: str) -> About:
         call=call_id,
         session=received.session,
         contract=validated.tool.contract,
+        continues=None if validated.round is None else validated.round.continues,
     )
+
+
+def _answers_commitment(validated: Validated, salt: bytes) -> str | None:
+    """Nothing of them is left out: a question that asks for a secret was refused."""
+    return None if validated.round is None else commitment(salt, canonical(validated.round.responses))
 
 
 def refusal(rooms: Rooms, received: Received, validated: Validated | None, problem: Problem, state: State) -> Entry:
@@ -69,6 +77,7 @@ def refusal(rooms: Rooms, received: Received, validated: Validated | None, probl
         session=received.session,
         contract=validated.tool.contract if validated else None,
         tool=received.request.tool,
+        continues=validated.round.continues if validated and validated.round else None,
     )
     body = entry(
         about,
@@ -97,6 +106,7 @@ def read(rooms: Rooms, verified: Verified, state: State, now: str) -> Entry:
         kind="read",
         time=now,
         arguments=arguments,
+        answers=_answers_commitment(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hooked.did + verified.hooked.did,
@@ -120,6 +130,7 @@ def dry_run(rooms: Rooms, authorized: Authorized, shown: Mapping[str, Any], now:
         kind="read",
         time=now,
         arguments=arguments,
+        answers=_answers_commitment(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hooked.did,
@@ -143,6 +154,7 @@ def intent(rooms: Rooms, authorized: Authorized, call_id: str) -> tuple[str, byt
         kind="intent",
         time=rooms.stamps.now(),
         arguments=arguments,
+        answers=_answers_commitment(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hooked.did,

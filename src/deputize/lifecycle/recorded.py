@@ -10,11 +10,14 @@ import orjson
 from deputize.core.call import CallRequest, Mutation
 from deputize.core.caller import Caller, Capability, standing_of
 from deputize.core.contract import Effects
+from deputize.core.questions import Ability, Round
 from deputize.core.settings import Issuer
 from deputize.govern.identity.claims import still_vouched_for
 from deputize.lifecycle.phases import Validated
 
 _FORM = 1
+# Of a call that answers questions: a release that knows nothing of them leaves it to the others.
+_ANSWERS = 2
 
 
 def caller_bytes(caller: Caller) -> bytes:
@@ -70,15 +73,17 @@ def caller_from(written: bytes, issuers: Iterable[Issuer]) -> Caller:
 
 def input_bytes(validated: Validated) -> bytes:
     """What was asked and what will be dispatched; nothing may change it from here on."""
-    request = validated.received.request
+    request, told = validated.received.request, validated.round
     return orjson.dumps(
         {
-            "v": _FORM,
+            "v": _FORM if told is None else _ANSWERS,
             "arguments": request.arguments,
             "call_input": None if validated.call_input is request.arguments else validated.call_input,
             "mutations": [[each.path, each.source, each.change] for each in validated.mutations],
             "step": request.step,
             "traceparent": request.traceparent,
+            "can_answer": sorted(request.can_answer),
+            "round": None if told is None else [told.continues, told.state, told.responses],
         }
     )
 
@@ -86,17 +91,21 @@ def input_bytes(validated: Validated) -> bytes:
 class WrittenInput:
     """The sealed input, read again."""
 
-    __slots__ = ("arguments", "call_input", "mutations", "step", "traceparent")
+    __slots__ = ("arguments", "call_input", "can_answer", "mutations", "round", "step", "traceparent")
 
     def __init__(self, written: bytes) -> None:
         told: dict[str, Any] = orjson.loads(written)
-        if told["v"] != _FORM:
+        if told["v"] not in (_FORM, _ANSWERS):
             raise ValueError("an input was written down in a form this release does not know")
         self.arguments: dict[str, Any] = told["arguments"]
         self.call_input: dict[str, Any] = told["arguments"] if told["call_input"] is None else told["call_input"]
         self.mutations = tuple(Mutation(path=each[0], source=each[1], change=each[2]) for each in told["mutations"])
         self.step: str | None = told["step"]
         self.traceparent: str | None = told["traceparent"]
+        # What was written before there were questions says nothing of them.
+        self.can_answer = frozenset(Ability(each) for each in told.get("can_answer", ()))
+        known = told.get("round")
+        self.round = None if known is None else Round(continues=known[0], state=known[1], responses=known[2])
 
     def request(self, tool: str, version: str, session: str | None, **more: Any) -> CallRequest:
         return CallRequest(
@@ -106,6 +115,7 @@ class WrittenInput:
             session=session,
             step=self.step,
             traceparent=self.traceparent,
+            can_answer=self.can_answer,
             **more,
         )
 

@@ -20,6 +20,7 @@ from deputize.core.errors import (
 from deputize.core.events import State
 from deputize.core.hooks import NOTHING_SAID, Hooked
 from deputize.core.outcome import Outcome, Result, failure_body
+from deputize.core.questions import Asks
 from deputize.lifecycle.phases import Received, Validated, Verified
 
 
@@ -65,20 +66,7 @@ def rendered(verified: Verified, call_id: str, state: State, problem: Problem | 
     """The envelope of a call that was dispatched, good or bad."""
     executed, said = verified.executed, verified.said
     validated = executed.authorized.validated
-    trace_id = validated.received.trail.trace_id
-    more: dict[str, Any] = {
-        "tool": _tool(validated.tool),
-        "decision": {"rules": executed.authorized.decision.rules},
-        "execution": {
-            "duration_ms": int(executed.seconds * 1_000_000) / 1000,
-            "attempts": executed.attempts,
-            "cost": said.cost if said else None,
-        },
-        "input": _input(validated) if validated.mutations else _UNCHANGED,
-        "context": validated.hooked.context + verified.hooked.context,
-        "warnings": validated.warnings + validated.hooked.messages + verified.hooked.messages,
-        "created_at": now,
-    }
+    trace_id, more = validated.received.trail.trace_id, _more(verified, now)
     if problem is not None:
         body = failure_body(problem, call_id=call_id, state=state, trace_id=trace_id, more=more)
         return Outcome(
@@ -99,6 +87,41 @@ def rendered(verified: Verified, call_id: str, state: State, problem: Problem | 
         **more,
     }
     return Outcome(call_id=call_id, state=state, body=orjson.dumps(envelope))
+
+
+def asked_back(verified: Verified, asks: Asks, call_id: str, now: str, round_text: str) -> Outcome:
+    """The envelope of a call whose tool asks first: no result, and what an answer refers to."""
+    envelope = {
+        "call_id": call_id,
+        "state": State.NEEDS_INPUT,
+        "is_error": False,
+        "trace_id": verified.executed.authorized.validated.received.trail.trace_id,
+        "asks": {"server": asks.server, "questions": asks.questions, "round": round_text},
+        **_more(verified, now),
+    }
+    return Outcome(call_id=call_id, state=State.NEEDS_INPUT, body=orjson.dumps(envelope))
+
+
+def _more(verified: Verified, now: str) -> dict[str, Any]:
+    """What every envelope of a dispatched call says."""
+    executed, said = verified.executed, verified.said
+    validated = executed.authorized.validated
+    more: dict[str, Any] = {
+        "tool": _tool(validated.tool),
+        "decision": {"rules": executed.authorized.decision.rules},
+        "execution": {
+            "duration_ms": int(executed.seconds * 1_000_000) / 1000,
+            "attempts": executed.attempts,
+            "cost": said.cost if said else None,
+        },
+        "input": _input(validated) if validated.mutations else _UNCHANGED,
+        "context": validated.hooked.context + verified.hooked.context,
+        "warnings": validated.warnings + validated.hooked.messages + verified.hooked.messages,
+        "created_at": now,
+    }
+    if validated.round is not None:
+        more["continues"] = validated.round.continues
+    return more
 
 
 _UNDESCRIBED = {"summary": None, "search_text": None, "pagination": None}

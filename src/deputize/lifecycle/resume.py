@@ -136,6 +136,7 @@ async def _read_back(rooms: Rooms, tenant: str, call_id: str, row: asyncpg.Recor
         canonical=canonical(written.arguments),
         call_input=written.call_input,
         mutations=written.mutations,
+        round=written.round,
     )
     return Waiting(
         validated=validated,

@@ -21,6 +21,7 @@ from deputize.lifecycle.rooms import Rooms
 from deputize.store.queries import load
 
 _SQL = load("calls")
+_WELL = {State.SUCCEEDED: "it has succeeded", State.NEEDS_INPUT: "its server asked something back: answer it"}
 
 
 async def request_again(rooms: Rooms, caller: Caller, call_id: str) -> CallRequest:
@@ -32,10 +33,12 @@ async def request_again(rooms: Rooms, caller: Caller, call_id: str) -> CallReque
     state = State(row["state"])
     if row["input"] is None:
         _refuse(call_id, state, "its arguments were not kept: repeat it with its own idempotency key")
-    if state not in TERMINAL or state is State.SUCCEEDED:
-        _refuse(call_id, state, "it has succeeded" if state is State.SUCCEEDED else "it has not ended yet")
+    if state not in TERMINAL or state in _WELL:
+        _refuse(call_id, state, _WELL.get(state, "it has not ended yet"))
     keys = rooms.keys.ready(caller.tenant) or await rooms.keys.load(rooms.store, caller.tenant)
     written = WrittenInput(keys.open(call_id, "input", row["input"]))
+    if written.round is not None:
+        _refuse(call_id, state, "it answered what a server had asked: make the first call anew")
     if state is State.UNKNOWN:
         contract = authority.tools.resolve(row["tool"], row["version"]).tool.contract
         if not may_go_again(contract):

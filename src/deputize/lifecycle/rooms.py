@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
-from deputize.execute.drivers.python import PythonDriver
+from deputize.execute.driver import Drivers
+from deputize.execute.upstreams.servers import Upstreams
 from deputize.govern.identity.signing import SigningKeys
 from deputize.govern.limits.admission import Limits
 from deputize.govern.policy.authzen import AuthZen
@@ -13,6 +14,9 @@ from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials import Credentials
 from deputize.lifecycle.decisions import DecisionLog
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.servers.links import Links
+from deputize.lifecycle.servers.signed_in import SignedIn
+from deputize.lifecycle.servers.states import States
 from deputize.prove.entries import Stamps
 from deputize.prove.metrics import Metrics
 from deputize.prove.tracing import Tracing
@@ -43,7 +47,13 @@ class Rooms:
     # None where the settings name no address to issue tokens under.
     signing: SigningKeys | None
     limits: Limits
-    driver: PythonDriver
+    driver: Drivers
+    upstreams: Upstreams
+    # People's accounts at servers, and what calls and looks carry at those that want a sign-in.
+    links: Links
+    signed_in: SignedIn
+    # How the servers behind them stood when this process last looked.
+    servers: States
     lease: Lease
     metrics: Metrics
     tracing: Tracing

@@ -25,6 +25,7 @@ from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Vali
 from deputize.lifecycle.resume import hand_back, is_for_others, take, waiting
 from deputize.lifecycle.retry import request_again
 from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.rounds import answered
 from deputize.lifecycle.settle import refuse, settle
 from deputize.lifecycle.submit import go_on, goes_on, outlives, require_tellable, submit
 from deputize.lifecycle.validate import validate
@@ -53,6 +54,8 @@ class Lifecycle:
             )
             with phase(Span.VALIDATE):
                 validated = validate(received, authority, rooms.metrics)
+                if received.request.answers is not None:
+                    validated = await answered(rooms, validated, received.request.answers)
                 hooks = rooms.hooks.around(validated.tool.name)
                 if hooks is not None:
                     by_token = allowed_by_token(received.caller, validated.tool.contract, authority)
@@ -115,7 +118,7 @@ class Lifecycle:
         rooms, validated = self.rooms, executed.authorized.validated
         phase, hooks = validated.received.trail.phase, rooms.hooks.around(validated.tool.name)
         with phase(Span.VERIFY):
-            verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+            verified = await verify(rooms, executed)
             limited.came_to(verified)
             if hooks is not None:
                 verified = await hooks.ended(verified)

@@ -11,12 +11,14 @@ from deputize.core.errors import OutcomeUnknown, Problem, RecordingPending, Unav
 from deputize.core.events import State
 from deputize.core.hooks import NOTHING_SAID
 from deputize.core.outcome import Outcome
+from deputize.core.questions import Asks
 from deputize.lifecycle import record
 from deputize.lifecycle.claim import decided_again
 from deputize.lifecycle.execute import ended_late, late_end
 from deputize.lifecycle.phases import Executed, Held, Received, Validated, Verified
-from deputize.lifecycle.reply import refused, rendered, state_of_failure, state_of_refusal
+from deputize.lifecycle.reply import asked_back, refused, rendered, state_of_failure, state_of_refusal
 from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.rounds import given_out
 from deputize.lifecycle.verify import verify
 
 # How long the outcome of an effect that took place may take to record before the caller hears 'pending'.
@@ -48,9 +50,12 @@ async def settle(rooms: Rooms, verified: Verified) -> Outcome:
 async def _read(rooms: Rooms, verified: Verified) -> Outcome:
     authorized = verified.executed.authorized
     received = authorized.validated.received
-    state = State.SUCCEEDED if verified.problem is None else state_of_failure(verified.problem)
+    state = _state_of_success(verified) if verified.problem is None else state_of_failure(verified.problem)
     now = rooms.stamps.now()
-    outcome = rendered(verified, received.call_id, state, verified.problem, now)
+    if verified.asks is None:
+        outcome = rendered(verified, received.call_id, state, verified.problem, now)
+    else:
+        outcome = await _asked(rooms, verified, verified.asks, received.call_id, now)
     left = max(authorized.validated.deadline.remaining(rooms.clock.monotonic()), _LEAST_SECONDS)
     committed = await rooms.writer.put(record.read(rooms, verified, state, now), seconds=left)
     await decided_again(rooms, authorized, committed.epochs)
@@ -59,8 +64,11 @@ async def _read(rooms: Rooms, verified: Verified) -> Outcome:
 
 async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     problem = verified.problem
-    state = State.SUCCEEDED if problem is None else _state_of_mutation(problem)
-    outcome = rendered(verified, held.call_id, state, problem, rooms.stamps.now())
+    state = _state_of_success(verified) if problem is None else _state_of_mutation(problem)
+    if verified.asks is None:
+        outcome = rendered(verified, held.call_id, state, problem, rooms.stamps.now())
+    else:
+        outcome = await _asked(rooms, verified, verified.asks, held.call_id, rooms.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
     box = keys.seal(held.call_id, "outcome", outcome.body)
@@ -75,6 +83,18 @@ async def _mutation(rooms: Rooms, verified: Verified, held: Held) -> Outcome:
     if not committed.closed:
         return _pending(rooms, verified, held, "another process took this call over; its outcome counts")
     return outcome
+
+
+async def _asked(rooms: Rooms, verified: Verified, asks: Asks, call_id: str, now: str) -> Outcome:
+    """The questions of a call that was asked back, with what an answer to them refers to."""
+    validated = verified.executed.authorized.validated
+    tenant = validated.received.caller.tenant
+    keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
+    return asked_back(verified, asks, call_id, now, given_out(keys, rooms, validated, call_id, asks))
+
+
+def _state_of_success(verified: Verified) -> State:
+    return State.SUCCEEDED if verified.asks is None else State.NEEDS_INPUT
 
 
 def _state_of_mutation(problem: Problem) -> State:
@@ -98,7 +118,7 @@ def _settle_late(rooms: Rooms, executed: Executed) -> None:
 
     async def wait_and_settle() -> None:
         await asyncio.wait({late})
-        verified = await verify(ended_late(executed, held, late), rooms.driver, rooms.metrics, rooms.credentials)
+        verified = await verify(rooms, ended_late(executed, held, late))
         if not isinstance(verified.problem, OutcomeUnknown):
             await _mutation(rooms, verified, held)
 

@@ -73,7 +73,7 @@ def standing(
     excluded = selection.excludes(contract)
     if excluded is not None:
         return Standing(status=Status.EXCLUDED, code="outside_selection", why=excluded)
-    blocked = _by_state(found) or _by_token(authority, caller, contract)
+    blocked = _by_state(found) or _by_token(authority, caller, contract) or _by_server(rooms, caller.tenant, contract)
     if blocked is not None:
         return blocked
     judged = _by_policy(rooms, authority, caller, contract)
@@ -102,6 +102,13 @@ def _by_token(authority: TenantAuthority, caller: Caller, contract: Contract) ->
         code = _CODES.get(problem.face.slug, "policy_blocked")
         return Standing(status=Status.BLOCKED, code=code, why=problem.message)
     return None
+
+
+def _by_server(rooms: Rooms, tenant: str, contract: Contract) -> Standing | None:
+    if contract.handler.driver != "mcp":
+        return None
+    against = rooms.servers.against(tenant, contract)
+    return None if against is None else Standing(status=Status.BLOCKED, code=against.code, why=against.why)
 
 
 _CODES = {

@@ -13,12 +13,12 @@ import orjson
 from deputize.core.caller import Epochs
 from deputize.core.canonical import fingerprint
 from deputize.core.contract import MutationClass, TimeoutClass
-from deputize.core.errors import KeyReused, Malformed, ToolTimeout, Unavailable
+from deputize.core.errors import Malformed, ToolTimeout, Unavailable
 from deputize.core.events import TERMINAL, State
 from deputize.core.outcome import Outcome
 from deputize.execute.drivers.python import StillRunning
 from deputize.lifecycle import record
-from deputize.lifecycle.claim import decided_again, held_call, key_of, may_go_again, replay
+from deputize.lifecycle.claim import decided_again, held_call, key_of, may_go_again, replay, said_otherwise
 from deputize.lifecycle.phases import Authorized, Executed
 from deputize.lifecycle.recorded import caller_bytes, ends_at, input_bytes
 from deputize.lifecycle.reply import refused
@@ -69,7 +69,7 @@ async def submit(rooms: Rooms, authorized: Authorized) -> Outcome:
     received, contract = validated.received, validated.tool.contract
     request, tenant, call_id = received.request, received.caller.tenant, received.call_id
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
-    asked = fingerprint(keys.fingerprint, contract.full_name, validated.canonical)
+    asked = fingerprint(keys.fingerprint, contract.full_name, validated.asked)
     if request.retry_of is not None:
         return await again(rooms, authorized, keys, request.retry_of, asked)
     key = key_of(authorized, asked)
@@ -116,7 +116,7 @@ async def again(rooms: Rooms, authorized: Authorized, keys: KeySet, holder: str,
     """
     call = await held_call(rooms, authorized, holder)
     if call["fingerprint"] != asked:
-        raise KeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
+        raise said_otherwise(authorized)
     wanted = authorized.validated.received.request.retry_of is not None or not call["cancel_asked"]
     if call["state"] == State.UNKNOWN and wanted and may_go_again(authorized.validated.tool.contract):
         if await _continue(rooms, authorized, keys, holder, call["owner_epoch"]):

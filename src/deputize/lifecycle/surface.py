@@ -12,7 +12,7 @@ from deputize.core.caller import Caller
 from deputize.core.contract import LifecycleState, outward
 from deputize.govern.decide import visible
 from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.standing import Selection, standing
+from deputize.lifecycle.standing import Selection, Status, standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,41 @@ class Surface:
             "tools": tools,
             "next_after": tools[-1]["name"] if len(names) > limit else None,
         }
+
+    async def loaded(self, caller: Caller) -> list[ToolVersion]:
+        """Every tool that stands as loaded for this caller, for whoever shows them to a model."""
+        authority = await self._rooms.authority.of(caller.tenant)
+        authority.revocations.check(caller)
+        found = []
+        for place, each in enumerate(authority.tools, start=1):
+            if each.latest is None or not visible(caller, each.name):
+                continue
+            if place % _TOOLS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if standing(self._rooms, authority, caller, each.latest, Selection()).status is Status.LOADED:
+                found.append(each.latest)
+        return found
+
+    async def methods(self, caller: Caller) -> list[tuple[ToolVersion, bool]]:
+        """Everything this caller sees that stands for a method of an MCP server, and whether it stands as loaded."""
+        authority = await self._rooms.authority.of(caller.tenant)
+        authority.revocations.check(caller)
+        found = []
+        for each in authority.tools.methods:
+            shown = _shown(each) if visible(caller, each.name) else None
+            if shown is not None:
+                stands = standing(self._rooms, authority, caller, shown, Selection())
+                found.append((shown, stands.status is Status.LOADED))
+        return found
+
+    async def found(self, caller: Caller, name: str, version: str = "latest") -> ToolVersion | None:
+        """The version a call by this name would go to; None where it would be refused for that."""
+        rooms = self._rooms.authority
+        tools = (rooms.known(caller.tenant) or await rooms.of(caller.tenant)).tools
+        entry = tools.find(name)
+        if entry is None or not visible(caller, entry.name):
+            return None
+        return entry.latest if version == "latest" else entry.by_version.get(version)
 
     async def search(self, caller: Caller, query: str, *, limit: int = 10) -> dict[str, Any]:
         """Ranked among what this caller sees; the index follows the tenant's snapshot."""

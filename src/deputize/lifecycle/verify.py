@@ -4,46 +4,66 @@ A mutation whose result fails here has happened all the same: it is reported as 
 """
 
 from typing import Any
+from urllib.parse import urlsplit
 
+from deputize.catalog.schemas import depth
 from deputize.core.canonical import NotCanonical, canonical
-from deputize.core.errors import PredicateFailed, Problem, ResultInvalid
+from deputize.core.errors import PredicateFailed, Problem, QuestionRefused, ResultInvalid
 from deputize.core.outcome import Result
-from deputize.execute.drivers.python import PythonDriver, StillRunning
-from deputize.lifecycle.credentials import Credentials
+from deputize.core.questions import Asks
+from deputize.execute.driver import Drivers
+from deputize.execute.drivers.python import StillRunning
 from deputize.lifecycle.execute import late_end
 from deputize.lifecycle.phases import Executed, Verified
+from deputize.lifecycle.questions import held_to_shapes
+from deputize.lifecycle.rooms import Rooms
 from deputize.prove.metrics import Metrics
 
+# Deeper than this, what writes a result down cannot write it.
+_DEEPEST = 100
 
-async def verify(executed: Executed, driver: PythonDriver, metrics: Metrics, credentials: Credentials) -> Verified:
+
+async def verify(rooms: Rooms, executed: Executed) -> Verified:
     """`late_end` of a mutation comes here again; until then what was lent to the call is remembered."""
     authorized = executed.authorized
     if authorized.validated.tool.contract.auth.credential == "none":
-        return await _checked(executed, driver, metrics)
+        return await _checked(rooms, executed)
     try:
-        return credentials.unquoted(await _checked(executed, driver, metrics))
+        return rooms.credentials.unquoted(await _checked(rooms, executed))
     finally:
         if executed.held is None or late_end(executed) is None:
-            credentials.forget(authorized)
+            rooms.credentials.forget(authorized)
 
 
-async def _checked(executed: Executed, driver: PythonDriver, metrics: Metrics) -> Verified:
+async def _checked(rooms: Rooms, executed: Executed) -> Verified:
     if executed.problem is not None:
         return Verified(executed=executed, problem=executed.problem)
     output = executed.output
+    if isinstance(output, Asks):
+        return _asked_back(rooms, executed, output)
     said = output if isinstance(output, Result) else None
     payload = output if said is None else said.payload
     try:
         if said is not None:
             _against_envelope(said)
-        as_returned = _against_contract(executed, payload, metrics)
+        as_returned = _against_contract(executed, payload, rooms.metrics)
         if executed.authorized.validated.tool.contract.verifies:
-            await _against_tool(executed, payload, driver)
+            await _against_tool(executed, payload, rooms.driver)
     except Problem as problem:
         # Whatever the check says of itself, it came after the effect.
         problem.nothing_happened = False
         return Verified(executed=executed, problem=problem)
     return Verified(executed=executed, problem=None, payload=payload, canonical=as_returned, said=said)
+
+
+def _asked_back(rooms: Rooms, executed: Executed, asks: Asks) -> Verified:
+    """No result yet, and so nothing for the contract: what is asked is held to what may be asked."""
+    try:
+        shaped = held_to_shapes(asks, urlsplit(rooms.settings.identity.public_url or "").hostname)
+    except QuestionRefused as problem:
+        return Verified(executed=executed, problem=problem)
+    told = canonical({"questions": shaped.questions, "state": shaped.state})
+    return Verified(executed=executed, problem=None, canonical=told, asks=shaped)
 
 
 def _against_envelope(said: Result) -> None:
@@ -72,6 +92,8 @@ def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> byt
         as_returned = canonical({"result": payload})
     except NotCanonical as error:
         raise ResultInvalid(f"{tool.name} returned a value that JSON cannot carry exactly: {error}") from error
+    if as_returned.count(b"{") + as_returned.count(b"[") > _DEEPEST and depth(payload) > _DEEPEST:
+        raise ResultInvalid(f"{tool.name} returned a value that nests deeper than {_DEEPEST} levels")
     if not tool.is_valid_output(payload):
         metrics.misfit(tool.contract, "output")
         errors = tool.output_errors(payload)
@@ -85,7 +107,7 @@ def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> byt
     return as_returned
 
 
-async def _against_tool(executed: Executed, payload: Any, driver: PythonDriver) -> None:
+async def _against_tool(executed: Executed, payload: Any, driver: Drivers) -> None:
     """The tool's own check of what it did."""
     validated = executed.authorized.validated
     tool = driver.find(validated.tool.contract)

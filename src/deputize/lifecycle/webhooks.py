@@ -19,7 +19,8 @@ from deputize.core.call import Callback
 from deputize.core.caller import Caller
 from deputize.core.errors import CallbackRefused, DeliveryNotFound, SealBroken
 from deputize.core.settings import Webhooks as Settings
-from deputize.execute.egress import is_public, normal_host
+from deputize.execute.addresses import is_public
+from deputize.execute.egress import normal_host
 from deputize.govern.decide import require_admin, require_administering
 from deputize.lifecycle.barrier import add
 from deputize.lifecycle.rooms import Rooms

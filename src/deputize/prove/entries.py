@@ -49,6 +49,8 @@ class About:
     session: str | None = None
     contract: Contract | None = None
     tool: str | None = None
+    # The call whose questions this one answers.
+    continues: str | None = None
 
 
 def entry(
@@ -58,6 +60,7 @@ def entry(
     kind: Kind,
     time: str,
     arguments: str | None = None,
+    answers: str | None = None,
     redactions: Sequence[str] = (),
     mutations: Sequence[Mutation] = (),
     hooks: Sequence[str] = (),
@@ -71,7 +74,7 @@ def entry(
     """The bytes of one entry, keys in order. Absent facts are absent keys, so that old and new readers agree."""
     contract, caller = about.contract, about.caller
     chain = '","'.join(caller.pseudonyms)
-    text = "{"
+    text = "{" if answers is None else f'{{"answers":"{answers}",'
     if arguments is not None:
         text += f'"arguments":"{arguments}",'
     if about.call is not None:
@@ -79,6 +82,8 @@ def entry(
     text += f'"caller":["{chain}"],' if chain else '"caller":[],'
     if command is not None:
         text += f'"command":{_quoted(command)},'
+    if about.continues is not None:
+        text += f'"continues":"{about.continues}",'
     if decision is not None and decision.record_id:
         text += f'"decision":"{decision.record_id}",'
     if contract is not None:

@@ -4,9 +4,12 @@ An HTML comment before a code block says what to do with it; readers of the page
 
     <!-- run -->                  type the `$` lines, or run the Python; the other lines must be seen, in order
     <!-- run in background -->    type each command and go on once its lines were seen
-    <!-- seen there -->           what the last of those says next; a code in it is what is typed where the page has it
+    <!-- seen there -->           what the gateway says next; a code in it is what is typed where the page has it
+    <!-- seen at the end -->      each command again that was left running: it ends well, and had said these lines
     <!-- file tools/x.py -->      save the block under that name
     <!-- needs a project -->      before the first block: `deputize init`; `a running project`: `deputize dev` too
+    <!-- npm -->                  `npm install --global` of packages; their programs are there to be typed
+    <!-- also with A for B -->    the page holds once more with these two words exchanged wherever they are typed
 
 `…` in a promised line stands for anything, spaces for any spaces, and a local port for any port.
 """
@@ -18,18 +21,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.acceptance.cli.shell import PATIENCE, Running
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 _BLOCK = re.compile(
-    r"^<!-- (?P<order>run|run in background|seen there|file (?P<file>\S+)) -->\n"
+    r"^<!-- (?P<order>run|run in background|seen there|seen at the end|file (?P<file>\S+)) -->\n"
     r"```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _NEEDS = re.compile(r"^<!-- needs (?P<what>.*) -->$", re.MULTILINE)
+_NPM = re.compile(r"^<!-- npm -->\n```console\n\$ npm install --global (?P<packages>.*)$", re.MULTILINE)
+_EXCHANGED = re.compile(r"^<!-- also with (?P<one>\S+) for (?P<other>\S+) -->$", re.MULTILINE)
 _LOCAL = re.compile(r"127\.0\.0\.1:\d+")
 _USUAL_URL = "http://127.0.0.1:7070"
 _CODE = re.compile(r"(?<=code )[0-9A-Z]{4}-[0-9A-Z]{4}\b")
@@ -56,12 +61,27 @@ class Block:
                 promised.append(line)
         yield command, promised
 
+    def exchanged(self, one: str, other: str) -> "Block":
+        """The same, with two words of what is typed in each other's place."""
+        swapped = {one: other, other: one}
+        typed = re.compile(rf"(?<!\S)({re.escape(one)}|{re.escape(other)})(?!\S)")
+        lines = [
+            typed.sub(lambda found: swapped[found[0]], line) if line.startswith("$ ") else line
+            for line in self.text.splitlines(keepends=True)
+        ]
+        return self if self.file else replace(self, text="".join(lines))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     name: str
     needs: str
     blocks: tuple[Block, ...]
+    npm: tuple[str, ...] = ()
+
+    def exchanged(self, one: str, other: str) -> "Page":
+        blocks = tuple(each.exchanged(one, other) for each in self.blocks)
+        return replace(self, name=f"{self.name}, {one} and {other} exchanged", blocks=blocks)
 
 
 def pages() -> list[Page]:
@@ -78,17 +98,21 @@ def pages() -> list[Page]:
         if blocks:
             needs = _NEEDS.search(text)
             name = str(path.relative_to(DOCS if path.is_relative_to(DOCS) else DOCS.parent))
-            found.append(Page(name=name, needs=needs["what"] if needs else "", blocks=blocks))
+            npm = _NPM.search(text)
+            wanted = tuple(npm["packages"].split()) if npm else ()
+            page = Page(name=name, needs=needs["what"] if needs else "", blocks=blocks, npm=wanted)
+            found += [page, *(page.exchanged(each["one"], each["other"]) for each in _EXCHANGED.finditer(text))]
     return found
 
 
 class Reader:
     """Somebody who does what a page says, in a folder of their own."""
 
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, env: dict[str, str], programs: Path | None = None) -> None:
         self.folder = folder
-        self._env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **env}
-        self._background: list[tuple[Running, signal.Signals]] = []
+        places = [Path(sys.executable).parent, *([programs] if programs else []), "/usr/bin", "/bin"]
+        self._env = {"PATH": ":".join(map(str, places)), **env}
+        self._background: dict[str, tuple[Running, signal.Signals]] = {}
         self._codes: dict[str, str] = {}
 
     def follow(self, block: Block) -> None:
@@ -97,6 +121,11 @@ class Reader:
         elif block.order == "background":
             for command, promised in block.commands():
                 self.leave_running(command, promised)
+        elif block.order == "end":
+            for command, promised in block.commands():
+                ended, _ = self._background.pop(command)
+                assert ended.end() == 0, "\n".join(ended.said)
+                require_lines(promised, ended.said)
         elif block.order == "there":
             for line in block.text.splitlines():
                 self._see(line)
@@ -108,26 +137,27 @@ class Reader:
                 self._type(command, promised)
 
     def leave_running(self, command: str, promised: list[str]) -> None:
-        program, *words = command.split()
+        program, *words = self._here(command).split()
         if program != "deputize":
             started = Running(*words, folder=self.folder, env=self._env, program=program)
-            self._background.append((started, signal.SIGTERM))
+            self._background[command] = (started, signal.SIGTERM)
             for line in promised:
-                started.until(line)
+                started.until(line.partition("…")[0].rstrip())
             return
         started = Running(*words, folder=self.folder, env=self._env)
-        self._background.append((started, signal.SIGINT))
+        self._background[command] = (started, signal.SIGINT)
         started.until("▶")
         require_lines(promised, started.said)
 
     def _see(self, line: str) -> None:
-        said = self._background[-1][0].until(line.partition("…")[0].rstrip())
+        gateway, _ = [self._background[each] for each in self._background if each.startswith("deputize")][-1]
+        said = gateway.until(line.partition("…")[0].rstrip())
         require_lines([_CODE.sub("…", line)], [said])
         self._codes |= dict(zip(_CODE.findall(line), _CODE.findall(said), strict=True))
 
     def leave(self) -> None:
         """End what was left running, the last first: what was started later may stand on what was there before."""
-        for started, number in reversed(self._background):
+        for started, number in reversed(self._background.values()):
             started.interrupt(number)
 
     def _type(self, command: str, promised: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Whoever types what the documentation says sees what it promises."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -8,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from deputize.store.local import LocalPostgres
+from proofs.kit.idp.install import NODE, install
+from proofs.kit.world import World
 from tests.acceptance.cli.shell import deputize
 from tests.acceptance.docs.pages import Page, Reader, pages
 
@@ -30,12 +34,24 @@ def database(postgres: LocalPostgres) -> Iterator[str]:
     postgres.sql(f"drop database {name} with (force)", database="postgres")
 
 
+@pytest_asyncio.fixture
+async def programs(page: Page) -> Path | None:
+    """Where the programs are that a page has npm install, with a node new enough for them."""
+    if not page.npm:
+        return None
+    wanted = dict(each.rsplit("@", 1) for each in page.npm)
+    async with World() as world:
+        described = world.folder / "package.json"
+        described.write_text(json.dumps({"name": "docs", "private": True, "dependencies": {**wanted, **NODE}}))
+        return await install(world, described) / "node_modules" / ".bin"
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_a_page_keeps_its_word(page: Page, desk: Path, request: pytest.FixtureRequest) -> None:
+def test_a_page_keeps_its_word(page: Page, desk: Path, programs: Path | None, request: pytest.FixtureRequest) -> None:
     env: dict[str, str] = {}
     if "database" in page.needs:
         env["DEPUTIZE_DATABASE__URL"] = request.getfixturevalue("database")
-    reader = Reader(desk, env)
+    reader = Reader(desk, env, programs)
     if "project" in page.needs:
         assert deputize("init", "shop", folder=desk).code == 0
         reader.folder = desk / "shop"
@@ -52,11 +68,14 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
     run = {page.name for page in pages()}
 
     assert {"README.md", "tutorials/first-call.md", "tutorials/approve-a-dangerous-call.md"} <= run
-    assert {name for name in run if name.startswith("how-to/")} == {
+    assert "how-to/connect-an-mcp-client.md, stdio and http://127.0.0.1:7070/mcp exchanged" in run
+    assert {name for name in run if name.startswith("how-to/") and not name.endswith("exchanged")} == {
         "how-to/add-a-hook.md",
         "how-to/ask-another-decision-point.md",
         "how-to/call-from-python.md",
+        "how-to/connect-an-mcp-client.md",
         "how-to/decide-who-approves.md",
+        "how-to/govern-an-mcp-server.md",
         "how-to/keep-secrets-of-tools.md",
         "how-to/learn-from-approvals.md",
         "how-to/lend-authority-to-an-agent.md",

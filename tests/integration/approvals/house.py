@@ -8,7 +8,7 @@ from typing import Any
 
 from deputize.app import open_worker
 from deputize.core.caller import Caller
-from deputize.core.settings import Runs
+from deputize.core.run_settings import Runs
 from deputize.govern.policy.rules import PolicyFile
 from deputize.lifecycle.approvals.decide import Approvals
 from deputize.lifecycle.worker import Worker

@@ -4,7 +4,7 @@ import asyncio
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from html import unescape
@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from deputize.core.settings import Console, Issuer, Runs, Settings
+from deputize.core.run_settings import Runs
+from deputize.core.settings import Console, Issuer, McpServer, Settings
 from deputize.govern.approvals.codes import Told
 from proofs.kit.idp.provider import Provider, walk_through
 from proofs.kit.world import World
@@ -133,7 +134,9 @@ def text_of(page: httpx2.Response) -> str:
 
 
 @asynccontextmanager
-async def open_desk(dsn: str, folder: Path, *, codes: bool = False) -> AsyncIterator[Desk]:
+async def open_desk(
+    dsn: str, folder: Path, *, codes: bool = False, servers: Sequence[McpServer] = ()
+) -> AsyncIterator[Desk]:
     """With a provider, or with codes."""
     port = free_port()
     url, told = f"http://127.0.0.1:{port}", list[Told]()
@@ -148,6 +151,7 @@ async def open_desk(dsn: str, folder: Path, *, codes: bool = False) -> AsyncIter
                 "server": settings.server.model_copy(update={"port": port}),
                 "identity": settings.identity.model_copy(update={"public_url": url}),
                 "runs": Runs(poll_seconds=0.05, drain_seconds=1),
+                "servers": tuple(servers),
             }
             if provider is not None:
                 issuer = Issuer(issuer=provider.issuer, audience="urn:api", tenant_claim="tenant", human=True)

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
-from deputize.core.settings import Issuer, Runs, Settings
+from deputize.core.run_settings import Runs
+from deputize.core.settings import Issuer, McpServer, Settings
 from deputize.govern.approvals.codes import Told
 from tests.integration.conftest import ADMIN, Served, serving
 from tests.integration.shop import TOOLS
@@ -101,7 +102,13 @@ class Office:
 
 @asynccontextmanager
 async def open_office(
-    dsn: str, folder: Path, *, codes: bool = True, rules: str = ASKING, tools: Sequence[PythonTool] = TOOLS
+    dsn: str,
+    folder: Path,
+    *,
+    codes: bool = True,
+    rules: str = ASKING,
+    tools: Sequence[PythonTool] = TOOLS,
+    servers: Sequence[McpServer] = (),
 ) -> AsyncIterator[Office]:
     key, shown = Ed25519PrivateKey.generate(), list[Told]()
     jwk = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
@@ -115,7 +122,7 @@ async def open_office(
     def change(settings: Settings) -> Settings:
         identity = settings.identity.model_copy(update={"issuers": (*settings.identity.issuers, people)})
         runs = Runs(poll_seconds=0.05, drain_seconds=1)
-        return settings.model_copy(update={"identity": identity, "runs": runs})
+        return settings.model_copy(update={"identity": identity, "runs": runs, "servers": tuple(servers)})
 
     opening = {"worker": True, "tell_code": shown.append if codes else None, "tools": tools}
     async with serving(dsn, folder, change=change, opening=opening) as served:

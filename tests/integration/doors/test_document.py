@@ -64,6 +64,7 @@ async def test_every_documented_route_answers_as_documented(served: Served) -> N
     await _secrets(witness)
     await _switches(witness)
     await _policies(witness)
+    await _servers(witness)
     await _identity(witness)
     await _the_others(witness)
     assert witness.asked == {(verb, path) for path, verbs in document["paths"].items() for verb in verbs}
@@ -108,6 +109,22 @@ async def _switches(witness: Witness) -> None:
     for status, token, body in ((403, ana, {**agent, "off": True}), (400, root, agent), (401, None, agent)):
         await ask("post", "/v1/switches", "/v1/switches", status, token=token, body=body)
     await ask("get", "/v1/switches", "/v1/switches", 403, token=ana)
+
+
+async def _servers(witness: Witness) -> None:
+    """What they answer where there is a server is held to the document in tests/integration/servers."""
+    ask, ana, root = witness.ask, witness.served.token(), witness.served.token("root", scopes=(ADMIN,))
+    one, path = "/v1/servers/{name}", "/v1/servers/nobodys"
+    word = {"item": "instructions", "digest": "", "decision": "accept"}
+    for status, token in ((200, root), (403, ana), (401, None)):
+        await ask("get", "/v1/servers", "/v1/servers", status, token=token)
+    for status, token in ((404, root), (403, ana), (401, None)):
+        await ask("get", one, path, status, token=token)
+        await ask("post", f"{one}/test", f"{path}/test", status, token=token)
+        await ask("get", f"{one}/changes", f"{path}/changes", status, token=token)
+        await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", status, token=token, body=word)
+    await ask("get", f"{one}/changes", f"{path}/changes?state=no", 400, token=root)
+    await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", 400, token=root, body={})
 
 
 async def _runs(witness: Witness) -> None:
@@ -215,7 +232,8 @@ async def _secrets(witness: Witness) -> None:
 
 async def _identity(witness: Witness) -> None:
     ask, ana = witness.ask, witness.served.token()
-    await ask("get", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource", 200, token=None)
+    for path in ("oauth-protected-resource", "oauth-protected-resource/mcp", "oauth-client"):
+        await ask("get", f"/.well-known/{path}", f"/.well-known/{path}", 200, token=None)
     for template in (
         "/t/{tenant}/.well-known/oauth-authorization-server", "/.well-known/oauth-authorization-server/t/{tenant}",
         "/t/{tenant}/jwks.json",

@@ -310,6 +310,14 @@ async def test_a_tenant_that_lent_nothing_answers_like_one_that_is_not_there(ser
         assert never.text.replace("quiet", "nobody") == nobody.text
 
 
+async def test_anybody_learns_who_this_gateway_is_where_it_signs_in_to_servers(served: Served) -> None:
+    client = (await served.http.get("/.well-known/oauth-client")).json()
+    assert client["client_id"] == f"{PUBLIC_URL}/.well-known/oauth-client"
+    assert client["redirect_uris"] == [f"{PUBLIC_URL}/console/servers/callback"]
+    assert client["token_endpoint_auth_method"] == "none"
+    assert client["application_type"] == "web"
+
+
 async def test_a_refused_token_is_told_where_to_learn_more_at_every_door(served: Served) -> None:
     where = f'resource_metadata="{PUBLIC_URL}/.well-known/oauth-protected-resource"'
     for headers, error in (({}, False), ({"authorization": "Bearer nonsense"}, True)):

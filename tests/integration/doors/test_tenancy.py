@@ -23,6 +23,7 @@ VERSION = "0.1.0"
 BODIES: dict[str, Any] = {
     "state": {"state": "retired"}, "resolve": {"outcome": "happened", "reason": "x"},
     "rollback": {"checkpoint": "half"}, "approve": {}, "deny": {"reason": "x"}, "break-glass": {"reason": "x"},
+    "decide": {"item": "instructions", "digest": "", "decision": "accept"},
 }  # fmt: skip
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
@@ -32,7 +33,9 @@ WITHOUT_IDS = {
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
+    ("get", "/.well-known/oauth-protected-resource/mcp"),
     ("get", "/v1/tickets"), ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
+    ("get", "/v1/servers"),
     ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),
 }  # fmt: skip
 
@@ -68,7 +71,7 @@ WITH_IDS = [route for route in _routes() if "{" in route[1] and route not in OPE
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (18, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (22, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

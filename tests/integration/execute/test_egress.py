@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from deputize.core.errors import EgressDenied, Problem, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
-from deputize.execute.egress import Egress, Resolve, is_public
+from deputize.execute.egress import Egress, Resolve
 
 Answer = Callable[[str, str], bytes]
 
@@ -124,24 +124,6 @@ async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
     async with going(resolver=answering("93.184.215.14", "10.0.0.7")) as egress:
         with pytest.raises(EgressDenied):
             await egress.get("https://innocent.example/")
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
-        "100.100.100.200", "192.0.2.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
-        "::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "2002:7f00:1::",
-        "64:ff9b::7f00:1", "2001:db8::1",
-    ],
-)  # fmt: skip
-def test_addresses_that_are_not_public_are_known(address: str) -> None:
-    assert not is_public(address)
-
-
-@pytest.mark.parametrize("address", ["93.184.215.14", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
-def test_addresses_that_are_public_are_known(address: str) -> None:
-    assert is_public(address)
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "fd00:ec2::254", "224.0.0.1", "0.0.0.0"])
@@ -346,3 +328,17 @@ async def test_what_is_told_is_answered_with_a_status_and_follows_nobody() -> No
             await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=2)
         with pytest.raises(EgressDenied):
             await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=2)
+
+
+async def test_a_connection_of_ones_own_passes_the_same_checks() -> None:
+    async with serving(lambda path, host: ok(b"private")) as server:
+        async with going("localhost") as egress:
+            spoken = await egress.dial(f"http://localhost:{server.port}/", asyncio.Protocol)
+            assert isinstance(spoken, asyncio.Protocol)
+            with pytest.raises(UpstreamUnavailable):
+                await egress.dial("http://localhost:1/", asyncio.Protocol)
+        for address in ("127.0.0.1", "169.254.169.254"):
+            async with going(resolver=answering(address)) as egress:
+                with pytest.raises(EgressDenied):
+                    await egress.dial(f"https://innocent.example:{server.port}/", asyncio.Protocol)
+        assert server.hosts == []

@@ -18,7 +18,8 @@ from deputize.core.clock import Clock
 from deputize.core.definition import PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
-from deputize.core.settings import Database, Identity, Keys, Runs, Settings, Telemetry, Timing
+from deputize.core.run_settings import Runs
+from deputize.core.settings import Database, Identity, Keys, Settings, Telemetry, Timing
 from deputize.govern.identity.development import development_issuer, mint
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.gateway import Gateway

@@ -11,7 +11,7 @@ from pydantic import Field
 from deputize import Result, ToolContext, tool
 from deputize.app import open_gateway
 from deputize.catalog.importers.python import ATTRIBUTE
-from deputize.core.settings import LimitRule, Limits
+from deputize.core.limit_settings import LimitRule, Limits
 from tests.integration.lifecycle.lab import Lab, lab_settings
 from tests.integration.lifecycle.tools import TOOLS
 

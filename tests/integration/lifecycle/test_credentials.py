@@ -16,7 +16,7 @@ import pytest_asyncio
 from deputize import Result, ToolContext, ToolFailed, UpstreamUnavailable, tool
 from deputize.app import open_gateway
 from deputize.catalog.importers.python import ATTRIBUTE
-from deputize.core.definition import Secret, SecretClosed
+from deputize.core.definition import Secret, SecretClosed, Told
 from deputize.core.errors import CredentialMissing, ScopeMissing, SecretsElsewhere
 from deputize.core.events import State
 from deputize.core.outcome import Outcome
@@ -349,3 +349,19 @@ async def test_while_the_vault_is_sealed_only_calls_that_need_it_fail_and_closed
         for elsewhere in (lab.gateway.commands.put_secret(admin, NAME, VALUE), lab.gateway.commands.secrets(admin)):
             with pytest.raises(SecretsElsewhere):
                 await elsewhere
+
+
+async def test_what_is_told_on_the_way_quotes_no_credential_either(keyed: Lab) -> None:
+    heard: list[Told] = []
+
+    def tell(context: ToolContext) -> dict[str, Any]:
+        assert context.credential is not None
+        context.progress(1, 3, "begun")
+        context.progress(2, 3, f"sent {context.credential.reveal()}")
+        context.partial({"header": base64.b64encode(context.credential.reveal().encode()).decode()})
+        return {}
+
+    does("tell", tell)
+    outcome = await keyed.call("keyed_look", "tell", tell=heard.append)
+    assert outcome.state is State.SUCCEEDED
+    assert [each.message for each in heard] == ["begun"]

@@ -14,7 +14,7 @@ from deputize import ToolContext, tool
 from deputize.app import open_worker
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.errors import Internal
-from deputize.core.settings import Runs
+from deputize.core.run_settings import Runs
 from deputize.lifecycle import record
 from deputize.lifecycle.phases import Authorized, Executed, Held, Verified
 from deputize.lifecycle.resume import NotNow, take, waiting

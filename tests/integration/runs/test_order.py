@@ -12,7 +12,7 @@ import pytest
 
 from deputize import ToolContext
 from deputize.app import open_worker
-from deputize.core.settings import RunLimit, Runs
+from deputize.core.run_settings import RunLimit, Runs
 from deputize.lifecycle.worker import Worker
 from tests.integration.lifecycle.lab import Lab, open_lab, until
 from tests.integration.lifecycle.tools import Gate, effects_of, on

@@ -62,6 +62,12 @@ FILL_RUNS = """
         values ($1, '01890000-0000-7000-8000-000000000000', now())
     on conflict do nothing
 """
+FILL_SERVERS = """
+    insert into deputize.server_pins (tenant, server, item, digest, definition, accepted_by)
+        values ($1, 's', 'instructions', 'd', 'i', 'r');
+    insert into deputize.server_changes (tenant, server, item, digest, definition, kind, flags)
+        values ($1, 's', 'tool:t', 'd', 't', 'added', '[]')
+"""
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, shown, chain, tool, group_key, levels,
             expires_at)
@@ -83,8 +89,9 @@ async def dsn(module_database: str) -> str:
     await make_tenants(module_database, "acme", "other")
     connection = await asyncpg.connect(module_database)
     for tenant in ("acme", "other"):
-        for statement in (*FILL.split(";"), *FILL_RUNS.split(";"), *FILL_APPROVALS.split(";")):
-            await connection.execute(statement, tenant)
+        for filling in (FILL, FILL_RUNS, FILL_APPROVALS, FILL_SERVERS):
+            for statement in filling.split(";"):
+                await connection.execute(statement, tenant)
     await connection.close()
     async with writing_to(module_database) as writer:
         for tenant in ("acme", "other"):
@@ -224,6 +231,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
     assert {table for table, right in granted if right == "DELETE"} == {
         "claims", "subjects", "leases", "secrets", "budgets", "workers", "progress", "callbacks", "deliveries",
         "checkpoints", "reconciliations", "places", "approval_groups", "notices", "mailboxes", "letters",
+        "server_pins",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     assert not {"audit_entries", "tenants", "tenant_keys", "subjects", "tools"} & {

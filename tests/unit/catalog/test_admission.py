@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.admission import admit
+from deputize.catalog.admission import admit, admit_beside, nobody
+from deputize.catalog.exposed import no_facts
 from deputize.core.contract import Contract
 from deputize.core.errors import NotAdmitted
 from tests.unit.catalog.contracts import INPUT, contract, input_with
@@ -217,3 +218,19 @@ junk = st.recursive(
 @given(st.dictionaries(keywords, junk, max_size=6))
 def test_any_nonsense_in_place_of_a_schema_is_refused_or_admitted_but_never_breaks(schema: dict[str, Any]) -> None:
     reasons(input_schema=schema, output_schema=schema)
+
+
+def test_what_others_did_since_speaks_against_an_admitted_contract_as_it_would_have_before() -> None:
+    made, taken = contract(), {contract().full_name: "crm.another"}
+    admit_beside(made, known=nobody, facts=no_facts, other=nobody)
+    with pytest.raises(NotAdmitted) as late:
+        admit_beside(made, known=taken.get, facts=no_facts, other=nobody)
+    with pytest.raises(NotAdmitted) as before:
+        admit(made, known=taken.get)
+    assert late.value.details == before.value.details
+
+
+def test_of_a_contract_itself_nothing_is_judged_again_beside_others() -> None:
+    broken = contract(output_schema={"type": "strin"})
+    assert reasons(output_schema={"type": "strin"})
+    admit_beside(broken, known=nobody, facts=no_facts, other=nobody)

@@ -67,7 +67,7 @@ ELEVEN = {
     "APPROVAL_REQUIRED",
 }
 # JSON-RPC gives all wrong parameters one code.
-SHARED_JSONRPC = {-32602: {"schema-violation", "coercion-failed"}}
+SHARED_JSONRPC = {-32602: {"schema-violation", "coercion-failed", "round-refused", "answers-invalid"}}
 FAMILIES = {
     errors.Request: 30, errors.Registry: 31, errors.Permission: 32, errors.Validation: 33, errors.Execution: 34,
     errors.Upstream: 35, errors.Secrets: 36, errors.Asynchronous: 37, errors.Audit: 38,
@@ -148,7 +148,8 @@ def test_only_what_proves_it_says_that_nothing_happened() -> None:
     assert proving == {
         "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict", "circuit-open",
         "upstream-rate-limited", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
-        "did-not-happen", "precondition-failed",
+        "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid", "link-needed",
+        "upstream-sign-in-failed",
     }  # fmt: skip
 
 

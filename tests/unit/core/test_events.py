@@ -96,7 +96,7 @@ def test_only_unknown_is_an_end_that_may_still_be_settled() -> None:
     assert frozenset({State.UNKNOWN}) == TERMINAL - FINAL
     assert {
         State.SUCCEEDED, State.FAILED, State.CANCELED, State.TIMED_OUT, State.DENIED, State.BLOCKED,
-        State.SCHEMA_PARSE_FAILED, State.VALIDATION_FAILED,
+        State.SCHEMA_PARSE_FAILED, State.VALIDATION_FAILED, State.NEEDS_INPUT,
     } == FINAL  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """Environment beats file beats default, and nothing misspelt is passed over."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from deputize.core.settings import Section, Settings
+from deputize.core.section import Section
+from deputize.core.settings import McpServer, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +89,42 @@ def test_every_setting_is_explained() -> None:
     ]
     assert len(models) == 14
     assert unexplained == []
+
+
+def test_two_servers_of_one_tenant_cannot_have_one_name(empty_folder: Path) -> None:
+    server = '[[servers]]\nname = "orders"\nurl = "https://orders.example/mcp"\n'
+    (empty_folder / "deputize.toml").write_text(server + server)
+    with pytest.raises(ValidationError, match="two servers are called orders"):
+        Settings()
+    (empty_folder / "deputize.toml").write_text(server + server + 'tenant = "other"\n')
+    assert [each.tenant for each in Settings().servers] == [None, "other"]
+
+
+def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: Path) -> None:
+    server = '[[servers]]\nname = "orders"\ncredential = "delegated"\naudience = "https://orders.example"\n'
+    (empty_folder / "deputize.toml").write_text(server + 'command = ["orders"]\nsecret_env = "TOKEN"\n')
+    with pytest.raises(ValidationError, match="told its credential once, when it starts"):
+        Settings()
+    (empty_folder / "deputize.toml").write_text(server + 'url = "https://orders.example/mcp"\n')
+    assert Settings().servers[0].credential == "delegated"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"url": "http://orders.example/mcp", "credential": "link"}, "https"),
+        ({"command": ("orders",), "secret_env": "KEY", "credential": "link"}, "https"),
+        ({"url": "https://orders.example/mcp", "credential": "link", "client_id": "us"}, "issuer"),
+        ({"url": "https://orders.example/mcp", "credential": "link", "secret": "orders"}, "client_id"),
+        ({"url": "https://orders.example/mcp", "credential": "client", "issuer": "https://a.example"}, "client_id"),
+        ({"url": "https://orders.example/mcp", "issuer": "https://a.example"}, "of use"),
+    ],
+)
+def test_a_server_that_is_signed_in_to_says_all_that_is_needed_and_nothing_unsafe(said: Any, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        McpServer.model_validate({"name": "orders", **said})
+
+
+def test_a_server_at_this_machine_or_over_https_can_be_linked() -> None:
+    for url in ("https://orders.example/mcp", "http://127.0.0.1:9/mcp", "http://localhost:9/mcp"):
+        assert McpServer.model_validate({"name": "orders", "url": url, "credential": "link"}).client_id is None

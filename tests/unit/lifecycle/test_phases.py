@@ -33,7 +33,7 @@ _GOOD = """
     executed = await execute(rooms, authorized)
     if isinstance(executed, Outcome):
         return executed
-    verified = await verify(executed, rooms.driver, rooms.metrics, rooms.credentials)
+    verified = await verify(rooms, executed)
     return await settle(rooms, verified)
 """
 
@@ -43,10 +43,7 @@ _BAD = {
         "authorize(rooms, received, authority)", 'Argument 2 to "authorize"', "Received", "Validated",
     ),
     "without_authorize": ("execute(rooms, validated)", 'Argument 2 to "execute"', "Validated", "Authorized"),
-    "without_execute": (
-        "verify(authorized, rooms.driver, rooms.metrics, rooms.credentials)",
-        'Argument 1 to "verify"', "Authorized", "Executed",
-    ),
+    "without_execute": ("verify(rooms, authorized)", 'Argument 2 to "verify"', "Authorized", "Executed"),
     "without_verify": ("settle(rooms, executed)", 'Argument 2 to "settle"', "Executed", "Verified"),
 }  # fmt: skip
 

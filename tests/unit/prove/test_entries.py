@@ -38,7 +38,7 @@ def _abouts(draw: st.DrawFn) -> About:
     )
     return About(
         caller=caller, trace=draw(_hex)[:32], call=draw(st.none() | _ids), session=draw(_optional_text),
-        contract=draw(st.sampled_from([None, TOOL])), tool=draw(_optional_text),
+        contract=draw(st.sampled_from([None, TOOL])), tool=draw(_optional_text), continues=draw(st.none() | _ids),
     )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ _facts = st.fixed_dictionaries(
         "time": st.integers(0, 4_000_000_000_000).map(lambda ms: Stamps(Clock(epoch_ms=lambda: ms)).now()),
     },
     optional={
+        "answers": _hex,
         "arguments": _hex,
         "result": _hex,
         "redactions": st.lists(_text, max_size=3).map(tuple),
@@ -89,11 +90,13 @@ def test_an_entry_says_exactly_what_it_was_given(about: About, facts: dict[str, 
         "v": 1, "tenant": about.caller.tenant, "caller": list(about.caller.pseudonyms), "trace": about.trace,
         "id": facts["id"], "kind": facts["kind"], "time": facts["time"],
     }  # fmt: skip
-    for name in ("arguments", "result", "outcome", "error", "command", "subject"):
+    for name in ("answers", "arguments", "result", "outcome", "error", "command", "subject"):
         if name in facts:
             wanted[name] = facts[name]
     if about.call is not None:
         wanted["call"] = about.call
+    if about.continues is not None:
+        wanted["continues"] = about.continues
     if about.session is not None:
         wanted["session"] = about.session
     if about.contract is not None:

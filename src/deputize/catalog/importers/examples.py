@@ -34,7 +34,7 @@ def _example(root: Schema, node: Any, level: int) -> Any:
     if not isinstance(node, dict) or level > MAX_DEPTH:
         return _NONE
     for key in ("examples", "enum"):
-        if node.get(key):
+        if isinstance(node.get(key), list) and node[key]:
             return node[key][0]
     for key in ("const", "default"):
         if key in node:

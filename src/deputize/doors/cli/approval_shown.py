@@ -61,6 +61,8 @@ def one_screen(shown: Mapping[str, Any], *, now: datetime) -> Iterator[str]:
     yield f"{mark(sign, sys.stdout)} {said} · ticket {_line(shown['ticket_id'])}"
     yield from _who_and_what(shown)
     yield from _headed("arguments", arguments_told(shown["arguments"]))
+    if shown.get("answers"):
+        yield from _headed("answers to its server", arguments_told(shown["answers"]))
     by = "the tool's own preview" if shown["preview"]["by"] == "tool" else "as far as its contract says"
     yield from _headed(f"would change ({by})", preview_lines(shown["preview"]))
     undo = shown["undo"]

@@ -38,6 +38,7 @@ from deputize.doors.cli.logs import configure_logs
 from deputize.doors.cli.output import GO, counted, mark, printer
 from deputize.doors.cli.project import Running
 from deputize.doors.cli.rules_told import rules_told
+from deputize.doors.cli.servers_told import servers_told
 from deputize.doors.server import serve
 from deputize.govern.identity.development import development_issuer
 from deputize.lifecycle.gateway import Gateway
@@ -175,6 +176,7 @@ def _with_identity(settings: Settings, loaded: Loaded) -> Settings:
 
 async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) -> None:
     stop, codes = asyncio.Event(), CodesTold()
+    servers: list[dict[str, Any]] = []
     # From here on a signal is an event: one that comes while the gateway is being opened must not be lost.
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -183,22 +185,24 @@ async def _serve(open_gateway: OpenGateway, settings: Settings, loaded: Loaded) 
         def ready(url: str, metrics_url: str) -> None:
             if not stop.is_set():
                 _tell_tools(loaded, settings)
+                _tell_servers(servers)
                 stack.enter_context(announced(settings.folder, Running(url=url, pid=os.getpid())))
                 _tell_ready(url, metrics_url, loaded)
                 codes.ready()
 
-        await serve(lambda: _opened(open_gateway, settings, loaded, codes), settings, ready, stop=stop)
+        await serve(lambda: _opened(open_gateway, settings, loaded, codes, servers), settings, ready, stop=stop)
 
 
 @asynccontextmanager
 async def _opened(
-    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, codes: CodesTold
+    open_gateway: OpenGateway, settings: Settings, loaded: Loaded, codes: CodesTold, servers: list[dict[str, Any]]
 ) -> AsyncIterator[Gateway]:
     # Whoever presses Ctrl-C here does not want to wait for a run: it goes on when the project is started again.
     runs = settings.runs.model_copy(update={"drain_seconds": min(settings.runs.drain_seconds, _DRAIN_SECONDS)})
     settings = settings.model_copy(update={"runs": runs})
     async with opened(open_gateway, settings, loaded, development=True, worker=True, tell_code=codes) as gateway:
         try:
+            servers.extend(await gateway.servers.of_the_process())
             yield gateway
         finally:
             _ignore_signals()
@@ -222,7 +226,7 @@ def _tell_tools(loaded: Loaded, settings: Settings) -> None:
         _event("hook", facts, f"hook {hook.name} from {hook.file}: {hook.moment} {hook.tools}")
     for name, known, told in rules_told(settings):
         _event(name, known, told)
-    if not by_file:
+    if not by_file and not settings.servers:
         printer.warn("no tools yet: write a function with @tool in tools/, or see deputize init in an empty folder")
     if printer.as_json:
         for each in loaded.refusals:
@@ -230,10 +234,21 @@ def _tell_tools(loaded: Loaded, settings: Settings) -> None:
     show_refusals(loaded.refusals)
 
 
+def _tell_servers(servers: list[dict[str, Any]]) -> None:
+    for well, (name, facts, told) in servers_told(servers):
+        if well:
+            _event(name, facts, told)
+            continue
+        if printer.as_json:
+            printer.json({"event": name, **facts})
+        printer.warn(told)
+
+
 def _tell_ready(url: str, metrics_url: str, loaded: Loaded) -> None:
     facts = {
         "url": url,
         "rest": f"{url}/v1",
+        "mcp": f"{url}/mcp",
         "docs": f"{url}/docs",
         "metrics": f"{metrics_url}/metrics",
         "pid": os.getpid(),
@@ -243,6 +258,7 @@ def _tell_ready(url: str, metrics_url: str, loaded: Loaded) -> None:
         return
     go = mark(GO, sys.stdout)
     printer.line(f"{go} REST {facts['rest']}   JSON-RPC {url}/rpc   docs {facts['docs']}   metrics {facts['metrics']}")
+    printer.line(f"{go} MCP  {facts['mcp']}   for clients that start programs: deputize mcp")
     if any(tool.contract.full_name == "hello.greet" for tool in loaded.tools):
         printer.line("  try in a second terminal, in this folder: deputize call hello.greet name=Ana")
     printer.line("  Ctrl-C stops everything")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jwt
 
+from deputize.catalog.importers.mcp import scopes_of
 from deputize.core.caller import ADMIN_SCOPE
 from deputize.core.definition import PythonTool
 from deputize.core.mistakes import Misconfigured
@@ -71,6 +72,7 @@ def ensure_token(settings: Settings, tools: Iterable[PythonTool]) -> tuple[str, 
     """The project's own token, which may do everything its tools need; and whether it was made just now."""
     folder, tenant = settings.folder, settings.tools.tenant
     scopes = {ADMIN_SCOPE, *(scope for tool in tools for scope in tool.contract.auth.scopes)}
+    scopes |= {scope for each in settings.servers if each.tenant in (None, tenant) for scope in scopes_of(each)}
     development_issuer(folder)
     kept = saved_token(folder)
     if kept is not None and _is_good(kept, mint(folder, lifetime=1), scopes, tenant):

@@ -18,10 +18,13 @@ from deputize.doors.cli import (
     calls,
     doctor,
     grants,
+    importing,
     init,
+    mcp,
     migrate,
     policy,
     secrets,
+    servers,
     switch,
     tickets,
     token,
@@ -107,6 +110,7 @@ app.add_typer(token.group, name="token")
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
+app.command(epilog="Example: deputize mcp   (a client starts it: claude mcp add shop -- deputize mcp)")(mcp.mcp)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
@@ -114,6 +118,8 @@ app.add_typer(approvals.group, name="approvals", epilog="Example: deputize appro
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
 app.add_typer(tickets.group, name="tickets", epilog="Example: deputize tickets list")
+app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
+app.command("import", epilog="Example: deputize import .mcp.json")(importing.import_servers)
 
 
 def run(open_gateway: object) -> None:

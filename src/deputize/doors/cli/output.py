@@ -5,6 +5,7 @@ Below every command; imports nothing heavy, since even `--help` passes here.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,12 @@ _COLOURS = {OK: "green", NO: "red", GO: "cyan", NOTE: "yellow", PAUSE: "yellow"}
 
 # Where nobody's terminal sets a width, lines are long enough for any id and sentence of ours.
 _WIDE = 200
+
+# What a terminal acts on or a reader does not see, wherever a text came from. Only the colours of ours pass.
+_UNSAFE = re.compile(
+    r"(\x1b\[(?:0|1|2|(?:1;)?3[1-6])m)|"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
 
 REFUSED, MISUSED, PENDING = 1, 2, 3
 """Exit codes: a call or check that ended badly; a command or configuration that cannot be carried out; a call that
@@ -35,7 +42,7 @@ class Printer:
 
     def json(self, value: Any) -> None:
         """One JSON value on one line of stdout."""
-        _write(sys.stdout, json.dumps(value, ensure_ascii=False, default=str))
+        _write(sys.stdout, _spelled(json.dumps(value, ensure_ascii=False, default=str)))
 
     def line(self, text: str = "") -> None:
         if not self.as_json:
@@ -136,6 +143,10 @@ def mark(sign: str, stream: TextIO) -> str:
     return typer.style(sign, fg=_COLOURS[sign], bold=True) if _colourful(stream) else sign
 
 
+def tinted(text: str, colour: str, stream: TextIO) -> str:
+    return typer.style(text, fg=colour) if _colourful(stream) else text
+
+
 def dim(text: str, stream: TextIO) -> str:
     return typer.style(text, dim=True) if _colourful(stream) else text
 
@@ -156,8 +167,8 @@ def counted(number: int, word: str) -> str:
 
 def pretty(value: Any) -> str:
     """JSON for a person: on one line while it fits, indented when it does not."""
-    short = json.dumps(value, ensure_ascii=False)
-    return short if len(short) <= 100 else json.dumps(value, ensure_ascii=False, indent=2)
+    short = _spelled(json.dumps(value, ensure_ascii=False))
+    return short if len(short) <= 100 else _spelled(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def flat(facts: Mapping[str, Any]) -> str:
@@ -176,5 +187,17 @@ def _colourful(stream: TextIO) -> bool:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    stream.write(text + "\n")
+    stream.write(_UNSAFE.sub(_escaped, text) + "\n")
     stream.flush()
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _spelled(text: str) -> str:
+    """JSON that means the same, with what a terminal would act on in JSON's own spelling."""
+    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text)

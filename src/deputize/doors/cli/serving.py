@@ -98,12 +98,20 @@ def _telling(loaded: Loaded, settings: Settings) -> Callable[[str, str], None]:
     def tell(url: str, metrics_url: str) -> None:
         if printer.as_json:
             printer.json(
-                {"event": "ready", "url": url, "metrics": f"{metrics_url}/metrics", "tools": len(loaded.tools)}
+                {
+                    "event": "ready",
+                    "url": url,
+                    "mcp": f"{url}/mcp",
+                    "metrics": f"{metrics_url}/metrics",
+                    "tools": len(loaded.tools),
+                }
             )
             return
         printer.good(f"{counted(len(loaded.tools), 'tool')} from files")
         for _, _, told in rules_told(settings):
             printer.good(told)
-        printer.line(f"{mark(GO, sys.stdout)} REST {url}/v1   docs {url}/docs   metrics {metrics_url}/metrics")
+        printer.line(
+            f"{mark(GO, sys.stdout)} REST {url}/v1   MCP {url}/mcp   docs {url}/docs   metrics {metrics_url}/metrics"
+        )
 
     return tell

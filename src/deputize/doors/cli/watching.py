@@ -101,7 +101,7 @@ def _decided(facts: dict[str, Any]) -> str:
 def _message(facts: dict[str, Any]) -> str:
     done, total = facts.get("current_step"), facts.get("total_steps")
     counted = f"{done:g} of {total:g}" if done is not None and total is not None else ""
-    return " · ".join(part for part in (counted, str(facts.get("message") or "")) if part)
+    return " · ".join(part for part in (counted, plain(str(facts.get("message") or ""))) if part)
 
 
 def _as_bar(events: Iterator[_Event], call_id: str, aside: bool) -> str:

@@ -2,6 +2,7 @@
 
     /console/tickets          what waits for me
     /console/tickets/{id}     one of them, on one screen, with the forms that decide it
+    /console/servers          my accounts at MCP servers: link one, and be sent there and back; unlink it
     /console/sign-in          to the issuer and back by /console/callback; /console/sign-out
 
 Where people sign in, a sealed cookie says who they are. A code of the terminal opens one ticket in development, and
@@ -25,15 +26,16 @@ from deputize.core.plain import plain
 from deputize.doors.console import cookies
 from deputize.doors.console.guard import HEADERS, read_form, require_form_token
 from deputize.doors.console.render import STYLE, STYLE_NAME, render
-from deputize.doors.console.view import list_view, ticket_view
+from deputize.doors.console.view import account_view, list_view, ticket_view
 from deputize.doors.wire import hide, trace_id_of
 from deputize.govern.identity.sessions import Session
 from deputize.govern.identity.sign_in import BEGUN_SECONDS
 from deputize.lifecycle.console import CALLBACK, Console
 from deputize.lifecycle.gateway import Gateway
+from deputize.lifecycle.servers.links import BACK, PAGE
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OURS = re.compile(rf"/console/tickets(?:/{_ID.pattern})?")
+_OURS = re.compile(rf"/console/tickets(?:/{_ID.pattern})?|{PAGE}")
 _LEVEL = re.compile(r"[A-Za-z0-9:._/-]{1,255}")
 _PER_PAGE = 50
 _KEEP_STYLE = "public, max-age=31536000, immutable"
@@ -57,6 +59,10 @@ def console_app(gateway: Callable[[], Gateway]) -> Starlette:
             Route(f"{one}/code", pages.code, methods=["POST"]),
             Route(f"{one}/approve", pages.approve, methods=["POST"]),
             Route(f"{one}/deny", pages.deny, methods=["POST"]),
+            Route(PAGE, pages.servers),
+            Route(BACK, pages.linked),
+            Route(f"{PAGE}/{{server}}/link", pages.link, methods=["POST"]),
+            Route(f"{PAGE}/{{server}}/unlink", pages.unlink, methods=["POST"]),
         ],
         exception_handlers={Problem: pages.problem, HTTPException: pages.unrouted, Exception: pages.unexpected},
     )
@@ -127,7 +133,10 @@ class Pages:
         last = found[-1]["ticket_id"] if len(found) == _PER_PAGE else None
         older = None if last is None else f"{self._root}{_HOME}?before={last}"
         now = gateway.lifecycle.rooms.clock.now()
-        return self._page("tickets.html", session, tickets=list_view(found, now=now), older=older)
+        accounts = await gateway.linking.listed(session.caller)
+        return self._page(
+            "tickets.html", session, tickets=list_view(found, now=now), older=older, accounts=bool(accounts)
+        )  # fmt: skip
 
     async def ticket(self, request: Request) -> Response:
         ticket_id = _ticket_id(request)
@@ -179,6 +188,42 @@ class Pages:
         if opened:
             return await self._ticket_page(session, ticket_id, opened=opened)
         return self._go(f"{_HOME}/{ticket_id}")
+
+    async def servers(self, request: Request) -> Response:
+        try:
+            session = await self._signed_in(request)
+        except SignInFailed:
+            return self._to_sign_in(PAGE)
+        gateway = self._gateway()
+        found = await gateway.linking.listed(session.caller)
+        now = gateway.lifecycle.rooms.clock.now()
+        return self._page("servers.html", session, servers=[account_view(each, now=now) for each in found])
+
+    async def link(self, request: Request) -> Response:
+        """Says where the person is about to be sent. A page with a link, because a form of ours leads only to us."""
+        session, server = await self._of_server(request)
+        way = await self._gateway().linking.begin(session.caller, server)
+        scopes = [plain(each, 120) for each in way.scopes]
+        return self._page(
+            "link.html", session, server=way.server, host=plain(way.host, 200), url=way.url, scopes=scopes
+        )
+
+    async def linked(self, request: Request) -> Response:
+        session = await self._signed_in(request)
+        await self._gateway().linking.finish(session.caller, dict(request.query_params))
+        return self._go(PAGE)
+
+    async def unlink(self, request: Request) -> Response:
+        session, server = await self._of_server(request)
+        await self._gateway().linking.unlink(session.caller, server)
+        return self._go(PAGE)
+
+    async def _of_server(self, request: Request) -> tuple[Session, str]:
+        """Who sent the form of a server, and which it is."""
+        form = await read_form(request, origin=self._console.origin)
+        session = await self._signed_in(request)
+        require_form_token(form.get("form_token"), session.form_token)
+        return session, str(request.path_params["server"])
 
     async def _ticket_page(
         self, session: Session, ticket_id: str, *, opened: str = "", problem: Problem | None = None, typed: str = ""
@@ -310,4 +355,4 @@ def _own_path(path: str) -> str:
 
 def _without_verb(path: str) -> str:
     """The page of a form: nobody is sent back to where only a form goes."""
-    return re.sub(r"/(?:code|approve|deny)$", "", path)
+    return re.sub(r"/(?:code|approve|deny)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)

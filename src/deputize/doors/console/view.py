@@ -37,6 +37,12 @@ _UNKNOWN = {
     "preconditions": "whether it could be done",
     "impact": "what else follows",
 }
+_ACCOUNTS = {
+    "not linked": ("○", "Not linked", "waits"),
+    "linked": ("✓", "Linked", "good"),
+    "wants more": ("●", "Linked, but the server wants you to allow more", "waits"),
+    "broken": ("✕", "The link does not work any more", "bad"),
+}
 _OPS = {"create": ("+", "create"), "update": ("~", "change"), "delete": ("−", "delete")}
 
 
@@ -66,9 +72,22 @@ class Value:
     size: str = ""
 
 
+def account_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """A server where the person has an account, or may have one."""
+    at = shown["linked_at"]
+    return {
+        "name": shown["name"],
+        "address": _line(shown["address"]),
+        "state": _sign(_ACCOUNTS, shown["state"]),
+        "linked": moment(at, now=now),
+        "is_linked": at is not None,
+        "wanted": [_line(each) for each in shown["wanted"]],
+    }
+
+
 def ticket_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     """Everything the page of one ticket says."""
-    tool, arguments = shown["tool"], _values(shown["arguments"])
+    tool, arguments, answers = shown["tool"], _values(shown["arguments"]), _values(shown.get("answers") or {})
     preview = _preview(shown.get("preview") or {}, now=now)
     undo = shown.get("undo")
     return {
@@ -82,10 +101,11 @@ def ticket_view(shown: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         "session": _line(shown.get("session") or ""),
         "environment": _line(shown.get("environment") or ""),
         "arguments": arguments,
+        "answers": answers,
         "undo": _line(undo) if undo else "",
         "preview": preview,
         # Nobody should have to find out that they saw only a part.
-        "shortened": any(value.whole for value in (*arguments, *preview["impact"], *preview["values"])),
+        "shortened": any(value.whole for value in (*arguments, *answers, *preview["impact"], *preview["values"])),
         "rules": [
             {"id": _line(rule["id"]), "where": _line(rule["where"]), "reason": plain(str(rule["reason"]), 600)}
             for rule in shown["rules"][:_MOST_LISTED]

@@ -127,6 +127,7 @@ class ApprovalShown(BaseModel):
     session: str | None
     environment: str
     arguments: dict[str, Any] = Field(description="Without what is marked sensitive.")
+    answers: dict[str, Any] | None = Field(None, description="What its server is answered with, where it asked back.")
     preview: PreviewShown
     rules: list[RuleAsking]
     demands: list[DemandStanding]

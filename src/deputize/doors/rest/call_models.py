@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deputize.core.call import MAX_SESSION_LENGTH
 from deputize.core.contract import MutationClass
 from deputize.core.events import State
+from deputize.core.questions import Ability
 from deputize.doors.asking import (
     KEY_NAME,
     LOWEST_PRIORITY,
@@ -30,6 +31,13 @@ class CallbackAsked(Asked):
     include_result: bool | None = Field(
         None, description="Send the outcome too, without what is marked sensitive; only to hosts the operator named."
     )
+
+
+class AnswersGiven(Asked):
+    """Answers to what a tool's server asked back."""
+
+    round: str = Field(description="As it came with the questions: for the same tool and arguments, within the hour.")
+    responses: dict[str, Any] = Field(description="By the names of the questions, as MCP spells such answers.")
 
 
 class CallAsked(Asked):
@@ -72,6 +80,12 @@ class CallAsked(Asked):
         description="When `deadline_ms` is over, go on as a run and answer 202, where doing it again does it once.",
     )
     callback: CallbackAsked | None = Field(None, description="Who is told when a call that answered 202 ends.")
+    can_answer: list[Ability] | None = Field(
+        None, description="What the tool's server may ask you back; default: nothing."
+    )
+    answers: AnswersGiven | None = Field(
+        None, description="What you say to questions that this very call came to before. It needs no key of its own."
+    )
 
 
 class CallsQuery(Asked):
@@ -135,6 +149,33 @@ class Envelope(BaseModel):
     context: list[ContextShown] = Field(description="What hooks want the model to know beside the result.")
     warnings: list[str]
     created_at: str
+    continues: UUID | None = Field(None, description="The call whose questions this one answered.")
+
+
+class AskedBack(BaseModel):
+    """What the tool's server wants to know first. The texts are that server's own."""
+
+    server: str
+    questions: dict[str, dict[str, Any]] = Field(description="By name, as MCP spells them.")
+    round: str = Field(description="Send it back with your answers.")
+
+
+class NeedsInput(BaseModel):
+    """How a call ends whose tool's server asks something first: make the same call with `answers` to go on."""
+
+    call_id: UUID
+    state: Literal[State.NEEDS_INPUT]
+    is_error: Literal[False]
+    trace_id: TraceId
+    asks: AskedBack
+    tool: ToolRef
+    decision: RulesThatDecided
+    execution: Execution
+    input: InputShown
+    context: list[ContextShown]
+    warnings: list[str]
+    created_at: str
+    continues: UUID | None = Field(None, description="The call whose questions this one answered.")
 
 
 class Rehearsed(BaseModel):

@@ -35,6 +35,7 @@ from deputize.doors.rest.call_models import (
     CallsQuery,
     Canceling,
     Envelope,
+    NeedsInput,
     RollbackAsked,
     SentBack,
 )
@@ -62,7 +63,7 @@ async def list_calls(gateway: CurrentGateway, caller: CurrentCaller, query: Anno
 @router.get(
     "/{call_id}",
     summary="Look at a call",
-    response_model=Envelope | ProblemShown | CallOpen | CallShown,
+    response_model=Envelope | NeedsInput | ProblemShown | CallOpen | CallShown,
     responses=problems(CallNotFound, SealBroken),
 )
 async def show_call(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:

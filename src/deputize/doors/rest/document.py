@@ -29,17 +29,18 @@ from deputize.core.errors import (
     every_problem,
 )
 from deputize.doors.rest.approval_models import Approving, BreakingGlass, DecidingMany, Denying
-from deputize.doors.rest.call_models import Accepted, CallAsked, Envelope, Rehearsed, RollbackAsked
+from deputize.doors.rest.call_models import Accepted, CallAsked, Envelope, NeedsInput, Rehearsed, RollbackAsked
 from deputize.doors.rest.models import ProblemShown, RevocationAsked, SecretAsked, StateAsked, SwitchAsked
 from deputize.doors.rest.policy_models import BacktestAsked, PoliciesAsked
+from deputize.doors.rest.server_models import ChangeDecided
 from deputize.doors.rest.ticket_models import TicketAnswer
 from deputize.doors.wire import PROBLEM_MEDIA
 
 _REFS = "#/components/schemas/{model}"
 _WRITTEN_HERE: Sequence[type[BaseModel]] = (
-    CallAsked, Envelope, Rehearsed, Accepted, ProblemShown, StateAsked, RevocationAsked, SecretAsked, SwitchAsked,
-    PoliciesAsked, BacktestAsked, TicketAnswer, RollbackAsked, Approving, Denying, BreakingGlass,
-    DecidingMany, Contract,
+    CallAsked, Envelope, NeedsInput, Rehearsed, Accepted, ProblemShown, StateAsked, RevocationAsked, SecretAsked,
+    SwitchAsked, PoliciesAsked, BacktestAsked, TicketAnswer, ChangeDecided, RollbackAsked, Approving, Denying,
+    BreakingGlass, DecidingMany, Contract,
 )  # fmt: skip
 # What any route that knows its caller may answer.
 ALWAYS = (
@@ -152,7 +153,7 @@ def _hot_route() -> dict[str, Any]:
         **body_of("CallAsked"),
         "responses": {
             "200": {
-                "description": "The call succeeded; or, of a dry run, what it would do.",
+                "description": "The call succeeded; its server asks first; or, of a dry run, what it would do.",
                 "headers": {
                     "Location": {"description": "Where the call can be looked at.", "schema": _TEXT},
                     "Idempotency-Replayed": {"description": "`true` if this outcome was told before.", "schema": _TEXT},
@@ -161,7 +162,7 @@ def _hot_route() -> dict[str, Any]:
                         "schema": _TEXT,
                     },
                 },
-                "content": {"application/json": {"schema": _either("Envelope", "Rehearsed")}},
+                "content": {"application/json": {"schema": _either("Envelope", "NeedsInput", "Rehearsed")}},
             },
             "202": {
                 "description": "The call was taken on and has not ended: look for it at its address.",

@@ -33,7 +33,8 @@ from deputize.doors.wire import ClientGone, headers_of, hide, read_body, retry_a
 from deputize.govern.identity.exchange import MAX_CONSTRAINTS_BYTES, SCOPES, Asked
 from deputize.lifecycle.delegate import Issued
 from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.wellknown import RESOURCE_PATH, TOKEN_EXCHANGE, TOKEN_PATH
+from deputize.lifecycle.servers.signing_in import CLIENT_PATH
+from deputize.lifecycle.wellknown import MCP_PATH, RESOURCE_PATH, TOKEN_EXCHANGE, TOKEN_PATH
 
 router = APIRouter(tags=["identity"])
 
@@ -73,7 +74,18 @@ class ResourceShown(BaseModel):
     scopes_supported: list[str] | None = None
 
 
-class ServerShown(BaseModel):
+class ClientShown(BaseModel):
+    client_id: str
+    client_name: str
+    client_uri: str
+    redirect_uris: list[str]
+    grant_types: list[str]
+    response_types: list[str]
+    token_endpoint_auth_method: str
+    application_type: str
+
+
+class IssuerShown(BaseModel):
     issuer: str
     token_endpoint: str
     jwks_uri: str
@@ -115,9 +127,26 @@ async def resource(gateway: CurrentGateway) -> Response:
 
 
 @router.get(
+    RESOURCE_PATH + MCP_PATH,
+    summary="Whose tokens the MCP door takes",
+    response_model=ResourceShown,
+    responses=_OPEN,
+)
+async def mcp_resource(gateway: CurrentGateway) -> Response:
+    """RFC 9728, of `/mcp`: MCP clients look here to sign in by themselves."""
+    return reply(gateway.wellknown.resource(MCP_PATH))
+
+
+@router.get(CLIENT_PATH, summary="Who this gateway is to others", response_model=ClientShown, responses=_OPEN)
+async def client(gateway: CurrentGateway) -> Response:
+    """A client ID metadata document: authorization servers of MCP servers read here who wants to sign in."""
+    return reply(gateway.wellknown.client())
+
+
+@router.get(
     "/t/{tenant}/.well-known/oauth-authorization-server",
     summary="A tenant's issuer",
-    response_model=ServerShown,
+    response_model=IssuerShown,
     responses=_OPEN,
 )
 async def server(gateway: CurrentGateway, tenant: str) -> Response:
@@ -128,7 +157,7 @@ async def server(gateway: CurrentGateway, tenant: str) -> Response:
 @router.get(
     "/.well-known/oauth-authorization-server/t/{tenant}",
     summary="A tenant's issuer, where RFC 8414 puts it",
-    response_model=ServerShown,
+    response_model=IssuerShown,
     responses=_OPEN,
 )
 async def server_by_the_book(gateway: CurrentGateway, tenant: str) -> Response:

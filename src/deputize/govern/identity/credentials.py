@@ -31,16 +31,7 @@ def mint(
     """Ends with the call: after `seconds` or the contract's own limit, whichever comes first, up to the next second.
     `scopes` are fewer than the contract's, or None for all of them.
     """
-    if caller.tenant != key.tenant:
-        raise CredentialMissing("the key at hand is another tenant's")
-    audience = contract.auth.audience
-    if audience is None or audience.rstrip("/") == key.audience:
-        # A token for this gateway in a tool's hands would let the tool call on as its caller.
-        raise CredentialMissing(
-            f"{contract.full_name} does not say for whom its token should be, or names this gateway itself",
-            details={"audience": audience},
-            advice="The tool's author must set auth.audience to the service it calls.",
-        )
+    audience = _elsewhere(key, caller, contract.auth.audience, contract.full_name)
     end = math.ceil(now + min(seconds, contract.timeout.effective_seconds))
     claims = {
         "aud": audience,
@@ -51,6 +42,26 @@ def mint(
         "exp": end,
     }
     return key.sign(claims | ({"act": nested(caller.agents)} if caller.agents else {}))
+
+
+def mint_to_look(key: SigningKey, caller: Caller, audience: str | None, *, id: str, seconds: float, now: float) -> str:
+    """For asking a server what it offers: of no call, and with no scope."""
+    aud = _elsewhere(key, caller, audience, "the server")
+    claims = {"aud": aud, "sub": caller.user, "scope": "", "jti": id, "iat": int(now), "exp": math.ceil(now + seconds)}
+    return key.sign(claims)
+
+
+def _elsewhere(key: SigningKey, caller: Caller, audience: str | None, who: str) -> str:
+    if caller.tenant != key.tenant:
+        raise CredentialMissing("the key at hand is another tenant's")
+    if audience is None or audience.rstrip("/") == key.audience:
+        # A token for this gateway in a tool's hands would let the tool call on as its caller.
+        raise CredentialMissing(
+            f"{who} does not say for whom its token should be, or names this gateway itself",
+            details={"audience": audience},
+            advice="The tool's author must set auth.audience to the service it calls.",
+        )
+    return audience
 
 
 def reading(contract: Contract) -> tuple[str, ...]:

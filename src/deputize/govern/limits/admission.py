@@ -14,7 +14,7 @@ from deputize.core.caller import Caller
 from deputize.core.contract import Contract
 from deputize.core.errors import LimitsUnavailable, Problem
 from deputize.core.frozen import frozen
-from deputize.core.settings import LimitRule
+from deputize.core.limit_settings import LimitRule
 from deputize.govern.limits.budgets import Budget, Budgets, Lease
 from deputize.govern.limits.rules import Asked, Rule, micros, read_rules
 from deputize.govern.limits.tally import Tally

@@ -15,8 +15,8 @@ from deputize.core.caller import Caller
 from deputize.core.contract import Contract
 from deputize.core.errors import BudgetSpent, Problem, RateLimited, Runaway, TooManyAtOnce
 from deputize.core.frozen import frozen
+from deputize.core.limit_settings import LimitRule
 from deputize.core.mistakes import Misconfigured
-from deputize.core.settings import LimitRule
 
 Per = Literal["caller", "agent", "tool", "provider", "session", "task"]
 MICROS: Final = 1_000_000

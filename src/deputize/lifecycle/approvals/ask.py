@@ -40,7 +40,7 @@ async def ask(rooms: Rooms, authorized: Authorized) -> Outcome:
     received, contract = validated.received, validated.tool.contract
     tenant = received.caller.tenant
     keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
-    wanted = fingerprint(keys.fingerprint, contract.full_name, validated.canonical)
+    wanted = fingerprint(keys.fingerprint, contract.full_name, validated.asked)
     key = key_of(authorized, wanted)
     opening = record.opening(rooms, authorized, wanted, key.text, 0 if key.joined else contract.window_seconds)
     holder = received.request.retry_of or await _holder(rooms, opening)

@@ -48,11 +48,13 @@ class Seen:
         return in_full(rooms, self.row, self.sealed, self.groups, self.votes)
 
     def differs_from(self, other: "Seen") -> frozenset[str]:
-        """The arguments that are not the same in both, and who is behind them."""
+        """The arguments that are not the same in both, what a server is answered with, and who is behind them."""
         mine, others = self.sealed.shown, other.sealed.shown
         names = {*mine["arguments"], *others["arguments"]}
         differ = {name for name in names if _spelled(mine, name) != _spelled(others, name)}
-        behind = {name for name in ("for_user", "agents", "environment") if mine[name] != others[name]}
+        behind = {
+            name for name in ("for_user", "agents", "environment", "answers") if mine.get(name) != others.get(name)
+        }
         return frozenset(differ | behind)
 
 

@@ -11,7 +11,7 @@ from deputize.core.decision import Demand
 from deputize.core.frozen import frozen
 from deputize.govern.approvals.binding import Bound, binding
 from deputize.govern.approvals.demands import Asked, asked_of, demand_from, demands_told, written
-from deputize.lifecycle.phases import Authorized
+from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.preview import Previewed
 from deputize.lifecycle.record import redaction_of
 from deputize.lifecycle.rooms import Rooms
@@ -139,12 +139,21 @@ def _shown(rooms: Rooms, authorized: Authorized, previewed: Previewed) -> dict[s
         "session": validated.received.session,
         "environment": rooms.settings.environment,
         "arguments": redaction_of(validated.tool, "input").apply(validated.call_input)[0],
+        **({} if validated.round is None else {"answers": validated.round.responses}),
         "preview": previewed.shown,
         "rules": [
             {"id": demand.rule, "where": demand.where, "reason": demand.reason}
             for demand in authorized.decision.demands
         ],
     }
+
+
+def _said(validated: Validated) -> bytes:
+    """What goes to the tool, and with it whatever its server is answered, from the state it asked in."""
+    told = validated.round
+    if told is None:
+        return canonical(validated.call_input)
+    return canonical({"input": validated.call_input, "answers": told.responses, "continues": told.continues})
 
 
 def bound_to(rooms: Rooms, authorized: Authorized, call_id: str, preview: bytes, expires_at: datetime) -> Bound:
@@ -160,7 +169,7 @@ def bound_to(rooms: Rooms, authorized: Authorized, call_id: str, preview: bytes,
         standing=caller.standing,
         tool=contract.full_name,
         tool_digest=validated.tool.digest,
-        input=canonical(validated.call_input),
+        input=_said(validated),
         account=(contract.auth.credential, contract.auth.secret or "", contract.auth.audience or ""),
         environment=rooms.settings.environment,
         preview=preview,

@@ -34,6 +34,11 @@ limit $4;
 -- A read leaves no call row; its entry says what became of it.
 select a.id, a.entry from deputize.audit_entries a where a.tenant = $1 and a.call_id = $2 order by a.id;
 
+-- name: give_up_questions
+-- A call that was asked back has ended; this says that nobody will answer.
+update deputize.calls set cancel_asked = coalesce(cancel_asked, now())
+where tenant = $1 and id = $2 and state = 'needs_input';
+
 -- name: ask_to_cancel
 update deputize.calls set cancel_asked = coalesce(cancel_asked, now())
 where tenant = $1 and id = $2 and state in ('queued', 'running')

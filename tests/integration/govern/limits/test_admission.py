@@ -9,7 +9,7 @@ import pytest
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.errors import BudgetSpent, LimitsUnavailable, RateLimited
-from deputize.core.settings import LimitRule
+from deputize.core.limit_settings import LimitRule
 from deputize.govern.limits import admission
 from deputize.govern.limits.admission import Admission, Limits
 from deputize.govern.limits.budgets import Budgets

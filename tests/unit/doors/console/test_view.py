@@ -216,7 +216,16 @@ def test_everything_to_type_in_has_a_label_and_every_section_a_heading() -> None
 def test_the_list_shows_what_waits_and_leads_there() -> None:
     tickets = list_view([listed(), listed(agent=None, for_user=HOSTILE)], now=NOW)
     page = harmless(
-        render("tickets.html", root="/gw", who="sam", form_token="t", leaves=True, tickets=tickets, older=None)
+        render(
+            "tickets.html",
+            root="/gw",
+            who="sam",
+            form_token="t",
+            leaves=True,
+            tickets=tickets,
+            older=None,
+            accounts=True,
+        )
     )
     assert page.all("a")[1]["href"] == f"/gw/console/tickets/{TICKET}"
     assert "billing-bot on behalf of ana@acme.example asked" in page.text

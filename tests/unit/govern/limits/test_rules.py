@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from deputize.core.caller import Caller
 from deputize.core.errors import BudgetSpent, Problem, RateLimited, Runaway, TooManyAtOnce
+from deputize.core.limit_settings import LimitRule
 from deputize.core.mistakes import Misconfigured
-from deputize.core.settings import LimitRule
 from deputize.govern.limits.rules import Asked, Rule, micros, read_rules
 from deputize.govern.limits.tally import Tally
 from tests.unit.catalog.contracts import contract

@@ -1,0 +1,1 @@
+"""Servers elsewhere that speak MCP, and the lines to them."""

@@ -1,0 +1,43 @@
+"""Nothing that is printed makes a terminal do anything, whoever wrote it."""
+
+import json
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deputize.doors.cli.output import Printer, pretty
+
+HARM = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202eevil\u2066 \U000e0041 \x08\x08 \r \x7f \x1b[8m"
+
+
+@pytest.mark.parametrize("say", ["line", "good", "bad", "warn", "aside"])
+def test_what_others_wrote_moves_no_cursor_and_hides_nothing(say: str, capsys: pytest.CaptureFixture[str]) -> None:
+    getattr(Printer(), say)(HARM)
+    told = "".join(capsys.readouterr())
+    assert told.rstrip("\n").isprintable()
+    assert r"\x1b[2J" in told
+    assert r"\u202eevil" in told
+
+
+def test_tables_are_no_way_around(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer().table(("a", "b"), [(HARM, "x")])
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+def test_our_own_colours_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer().line(typer.style("fine", fg="green", bold=True) + typer.style("aside", dim=True))
+    assert capsys.readouterr().out == "\x1b[32m\x1b[1mfine\x1b[0m\x1b[2maside\x1b[0m\n"
+
+
+@given(st.text())
+def test_json_means_what_it_meant(text: str) -> None:
+    assert json.loads(pretty({"a": text})) == {"a": text}
+
+
+def test_json_for_programs_is_safe_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer().json({"a": HARM})
+    told = capsys.readouterr().out
+    assert told.rstrip("\n").isprintable()
+    assert json.loads(told) == {"a": HARM}
