@@ -34,7 +34,8 @@ async def test_a_yes_that_waited_until_it_was_too_late_is_none(fresh_database: s
             await over(house, ticket)
         with pytest.raises(ApprovalExpired):
             await saying
-        assert await house.lab.state(call) == "awaiting_approval"
+        # The sweeper may have been there already.
+        assert await house.lab.state(call) in ("awaiting_approval", "denied")
         assert not await house.lab.db.fetchval("select count(*) from deputize.votes where id = $1", ticket)
 
 

@@ -144,10 +144,20 @@ async def test_what_is_not_served_is_a_problem_too(served: Served) -> None:
     assert wrong.headers["allow"] == "GET, POST"
     rpc = await served.http.get("/rpc")
     assert (rpc.status_code, rpc.headers["allow"]) == (405, "POST")
+    batch = await served.http.request("OPTIONS", "/v1/approvals/batch")
+    assert (batch.status_code, batch.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/calls?limit=0", "/v1/calls?before=x", "/v1/tools?limt=5", "/v1/tools/search", "/v1/calls?limit=%00"]
+    "path",
+    [
+        "/v1/calls?limit=0",
+        "/v1/calls?before=x",
+        "/v1/tools?limt=5",
+        "/v1/tools/search",
+        "/v1/calls?limit=%00",
+        "/v1/approvals/suggestions?since=0.5",
+    ],
 )
 async def test_wrong_parameters_are_malformed(path: str, served: Served) -> None:
     answer = await served.get(path)

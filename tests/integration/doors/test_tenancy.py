@@ -33,7 +33,7 @@ WITHOUT_IDS = {
     ("post", "/v1/tools"), ("post", "/v1/revocations"), ("post", "/rpc"), ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
-    ("get", "/.well-known/oauth-protected-resource/mcp"),
+    ("get", "/.well-known/oauth-protected-resource/mcp"), ("get", "/.well-known/oauth-client"),
     ("get", "/v1/tickets"), ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
     ("get", "/v1/servers"),
     ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),

@@ -114,14 +114,14 @@ async def _unrouted(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Every method served at this path, which may be spread over several routes; the document knows them all."""
-    found = {
-        verb.upper()
-        for template, operations in document(request.app)["paths"].items()
-        if compile_path(template)[0].match(request.url.path)
-        for verb in operations
-    }
-    return sorted(found) or ["GET"]
+    """Every method served at this path, which may be spread over several routes; the document knows them all. A path
+    that is written out there means itself, whatever could stand for it as an id elsewhere.
+    """
+    paths, asked = document(request.app)["paths"], request.url.path
+    if asked in paths:
+        return sorted(verb.upper() for verb in paths[asked])
+    alike = (operations for template, operations in paths.items() if compile_path(template)[0].match(asked))
+    return sorted({verb.upper() for operations in alike for verb in operations}) or ["GET"]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

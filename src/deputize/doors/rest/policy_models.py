@@ -1,5 +1,6 @@
 """The shapes of the routes about policies."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -10,14 +11,17 @@ from deputize.doors.rest.models import Asked, Digest, ToolRef
 
 MOST_FILES = 1000
 
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
+
 
 def _text(value: object) -> object:
-    if value is not None and not isinstance(value, str):
+    if value is not None and not (isinstance(value, str) and _DATED.match(value)):
         raise ValueError("write the moment as text, as in 2026-11-01T00:00:00Z")
     return value
 
 
-# The document says text, so numbers, which would be read as seconds since 1970, are refused.
+# The document says text with a date, so numbers, which would be read as seconds since 1970, are refused, and so is what
+# an address can only say as text.
 Moment = Annotated[datetime, BeforeValidator(_text)]
 
 
