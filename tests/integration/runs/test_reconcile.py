@@ -141,7 +141,7 @@ async def test_a_status_that_cannot_be_asked_at_all_leads_to_a_person_too(depot:
     else:
         keys = depot.rooms.keys.ready("dev")
         assert keys is not None
-        box = b"nonsense" if lacking == "caller" else keys.seal(call, "caller", b'{"v": 2}')
+        box = b"nonsense" if lacking == "caller" else keys.seal(call, "caller", b'{"v": 99}')
         await depot.db.execute(
             "insert into deputize.runs (tenant, id, priority, caller, release) values ('dev', $1, 5, $2, '')", call, box
         )
@@ -161,7 +161,7 @@ async def test_a_person_is_asked_even_if_the_arguments_cannot_be_read(depot: Lab
     call = await lost(depot, "drop", f"unreadable-{damaged}")
     keys = depot.rooms.keys.ready("dev")
     assert keys is not None
-    box = b"nonsense" if damaged else keys.seal(call, "input", b'{"v": 2}')
+    box = b"nonsense" if damaged else keys.seal(call, "input", b'{"v": 99}')
     await depot.db.execute("insert into deputize.sealed values ('dev', $1, 'input', $2)", call, box)
     await look(depot, call)
     (ticket,) = await _open(depot, call)
