@@ -66,7 +66,11 @@ FILL_SERVERS = """
     insert into deputize.server_pins (tenant, server, item, digest, definition, accepted_by)
         values ($1, 's', 'instructions', 'd', 'i', 'r');
     insert into deputize.server_changes (tenant, server, item, digest, definition, kind, flags)
-        values ($1, 's', 'tool:t', 'd', 't', 'added', '[]')
+        values ($1, 's', 'tool:t', 'd', 't', 'added', '[]');
+    insert into deputize.server_links (tenant, server, user_name, sealed, asked) values ($1, 's', 'ann', 'b', '{}');
+    insert into deputize.server_sign_ins (tenant, server, user_name, state_digest, sealed)
+        values ($1, 's', 'ann', 'd', 'b');
+    insert into deputize.server_clients (tenant, server, issuer, sealed) values ($1, 's', 'https://issuer', 'b')
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, shown, chain, tool, group_key, levels,
@@ -231,7 +235,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
     assert {table for table, right in granted if right == "DELETE"} == {
         "claims", "subjects", "leases", "secrets", "budgets", "workers", "progress", "callbacks", "deliveries",
         "checkpoints", "reconciliations", "places", "approval_groups", "notices", "mailboxes", "letters",
-        "server_pins",
+        "server_pins", "server_links", "server_sign_ins", "server_clients",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     assert not {"audit_entries", "tenants", "tenant_keys", "subjects", "tools"} & {
