@@ -47,14 +47,15 @@ class _Pace:
     """Those that are due and not sent, the lines that are free, and what came of the others."""
 
     due: deque[float]
-    free: list["_Line"]
+    free: deque["_Line"]
     took: list[float]
     left: int
     done: asyncio.Future[None]
 
     def send(self) -> None:
         while self.due and self.free:
-            self.free.pop().send(self.due.popleft())
+            # In turn: a server closes a line that nobody uses for a while.
+            self.free.popleft().send(self.due.popleft())
 
     def answered(self, line: "_Line", seconds: float) -> None:
         self.took.append(seconds)
@@ -115,7 +116,7 @@ async def _kept(told: dict[str, object]) -> list[float]:
     request = "\r\n".join([*lines, "", ""]).encode() + body
     loop = asyncio.get_running_loop()
     count = int(rate * float(str(told["seconds"])))
-    pace = _Pace(deque(), [], [], count, loop.create_future())
+    pace = _Pace(deque(), deque(), [], count, loop.create_future())
     for _ in range(_LANES):
         _, line = await loop.create_connection(lambda: _Line(pace, request), url.hostname or "", url.port or 80)
         pace.free.append(line)
