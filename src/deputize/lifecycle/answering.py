@@ -72,8 +72,11 @@ class Answering:
             return Standing(row, envelope, {})
         async with self._rooms.store.writing() as connection:
             box = await connection.fetchval(_SQL["answers_so_far"], caller.tenant, call_id)
-        said = _read(await self._keys(caller.tenant), call_id, box)
-        return Standing(row, envelope, {name: each for name, each in asks["questions"].items() if name not in said})
+        said, questions = _read(await self._keys(caller.tenant), call_id, box), asks["questions"]
+        left = {name: each for name, each in questions.items() if name not in said}
+        # Nothing left open and no call that goes on: whoever took the last answer died with it, or was refused. What
+        # was said can be said again; until a call is made of it, it binds nobody.
+        return Standing(row, envelope, left or questions)
 
     async def answer(self, caller: Caller, call_id: str, responses: dict[str, Any]) -> Outcome | None:
         """Takes answers to any of the open questions. The call that goes on once there is one to each; None before."""

@@ -131,6 +131,7 @@ class Upstreams:
         users = [eyes for eyes in self._looks if eyes[2]]
         for eyes in users[: max(0, len(users) - MOST_EYES)]:
             del self._looks[eyes]
+            self._looking.pop(eyes, None)
 
     async def look(
         self, tenant: str, server: str, credential: Secret | None, seconds: float, *, within: float, who: str = ""

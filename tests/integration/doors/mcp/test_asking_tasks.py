@@ -102,6 +102,21 @@ async def test_questions_are_answered_one_by_one(room: Room) -> None:
     assert room.server.done == [("cancel_order", {"who": SAID["who"], "whose": SAID["who"]})]
 
 
+async def test_an_answer_that_was_kept_and_led_nowhere_can_be_given_again(room: Room) -> None:
+    """As after a kill between the answer and the call that goes on: the answer is there, and no call."""
+    task, served = await room.begin("led-nowhere"), room.scene.served
+    await room.until(task, "input_required")
+    switch = {"kind": "tool", "value": "orders.cancel_order", "reason": "a moment"}
+    assert (await served.post("/v1/switches", {**switch, "off": True}, token=room.scene.admin)).status_code == 200
+    assert "error" in (await room.update(task, SAID)).told
+    assert (await served.post("/v1/switches", {**switch, "off": False}, token=room.scene.admin)).status_code == 200
+    shown = (await room.get(task)).result
+    assert (shown["status"], list(shown["inputRequests"])) == ("input_required", ["who"])
+    assert (await room.update(task, SAID)).result["resultType"] == "complete"
+    await room.until(task, "completed")
+    assert len(room.server.done) == 1
+
+
 async def test_a_task_that_nobody_will_answer_is_cancelled(room: Room) -> None:
     task = await room.begin("given-up")
     await room.until(task, "input_required")
