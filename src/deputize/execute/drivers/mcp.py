@@ -7,6 +7,7 @@ heard where the operator lets it ask and whoever called can answer; the call has
 Above: `execute/driver.py`. Below: `upstreams/servers.py`; what is no tool, in `mcp_reads.py`.
 """
 
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -14,7 +15,6 @@ import orjson
 from deputize.core.contract import Contract, MutationClass
 from deputize.core.definition import ToolContext, UpstreamTool
 from deputize.core.errors import (
-    CallerCannotAnswer,
     OutcomeUnknown,
     Problem,
     RequiresSetup,
@@ -25,9 +25,10 @@ from deputize.core.errors import (
     ToolFailed,
     UpstreamUnavailable,
 )
+from deputize.core.questions import Asks
 from deputize.core.servers import CALL_TOOL, address
-from deputize.execute.drivers.mcp_questions import answerable, asked_back, require_each_allowed
-from deputize.execute.drivers.mcp_reads import meta_of, read
+from deputize.execute.drivers.mcp_questions import told_or_asked
+from deputize.execute.drivers.mcp_reads import read
 from deputize.execute.upstreams.servers import Upstreams
 
 _LONGEST_WORDS: Final = 300
@@ -56,31 +57,15 @@ class McpDriver:
         await self._require_agreed(tool, context, seconds)
         left = ends - clock()
         allowed = upstreams.settings_of(context.tenant, tool.server).asks
-        abilities = answerable(context, allowed)
+        send = partial(upstreams.call, context.tenant, tool.server, tool.name, arguments)
         try:
-            result = await upstreams.call(
-                context.tenant,
-                tool.server,
-                tool.name,
-                arguments,
-                meta=meta_of(context, left),
-                credential=context.credential,
-                seconds=left,
-                tell=context.tell,
-                abilities=abilities,
-                round=context.round,
-            )
-        except CallerCannotAnswer as missing:
-            require_each_allowed(tool, missing, allowed)
-            raise
+            result = await told_or_asked(tool, context, allowed, left, send)
         except ResourceLimit as limit:
             if _only_reads(tool):
                 raise
             # The answer was not read to its end: it may be a success.
             raise OutcomeUnknown(f"{limit.message}; whether it acted is not known") from limit
-        if result.get("resultType") == "input_required":
-            return asked_back(tool, result, allowed, abilities)
-        return _envelope(tool, result)
+        return result if isinstance(result, Asks) else _envelope(tool, result)
 
     async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
         """That the tool is still there, and, for whatever changes anything, that it is what somebody agreed to."""

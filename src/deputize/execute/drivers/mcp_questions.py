@@ -1,16 +1,49 @@
-"""What servers ask back before they answer: heard where the operator lets them ask and whoever called can answer.
+"""One request to a server, and what it asks back before it answers: heard where the operator lets it ask and whoever
+called can answer.
 
 Above: `mcp.py`, `mcp_reads.py`. Below: `core/questions.py`.
 """
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deputize.core.definition import ToolContext, UpstreamTool
 from deputize.core.errors import CallerCannotAnswer, QuestionRefused, ServerAsksBack
+from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, TRACEPARENT
 from deputize.core.questions import Ability, Asks, Family, ability_of, capabilities_of
 
+Send = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
-def asked_back(
+
+async def told_or_asked(
+    tool: UpstreamTool, context: ToolContext, allowed: tuple[Family, ...], seconds: float, send: Send
+) -> dict[str, Any] | Asks:
+    """What the server answers, as it came, or what it asks first. `send` is the one request, and is told how."""
+    abilities = _answerable(context, allowed)
+    try:
+        result = await send(
+            meta=_meta_of(context, seconds),
+            credential=context.credential,
+            seconds=seconds,
+            tell=context.tell,
+            abilities=abilities,
+            round=context.round,
+        )
+    except CallerCannotAnswer as missing:
+        _require_each_allowed(tool, missing, allowed)
+        raise
+    return _asked_back(tool, result, allowed, abilities) if result.get("resultType") == "input_required" else result
+
+
+def _meta_of(context: ToolContext, seconds: float) -> dict[str, Any]:
+    """What every request tells its server beside what it asks for."""
+    meta: dict[str, Any] = {IDEMPOTENCY_KEY: context.key, DEADLINE_MS: int(seconds * 1000)}
+    if context.traceparent is not None:
+        meta[TRACEPARENT] = context.traceparent
+    return meta
+
+
+def _asked_back(
     tool: UpstreamTool, result: dict[str, Any], allowed: tuple[Family, ...], abilities: frozenset[Ability]
 ) -> Asks:
     """What the server asks first, all of it allowed and answerable. Whether it is well asked, who verifies tells."""
@@ -37,12 +70,12 @@ def asked_back(
     return Asks(server=tool.server, questions=questions, state=state)
 
 
-def answerable(context: ToolContext, allowed: tuple[Family, ...]) -> frozenset[Ability]:
+def _answerable(context: ToolContext, allowed: tuple[Family, ...]) -> frozenset[Ability]:
     """What of all that whoever called can answer the operator lets this server ask."""
     return frozenset(each for each in context.can_answer if each.family in allowed)
 
 
-def require_each_allowed(tool: UpstreamTool, missing: CallerCannotAnswer, allowed: tuple[Family, ...]) -> None:
+def _require_each_allowed(tool: UpstreamTool, missing: CallerCannotAnswer, allowed: tuple[Family, ...]) -> None:
     """A server that needs what it may not ask is told of as that, whatever its caller can."""
     for family in missing.details["requiredCapabilities"]:
         _require_allowed(tool, family, allowed, nothing_happened=missing.nothing_happened)

@@ -8,11 +8,11 @@ Above: `mcp.py`. Below: `core/offers.py`, `upstreams/servers.py`.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from deputize.core.definition import ToolContext, UpstreamTool
 from deputize.core.errors import (
-    CallerCannotAnswer,
     NotOffered,
     Problem,
     ResultInvalid,
@@ -20,11 +20,11 @@ from deputize.core.errors import (
     ToolFailed,
     UpstreamUnavailable,
 )
-from deputize.core.mcp import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, RESOURCE_NOT_FOUND, TRACEPARENT
+from deputize.core.mcp import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from deputize.core.offers import Offers
 from deputize.core.questions import Asks
 from deputize.core.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
-from deputize.execute.drivers.mcp_questions import answerable, asked_back, require_each_allowed
+from deputize.execute.drivers.mcp_questions import told_or_asked
 from deputize.execute.upstreams.messages import Refused
 from deputize.execute.upstreams.servers import Upstreams
 
@@ -77,44 +77,19 @@ async def read(
         raise UpstreamUnavailable(f"the server {server} no longer answers {tool.method}", nothing_happened=True)
     if not method.agreed(upstreams.offers(tenant, server), arguments):
         raise _not_offered(tool, arguments)
-    allowed = upstreams.settings_of(tenant, server).asks
-    abilities = answerable(context, allowed)
+    allowed, send = upstreams.settings_of(tenant, server).asks, partial(upstreams.ask, tenant, server, tool.method)
     try:
-        result = await upstreams.ask(
-            tenant,
-            server,
-            tool.method,
-            arguments,
-            meta=meta_of(context, seconds),
-            credential=context.credential,
-            seconds=seconds,
-            tell=context.tell,
-            abilities=abilities,
-            round=context.round,
-        )
-    except CallerCannotAnswer as missing:
-        require_each_allowed(tool, missing, allowed)
-        raise
+        result = await told_or_asked(tool, context, allowed, seconds, partial(send, arguments))
     except ToolFailed as failed:
         refused = failed.__cause__
         if isinstance(refused, Refused) and refused.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND):
             raise _wrongly_asked(tool, arguments, failed) from failed
         raise
-    if result.get("resultType") == "input_required":
-        return asked_back(tool, result, allowed, abilities)
-    return _answer(tool, method, result)
+    return result if isinstance(result, Asks) else _answer(tool, method, result)
 
 
 def _wrongly_asked(tool: UpstreamTool, arguments: Arguments, failed: ToolFailed) -> Problem:
     return _not_offered(tool, arguments) if tool.method == READ_RESOURCE else SchemaViolation(failed.message)
-
-
-def meta_of(context: ToolContext, seconds: float) -> dict[str, Any]:
-    """What every request tells its server beside what it asks for."""
-    meta: dict[str, Any] = {IDEMPOTENCY_KEY: context.key, DEADLINE_MS: int(seconds * 1000)}
-    if context.traceparent is not None:
-        meta[TRACEPARENT] = context.traceparent
-    return meta
 
 
 def _not_offered(tool: UpstreamTool, arguments: Arguments) -> NotOffered:
