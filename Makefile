@@ -3,29 +3,40 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# How many tests run at a time, each worker with a PostgreSQL of its own.
+JOBS ?= 2
 
-.PHONY: setup check test proofs docs
+.PHONY: setup check check-types check-style check-rules test proofs docs
 
 setup: ## a virtual environment with every pinned version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt hatchling
 	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,notify,otlp,redis,vault]'
 
-check: ## everything that can be known without running the product
+check: check-types check-style check-rules ## everything that can be known without running the product
+
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m checks.commits
 	$(BIN)/python -m checks.sizes
 	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.links
-	$(BIN)/python -m proofs kept
+
+check-rules:
+	$(BIN)/python -m checks.migrations
+	$(BIN)/python -m checks.threats
 	$(BIN)/python -m checks.figures
+	$(BIN)/python -m proofs kept
 	$(BIN)/python -m tests.requirements
 	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate; fi
 
-test: ## every test, on a real PostgreSQL that starts and stops with them
-	$(BIN)/python -m pytest
+test: ## every test, on real PostgreSQL servers that start and stop with them
+	$(BIN)/python -m pytest -n $(JOBS)
 
 proofs: ## the experiments behind the published figures, in full; then the figures in README.md
 	$(BIN)/python -m proofs all --full
@@ -36,4 +47,5 @@ docs: ## the generated pages, and the site where zensical is installed
 	$(BIN)/python -m checks.figures --write
 	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate --write; fi
 	$(BIN)/python -m checks.links
+	$(BIN)/python -m checks.threats
 	if [ -x $(BIN)/zensical ]; then $(BIN)/zensical build; fi

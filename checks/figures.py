@@ -1,9 +1,9 @@
-"""Keeps the figures in README.md and docs/reference/figures.md equal to the kept results of the proofs.
+"""Keep the figures in README.md and docs/reference/figures.md equal to the kept results of the proofs.
 
 Each `proofs/results/*.json` is one full run, as `proofs/kit/report.py` writes it: `name`, `passed`, `form`,
 `figures`, `bars` (each with `op` and `bar`), `controls` (broken variants, and whether they were caught),
 `commit` and `machine`. Whether figures meet their bars is judged by `python -m proofs kept`; here only runs
-that passed in full are shown. README.md gets one line per proof, the reference page every figure that has a bar.
+that passed in full are shown. README.md gets one line per headline, the reference page every figure that has a bar.
 `--write` renders both between their markers.
 """
 
@@ -12,16 +12,60 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "proofs" / "results"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
-OPEN, CLOSE = "<!-- figures -->", "<!-- /figures -->"
+OPEN_MARK, CLOSE_MARK = "<!-- figures -->", "<!-- /figures -->"
 NOTHING_YET = "No results are kept yet. `make proofs` makes them."
-MOST_IN_SHORT = 4
-SHORT_HEAD = ["| proof | measured (bar) | broken variants caught | commit |", "|---|---|---|---|"]
+HEADLINE_HEAD = ["| experiment | result | proof |", "|---|---|---|"]
+# What README.md shows of a proof: what was tried, and what came of it, with the figures' names in braces.
+HEADLINES: Mapping[str, tuple[str, str]] = {
+    "crash_matrix": (
+        "{kills} gateways killed at every boundary of a write",
+        "{duplicate_effects} duplicate effects, {lost_acknowledged_effects} lost",
+    ),
+    "idempotency_race": (
+        "{keys} idempotency keys, each raced by many callers at several gateways",
+        "{keys_not_executed_exactly_once} not executed exactly once",
+    ),
+    "barrier": ("{acts} revocations under load", "{late} calls began on revoked authority"),
+    "confused_deputy": ("{bad_tokens} bad tokens tried at {doors} endpoints", "{accepted} accepted"),
+    "approvals": (
+        "{tickets} approval requests, with gateways and workers killed meanwhile",
+        "{executed_unapproved} calls executed unapproved, {used_or_executed_twice} twice",
+    ),
+    "recovery": (
+        "{runs} durable runs, with workers frozen and databases killed meanwhile",
+        "{lost_runs_or_steps} lost, {duplicate_or_blindly_repeated_steps} repeated; takeover within "
+        "{takeover_p99_seconds} s (p99)",
+    ),
+    "conformance": ("{scenarios} scenarios of the official MCP suite", "{unexpected} unexpected results"),
+    "policy": ("{rules} Cedar rules", "{cached_us} µs for a cached decision"),
+    "quickstart": ("From `deputize init` to the first governed call", "{installed_seconds} s"),
+}
+HEAD = ["| proof | measured (bar) | broken variants caught | commit |", "|---|---|---|---|"]
+# Figures whose keys, in results that were kept earlier, do not say plainly what was counted.
+PLAIN_NAMES: Mapping[str, str] = {
+    "approvals_unbound": "approvals not bound to the exact call",
+    "approvals_unchecked": "approvals not checked before execution",
+    "approved_and_lost": "approved calls lost",
+    "barrier_behind": "barrier epochs after commit",
+    "decided_by_who_may_not": "decisions accepted from people who may not decide",
+    "doors": "endpoints",
+    "doors_shut_to_good_tokens": "endpoints that rejected a good token",
+    "entries_that_do_not_match": "audit entries that do not match the calls",
+    "expired_and_not_denied": "expired requests not denied",
+    "found": "secrets found outside the vault",
+    "not_come_to_an_end": "calls that did not end",
+    "otherwise_wrong": "other errors",
+    "tickets": "approval requests",
+    "unknown_and_nobody_asked": "unknown outcomes without a reconciliation task",
+    "ways_to_be_wrong": "kinds of error tried",
+}
 HEAD = ["| proof | figure | measured | bar | commit |", "|---|---|---|---|---|"]
 
 Result = Mapping[str, Any]
@@ -32,52 +76,57 @@ def read_results(folder: Path) -> list[Result]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
-def problems(results: Sequence[Result]) -> list[str]:
+def find_problems(results: Sequence[Result]) -> list[str]:
     """Say which kept results must not be shown."""
-    failed = [f"{result['name']}: the kept run did not pass" for result in results if not result["passed"]]
+    failures = [f"{result['name']}: the kept run did not pass" for result in results if not result["passed"]]
     short = [f"{result['name']}: only full runs are kept" for result in results if result["form"] != "full"]
-    return failed + short
+    return failures + short + [line for result in results for line in _find_missing_figures(result)]
 
 
-def render(results: Sequence[Result]) -> str:
+def _find_missing_figures(result: Result) -> Iterator[str]:
+    """Name the figures of a headline that the kept run does not have."""
+    for text in HEADLINES.get(result["name"], ()):
+        for _, name, _, _ in Formatter().parse(text):
+            if name and name not in result["figures"]:
+                yield f"{result['name']}: the headline names {name}, which the kept run did not measure"
+
+
+def render_table(results: Sequence[Result]) -> str:
     """Draw the table of every figure that has a bar, and of every control."""
     if not results:
         return NOTHING_YET
-    rows = [row for result in results for row in _rows(result)]
-    machines = dict.fromkeys(_show(result["machine"]) for result in results)
+    rows = [row for result in results for row in _render_rows(result)]
+    machines = dict.fromkeys(_format_value(result["machine"]) for result in results)
     return "\n".join([*HEAD, *rows, "", *(f"Measured on: {machine}." for machine in machines)])
 
 
-def in_short(results: Sequence[Result]) -> str:
-    """One line per proof: the figures its author put first."""
-    return "\n".join([*SHORT_HEAD, *map(_line, results)]) if results else NOTHING_YET
+def render_headlines(results: Sequence[Result]) -> str:
+    """Draw one line for each proof that has a headline, in the order of the headlines."""
+    by_name = {result["name"]: result for result in results}
+    lines = [_render_headline(by_name[name], *texts) for name, texts in HEADLINES.items() if name in by_name]
+    return "\n".join([*HEADLINE_HEAD, *lines]) if lines else NOTHING_YET
 
 
-def _line(result: Result) -> str:
-    first = list(result["bars"].items())[:MOST_IN_SHORT]
-    figures = (
-        f"{_words(name)} {_show(result['figures'].get(name))} ({bar['op']} {_show(bar['bar'])})" for name, bar in first
-    )
-    controls = result.get("controls", {})
-    caught = f"{sum(map(bool, controls.values()))} of {len(controls)}"
-    return f"| `{result['name']}` | {'; '.join(figures)} | {caught} | `{str(result['commit'])[:10]}` |"
+def _render_headline(result: Result, experiment: str, outcome: str) -> str:
+    figures = {name: _format_value(value) for name, value in result["figures"].items()}
+    return f"| {experiment.format_map(figures)} | {outcome.format_map(figures)} | `{result['name']}` |"
 
 
-def _rows(result: Result) -> Iterator[str]:
+def _render_rows(result: Result) -> Iterator[str]:
     proof, commit = f"`{result['name']}`", f"`{str(result['commit'])[:10]}`"
     for name, bar in result["bars"].items():
-        measured, wanted = _show(result["figures"].get(name)), f"{bar['op']} {_show(bar['bar'])}"
-        yield f"| {proof} | {_words(name)} | {measured} | {wanted} | {commit} |"
-    for name, caught in result.get("controls", {}).items():
-        seen = "caught" if caught else "missed"
-        yield f"| {proof} | broken variant: {_words(name)} | {seen} | caught | {commit} |"
+        figure_text, bar_text = _format_value(result["figures"].get(name)), f"{bar['op']} {_format_value(bar['bar'])}"
+        yield f"| {proof} | {_spell_name(name)} | {figure_text} | {bar_text} | {commit} |"
+    for name, is_caught in result.get("controls", {}).items():
+        outcome = "caught" if is_caught else "missed"
+        yield f"| {proof} | broken variant: {_spell_name(name)} | {outcome} | caught | {commit} |"
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace("|", "\\|")
+def _spell_name(name: str) -> str:
+    return PLAIN_NAMES.get(name, name).replace("_", " ").replace("|", "\\|")
 
 
-def _show(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
         case None:
             return "–"
@@ -86,18 +135,18 @@ def _show(value: object) -> str:
         case int():
             return f"{value:,}"
         case Mapping():
-            return ", ".join(f"{_words(key)} {_show(item)}" for key, item in value.items())
+            return ", ".join(f"{_spell_name(key)} {_format_value(item)}" for key, item in value.items())
         case _:
             return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-def place(page: str, table: str) -> str:
+def insert_table(page: str, table: str) -> str:
     """Put the table between the markers."""
-    if page.count(OPEN) != 1 or page.count(CLOSE) != 1:
-        raise ValueError(f"a page with figures needs the markers {OPEN} and {CLOSE} exactly once each")
-    before, rest = page.split(OPEN)
-    _, after = rest.split(CLOSE)
-    return f"{before}{OPEN}\n{table}\n{CLOSE}{after}"
+    if page.count(OPEN_MARK) != 1 or page.count(CLOSE_MARK) != 1:
+        raise ValueError(f"a page with figures needs the markers {OPEN_MARK} and {CLOSE_MARK} exactly once each")
+    before, rest = page.split(OPEN_MARK)
+    _, after = rest.split(CLOSE_MARK)
+    return f"{before}{OPEN_MARK}\n{table}\n{CLOSE_MARK}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,19 +155,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the tables")
     write = parser.parse_args(arguments).write
     results = read_results(RESULTS)
-    found = problems(results)
-    for path, table in ((README, in_short(results)), (PAGE, render(results))):
+    problems = find_problems(results)
+    pages = () if problems else ((README, render_headlines(results)), (PAGE, render_table(results)))
+    for path, table in pages:
         page = path.read_text(encoding="utf-8")
-        wanted = place(page, table)
-        if write and not found:
-            path.write_text(wanted, encoding="utf-8")
-        elif wanted != page:
-            found.append(f"{path.name} shows other figures: run python -m checks.figures --write")
-    for problem in found:
+        expected_page = insert_table(page, table)
+        if write:
+            path.write_text(expected_page, encoding="utf-8")
+        elif expected_page != page:
+            problems.append(f"{path.name} shows other figures: run python -m checks.figures --write")
+    for problem in problems:
         print(f"figures: {problem}", file=sys.stderr)
-    if not found:
+    if not problems:
         print(f"figures: {len(results)} kept results, shown as they are")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

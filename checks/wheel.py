@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "deputize"
 
 
-def expected() -> set[str]:
+def list_package_files() -> set[str]:
     """Every file of the package as it should be named in the wheel."""
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(PACKAGE.parent).as_posix() for path in files}
 
 
-def built(folder: Path) -> set[str]:
+def build_wheel(folder: Path) -> set[str]:
     """Build the wheel into a folder and list what it holds."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -32,7 +32,7 @@ def built(folder: Path) -> set[str]:
 def main() -> int:
     """Compare the wheel with the folder."""
     with tempfile.TemporaryDirectory() as folder:
-        absent = sorted(expected() - built(Path(folder)))
+        absent = sorted(list_package_files() - build_wheel(Path(folder)))
     for name in absent:
         print(f"wheel: {name} is not in it; see [tool.hatch.build] in pyproject.toml", file=sys.stderr)
     if not absent:

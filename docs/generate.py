@@ -1,17 +1,16 @@
-"""Writes the reference pages that the code itself can tell: settings, errors, routes, commands, telemetry, and
-what policies see.
+"""Generate the reference pages from the code: settings, errors, routes, commands, telemetry and the Cedar schema.
 
-`python -m docs.generate` fails when a page is not what the code says; `--write` brings them up to date.
+`python -m docs.generate` fails if a page is out of date; `--write` writes the pages.
 """
 
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer.main
 from pydantic import BaseModel, SecretStr
@@ -19,51 +18,61 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from deputize.core import telemetry
-from deputize.core.errors import Problem, every_problem
+from deputize.core.errors import Problem, list_problem_types
 from deputize.core.settings import Settings
-from deputize.doors.asgi import build
-from deputize.doors.cli.main import app
-from deputize.lifecycle.gateway import Gateway
-from docs import policy_world
+from deputize.interfaces.asgi import build_api
+from deputize.interfaces.cli.main import app
+from deputize.operations.gateway import Gateway
+from docs import cedar_schema
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `python -m docs.generate --write`; change the code it describes. -->"
 
 
-def page(title: str, about: str, lines: Iterator[str]) -> str:
-    return "\n".join([f"# {title}", "", _NOTE, "", about, *lines]) + "\n"
+def render_page(title: str, introduction: str, lines: Iterator[str]) -> str:
+    return "\n".join([f"# {title}", "", _NOTE, "", introduction, *lines]) + "\n"
 
 
-def cell(text: object) -> str:
+def render_cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def settings_page() -> str:
+def _join_choices(choices: Iterable[str]) -> str:
+    """Write choices as a sentence does: `a`, `b` or `c`."""
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def render_settings_page() -> str:
     about = (
-        "Each section is a table of `deputize.toml`. A variable of the environment beats the file, and the file beats "
-        "the default: `DEPUTIZE_SERVER__PORT=8080` is `port = 8080` under `[server]`."
+        "Each section is a table of `deputize.toml`. An environment variable overrides the file, and the file "
+        "overrides the default: `DEPUTIZE_SERVER__PORT=8080` is `port = 8080` under `[server]`. Lists and tables are "
+        "JSON in a variable: `DEPUTIZE_TOOLS__PYTHON='[\"tools/*.py\"]'`."
     )
-    return page("Settings", about, _settings(Settings, ()))
+    return render_page("Settings", about, _render_settings(Settings, ()))
 
 
-def _settings(model: type[BaseModel], path: tuple[str, ...], *, listed: bool = False) -> Iterator[str]:
-    plain = {name: field for name, field in model.model_fields.items() if _section(field) is None}
+def _render_settings(model: type[BaseModel], path: tuple[str, ...], *, is_list: bool = False) -> Iterator[str]:
+    plain = {name: field for name, field in model.model_fields.items() if _find_section(field) is None}
     if plain:
         head = ".".join(path)
-        yield from ("", f"## [[{head}]]" if listed else f"## [{head}]" if path else "## At the top of the file", "")
-        if listed and model.__doc__:
+        yield from ("", f"## [[{head}]]" if is_list else f"## [{head}]" if path else "## At the top of the file", "")
+        if is_list and model.__doc__:
             yield from (" ".join(model.__doc__.split()), "")
         yield from ("| setting | type | default | what it does |", "|---|---|---|---|")
         for name, field in plain.items():
-            yield f"| `{name}` | {cell(_type(field.annotation))} | {_default(field)} | {cell(field.description)} |"
+            yield (
+                f"| `{name}` | {render_cell(render_type(field.annotation))} | {_render_default(field)} | "
+                f"{render_cell(field.description)} |"
+            )
     for name, field in model.model_fields.items():
-        section = _section(field)
+        section = _find_section(field)
         if section is not None:
-            yield from _settings(section[0], (*path, name), listed=section[1])
+            yield from _render_settings(section[0], (*path, name), is_list=section[1])
 
 
-def _section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
-    """The table behind a field, and whether there may be several of it."""
+def _find_section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
+    """Find the table behind a field, and whether there may be several of it."""
     kind = field.annotation
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind, False
@@ -71,173 +80,252 @@ def _section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
     return (inside[0], True) if inside else None
 
 
-def _type(kind: Any) -> str:
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_type(each) for each in get_args(kind) if each is not type(None))
-    if get_origin(kind) is tuple:
-        return f"list of {_type(get_args(kind)[0])}"
-    if arguments := get_args(kind):
-        return ", ".join(f'`"{each}"`' for each in arguments)
-    names = {str: "text", SecretStr: "text, secret", int: "whole number", float: "number", bool: "`true` or `false`"}
-    return names.get(kind, "path" if kind is Path else kind.__name__)
+# The types of TOML, by those of Python.
+_TYPE_NAMES = {
+    str: "string",
+    SecretStr: "string (secret)",
+    Path: "path",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+}
 
 
-def _default(field: FieldInfo) -> str:
+def render_type(kind: Any) -> str:
+    """Name a type as `deputize.toml` writes its values."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return render_type(arguments[0])
+    if origin in (Union, UnionType):
+        return " or ".join(render_type(each) for each in arguments if each is not type(None))
+    if origin is Literal:
+        return _join_choices(f'`"{each}"`' for each in arguments)
+    if origin is tuple:
+        return f"list of {_render_plural(arguments[0])}"
+    if origin is dict:
+        return f"table of {_render_plural(arguments[1])}"
+    return _TYPE_NAMES[kind]
+
+
+def _render_plural(kind: Any) -> str:
+    name = render_type(kind)
+    return name if name.startswith("`") else f"{name}s"
+
+
+def _render_default(field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined:
         return "required"
-    if value is None:
-        return "unset"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple):
-        return f"`[{', '.join(_quoted(each) for each in value)}]`"
-    return f"`{_quoted(value)}`"
+    return "unset" if value is None else f"`{render_value(value)}`"
 
 
-def _quoted(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str | Path) else str(value)
+def render_value(value: Any) -> str:
+    """Write a value as TOML and JSON do."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() | Path():
+            return f'"{value}"'
+        case tuple() | list():
+            return f"[{', '.join(render_value(each) for each in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{name} = {render_value(each)}' for name, each in value.items())}}}"
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
 
 
-def errors_page() -> str:
+def render_errors_page() -> str:
     about = (
-        "Every refusal and failure, the same through every door. Over HTTP it is an RFC 9457 problem whose `type` is "
-        "`urn:deputize:problem:` and the slug; agents branch on the code. Retryable means that the same call, with the "
+        "Every interface reports the same errors. Over HTTP an error is an RFC 9457 problem whose `type` is "
+        "`urn:deputize:problem:` and the slug. Agents branch on the code. Retryable means that the same call, with the "
         "same idempotency key, may succeed later."
     )
-    return page("Errors", about, _errors())
+    return render_page("Errors", about, _render_errors())
 
 
-def _errors() -> Iterator[str]:
+def _render_errors() -> Iterator[str]:
     branches: dict[type[Problem], list[type[Problem]]] = {}
-    for problem in every_problem():
+    for problem in list_problem_types():
         branches.setdefault(problem.__mro__[1], []).append(problem)
     for branch, problems in branches.items():
-        yield from ("", f"## {branch.__name__}", "", cell(inspect.getdoc(branch)), "")
+        yield from ("", f"## {_name_branch(branch)}", "", _read_summary(branch), "")
         yield from ("| number | slug | what happened | what to do | code | retryable | HTTP | JSON-RPC | gRPC |",)
         yield "|---|---|---|---|---|---|---|---|---|"
         for problem in problems:
-            face = problem.face
-            retry = "yes" if face.retryable else "no"
+            spec = problem.spec
+            retry_text = "yes" if spec.retryable else "no"
             yield (
-                f"| {face.e_number} | `{face.slug}` | {cell(face.title)} | {cell(face.advice)} | `{face.code}` "
-                f"| {retry} | {face.http} | {face.jsonrpc_code} | `{face.grpc}` |"
+                f"| {spec.e_number} | `{spec.slug}` | {render_cell(spec.title)} | {render_cell(spec.advice)} | "
+                f"`{spec.code}` "
+                f"| {retry_text} | {spec.http} | {spec.jsonrpc_code} | `{spec.grpc}` |"
             )
 
 
-def api_document() -> dict[str, Any]:
-    """The OpenAPI document as a running gateway serves it; no gateway is opened to read it."""
+def _name_branch(branch: type[Problem]) -> str:
+    """Name a branch of the tree by its numbers and what it is about."""
+    first = next(leaf.spec.number for leaf in list_problem_types() if issubclass(leaf, branch))
+    return f"E{first // 100}xx {branch.__name__.removesuffix('Problem')}"
 
-    def unopened() -> AbstractAsyncContextManager[Gateway]:
-        raise RuntimeError("the document is read from the routes alone")
 
-    document: dict[str, Any] = build(unopened).rest.openapi()
+def _read_summary(kind: type[object]) -> str:
+    """Read the first paragraph of a docstring; the rest is for readers of the code."""
+    return render_cell((inspect.getdoc(kind) or "").partition("\n\n")[0])
+
+
+def build_api_document() -> dict[str, Any]:
+    """Build the OpenAPI document as a running gateway serves it, without starting one."""
+
+    def refuse_to_open() -> AbstractAsyncContextManager[Gateway]:
+        raise RuntimeError("no gateway is started to build the API document")
+
+    document: dict[str, Any] = build_api(refuse_to_open).rest.openapi()
     return document
 
 
-def routes_page() -> str:
+def render_routes_page() -> str:
     about = (
         "A running gateway serves the OpenAPI document at `/openapi.json` and a page to try it at `/docs`. Everything "
-        "under `/v1` and `/rpc` needs `Authorization: Bearer TOKEN`. Metrics are served on a listener of their own: "
-        "[Telemetry](telemetry.md). What each refusal means: [Errors](errors.md)."
+        "under `/v1` and `/rpc` needs `Authorization: Bearer TOKEN`. Metrics have a port of their own: "
+        "[Telemetry](telemetry.md). [Errors](errors.md) explains each error."
     )
-    return page("Routes", about, _routes())
+    return render_page("Routes", about, _render_routes())
 
 
-def _routes() -> Iterator[str]:
-    for path, operations in sorted(api_document()["paths"].items()):
+def _render_routes() -> Iterator[str]:
+    document = build_api_document()
+    for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():
             yield from ("", f"## {method.upper()} {path}", "", f"{operation.get('summary', '').rstrip('.')}.")
-            if described := operation.get("description"):
-                yield from ("", cell(described))
+            if description := operation.get("description"):
+                yield from ("", render_cell(description))
             parameters = operation.get("parameters") or []
             if parameters:
-                yield from ("", "| parameter | in | what it is |", "|---|---|---|")
-                for each in parameters:
-                    told = each.get("description") or each.get("schema", {}).get("description", "")
-                    yield f"| `{each['name']}` | {each['in']} | {cell(told)} |"
+                yield from ("", "| parameter | in | type | default | what it is |", "|---|---|---|---|---|")
+                yield from (_render_route_parameter(each, document) for each in parameters)
             yield from ("", "| status | meaning |", "|---|---|")
             for status, answer in sorted(operation["responses"].items()):
-                yield f"| {status} | {cell(answer.get('description', ''))} |"
+                # FastAPI describes a success in these words if a route does not.
+                meaning = answer.get("description", "").replace("Successful Response", "Success.")
+                yield f"| {status} | {render_cell(meaning)} |"
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command of the command line by its full name, in the order of the help."""
+def _render_route_parameter(parameter: dict[str, Any], document: dict[str, Any]) -> str:
+    schema = parameter["schema"]
+    meaning = parameter.get("description") or schema.get("description", "")
+    default = "required" if parameter["required"] else "unset"
+    if schema.get("default", "") != "":
+        default = f"`{schema['default']}`"
+    kind = render_cell(_render_schema_type(schema, document))
+    return f"| `{parameter['name']}` | {parameter['in']} | {kind} | {default} | {render_cell(meaning)} |"
+
+
+def _render_schema_type(schema: dict[str, Any], document: dict[str, Any]) -> str:
+    """Name the type of a parameter, from its JSON Schema."""
+    if reference := schema.get("$ref"):
+        return _render_schema_type(document["components"]["schemas"][reference.rpartition("/")[2]], document)
+    if variants := schema.get("anyOf"):
+        return " or ".join(_render_schema_type(each, document) for each in variants if each.get("type") != "null")
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else None):
+        return _join_choices(f"`{each}`" for each in values)
+    if schema["type"] == "array":
+        return f"list of {_render_schema_type(schema['items'], document)}s"
+    if schema["type"] == "integer" and "maximum" in schema:
+        return f"integer, {schema['minimum']} to {schema['maximum']}"
+    kinds: dict[str, str] = {"uuid": "UUID", "date-time": "date and time"}
+    return kinds.get(schema.get("format", ""), str(schema["type"]))
+
+
+def walk_commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command that help shows, by its full name and in the order of the help."""
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield name, command
         for child, inside in getattr(command, "commands", {}).items():
-            yield from walk(f"{name} {child}", inside)
+            if not inside.hidden:
+                yield from walk(f"{name} {child}", inside)
 
     return walk("deputize", typer.main.get_command(app))
 
 
-def cli_page() -> str:
+def render_cli_page() -> str:
     about = (
-        "`deputize COMMAND --help` says the same in a terminal. Exit codes: 0 well, 1 a call or check that was refused "
-        "or failed, 2 a command or configuration that cannot be carried out. Results go to stdout, everything about "
-        "them to stderr. "
-        "`deputize --install-completion` teaches your shell the commands and the names of your tools."
+        "`deputize COMMAND --help` shows the same in a terminal. Exit codes: 0 for success, 1 if a call or check "
+        "failed or was refused, 2 if the command or the configuration is invalid. Results go to stdout, messages to "
+        "stderr. `deputize --install-completion` adds completion of commands and of your tools' names to your shell."
     )
-    return page("Commands", about, _commands())
+    return render_page("Commands", about, _render_commands())
 
 
-def _commands() -> Iterator[str]:
-    for name, command in commands():
+def _render_commands() -> Iterator[str]:
+    for name, command in walk_commands():
         if name == "deputize":
             continue
-        yield from ("", f"## {name}", "", cell(inspect.cleandoc(command.help or "")))
+        yield from ("", f"## {name}", "", render_cell(inspect.cleandoc(command.help or "")))
         if command.epilog:
             yield from ("", "```console", f"$ {command.epilog.removeprefix('Example: ')}", "```")
-        rows = [row for parameter in command.params if (row := _parameter(parameter))]
+        rows = [row for parameter in command.params if (row := _render_parameter(parameter, command))]
         if rows:
             yield from ("", "| argument or option | what it is |", "|---|---|", *rows)
 
 
-def _parameter(parameter: Any) -> str:
-    told = cell(getattr(parameter, "help", "") or "")
+def _render_parameter(parameter: Any, command: Any) -> str:
+    help_text = render_cell(getattr(parameter, "help", "") or "")
     if parameter.name == "help" or getattr(parameter, "hidden", False):
         return ""
+    default = getattr(parameter.default, "value", parameter.default)
+    if default not in (None, False, "", []) and not callable(default):
+        help_text += f" Default: `{default}`."
     if parameter.param_type_name == "argument":
-        return f"| `{parameter.metavar or parameter.name.upper()}` | {told} |"
-    names = ", ".join(f"`{name}`" for name in parameter.opts)
+        return f"| `{parameter.metavar or parameter.name.upper()}` | {help_text} |"
+    value = _render_option_value(parameter, command)
+    names = ", ".join(f"`{name}{value}`" for name in parameter.opts)
     variable = f" Environment: `{parameter.envvar}`." if parameter.envvar else ""
-    default = parameter.default
-    shown = f" Default: {default}." if default not in (None, False, "", []) and not callable(default) else ""
-    return f"| {names} | {told}{shown}{variable} |"
+    return f"| {render_cell(names)} | {help_text}{variable} |"
 
 
-def telemetry_page() -> str:
+def _render_option_value(parameter: Any, command: Any) -> str:
+    """Name the value of an option: the choices, or what kind of value it is; nothing for a flag."""
+    if parameter.is_flag:
+        return ""
+    kind = parameter.display_type(command.context_class(command)).strip("<>")
+    if "|" in kind:
+        return f" {kind}"
+    return f" {parameter.metavar or ('NUMBER' if kind.startswith(('int', 'float')) else 'TEXT')}"
+
+
+def render_telemetry_page() -> str:
     about = (
-        "Metrics are Prometheus text at `/metrics` on a listener of its own (`metrics_host` and `metrics_port` under "
-        "`[server]`); none names a tenant. Spans go to `otlp_endpoint` under `[telemetry]`; a `traceparent` that came "
-        "with the call is continued."
+        "Metrics are served as Prometheus text at `/metrics`, on a port of their own (`metrics_host` and "
+        "`metrics_port` under `[server]`). No metric names a tenant. Spans are sent to `otlp_endpoint` under "
+        "`[telemetry]`. A call with a `traceparent` header continues that trace."
     )
-    return page("Telemetry", about, _telemetry())
+    return render_page("Telemetry", about, _render_telemetry())
 
 
-def _telemetry() -> Iterator[str]:
+def _render_telemetry() -> Iterator[str]:
     yield from ("", "## Metrics", "", "| metric | labels | what it counts |", "|---|---|---|")
     for metric in telemetry.Metric:
         labels = ", ".join(f"`{label}`" for label in telemetry.METRIC_LABELS[metric])
-        yield f"| `{metric}` | {labels} | {cell(telemetry.METRIC_HELP[metric])} |"
-    yield from ("", "## Spans", "", "One for the call, and inside it one for each phase.", "")
+        yield f"| `{metric}` | {labels} | {render_cell(telemetry.METRIC_HELP[metric])} |"
+    yield from ("", "## Spans", "", "Each call has one span, with a span for each phase inside it.", "")
     yield from (f"- `{span}`" for span in telemetry.Span)
     yield from ("", "## Attributes of spans", "")
     yield from (f"- `{attribute}`" for attribute in telemetry.Attribute)
 
 
-def policy_world_page() -> str:
-    return page("What policies see", policy_world.ABOUT, policy_world.lines())
+def render_cedar_schema_page() -> str:
+    return render_page("Cedar schema", cedar_schema.INTRODUCTION, cedar_schema.render_lines())
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "settings.md": settings_page,
-    "errors.md": errors_page,
-    "routes.md": routes_page,
-    "cli.md": cli_page,
-    "telemetry.md": telemetry_page,
-    "policy-world.md": policy_world_page,
+    "settings.md": render_settings_page,
+    "errors.md": render_errors_page,
+    "routes.md": render_routes_page,
+    "cli.md": render_cli_page,
+    "telemetry.md": render_telemetry_page,
+    "cedar-schema.md": render_cedar_schema_page,
 }
 
 
@@ -247,14 +335,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write the pages")
     write = parser.parse_args(arguments).write
     stale = []
-    for name, make in PAGES.items():
-        file, text = FOLDER / name, make()
+    for name, render in PAGES.items():
+        file, text = FOLDER / name, render()
         if write:
             file.write_text(text, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != text:
             stale.append(name)
     for name in stale:
-        print(f"docs: reference/{name} is not what the code says: run python -m docs.generate --write", file=sys.stderr)
+        print(f"docs: reference/{name} is out of date: run python -m docs.generate --write", file=sys.stderr)
     if not stale:
         print(f"docs: {len(PAGES)} generated pages are current")
     return 1 if stale else 0

@@ -1,12 +1,8 @@
-"""Runs proofs: `python -m proofs NAME [--full] [--json FILE]`, and `list`, `all`, `kept` in place of a name.
-
-Above: people and CI. Below: one module of this package per proof; `kit.report`, which judges what they found.
-"""
+"""Run proofs: `python -m proofs NAME [--full] [--json FILE]`, and `list`, `all`, `kept` in place of a name."""
 
 import argparse
 import asyncio
 import importlib
-import pkgutil
 import signal
 import sys
 import traceback
@@ -17,127 +13,152 @@ from pathlib import Path
 
 import uvloop
 
-import proofs
-from proofs.kit.facts import commit_facts, machine_facts
-from proofs.kit.report import RESULTS, Verdict, as_json, is_wrong, last_line, passes, shortcomings
-from proofs.kit.world import World
+from proofs.kit.facts import read_commit_facts, read_machine_facts
+from proofs.kit.proof_queue import FAILED, INCONCLUSIVE, PASSED, run_quick_proofs
+from proofs.kit.report import (
+    RESULTS,
+    Verdict,
+    find_shortcomings,
+    has_passed,
+    has_wrong_result,
+    render_json,
+    render_last_line,
+)
+from proofs.kit.sandbox import Sandbox
 
-_NOT_PROOFS = {"__main__", "kit"}
+_FOLDER = Path(__file__).parent
+TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead", "vault"})
+"""Proofs that compare times even in their quick form: nothing else runs beside them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
     name: str
     promise: str
-    prove: Callable[[World], Awaitable[Verdict]]
+    prove: Callable[[Sandbox], Awaitable[Verdict]]
+    is_full_only: bool = False
+    """Even its quick form takes too long for every run of CI: with `all` it runs only in full."""
 
 
-def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(proofs.__path__) if module.name not in _NOT_PROOFS)
+def list_names() -> list[str]:
+    """List the experiments: modules of this folder, and folders that hold an `experiment.py`."""
+    modules = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__", "__main__"}
+    return sorted(modules | {path.parent.name for path in _FOLDER.glob("*/experiment.py")})
 
 
-def find(name: str) -> Proof:
-    module = importlib.import_module(f"proofs.{name}")
+def load_proof(name: str) -> Proof:
+    has_folder = (_FOLDER / name / "experiment.py").exists()
+    module = importlib.import_module(f"proofs.{name}.experiment" if has_folder else f"proofs.{name}")
     if name != module.NAME:
         raise ValueError(f"proofs/{name}.py calls itself {module.NAME!r}: a proof bears its module's name")
-    return Proof(name=module.NAME, promise=module.PROMISE, prove=module.prove)
+    return Proof(
+        name=module.NAME,
+        promise=module.PROMISE,
+        prove=module.prove,
+        is_full_only=getattr(module, "FULL_ONLY", False),
+    )
 
 
-async def attempt(proof: Proof, *, full: bool) -> tuple[Verdict, dict[str, object]]:
+async def attempt_proof(proof: Proof, *, full: bool) -> tuple[Verdict, dict[str, object]]:
     """Run the proof in a world of its own; a proof that breaks off has failed, and its log says why."""
     began = datetime.now(UTC)
-    world = World(full=full)
-    world.say(f"{proof.name} ({'full' if full else 'quick'} form): {proof.promise}")
+    sandbox = Sandbox(full=full)
+    sandbox.log(f"{proof.name} ({'full' if full else 'quick'} form): {proof.promise}")
     try:
-        async with world:
-            verdict = await proof.prove(world)
-            if not passes(verdict):
-                world.show_logs()
-    except Exception as failure:  # noqa: BLE001 - the door: whatever a proof raises is its failure, told and counted
+        async with sandbox:
+            verdict = await proof.prove(sandbox)
+            if not has_passed(verdict):
+                sandbox.print_logs()
+    except Exception as failure:  # noqa: BLE001 - the interface: whatever a proof raises is its failure, printed and counted
         traceback.print_exception(failure)
         verdict = Verdict(figures={}, bars={}, notes=[f"broke off with {type(failure).__name__}"])
     seconds = (datetime.now(UTC) - began).total_seconds()
-    about: dict[str, object] = {
-        **commit_facts(),
-        "machine": machine_facts(world.postgres_version),
+    run_facts: dict[str, object] = {
+        **read_commit_facts(),
+        "machine": read_machine_facts(sandbox.postgres_version),
         "started": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
-    return verdict, about
+    return verdict, run_facts
 
 
-async def run(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
+async def run_proof(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
     task = asyncio.current_task()
-    if task is not None:  # whoever ends the proof ends its children too
+    if task is not None:  # a signal to the proof ends its children, too
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    verdict, about = await attempt(proof, full=full)
+    verdict, about = await attempt_proof(proof, full=full)
     for note in verdict.notes:
         print(f"note: {note}", file=sys.stderr)
     target = json or (RESULTS / f"{proof.name}.json" if full else None)
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(as_json(proof.name, verdict, full=full, about=about))
+        target.write_bytes(render_json(proof.name, verdict, full=full, run_facts=about))
     sys.stderr.flush()
-    print(last_line(proof.name, verdict), flush=True)
+    print(render_last_line(proof.name, verdict), flush=True)
     return verdict
 
 
-def run_now(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
+def run_proof_now(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run(proof, full=full, json=json))
+            return runner.run(run_proof(proof, full=full, json=json))
     except (asyncio.CancelledError, KeyboardInterrupt):
         sys.exit(f"{proof.name}: ended from outside before it was done: FAIL")
 
 
-def run_all(*, full: bool) -> bool:
-    """In the quick form, what missed a time, a size or a control has one more chance at the end: whoever runs it there
-    shares the machine. What came out wrong has none.
-    """
-    found = {name: run_now(find(name), full=full, json=None) for name in names()}
-    for name, verdict in found.items():
-        if not (full or passes(verdict) or is_wrong(verdict)):
-            print(f"{name} is run once more")
-            found[name] = run_now(find(name), full=full, json=None)
-    failed = [name for name, verdict in found.items() if not passes(verdict)]
-    told = f"FAIL: {', '.join(failed)}" if failed else "PASS"
-    print(f"{len(found) - len(failed)} of {len(found)} proofs passed: {told}")
-    return not failed
+def run_all_proofs(*, full: bool) -> bool:
+    """Run every proof: in full one after another, in the quick form two at a time where no times are compared."""
+    if full:
+        codes = {name: get_exit_code(run_proof_now(load_proof(name), full=True, json=None)) for name in list_names()}
+    else:
+        names = [name for name in list_names() if not load_proof(name).is_full_only]
+        codes = {name: run.code for name, run in run_quick_proofs(names, TIMED_PROOFS).items()}
+    failures = [name for name, code in codes.items() if code != PASSED]
+    summary = f"FAIL: {', '.join(failures)}" if failures else "PASS"
+    print(f"{len(codes) - len(failures)} of {len(codes)} proofs passed: {summary}")
+    return not failures
+
+
+def get_exit_code(verdict: Verdict) -> int:
+    """Tell a wrong result, or a proof that broke off, from one that only missed a time, a size or a control."""
+    if has_passed(verdict):
+        return PASSED
+    return FAILED if not verdict.bars or has_wrong_result(verdict) else INCONCLUSIVE
 
 
 def list_proofs() -> bool:
-    for name in names():
-        print(f"{name:20} {find(name).promise}")
+    for name in list_names():
+        print(f"{name:20} {load_proof(name).promise}")
     return True
 
 
-def check_kept() -> bool:
-    found = shortcomings()
-    for line in found:
+def check_stored_results() -> bool:
+    shortcomings_list = find_shortcomings()
+    for line in shortcomings_list:
         print(line)
-    print(f"kept results: {'FAIL' if found else 'PASS'}")
-    return not found
+    print(f"kept results: {'FAIL' if shortcomings_list else 'PASS'}")
+    return not shortcomings_list
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proofs", description="Run the proofs behind our figures.")
     parser.add_argument(
         "name",
-        choices=[*names(), "list", "all", "kept"],
+        choices=[*list_names(), "list", "all", "kept"],
         metavar="NAME",
         help="a proof, or list, all, or kept: do the results in proofs/results meet their bars?",
     )
     parser.add_argument("--full", action="store_true", help="the published sizes instead of the quick ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result of one proof")
-    given = parser.parse_args()
-    if given.name == "list":
+    options = parser.parse_args()
+    if options.name == "list":
         return 0 if list_proofs() else 1
-    if given.name == "kept":
-        return 0 if check_kept() else 1
-    if given.name == "all":
-        return 0 if run_all(full=given.full) else 1
-    return 0 if passes(run_now(find(given.name), full=given.full, json=given.json)) else 1
+    if options.name == "kept":
+        return 0 if check_stored_results() else 1
+    if options.name == "all":
+        return 0 if run_all_proofs(full=options.full) else 1
+    return get_exit_code(run_proof_now(load_proof(options.name), full=options.full, json=options.json))
 
 
 if __name__ == "__main__":

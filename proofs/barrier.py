@@ -16,44 +16,44 @@ from typing import Any
 
 import asyncpg
 
-from proofs.kit.companions import LedgerHandle, start_ledger
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gateway
+from proofs.kit.gateway_variant import restart_as_variant
+from proofs.kit.helper_servers import LedgerHandle, start_ledger
+from proofs.kit.http_client import HttpConnection
 from proofs.kit.report import Figure, Verdict
-from proofs.kit.variant import restart_as
-from proofs.kit.wire import Line
-from proofs.kit.world import World
+from proofs.kit.sandbox import Sandbox
 
 NAME = "barrier"
 PROMISE = "Nothing begins, and nothing is released, on authority taken back before its row committed; nor less."
 
 _TENANT = "acme"
 _KINDS = ("subject", "retire_act", "token", "retire_look", "agent")
-_WARDS_AT_ONCE = 8
+_AUTHORITIES_AT_ONCE = 8
 _CALLS_BEFORE = 2
 _REFUSALS_AFTER = 2
-_TAKEN_BACK = frozenset({"revoked", "tool-retired"})
+_REVOCATION_SLUGS = frozenset({"revoked", "tool-retired"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class BarrierCall:
     """One call as its caller saw it."""
 
     id: str
-    write: bool
-    released: bool
+    is_write: bool
+    is_released: bool
     slug: str | None
 
 
 @dataclass(kw_only=True, slots=True)
-class Ward:
+class RevocableAuthority:
     """One authority on its way to being taken back, and every call made on it."""
 
     number: int
     kind: str
     token: str
     value: str
-    calls: list[Call] = field(default_factory=list)
-    warm: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    calls: list[BarrierCall] = field(default_factory=list)
+    warm_calls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     @property
     def version(self) -> str:
@@ -65,7 +65,7 @@ class Ward:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
+class Testbed:
     """Two gateways on one database, and the ledger that their tools act upon."""
 
     gateways: tuple[GatewayHandle, GatewayHandle]
@@ -75,7 +75,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class EntryRow:
     """What the database says of one call: when its claim or entry committed, in microseconds."""
 
     kind: str
@@ -83,231 +83,250 @@ class Row:
 
 
 @dataclass(kw_only=True, slots=True)
-class Findings:
+class BarrierFindings:
     """Violations by what they violate, and how near to the line the others came."""
 
-    wrong: Counter[str] = field(default_factory=Counter)
-    acts: int = 0
-    calls: int = 0
-    accepted: int = 0
-    stopped: int = 0
-    refused: int = 0
+    violations: Counter[str] = field(default_factory=Counter)
+    revocation_count: int = 0
+    call_count: int = 0
+    accepted_count: int = 0
+    stopped_count: int = 0
+    refused_count: int = 0
     before_ms: list[float] = field(default_factory=list)
     after_ms: list[float] = field(default_factory=list)
     gap_ms: list[float] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
 
-    def violation(self, what: str, ward: Ward, call: str, distance_us: int) -> None:
-        self.wrong[what] += 1
-        if self.wrong[what] <= 3:
-            self.samples.append(f"{what}: {ward.kind} {ward.value}, call {call}, {distance_us / 1000:+.3f} ms")
+    def add_violation(self, what: str, authority: RevocableAuthority, call: str, distance_us: int) -> None:
+        self.violations[what] += 1
+        if self.violations[what] <= 3:
+            self.samples.append(
+                f"{what}: {authority.kind} {authority.value}, call {call}, {distance_us / 1000:+.3f} ms"
+            )
 
 
-async def prove(world: World) -> Verdict:
-    acts = world.size(quick=80, full=1000)
-    site = await _site(world)
+async def prove(sandbox: Sandbox) -> Verdict:
+    revocation_count = sandbox.pick_size(quick=80, full=1000)
+    testbed = await _start_testbed(sandbox)
     numbers = itertools.count(1)
-    found = await _round(world, site, numbers, acts, "the barrier")
+    findings = await _run_round(sandbox, testbed, numbers, revocation_count, "the barrier")
     controls = {}
-    for variant, sign in (("barrier_ignored", "late"), ("barrier_behind", "early")):
-        await asyncio.gather(*(restart_as(gateway, variant) for gateway in site.gateways))
-        broken = await _round(world, site, numbers, world.size(quick=60, full=200), variant)
-        controls[variant] = any(what.startswith(sign) for what in broken.wrong)
+    for variant, sign in (("barrier_ignored", "late"), ("barrier_epochs_after_commit", "early")):
+        await asyncio.gather(*(restart_as_variant(gateway, variant) for gateway in testbed.gateways))
+        broken_findings = await _run_round(sandbox, testbed, numbers, sandbox.pick_size(quick=60, full=200), variant)
+        controls[variant] = any(what.startswith(sign) for what in broken_findings.violations)
     figures: dict[str, Figure] = {
-        "acts": found.acts,
-        "late": _total(found, "late"),
-        "early": _total(found, "early"),
-        "other": _total(found, "other"),
-        "stopped_at_barrier": found.stopped,
-        "calls": found.calls,
-        "accepted": found.accepted,
-        "refused_before_claim": found.refused,
-        "nearest_before_ms": round(min(found.before_ms, default=-1.0), 3),
-        "nearest_after_ms": round(min(found.after_ms, default=-1.0), 3),
-        "gap_median_ms": round(statistics.median(found.gap_ms or [-1.0]), 3),
-        "gap_least_ms": round(min(found.gap_ms, default=-1.0), 3),
+        "acts": findings.revocation_count,
+        "late": _count_violations(findings, "late"),
+        "early": _count_violations(findings, "early"),
+        "other": _count_violations(findings, "other"),
+        "stopped_at_barrier": findings.stopped_count,
+        "calls": findings.call_count,
+        "accepted": findings.accepted_count,
+        "refused_before_claim": findings.refused_count,
+        "nearest_before_ms": round(min(findings.before_ms, default=-1.0), 3),
+        "nearest_after_ms": round(min(findings.after_ms, default=-1.0), 3),
+        "gap_median_ms": round(statistics.median(findings.gap_ms or [-1.0]), 3),
+        "gap_least_ms": round(min(findings.gap_ms, default=-1.0), 3),
     }
     return Verdict(
-        starved=("early", "other"),
+        load_sensitive=("early", "other"),
         figures=figures,
         bars={
-            "acts": (">=", acts),
+            "acts": (">=", revocation_count),
             "late": ("==", 0),
             "early": ("==", 0),
             "other": ("==", 0),
-            "stopped_at_barrier": (">=", world.size(quick=1, full=100)),
+            "stopped_at_barrier": (">=", sandbox.pick_size(quick=1, full=100)),
         },
         controls=controls,
-        notes=found.samples,
+        notes=findings.samples,
     )
 
 
-def _total(found: Findings, sign: str) -> int:
-    return sum(count for what, count in found.wrong.items() if what.startswith(sign))
+def _count_violations(findings: BarrierFindings, sign: str) -> int:
+    return sum(count for what, count in findings.violations.items() if what.startswith(sign))
 
 
-async def _site(world: World) -> Site:
-    postgres = await world.postgres()
-    ledger = await start_ledger(world)
-    issuer = new_issuer()
+async def _start_testbed(sandbox: Sandbox) -> Testbed:
+    postgres = await sandbox.start_postgres()
+    ledger = await start_ledger(sandbox)
+    issuer = create_issuer()
     env = {"PROOF_LEDGER": ledger.url}
-    first = await start_gateway(world, postgres.dsn, issuer, name="a", tools="barrier.py", env=env)
-    second = await start_gateway(world, postgres.dsn, issuer, name="b", tools="barrier.py", env=env)
-    return Site(gateways=(first, second), ledger=ledger, issuer=issuer, dsn=postgres.dsn)
+    first = await start_gateway(sandbox, postgres.dsn, issuer, name="a", tools="barrier.py", env=env)
+    second = await start_gateway(sandbox, postgres.dsn, issuer, name="b", tools="barrier.py", env=env)
+    return Testbed(gateways=(first, second), ledger=ledger, issuer=issuer, dsn=postgres.dsn)
 
 
-async def _round(world: World, site: Site, numbers: Iterator[int], acts: int, name: str) -> Findings:
+async def _run_round(
+    sandbox: Sandbox, testbed: Testbed, numbers: Iterator[int], revocation_count: int, name: str
+) -> BarrierFindings:
     """So many things taken back under load, a few at a time; then the judgement."""
-    wards = [_ward(site.issuer, next(numbers)) for _ in range(acts)]
-    await _register(site, [ward for ward in wards if ward.kind.startswith("retire")])
-    waiting = iter(wards)
+    authorities = [_create_authority(testbed.issuer, next(numbers)) for _ in range(revocation_count)]
+    await _register_versions(testbed, [authority for authority in authorities if authority.kind.startswith("retire")])
+    pending = iter(authorities)
 
-    async def one_after_another() -> None:
-        for ward in waiting:
-            await _take_back_under_load(site, ward)
+    async def run_lane() -> None:
+        for authority in pending:
+            await _revoke_under_load(testbed, authority)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(_WARDS_AT_ONCE):
-            group.create_task(one_after_another())
-    found = await _judge(site, wards)
-    said = ", ".join(f"{count} {what}" for what, count in sorted(found.wrong.items())) or "no violation"
-    world.say(
-        f"{name}: {acts} acts, {found.calls} calls, {found.accepted} accepted, {found.stopped} stopped at the barrier, "
-        f"{found.refused} refused before a claim: {said}"
+        for _ in range(_AUTHORITIES_AT_ONCE):
+            group.create_task(run_lane())
+    findings = await _judge_calls(testbed, authorities)
+    summary = ", ".join(f"{count} {what}" for what, count in sorted(findings.violations.items())) or "no violation"
+    sandbox.log(
+        f"{name}: {revocation_count} acts, {findings.call_count} calls, {findings.accepted_count} accepted, "
+        f"{findings.stopped_count} stopped at the barrier, "
+        f"{findings.refused_count} refused before a claim: {summary}"
     )
-    return found
+    return findings
 
 
-def _ward(issuer: Issuer, number: int) -> Ward:
+def _create_authority(issuer: Issuer, number: int) -> RevocableAuthority:
     kind = _KINDS[number % len(_KINDS)]
     user, agent, token_id = f"user-{number}", f"agent-{number}", f"token-{number}"
     values = {"subject": user, "token": token_id, "agent": agent}
-    token = issuer.token(user, agent=agent, token_id=token_id)
-    return Ward(number=number, kind=kind, token=token, value=values.get(kind, f"2.0.{number}"))
+    token = issuer.issue_token(user, agent=agent, token_id=token_id)
+    return RevocableAuthority(number=number, kind=kind, token=token, value=values.get(kind, f"2.0.{number}"))
 
 
-async def _register(site: Site, wards: list[Ward]) -> None:
+async def _register_versions(testbed: Testbed, authorities: list[RevocableAuthority]) -> None:
     """A version of a tool for each ward that will be retired; both gateways have the function behind it."""
-    admin = Line.to(site.gateways[0].url, token=_admin(site.issuer))
-    for ward in wards:
-        (tool,) = ward.tools
-        shown = (await admin.get(f"/v1/tools/barrier.{tool}?version=1.0.0")).json()
-        contract = {**shown["contract"], "version": ward.version, "handler": {"target": f"tools.barrier:{tool}"}}
+    admin = HttpConnection.for_url(testbed.gateways[0].url, token=_issue_admin_token(testbed.issuer))
+    for authority in authorities:
+        (tool,) = authority.tools
+        tool_json = (await admin.get(f"/v1/tools/barrier.{tool}?version=1.0.0")).json()
+        contract = {
+            **tool_json["contract"],
+            "version": authority.version,
+            "handler": {"target": f"tools.barrier:{tool}"},
+        }
         answer = await admin.post("/v1/tools", contract)
         if answer.status != 201:
             raise RuntimeError(f"a version was not registered: {answer.body!r}")
     admin.close()
 
 
-def _admin(issuer: Issuer) -> str:
-    return issuer.token("admin", scopes=("deputize:admin",))
+def _issue_admin_token(issuer: Issuer) -> str:
+    return issuer.issue_token("admin", scopes=("deputize:admin",))
 
 
-async def _take_back_under_load(site: Site, ward: Ward) -> None:
+async def _revoke_under_load(testbed: Testbed, authority: RevocableAuthority) -> None:
     async with asyncio.TaskGroup() as group:
         loops = 0
-        for gateway in site.gateways:
-            for tool in ward.tools:
-                group.create_task(_call_until_refused(gateway, ward, tool))
+        for gateway in testbed.gateways:
+            for tool in authority.tools:
+                group.create_task(_call_until_refused(gateway, authority, tool))
                 loops += 1
         for _ in range(loops * _CALLS_BEFORE):
-            await ward.warm.acquire()
-        await _take_back(site, ward)
+            await authority.warm_calls.acquire()
+        await _revoke(testbed, authority)
 
 
-async def _take_back(site: Site, ward: Ward) -> None:
-    line = Line.to(site.gateways[ward.number % 2].url, token=_admin(site.issuer))
-    if ward.kind.startswith("retire"):
-        path = f"/v1/tools/barrier.{ward.tools[0]}/versions/{ward.version}/state"
-        answer = await line.post(path, {"state": "retired"})
+async def _revoke(testbed: Testbed, authority: RevocableAuthority) -> None:
+    http = HttpConnection.for_url(testbed.gateways[authority.number % 2].url, token=_issue_admin_token(testbed.issuer))
+    if authority.kind.startswith("retire"):
+        path = f"/v1/tools/barrier.{authority.tools[0]}/versions/{authority.version}/state"
+        answer = await http.post(path, {"state": "retired"})
     else:
-        kind = "token" if ward.kind == "token" else "subject"
-        answer = await line.post("/v1/revocations", {"kind": kind, "value": ward.value})
-    line.close()
+        kind = "token" if authority.kind == "token" else "subject"
+        answer = await http.post("/v1/revocations", {"kind": kind, "value": authority.value})
+    http.close()
     if answer.status not in (200, 201):
-        raise RuntimeError(f"{ward.kind} {ward.value} was not taken back: {answer.body!r}")
+        raise RuntimeError(f"{authority.kind} {authority.value} was not taken back: {answer.body!r}")
 
 
-async def _call_until_refused(gateway: GatewayHandle, ward: Ward, tool: str) -> None:
+async def _call_until_refused(gateway: GatewayHandle, authority: RevocableAuthority, tool: str) -> None:
     """Calls without pause; a few more once refused, for what was refused must stay so."""
-    line = Line.to(gateway.url, token=ward.token)
-    asked = {"tool": f"barrier.{tool}", "version": ward.version, "arguments": {"word": f"w{ward.number}"}}
+    http = HttpConnection.for_url(gateway.url, token=authority.token)
+    request = {"tool": f"barrier.{tool}", "version": authority.version, "arguments": {"word": f"w{authority.number}"}}
     refusals = 0
     for count in itertools.count():
-        key = {"Idempotency_Key": f"{gateway.name}-{ward.number}-{count}"} if tool == "act" else {}
-        answer = await line.post("/v1/calls", asked, **key)
-        said = answer.json()
-        slug = None if answer.status == 200 else said["error"]["slug"]
-        ward.calls.append(Call(id=said["call_id"], write=tool == "act", released=answer.status == 200, slug=slug))
-        ward.warm.release()
+        key = {"Idempotency_Key": f"{gateway.name}-{authority.number}-{count}"} if tool == "act" else {}
+        answer = await http.post("/v1/calls", request, **key)
+        payload = answer.json()
+        slug = None if answer.status == 200 else payload["error"]["slug"]
+        authority.calls.append(
+            BarrierCall(id=payload["call_id"], is_write=tool == "act", is_released=answer.status == 200, slug=slug)
+        )
+        authority.warm_calls.release()
         refusals += slug is not None
         if refusals > _REFUSALS_AFTER:
             break
-    line.close()
+    http.close()
 
 
-async def _judge(site: Site, wards: list[Ward]) -> Findings:
-    effects = Counter(effect.key for effect in await site.ledger.effects())
-    connection = await asyncpg.connect(site.dsn)
+async def _judge_calls(testbed: Testbed, authorities: list[RevocableAuthority]) -> BarrierFindings:
+    effects = Counter(effect.key for effect in await testbed.ledger.list_effects())
+    connection = await asyncpg.connect(testbed.dsn)
     try:
-        rows = await _rows(connection)
-        taken = await _taken_back(connection)
+        rows = await _fetch_rows(connection)
+        revocation_times = await _fetch_revocations(connection)
     finally:
         await connection.close()
-    found = Findings()
-    for ward in wards:
-        at = taken[_key(ward)]
-        found.acts += 1
-        accepted = [_judge_call(found, ward, call, rows.get(call.id, []), effects, at) for call in ward.calls]
-        last = max((when for went_on, when in accepted if went_on), default=None)
-        first = min((when for went_on, when in accepted if not went_on and when > at), default=None)
+    findings = BarrierFindings()
+    for authority in authorities:
+        revoked_at = revocation_times[_build_key(authority)]
+        findings.revocation_count += 1
+        call_results = [
+            _check_call(findings, authority, call, rows.get(call.id, []), effects, revoked_at)
+            for call in authority.calls
+        ]
+        last = max((when for has_continued, when in call_results if has_continued), default=None)
+        first = min((when for went_on, when in call_results if not went_on and when > revoked_at), default=None)
         if last is not None and first is not None:
-            found.before_ms.append((at - last) / 1000)
-            found.after_ms.append((first - at) / 1000)
-            found.gap_ms.append((first - last) / 1000)
-    return found
+            findings.before_ms.append((revoked_at - last) / 1000)
+            findings.after_ms.append((first - revoked_at) / 1000)
+            findings.gap_ms.append((first - last) / 1000)
+    return findings
 
 
-def _key(ward: Ward) -> str:
-    if ward.kind.startswith("retire"):
-        return f"barrier.{ward.tools[0]}@{ward.version}"
-    return f"{'token' if ward.kind == 'token' else 'subject'}:{ward.value}"
+def _build_key(authority: RevocableAuthority) -> str:
+    if authority.kind.startswith("retire"):
+        return f"barrier.{authority.tools[0]}@{authority.version}"
+    return f"{'token' if authority.kind == 'token' else 'subject'}:{authority.value}"
 
 
-def _judge_call(
-    found: Findings, ward: Ward, call: Call, rows: list[Row], effects: Counter[str], taken_back: int
+def _check_call(
+    findings: BarrierFindings,
+    authority: RevocableAuthority,
+    call: BarrierCall,
+    rows: list[EntryRow],
+    effects: Counter[str],
+    revoked_at: int,
 ) -> tuple[bool, int]:
     """Strict both ways; returns whether the call went on, and when its deciding row committed."""
-    found.calls += 1
-    deciding = [row for row in rows if row.kind in ("intent", "read")]
-    went_on = effects[call.id] > 0 if call.write else call.released
-    if call.slug is not None and call.slug not in _TAKEN_BACK:
-        found.violation(f"other: {call.slug}", ward, call.id, 0)
-    if effects[call.id] > 1 or len(deciding) > 1 or (went_on and not deciding):
-        found.violation("other: not exactly one row and effect", ward, call.id, 0)
-    if not deciding:
-        found.refused += 1
+    findings.call_count += 1
+    deciding_rows = [row for row in rows if row.kind in ("intent", "read")]
+    has_continued = effects[call.id] > 0 if call.is_write else call.is_released
+    if call.slug is not None and call.slug not in _REVOCATION_SLUGS:
+        findings.add_violation(f"other: {call.slug}", authority, call.id, 0)
+    if effects[call.id] > 1 or len(deciding_rows) > 1 or (has_continued and not deciding_rows):
+        findings.add_violation("other: not exactly one row and effect", authority, call.id, 0)
+    if not deciding_rows:
+        findings.refused_count += 1
         refusal = next((row.at for row in rows if row.kind == "refusal"), 0)
-        if refusal <= taken_back:
-            found.violation("early: refused before it was taken back", ward, call.id, refusal - taken_back)
+        if refusal <= revoked_at:
+            findings.add_violation("early: refused before it was taken back", authority, call.id, refusal - revoked_at)
         return False, refusal
-    committed = deciding[0].at
-    what = "effect" if call.write else "read"
-    if went_on:
-        found.accepted += 1
-        if committed >= taken_back:
-            found.violation(f"late: {what}", ward, call.id, committed - taken_back)
+    committed_at = deciding_rows[0].at
+    effect_kind = "effect" if call.is_write else "read"
+    if has_continued:
+        findings.accepted_count += 1
+        if committed_at >= revoked_at:
+            findings.add_violation(f"late: {effect_kind}", authority, call.id, committed_at - revoked_at)
     else:
-        found.stopped += 1
-        if committed <= taken_back:
-            found.violation(f"early: {what} refused", ward, call.id, committed - taken_back)
-    return went_on, committed
+        findings.stopped_count += 1
+        if committed_at <= revoked_at:
+            findings.add_violation(f"early: {effect_kind} refused", authority, call.id, committed_at - revoked_at)
+    return has_continued, committed_at
 
 
-async def _rows(connection: "asyncpg.Connection[Any]") -> dict[str, list[Row]]:
+async def _fetch_rows(connection: "asyncpg.Connection[Any]") -> dict[str, list[EntryRow]]:
     """Every entry of every call, by its transaction's commit. Entries are never changed, so xmin is that commit."""
-    rows: dict[str, list[Row]] = {}
-    for call, kind, at in await connection.fetch(
+    rows: dict[str, list[EntryRow]] = {}
+    for call_id, kind, at in await connection.fetch(
         """
         with entries as (
             select call_id, convert_from(entry, 'utf8')::json as entry, xmin from deputize.audit_entries
@@ -318,12 +337,12 @@ async def _rows(connection: "asyncpg.Connection[Any]") -> dict[str, list[Row]]:
         """,
         _TENANT,
     ):
-        rows.setdefault(call, []).append(Row(kind=kind, at=at))
+        rows.setdefault(call_id, []).append(EntryRow(kind=kind, at=at))
     return rows
 
 
-async def _taken_back(connection: "asyncpg.Connection[Any]") -> dict[str, int]:
-    found = await connection.fetch(
+async def _fetch_revocations(connection: "asyncpg.Connection[Any]") -> dict[str, int]:
+    rows = await connection.fetch(
         """
         select kind || ':' || value, (extract(epoch from pg_xact_commit_timestamp(xmin)) * 1000000)::bigint
         from deputize.revocations where tenant = $1
@@ -333,4 +352,4 @@ async def _taken_back(connection: "asyncpg.Connection[Any]") -> dict[str, int]:
         """,
         _TENANT,
     )
-    return dict(found)
+    return dict(rows)

@@ -1,7 +1,7 @@
 """One tenant floods the queue while another asks for a run now and then; and jobs that must not meet do not.
 
-`fleet/crew.py` are the workers. When a run was queued and when it began is read from its row; when jobs were at work is
-what they say themselves, by the machine's clock.
+`kit/worker_pool.py` starts the workers. When a run was queued and when it began is read from its row; when jobs were
+at work is what they say themselves, by the machine's clock.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from typing import Any
 
 import orjson
 
-from proofs.crash.nursery import Nursery, open_nursery
-from proofs.fleet.asking import Asking, Job
-from proofs.fleet.crew import Crew, Database
-from proofs.fleet.judge import percentile
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, put_policies, start_gateway
+from proofs.kit.fork_server import ForkServer, start_fork_server
+from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
+from proofs.kit.http_client import HttpConnection
 from proofs.kit.report import Verdict
-from proofs.kit.wire import Line
-from proofs.kit.world import World
+from proofs.kit.run_submitter import Job, RunSubmitter
+from proofs.kit.sandbox import Sandbox
+from proofs.kit.worker_pool import Database, WorkerPool
+from proofs.recovery.judge import compute_percentile
 
 NAME = "fairness"
 PROMISE = "One tenant's flood does not keep another waiting, and runs that touch the same thing never meet."
@@ -45,75 +45,89 @@ _STARTS = """
 select extract(epoch from r.started_at - r.queued_at)::float8 from deputize.runs r
 where r.tenant = $1 and r.id = any($2::uuid[])
 """
-_QUEUED = "select count(*) from deputize.calls where tenant = $1 and state = 'queued'"
-_ENDED = "select not exists (select from deputize.calls where id = any($1::uuid[]) and state in ('queued', 'running'))"
-_WELL = "select count(*) from deputize.calls where id = any($1::uuid[]) and state = 'succeeded'"
-_CARRIED = f"select count(*) >= {WORKERS} from (select distinct owner from deputize.calls where state = 'running') as o"
-_FORGET = "delete from dbos.workflow_status where status <> 'SUCCESS'"
-_STOP = "update deputize.calls set state = 'canceled', ended_at = now() where state = 'queued'"
+_QUEUED_COUNT = "select count(*) from deputize.calls where tenant = $1 and state = 'queued'"
+_NONE_OPEN = (
+    "select not exists (select from deputize.calls where id = any($1::uuid[]) and state in ('queued', 'running'))"
+)
+_SUCCEEDED_COUNT = "select count(*) from deputize.calls where id = any($1::uuid[]) and state = 'succeeded'"
+_ALL_WORKERS_BUSY = (
+    f"select count(*) >= {WORKERS} from (select distinct owner from deputize.calls where state = 'running') as o"
+)
+_DELETE_WORKFLOWS = "delete from dbos.workflow_status where status <> 'SUCCESS'"
+_CANCEL_QUEUED = "update deputize.calls set state = 'canceled', ended_at = now() where state = 'queued'"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
-    world: World
-    nursery: Nursery
+class Testbed:
+    sandbox: Sandbox
+    fork_server: ForkServer
     database: Database
     gateway: GatewayHandle
     issuer: Issuer
-    turns: Path
+    turns_file: Path
 
-    async def crew(self, module: str | None = None) -> Crew:
-        crew = Crew(
-            world=self.world, nursery=self.nursery, folder=self.gateway.folder, database=self.database,
-            env={"PROOF_TURNS": str(self.turns)},
+    async def start_pool(self, module: str | None = None) -> WorkerPool:
+        pool = WorkerPool(
+            sandbox=self.sandbox, fork_server=self.fork_server, folder=self.gateway.folder, database=self.database,
+            env={"PROOF_TURNS": str(self.turns_file)},
         )  # fmt: skip
-        crew.module = module or crew.module
-        self.world.at_end(crew.dismiss)
-        for place in range(WORKERS):
-            await crew.man(place)
-        return crew
+        pool.module = module or pool.module
+        self.sandbox.add_cleanup(pool.stop_all)
+        for slot in range(WORKERS):
+            await pool.start_worker(slot)
+        return pool
 
-    def asking(self) -> Asking:
-        tokens = {tenant: self.issuer.token("ann", tenant=tenant) for tenant in (FLOOD, OTHER)}
-        return Asking(url=self.gateway.url, tokens=tokens)
+    def create_submitter(self) -> RunSubmitter:
+        tokens = {tenant: self.issuer.issue_token("ann", tenant=tenant) for tenant in (FLOOD, OTHER)}
+        return RunSubmitter(url=self.gateway.url, tokens=tokens)
 
 
-async def prove(world: World) -> Verdict:
-    postgres, nursery = await asyncio.gather(world.postgres(), open_nursery(world))
-    issuer, turns = new_issuer(), world.folder / "turns.jsonl"
+async def prove(sandbox: Sandbox) -> Verdict:
+    postgres, fork_server = await asyncio.gather(sandbox.start_postgres(), start_fork_server(sandbox))
+    issuer, turns_file = create_issuer(), sandbox.folder / "turns.jsonl"
     gateway = await start_gateway(
-        world, postgres.dsn, issuer, tools="jobs.py", settings=SETTINGS, env={"PROOF_TURNS": str(turns)}
+        sandbox, postgres.dsn, issuer, tools="jobs.py", settings=SETTINGS, env={"PROOF_TURNS": str(turns_file)}
     )
-    await _move_in(gateway, issuer)
+    await _register_tenant(gateway, issuer)
     database = Database(postgres.dsn)
-    world.at_end(database.close)
-    site = Site(world=world, nursery=nursery, database=database, gateway=gateway, issuer=issuer, turns=turns)
-    before, during, left = await _flood(site)
-    crew = await site.crew()
-    met, done, jobs = await _turns(site, crew, "turn", world.size(quick=150, full=2000))
-    await crew.dismiss()
-    caught = {"fairness_no_lines": await _control(site)}
-    allowed = max(2 * percentile(before, 0.95), 1.0)
+    sandbox.add_cleanup(database.close)
+    testbed = Testbed(
+        sandbox=sandbox,
+        fork_server=fork_server,
+        database=database,
+        gateway=gateway,
+        issuer=issuer,
+        turns_file=turns_file,
+    )
+    delays_alone, delays_beside_flood, flood_left = await _measure_flood(testbed)
+    pool = await testbed.start_pool()
+    overlap_count, done_count, job_count = await _run_exclusive_jobs(
+        testbed, pool, "turn", sandbox.pick_size(quick=150, full=2000)
+    )
+    await pool.stop_all()
+    controls = {"fairness_no_locks": await _run_control(testbed)}
+    limit_seconds = max(2 * compute_percentile(delays_alone, 0.95), 1.0)
     return Verdict(
         figures={
-            "start_p95_alone_seconds": round(percentile(before, 0.95), 3),
-            "start_p95_beside_a_flood_seconds": round(percentile(during, 0.95), 3),
-            "start_p95_of_what_is_allowed": round(percentile(during, 0.95) / allowed, 3),
-            "flood_left_at_the_end": left,
-            "jobs": jobs,
-            "jobs_done_once": done,
-            "jobs_that_met": met,
+            "start_p95_alone_seconds": round(compute_percentile(delays_alone, 0.95), 3),
+            "start_p95_beside_a_flood_seconds": round(compute_percentile(delays_beside_flood, 0.95), 3),
+            "start_p95_of_what_is_allowed": round(compute_percentile(delays_beside_flood, 0.95) / limit_seconds, 3),
+            "flood_left_at_the_end": flood_left,
+            "jobs": job_count,
+            "jobs_done_once": done_count,
+            "jobs_that_met": overlap_count,
         },
         bars={
-            "start_p95_of_what_is_allowed": ("<=", world.within(1.0)),
+            "start_p95_of_what_is_allowed": ("<=", sandbox.scale_time_limit(1.0)),
             "flood_left_at_the_end": (">=", 1),
-            "jobs": (">=", world.size(quick=150, full=2000)),
-            "jobs_done_once": ("==", jobs),
+            "jobs": (">=", sandbox.pick_size(quick=150, full=2000)),
+            "jobs_done_once": ("==", job_count),
             "jobs_that_met": ("==", 0),
         },
-        controls=caught,
+        controls=controls,
         notes=[
-            f"{world.size(quick=2000, full=10_000)} runs of one tenant, 20-80 ms each, on {WORKERS} workers; the other "
+            f"{sandbox.pick_size(quick=2000, full=10_000)} runs of one tenant, 20-80 ms each, on {WORKERS} "
+            "workers; the other "
             "asks for one about five times a second. Allowed is the larger of twice the p95 without a flood and 1 s.",
             "Jobs that must not meet: nine in ten write to one of a few dozen things, the others come under a limit of "
             "one at once; priorities 1 to 10, a worker is killed in the middle. They note when they began and ended "
@@ -122,108 +136,113 @@ async def prove(world: World) -> Verdict:
     )
 
 
-async def _move_in(gateway: GatewayHandle, issuer: Issuer) -> None:
+async def _register_tenant(gateway: GatewayHandle, issuer: Issuer) -> None:
     """The other tenant gets the same tool and policies."""
     scopes = ("proof:write", "deputize:admin")
-    here = Line.to(gateway.url, token=issuer.token("root", tenant=FLOOD, scopes=scopes))
-    token = issuer.token("root", tenant=OTHER, scopes=scopes)
-    beside = Line.to(gateway.url, token=token)
-    shown = (await here.get("/v1/tools/jobs.rest")).json()
-    answer = await beside.post("/v1/tools", {**shown["contract"], "handler": {"target": "tools.jobs:rest"}})
+    admin = HttpConnection.for_url(gateway.url, token=issuer.issue_token("root", tenant=FLOOD, scopes=scopes))
+    token = issuer.issue_token("root", tenant=OTHER, scopes=scopes)
+    other_admin = HttpConnection.for_url(gateway.url, token=token)
+    tool = (await admin.get("/v1/tools/jobs.rest")).json()
+    answer = await other_admin.post("/v1/tools", {**tool["contract"], "handler": {"target": "tools.jobs:rest"}})
     if answer.status != 201:
         raise RuntimeError(f"the tool was not registered: {answer.status} {answer.body[:500]!r}")
     await put_policies(gateway.url, token)
-    here.close()
-    beside.close()
+    admin.close()
+    other_admin.close()
 
 
-def _rests(tenant: str, name: str, count: int, choose: random.Random) -> Iterator[Job]:
+def _generate_rests(tenant: str, name: str, count: int, rng: random.Random) -> Iterator[Job]:
     for number in range(count):
-        arguments: dict[str, object] = {"label": f"{name}-{number}", "milliseconds": choose.randrange(20, 80)}
+        arguments: dict[str, object] = {"label": f"{name}-{number}", "milliseconds": rng.randrange(20, 80)}
         yield Job(label=f"{name}-{number}", tool="jobs.rest", arguments=arguments, tenant=tenant)
 
 
-async def _flood(site: Site) -> tuple[list[float], list[float], int]:
+async def _measure_flood(testbed: Testbed) -> tuple[list[float], list[float], int]:
     """How long the other tenant's runs took to begin, without and with a flood; and what was left of it at the end."""
-    few, choose = site.world.size(quick=25, full=100), random.Random(3)
-    crew = await site.crew()
-    before = await _starts(site, "alone", few, choose)
+    few, rng = testbed.sandbox.pick_size(quick=25, full=100), random.Random(3)
+    pool = await testbed.start_pool()
+    delays_alone = await _measure_start_delays(testbed, "alone", few, rng)
     # It breaks in while nobody is there to drain it, so that all of it stands before the others.
-    await crew.dismiss()
-    flood = _rests(FLOOD, "flood", site.world.size(quick=2000, full=10_000), choose)
-    await site.asking().submit(flood, lanes=8)
-    crew = await site.crew()
-    await site.database.until(_CARRIED)
-    during = await _starts(site, "beside", few, choose)
-    left = int(str(await site.database.value(_QUEUED, FLOOD)))
-    site.world.say(f"p95 {percentile(before, 0.95):.3f} s alone, {percentile(during, 0.95):.3f} s beside {left} runs")
+    await pool.stop_all()
+    flood = _generate_rests(FLOOD, "flood", testbed.sandbox.pick_size(quick=2000, full=10_000), rng)
+    await testbed.create_submitter().submit_runs(flood, lanes=8)
+    pool = await testbed.start_pool()
+    await testbed.database.wait_until(_ALL_WORKERS_BUSY)
+    delays_beside_flood = await _measure_start_delays(testbed, "beside", few, rng)
+    left = int(str(await testbed.database.fetch_value(_QUEUED_COUNT, FLOOD)))
+    testbed.sandbox.log(
+        f"p95 {compute_percentile(delays_alone, 0.95):.3f} s alone, "
+        f"{compute_percentile(delays_beside_flood, 0.95):.3f} s beside {left} runs"
+    )
     # Nobody waits for the rest of it: that a queue is emptied is shown elsewhere.
-    await site.database.fetch(_STOP)
-    await crew.dismiss()
-    await site.database.fetch(_FORGET)
-    return before, during, left
+    await testbed.database.fetch(_CANCEL_QUEUED)
+    await pool.stop_all()
+    await testbed.database.fetch(_DELETE_WORKFLOWS)
+    return delays_alone, delays_beside_flood, left
 
 
-async def _starts(site: Site, name: str, count: int, choose: random.Random) -> list[float]:
-    asking = site.asking()
-    await asking.submit(_rests(OTHER, name, count, choose), lanes=1, pace=0.2)
-    ids = list(asking.calls.values())
-    await site.database.until(_ENDED, ids)
-    return [row[0] for row in await site.database.fetch(_STARTS, OTHER, ids)]
+async def _measure_start_delays(testbed: Testbed, name: str, count: int, rng: random.Random) -> list[float]:
+    submitter = testbed.create_submitter()
+    await submitter.submit_runs(_generate_rests(OTHER, name, count, rng), lanes=1, pace=0.2)
+    ids = list(submitter.calls.values())
+    await testbed.database.wait_until(_NONE_OPEN, ids)
+    return [row[0] for row in await testbed.database.fetch(_STARTS, OTHER, ids)]
 
 
-def _jobs(name: str, count: int, choose: random.Random) -> Iterator[Job]:
+def _generate_jobs(name: str, count: int, rng: random.Random) -> Iterator[Job]:
     places = max(4, count // 50)
     for number in range(count):
         label = f"{name}-{number}"
-        arguments: dict[str, object] = {"label": label, "milliseconds": choose.randrange(5, 40)}
-        priority = choose.randrange(1, 11)
+        arguments: dict[str, object] = {"label": label, "milliseconds": rng.randrange(5, 40)}
+        priority = rng.randrange(1, 11)
         if number % 10 == 0:
             yield Job(label=label, tool="jobs.single", arguments=arguments, priority=priority)
         else:
-            arguments["place"] = f"desk-{choose.randrange(places)}"
+            arguments["place"] = f"desk-{rng.randrange(places)}"
             yield Job(label=label, tool="jobs.work", arguments=arguments, priority=priority)
 
 
-async def _turns(site: Site, crew: Crew, name: str, count: int) -> tuple[int, int, int]:
+async def _run_exclusive_jobs(testbed: Testbed, pool: WorkerPool, name: str, count: int) -> tuple[int, int, int]:
     """How many jobs met another, how many were done and noted once, and how many there were."""
-    asking = site.asking()
-    submitting = asyncio.create_task(asking.submit(_jobs(name, count, random.Random(4)), lanes=8))
-    await asyncio.sleep(site.world.size(quick=2, full=10))
-    if not crew.module.startswith("proofs.variants"):
-        await crew.kill(0)
-        await crew.man(0)
-    await submitting
-    ids = list(asking.calls.values())
-    await site.database.until(_ENDED, ids, seconds=900)
-    well = int(str(await site.database.value(_WELL, ids)))
-    noted = [turn for turn in _read(site.turns) if turn["label"].rpartition("-")[0] == name]
-    once = len({turn["label"] for turn in noted})
-    met = _met(noted)
-    site.world.say(f"{name}: {count} jobs, {well} succeeded, {len(noted)} noted, {met} met another")
-    return met, min(well, once), count
+    submitter = testbed.create_submitter()
+    submit_task = asyncio.create_task(submitter.submit_runs(_generate_jobs(name, count, random.Random(4)), lanes=8))
+    await asyncio.sleep(testbed.sandbox.pick_size(quick=2, full=10))
+    if not pool.module.startswith("proofs.variants"):
+        await pool.kill_worker(0)
+        await pool.start_worker(0)
+    await submit_task
+    ids = list(submitter.calls.values())
+    await testbed.database.wait_until(_NONE_OPEN, ids, seconds=900)
+    succeeded_count = int(str(await testbed.database.fetch_value(_SUCCEEDED_COUNT, ids)))
+    turns = [turn for turn in _read_turns(testbed.turns_file) if turn["label"].rpartition("-")[0] == name]
+    distinct_count = len({turn["label"] for turn in turns})
+    overlap_count = _count_overlaps(turns)
+    testbed.sandbox.log(
+        f"{name}: {count} jobs, {succeeded_count} succeeded, {len(turns)} noted, {overlap_count} met another"
+    )
+    return overlap_count, min(succeeded_count, distinct_count), count
 
 
-def _read(turns: Path) -> list[dict[str, Any]]:
-    return [orjson.loads(line) for line in turns.read_bytes().splitlines()]
+def _read_turns(turns_file: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in turns_file.read_bytes().splitlines()]
 
 
-def _met(noted: Sequence[dict[str, Any]]) -> int:
-    lines: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for turn in noted:
-        lines[turn["kind"], turn["place"]].append((turn["began"], turn["ended"]))
-    met = 0
-    for line in lines.values():
+def _count_overlaps(turns: Sequence[dict[str, Any]]) -> int:
+    intervals_by_place: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    for turn in turns:
+        intervals_by_place[turn["kind"], turn["place"]].append((turn["began"], turn["ended"]))
+    overlap_count = 0
+    for intervals in intervals_by_place.values():
         latest = 0
-        for began, ended in sorted(line):
-            met += began < latest
-            latest = max(latest, ended)
-    return met
+        for began, end in sorted(intervals):
+            overlap_count += began < latest
+            latest = max(latest, end)
+    return overlap_count
 
 
-async def _control(site: Site) -> bool:
+async def _run_control(testbed: Testbed) -> bool:
     """Workers that stand in no line: jobs meet, and the same look finds them."""
-    crew = await site.crew("proofs.variants.fairness_no_lines")
-    met, _, _ = await _turns(site, crew, "control", 60)
-    await crew.dismiss()
-    return met > 0
+    pool = await testbed.start_pool("proofs.variants.fairness_no_locks")
+    overlap_count, _, _ = await _run_exclusive_jobs(testbed, pool, "control", 60)
+    await pool.stop_all()
+    return overlap_count > 0

@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from deputize.catalog.importers.python import load_files
 from deputize.core.caller import ADMIN_SCOPE
-from proofs.kit.companions import LedgerHandle, start_ledger
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, put_policies, start_gateway
-from proofs.kit.pgproxy import PgProxy
+from deputize.interfaces.cli.project.tool_loader import load_tool_files
+from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
+from proofs.kit.gateway_variant import restart_as_variant
+from proofs.kit.helper_servers import LedgerHandle, start_ledger
+from proofs.kit.http_client import HttpConnection, HttpResponse
+from proofs.kit.postgres_proxy import PgProxy
 from proofs.kit.report import Verdict
-from proofs.kit.variant import restart_as
-from proofs.kit.wire import Answer, Line
-from proofs.kit.world import World
+from proofs.kit.sandbox import Sandbox
 
 NAME = "idempotency_race"
 PROMISE = "Of any number of racers with one key, over several gateways, exactly one executes."
 
 RACERS = 50
-CROWD = 8
+KEYS_AT_ONCE = 8
 """Keys raced at once in the second part."""
-CHANGED = 5
+CHANGED_RACERS = 5
 """Racers of each of those keys that ask for something else."""
 
 
@@ -41,175 +41,187 @@ where a.call_id in (select k.id from deputize.calls k where k.tool = 'effects.is
 
 
 @dataclass(kw_only=True, slots=True)
-class Seen:
+class RaceResult:
     """What the racers were told, and what is wrong with it."""
 
-    answers: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
+    answer_counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
     server_errors: int = 0
-    shared_a_batch: int = 0
-    labels: list[tuple[str, ...]] = field(default_factory=list)
+    shared_batch_count: int = 0
+    labels_by_key: list[tuple[str, ...]] = field(default_factory=list)
     """Per key the labels its racers asked for: one effect of any of them is what may have happened."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Track:
+class Testbed:
     """Two gateways, with as many lines to each as racers ever need at once."""
 
     gateways: list[GatewayHandle]
     proxies: list[PgProxy]
     issuer: Issuer
     token: str
-    lines: list[list[Line]]
-    choose: random.Random
+    connections: list[list[HttpConnection]]
+    rng: random.Random
 
-    def commits(self) -> int:
+    def count_commits(self) -> int:
         return sum(count for proxy in self.proxies for sql, count in proxy.commits.items() if "commit_calls(" in sql)
 
-    async def race(self, keys: Sequence[tuple[str, Sequence[str]]]) -> dict[str, list[tuple[str, Answer]]]:
+    async def race_keys(self, keys: Sequence[tuple[str, Sequence[str]]]) -> dict[str, list[tuple[str, HttpResponse]]]:
         """For each key, a racer per label, all sent at once over lines of their own, half of them to each gateway."""
         racers = [(key, label) for key, labels in keys for label in labels]
-        self.choose.shuffle(racers)
+        self.rng.shuffle(racers)
         answers = await asyncio.gather(
-            *(self.call(self.lines[number % 2][number // 2], key, label) for number, (key, label) in enumerate(racers))
+            *(
+                self.send_call(self.connections[number % 2][number // 2], key, label)
+                for number, (key, label) in enumerate(racers)
+            )
         )
-        told: dict[str, list[tuple[str, Answer]]] = {key: [] for key, _ in keys}
+        answers_by_key: dict[str, list[tuple[str, HttpResponse]]] = {key: [] for key, _ in keys}
         for (key, label), answer in zip(racers, answers, strict=True):
-            told[key].append((label, answer))
-        return told
+            answers_by_key[key].append((label, answer))
+        return answers_by_key
 
-    async def call(self, line: Line, key: str, label: str, *, token: str | None = None) -> Answer:
-        asked = {"tool": "effects.issue", "arguments": {"label": label}}
+    async def send_call(self, http: HttpConnection, key: str, label: str, *, token: str | None = None) -> HttpResponse:
+        request = {"tool": "effects.issue", "arguments": {"label": label}}
         bearer = f"Bearer {token or self.token}"
-        return await line.post("/v1/calls", asked, idempotency_key=key, authorization=bearer)
+        return await http.post("/v1/calls", request, idempotency_key=key, authorization=bearer)
 
 
-async def prove(world: World) -> Verdict:
-    postgres, ledger = await asyncio.gather(world.postgres(), start_ledger(world))
-    track = await _open_track(world, postgres.dsn, ledger)
-    keys = world.size(quick=40, full=500)
-    one_by_one = keys // 2
-    world.say(f"{one_by_one} keys one by one, then {keys - one_by_one} keys, {CROWD} at a time; {RACERS} racers each")
-    seen = Seen()
-    for number in range(one_by_one):
-        await _one_key(track, seen, f"one-{number}")
-    world.say(f"{seen.shared_a_batch} of {one_by_one} keys had racers inside one batch")
-    for start in range(one_by_one, keys, CROWD):
-        await _crowd(track, seen, [f"crowd-{number}" for number in range(start, min(start + CROWD, keys))])
-    world.say(f"answers: {', '.join(f'{count} x {what}' for what, count in seen.answers.most_common())}")
-    executions = await _executions(ledger, seen)
-    for sentence in seen.wrong[:20]:
-        world.say(f"wrong: {sentence}")
-    deadlocks, intents = await _in_postgres(postgres.dsn)
-    caught = await _control(world, track, ledger)
-    return _verdict(seen, executions, deadlocks, intents - len(seen.labels), caught, one_by_one, keys)
+async def prove(sandbox: Sandbox) -> Verdict:
+    postgres, ledger = await asyncio.gather(sandbox.start_postgres(), start_ledger(sandbox))
+    testbed = await _start_testbed(sandbox, postgres.dsn, ledger)
+    key_count = sandbox.pick_size(quick=40, full=500)
+    single_key_count = key_count // 2
+    sandbox.log(
+        f"{single_key_count} keys one by one, then {key_count - single_key_count} keys, {KEYS_AT_ONCE} at a time; "
+        f"{RACERS} racers each"
+    )
+    result = RaceResult()
+    for number in range(single_key_count):
+        await _race_one_key(testbed, result, f"one-{number}")
+    sandbox.log(f"{result.shared_batch_count} of {single_key_count} keys had racers inside one batch")
+    for start in range(single_key_count, key_count, KEYS_AT_ONCE):
+        await _race_many_keys(
+            testbed, result, [f"crowd-{number}" for number in range(start, min(start + KEYS_AT_ONCE, key_count))]
+        )
+    sandbox.log(f"answers: {', '.join(f'{count} x {what}' for what, count in result.answer_counts.most_common())}")
+    executions = await _count_executions(ledger, result)
+    for sentence in result.faults[:20]:
+        sandbox.log(f"wrong: {sentence}")
+    deadlocks, intents = await _fetch_postgres_counts(postgres.dsn)
+    is_caught = await _run_control(sandbox, testbed, ledger)
+    return _build_verdict(
+        result, executions, deadlocks, intents - len(result.labels_by_key), is_caught, single_key_count, key_count
+    )
 
 
-async def _open_track(world: World, dsn: str, ledger: LedgerHandle) -> Track:
-    issuer, env = new_issuer(), {"PROOF_LEDGER": ledger.url}
+async def _start_testbed(sandbox: Sandbox, dsn: str, ledger: LedgerHandle) -> Testbed:
+    issuer, env = create_issuer(), {"PROOF_LEDGER": ledger.url}
     proxies, gateways = [PgProxy(dsn), PgProxy(dsn)], []
     for name, proxy in zip("ab", proxies, strict=True):
         await proxy.__aenter__()
-        world.at_end(proxy.__aexit__)
+        sandbox.add_cleanup(proxy.__aexit__)
         gateways.append(
-            await start_gateway(world, proxy.dsn, issuer, name=name, tools="effects.py", env=env, migrate_dsn=dsn)
+            await start_gateway(sandbox, proxy.dsn, issuer, name=name, tools="effects.py", env=env, migrate_dsn=dsn)
         )
-    lines = [[Line.to(gateway.url) for _ in range(CROWD * RACERS // 2)] for gateway in gateways]
-    track = Track(
+    connections = [
+        [HttpConnection.for_url(gateway.url) for _ in range(KEYS_AT_ONCE * RACERS // 2)] for gateway in gateways
+    ]
+    testbed = Testbed(
         gateways=gateways,
         proxies=proxies,
         issuer=issuer,
-        token=issuer.token("ann"),
-        lines=lines,
-        choose=random.Random(0),
+        token=issuer.issue_token("ann"),
+        connections=connections,
+        rng=random.Random(0),
     )
-    await _register_elsewhere(track)
-    return track
+    await _register_other_tenant(testbed)
+    return testbed
 
 
-async def _register_elsewhere(track: Track) -> None:
+async def _register_other_tenant(testbed: Testbed) -> None:
     """The same tool for a second tenant, registered there by its own administrator."""
-    tools = load_files(["tools/effects.py"], track.gateways[0].folder)
+    tools = load_tool_files(["tools/effects.py"], [], testbed.gateways[0].folder).tools
     contract = next(tool.contract for tool in tools if tool.contract.full_name == "effects.issue")
-    admin = track.issuer.token("root", tenant="globex", scopes=(ADMIN_SCOPE,))
-    await put_policies(track.gateways[0].url, admin)
-    answer = await track.lines[0][0].post(
+    admin = testbed.issuer.issue_token("root", tenant="globex", scopes=(ADMIN_SCOPE,))
+    await put_policies(testbed.gateways[0].url, admin)
+    answer = await testbed.connections[0][0].post(
         "/v1/tools", contract.model_dump(mode="json"), authorization=f"Bearer {admin}"
     )
     if answer.status != 201:
         raise RuntimeError(f"the second tenant's tool was not registered: {answer.status} {answer.body!r}")
 
 
-async def _one_key(track: Track, seen: Seen, key: str) -> None:
+async def _race_one_key(testbed: Testbed, result: RaceResult, key: str) -> None:
     """One key alone on the track, then every other thing that may be asked with it."""
-    before = track.commits()
-    told = (await track.race([(key, [key] * RACERS)]))[key]
+    commits_before = testbed.count_commits()
+    answers = (await testbed.race_keys([(key, [key] * RACERS)]))[key]
     # Each racer opens a call; fewer commits than racers means that some of them shared one.
-    seen.shared_a_batch += track.commits() - before < RACERS
-    seen.labels.append((key,))
-    _judge(seen, key, told)
-    winner = _winner(told)
-    line = track.lines[track.choose.randrange(2)][0]
-    again = await track.call(line, key, key)
-    if winner is None or again.body != winner.body or again.headers.get("idempotency-replayed") != "true":
-        seen.wrong.append(f"{key}: a later retry was not the first outcome, byte for byte")
-    changed = await track.call(line, key, f"{key}-other")
-    if changed.status != 422:
-        seen.wrong.append(f"{key}: other input was answered with {changed.status}")
+    result.shared_batch_count += testbed.count_commits() - commits_before < RACERS
+    result.labels_by_key.append((key,))
+    _check_answers(result, key, answers)
+    winner = _find_winner(answers)
+    http = testbed.connections[testbed.rng.randrange(2)][0]
+    retry_answer = await testbed.send_call(http, key, key)
+    if winner is None or retry_answer.body != winner.body or retry_answer.headers.get("idempotency-replayed") != "true":
+        result.faults.append(f"{key}: a later retry was not the first outcome, byte for byte")
+    other_input_answer = await testbed.send_call(http, key, f"{key}-other")
+    if other_input_answer.status != 422:
+        result.faults.append(f"{key}: other input was answered with {other_input_answer.status}")
     for label, token in (
-        (f"{key}-globex", track.issuer.token("ann", tenant="globex")),
-        (f"{key}-bob", track.issuer.token("bob")),
+        (f"{key}-globex", testbed.issuer.issue_token("ann", tenant="globex")),
+        (f"{key}-bob", testbed.issuer.issue_token("bob")),
     ):
-        other = await track.call(line, key, label, token=token)
-        seen.labels.append((label,))
-        if other.status != 200 or "idempotency-replayed" in other.headers:
-            seen.wrong.append(f"{label}: somebody else's same key was answered with {other.status}")
+        other_caller_answer = await testbed.send_call(http, key, label, token=token)
+        result.labels_by_key.append((label,))
+        if other_caller_answer.status != 200 or "idempotency-replayed" in other_caller_answer.headers:
+            result.faults.append(f"{label}: somebody else's same key was answered with {other_caller_answer.status}")
 
 
-async def _crowd(track: Track, seen: Seen, keys: Sequence[str]) -> None:
+async def _race_many_keys(testbed: Testbed, result: RaceResult, keys: Sequence[str]) -> None:
     """Many keys at once; whichever input comes first holds its key, the other is refused."""
-    labels = {key: [key] * (RACERS - CHANGED) + [f"{key}-changed"] * CHANGED for key in keys}
-    told = await track.race(list(labels.items()))
+    labels = {key: [key] * (RACERS - CHANGED_RACERS) + [f"{key}-changed"] * CHANGED_RACERS for key in keys}
+    answers_by_key = await testbed.race_keys(list(labels.items()))
     for key in keys:
-        seen.labels.append((key, f"{key}-changed"))
-        _judge(seen, key, told[key])
+        result.labels_by_key.append((key, f"{key}-changed"))
+        _check_answers(result, key, answers_by_key[key])
 
 
-def _winner(told: Sequence[tuple[str, Answer]]) -> Answer | None:
-    won = [answer for _, answer in told if answer.status == 200 and "idempotency-replayed" not in answer.headers]
-    return won[0] if len(won) == 1 else None
+def _find_winner(answers: Sequence[tuple[str, HttpResponse]]) -> HttpResponse | None:
+    winners = [answer for _, answer in answers if answer.status == 200 and "idempotency-replayed" not in answer.headers]
+    return winners[0] if len(winners) == 1 else None
 
 
-def _judge(seen: Seen, key: str, told: Sequence[tuple[str, Answer]]) -> None:
+def _check_answers(result: RaceResult, key: str, answers: Sequence[tuple[str, HttpResponse]]) -> None:
     """One winner; the same input hears its outcome byte for byte or 409, other input 422."""
-    winner = _winner(told)
+    winner = _find_winner(answers)
     if winner is None:
-        seen.wrong.append(f"{key}: there was not exactly one winner")
+        result.faults.append(f"{key}: there was not exactly one winner")
         return
-    held = next(label for label, answer in told if answer is winner)
-    for label, answer in told:
+    winning_label = next(label for label, answer in answers if answer is winner)
+    for label, answer in answers:
         if answer is winner:
-            what = "executed"
-        elif answer.status == 200 and label == held and answer.body == winner.body:
-            what = "replayed byte for byte"
+            outcome = "executed"
+        elif answer.status == 200 and label == winning_label and answer.body == winner.body:
+            outcome = "replayed byte for byte"
         elif answer.status == 409:
-            what = "in flight (409)"
-        elif answer.status == 422 and label != held:
-            what = "other input (422)"
+            outcome = "in flight (409)"
+        elif answer.status == 422 and label != winning_label:
+            outcome = "other input (422)"
         else:
-            what = f"wrong ({answer.status})"
-            seen.wrong.append(f"{key}: a racer was answered with {answer.status} {answer.body[:200]!r}")
-        seen.answers[what] += 1
-        seen.server_errors += answer.status >= 500
+            outcome = f"wrong ({answer.status})"
+            result.faults.append(f"{key}: a racer was answered with {answer.status} {answer.body[:200]!r}")
+        result.answer_counts[outcome] += 1
+        result.server_errors += answer.status >= 500
 
 
-async def _executions(ledger: LedgerHandle, seen: Seen) -> Counter[int]:
+async def _count_executions(ledger: LedgerHandle, result: RaceResult) -> Counter[int]:
     """How many keys executed how often, as the ledger knows it."""
-    happened = Counter(effect.call for effect in await ledger.effects())
-    return Counter(sum(happened[label] for label in labels) for labels in seen.labels)
+    effect_counts = Counter(effect.call for effect in await ledger.list_effects())
+    return Counter(sum(effect_counts[label] for label in labels) for labels in result.labels_by_key)
 
 
-async def _in_postgres(dsn: str) -> tuple[int, int]:
+async def _fetch_postgres_counts(dsn: str) -> tuple[int, int]:
     """Deadlocks PostgreSQL had to break, and intents written down for the raced tool."""
     connection: asyncpg.Connection = await asyncpg.connect(dsn)
     try:
@@ -220,43 +232,43 @@ async def _in_postgres(dsn: str) -> tuple[int, int]:
         await connection.close()
 
 
-async def _control(world: World, track: Track, ledger: LedgerHandle) -> bool:
+async def _run_control(sandbox: Sandbox, testbed: Testbed, ledger: LedgerHandle) -> bool:
     """Gateways that let everyone win whose key is among those claimed by its batch."""
-    await asyncio.gather(*(restart_as(gateway, "race_winner_by_key") for gateway in track.gateways))
-    for line in (line for lines in track.lines for line in lines):
-        line.close()
+    await asyncio.gather(*(restart_as_variant(gateway, "race_winner_by_key") for gateway in testbed.gateways))
+    for http in (line for connections in testbed.connections for line in connections):
+        http.close()
     keys = [f"control-{number}" for number in range(5)]
     for key in keys:
-        await track.race([(key, [key] * RACERS)])
-    happened = Counter(effect.call for effect in await ledger.effects())
-    most = max(happened[key] for key in keys)
-    world.say(f"winners picked by key: up to {most} executions of one key")
-    return most > 1
+        await testbed.race_keys([(key, [key] * RACERS)])
+    effect_counts = Counter(effect.call for effect in await ledger.list_effects())
+    max_executions = max(effect_counts[key] for key in keys)
+    sandbox.log(f"winners picked by key: up to {max_executions} executions of one key")
+    return max_executions > 1
 
 
-def _verdict(
-    seen: Seen,
+def _build_verdict(
+    result: RaceResult,
     executions: Counter[int],
     deadlocks: int,
-    surplus: int,
-    caught: bool,
-    one_by_one: int,
-    keys: int,
+    surplus_intents: int,
+    is_caught: bool,
+    single_key_count: int,
+    key_count: int,
 ) -> Verdict:
     return Verdict(
-        starved=("wrong_answers", "server_errors"),
+        load_sensitive=("wrong_answers", "server_errors"),
         figures={
-            "keys": keys,
+            "keys": key_count,
             "racers_per_key": RACERS,
             "keys_not_executed_exactly_once": sum(executions.values()) - executions[1],
-            "wrong_answers": len(seen.wrong),
-            "server_errors": seen.server_errors,
+            "wrong_answers": len(result.faults),
+            "server_errors": result.server_errors,
             "deadlocks_in_postgres": deadlocks,
-            "intents_beyond_one_per_key": surplus,
-            "share_of_keys_with_racers_in_one_batch": seen.shared_a_batch / one_by_one,
-            "told_in_flight": seen.answers["in flight (409)"],
-            "told_the_same_bytes": seen.answers["replayed byte for byte"],
-            "told_other_input": seen.answers["other input (422)"],
+            "intents_beyond_one_per_key": surplus_intents,
+            "share_of_keys_with_racers_in_one_batch": result.shared_batch_count / single_key_count,
+            "told_in_flight": result.answer_counts["in flight (409)"],
+            "told_the_same_bytes": result.answer_counts["replayed byte for byte"],
+            "told_other_input": result.answer_counts["other input (422)"],
         },
         bars={
             "keys_not_executed_exactly_once": ("==", 0),
@@ -265,13 +277,14 @@ def _verdict(
             "deadlocks_in_postgres": ("==", 0),
             "intents_beyond_one_per_key": ("==", 0),
             "share_of_keys_with_racers_in_one_batch": (">=", 0.9),
-            "keys": (">=", keys),
+            "keys": (">=", key_count),
         },
-        controls={"race_winner_by_key": caught},
+        controls={"race_winner_by_key": is_caught},
         notes=[
             f"Half of the keys raced alone: {RACERS} openings in fewer commits prove duplicates inside single batches; "
             "then each was asked for again (same bytes), with other input (422), by another user and another tenant "
             "(each executed on its own).",
-            f"The other half raced {CROWD} at a time in shuffled order, {CHANGED} of {RACERS} racers with other input.",
+            f"The other half raced {KEYS_AT_ONCE} at a time in shuffled order, {CHANGED_RACERS} of {RACERS} "
+            "racers with other input.",
         ],
     )

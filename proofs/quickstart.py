@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from proofs.kit.child import Child, Finished, NotReady
+from proofs.kit.child_process import ChildProcess, CommandResult, ProcessNotReady
 from proofs.kit.report import Bar, Figure, Verdict
-from proofs.kit.world import World
+from proofs.kit.sandbox import Sandbox
 
 NAME = "quickstart"
 PROMISE = "Two commands to a governed call, in seconds, with nothing to set."
@@ -21,127 +21,135 @@ PROMISE = "Two commands to a governed call, in seconds, with nothing to set."
 _ROOT = Path(__file__).resolve().parents[1]
 _TUTORIAL = _ROOT / "docs" / "tutorials" / "first-call.md"
 _INIT, _DEV, _CALL = "deputize init shop && cd shop", "deputize dev", "deputize call hello.greet name=Ana"
-_LISTENING = "REST http://"
+_READY_LINE = "REST http://"
 _ANSWER = "Hello, Ana!"
 _CALL_ID = re.compile(r"call ([0-9a-f-]{36})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Newcomer:
-    """Somebody with a PATH, a HOME and an empty folder."""
+class NewUser:
+    """Someone with a PATH, a HOME and an empty folder."""
 
-    world: World
-    programs: Path
+    sandbox: Sandbox
+    bin_folder: Path
     folder: Path
 
-    def typed(self, line: str) -> list[str]:
-        variables = [f"PATH={self.programs}:/usr/bin:/bin", f"HOME={self.folder}"]
+    def build_command(self, line: str) -> list[str]:
+        variables = [f"PATH={self.bin_folder}:/usr/bin:/bin", f"HOME={self.folder}"]
         return ["env", "-i", *variables, *shlex.split(line)]
 
-    async def type(self, line: str, *, where: str = ".") -> Finished:
-        return await self.world.run(self.typed(line), cwd=self.folder / where)
+    async def run_typed(self, line: str, *, subfolder: str = ".") -> CommandResult:
+        return await self.sandbox.run_command(self.build_command(line), cwd=self.folder / subfolder)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class TutorialRun:
     """One way through the tutorial: how long it took, and what was not as it says."""
 
     seconds: float
-    wrong: tuple[str, ...]
-    left_running: int
+    faults: tuple[str, ...]
+    leftover_count: int
 
 
-async def prove(world: World) -> Verdict:
-    _as_the_tutorial_says()
-    installed = Path(sys.executable).parent
-    tries = [await _try(world, installed, f"installed-{number}") for number in range(world.size(quick=2, full=5))]
-    world.say(f"installed: {', '.join(f'{each.seconds:.1f} s' for each in tries)}")
-    figures: dict[str, Figure] = {"installed_seconds": round(max(each.seconds for each in tries), 2)}
-    bars: dict[str, Bar] = {"installed_seconds": ("<=", world.within(15))}
-    if world.full:
-        venv = await _from_an_empty_venv(world)
-        tries.append(venv)
-        figures["empty_venv_seconds"] = round(venv.seconds, 2)
+async def prove(sandbox: Sandbox) -> Verdict:
+    _require_tutorial_commands()
+    bin_folder = Path(sys.executable).parent
+    runs = [
+        await _run_tutorial(sandbox, bin_folder, f"installed-{number}")
+        for number in range(sandbox.pick_size(quick=2, full=5))
+    ]
+    sandbox.log(f"installed: {', '.join(f'{each.seconds:.1f} s' for each in runs)}")
+    figures: dict[str, Figure] = {"installed_seconds": round(max(each.seconds for each in runs), 2)}
+    bars: dict[str, Bar] = {"installed_seconds": ("<=", sandbox.scale_time_limit(15))}
+    if sandbox.full:
+        venv_run = await _run_from_empty_venv(sandbox)
+        runs.append(venv_run)
+        figures["empty_venv_seconds"] = round(venv_run.seconds, 2)
         bars["empty_venv_seconds"] = ("<=", 60)
-    figures["wrong"] = sum(len(each.wrong) for each in tries)
-    figures["left_running"] = sum(each.left_running for each in tries)
+    figures["wrong"] = sum(len(each.faults) for each in runs)
+    figures["left_running"] = sum(each.leftover_count for each in runs)
     bars |= {"wrong": ("==", 0), "left_running": ("==", 0)}
     return Verdict(
-        starved=("wrong", "left_running"),
+        load_sensitive=("wrong", "left_running"),
         figures=figures,
         bars=bars,
         controls={
-            "a tool file that does not load": await _is_caught(world, "tools/hello.py", "def greet(:\n"),
-            "a setting that does not exist": await _is_caught(world, "deputize.toml", "[server]\nprot = 1\n"),
+            "a tool file that does not load": await _is_fault_caught(sandbox, "tools/hello.py", "def greet(:\n"),
+            "a setting that does not exist": await _is_fault_caught(sandbox, "deputize.toml", "[server]\nprot = 1\n"),
         },
-        notes=[wrong for each in tries for wrong in each.wrong],
+        notes=[fault for each in runs for fault in each.faults],
     )
 
 
-def _as_the_tutorial_says() -> None:
-    shown = re.findall(r"^\$ (.+)$", _TUTORIAL.read_text(), re.MULTILINE)
-    missing = {_INIT, _DEV, _CALL} - set(shown)
+def _require_tutorial_commands() -> None:
+    commands = re.findall(r"^\$ (.+)$", _TUTORIAL.read_text(), re.MULTILINE)
+    missing = {_INIT, _DEV, _CALL} - set(commands)
     if missing:
         raise RuntimeError(f"the tutorial no longer shows what is typed here: {', '.join(sorted(missing))}")
 
 
-async def _try(
-    world: World, programs: Path, name: str, *, began: float | None = None, spoil: tuple[str, str] | None = None
-) -> Tried:
+async def _run_tutorial(
+    sandbox: Sandbox,
+    bin_folder: Path,
+    name: str,
+    *,
+    began: float | None = None,
+    replacement: tuple[str, str] | None = None,
+) -> TutorialRun:
     """Type the tutorial in an empty folder; `spoil` writes something else into one file of the new project."""
-    folder = world.folder / name
+    folder = sandbox.folder / name
     folder.mkdir()
-    newcomer = Newcomer(world=world, programs=programs, folder=folder)
+    user = NewUser(sandbox=sandbox, bin_folder=bin_folder, folder=folder)
     began = time.monotonic() if began is None else began
-    made = await newcomer.type(_INIT.partition(" && ")[0])
-    wrong = [] if made.code == 0 else [f"init ended with {made.code}: {made.stderr[-300:]}"]
-    if spoil is not None:
-        (folder / "shop" / spoil[0]).write_text(spoil[1])
-    gateway: Child | None = None
+    init_result = await user.run_typed(_INIT.partition(" && ")[0])
+    faults = [] if init_result.code == 0 else [f"init ended with {init_result.code}: {init_result.stderr[-300:]}"]
+    if replacement is not None:
+        (folder / "shop" / replacement[0]).write_text(replacement[1])
+    gateway: ChildProcess | None = None
     try:
-        gateway = await world.start(
-            f"dev-{name}", newcomer.typed(_DEV), cwd=folder / "shop", ready_line=_LISTENING, timeout=240
+        gateway = await sandbox.start_process(
+            f"dev-{name}", user.build_command(_DEV), cwd=folder / "shop", ready_line=_READY_LINE, timeout=240
         )
-        called = await newcomer.type(_CALL, where="shop")
+        call_result = await user.run_typed(_CALL, subfolder="shop")
         seconds = time.monotonic() - began
-        wrong += _wrong_with(called)
-        wrong += await _not_recorded(newcomer, called)
-    except NotReady as error:
+        faults += _find_call_faults(call_result)
+        faults += await _find_record_faults(user, call_result)
+    except ProcessNotReady as error:
         seconds = time.monotonic() - began
-        wrong.append(f"dev: {error}")
+        faults.append(f"dev: {error}")
     if gateway is not None and await gateway.stop(timeout=60) != 0:
-        wrong.append(f"dev did not end in order: {gateway.state}")
-    return Tried(seconds=seconds, wrong=tuple(wrong), left_running=_still_running(folder))
+        faults.append(f"dev did not end in order: {gateway.state}")
+    return TutorialRun(seconds=seconds, faults=tuple(faults), leftover_count=_count_running_processes(folder))
 
 
-def _wrong_with(called: Finished) -> list[str]:
-    if called.code == 0 and _ANSWER in called.stdout and "allowed by" in called.stderr:
+def _find_call_faults(call_result: CommandResult) -> list[str]:
+    if call_result.code == 0 and _ANSWER in call_result.stdout and "allowed by" in call_result.stderr:
         return []
-    return [f"the call ended with {called.code} and said {(called.stdout + called.stderr)[-400:]!r}"]
+    return [f"the call ended with {call_result.code} and said {(call_result.stdout + call_result.stderr)[-400:]!r}"]
 
 
-async def _not_recorded(newcomer: Newcomer, called: Finished) -> list[str]:
+async def _find_record_faults(user: NewUser, call_result: CommandResult) -> list[str]:
     """A governed call can be looked back at by the id that was printed with its outcome."""
-    printed = _CALL_ID.search(called.stdout + called.stderr)
-    if printed is None:
+    id_match = _CALL_ID.search(call_result.stdout + call_result.stderr)
+    if id_match is None:
         return ["no call id was printed"]
-    shown = await newcomer.type(f"deputize calls show {printed[1]}", where="shop")
+    show_result = await user.run_typed(f"deputize calls show {id_match[1]}", subfolder="shop")
     return (
         []
-        if shown.code == 0 and "succeeded" in shown.stdout + shown.stderr
-        else [f"not recorded: {shown.stderr[-300:]}"]
+        if show_result.code == 0 and "succeeded" in show_result.stdout + show_result.stderr
+        else [f"not recorded: {show_result.stderr[-300:]}"]
     )
 
 
-async def _from_an_empty_venv(world: World) -> Tried:
+async def _run_from_empty_venv(sandbox: Sandbox) -> TutorialRun:
     """Once to fill pip's cache, then once in earnest. pip keeps this machine's own settings: where packages come from
     is not the product's to say.
     """
     for name in ("warm", "timed"):
-        venv = world.folder / f"venv-{name}"
+        venv = sandbox.folder / f"venv-{name}"
         began = time.monotonic()
-        made = await world.run([sys.executable, "-m", "venv", str(venv)], timeout=120)
-        install = [
+        venv_result = await sandbox.run_command([sys.executable, "-m", "venv", str(venv)], timeout=120)
+        install_command = [
             str(venv / "bin" / "pip"),
             "install",
             "--quiet",
@@ -149,27 +157,29 @@ async def _from_an_empty_venv(world: World) -> Tried:
             "constraints.txt",
             f"{_ROOT}[local]",
         ]
-        installed = await world.run(install, cwd=_ROOT, timeout=600)
-        if made.code or installed.code:
-            raise RuntimeError(f"the package was not installed: {made.stderr}{installed.stderr[-2000:]}")
-        world.say(f"empty venv, {name}: installed after {time.monotonic() - began:.1f} s")
-    return await _try(world, venv / "bin", "venv", began=began)
+        install_result = await sandbox.run_command(install_command, cwd=_ROOT, timeout=600)
+        if venv_result.code or install_result.code:
+            raise RuntimeError(f"the package was not installed: {venv_result.stderr}{install_result.stderr[-2000:]}")
+        sandbox.log(f"empty venv, {name}: installed after {time.monotonic() - began:.1f} s")
+    return await _run_tutorial(sandbox, venv / "bin", "venv", began=began)
 
 
-async def _is_caught(world: World, file: str, content: str) -> bool:
+async def _is_fault_caught(sandbox: Sandbox, file: str, content: str) -> bool:
     """A project that is broken on purpose must not pass for one that works."""
-    tried = await _try(world, Path(sys.executable).parent, f"broken-{Path(file).stem}", spoil=(file, content))
-    return bool(tried.wrong) and tried.left_running == 0
+    run = await _run_tutorial(
+        sandbox, Path(sys.executable).parent, f"broken-{Path(file).stem}", replacement=(file, content)
+    )
+    return bool(run.faults) and run.leftover_count == 0
 
 
-def _still_running(folder: Path) -> int:
+def _count_running_processes(folder: Path) -> int:
     """How many processes still work in the folder, or were started with it."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            told = (process / "cmdline").read_bytes().decode(errors="replace")
-            where = (process / "cwd").resolve()
+            command_line = (process / "cmdline").read_bytes().decode(errors="replace")
+            working_folder = (process / "cwd").resolve()
         except OSError:
             continue
-        count += str(folder) in told or where.is_relative_to(folder)
+        count += str(folder) in command_line or working_folder.is_relative_to(folder)
     return count

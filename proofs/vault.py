@@ -17,29 +17,29 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from proofs.kit.bao import Bao
-from proofs.kit.canary import Needles, copy_tables
-from proofs.kit.companions import LedgerHandle, start_ledger, start_sink
-from proofs.kit.gateway import GatewayHandle, Issuer, new_issuer, start_gateway
+from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gateway
+from proofs.kit.gateway_variant import restart_as_variant
+from proofs.kit.helper_servers import LedgerHandle, start_ledger, start_sink
+from proofs.kit.http_client import HttpConnection, HttpResponse
+from proofs.kit.openbao import OpenBaoServer
 from proofs.kit.report import Bar, Figure, Verdict
-from proofs.kit.tcpproxy import TcpProxy
-from proofs.kit.variant import restart_as
-from proofs.kit.wire import Answer, Line
-from proofs.kit.world import World
+from proofs.kit.sandbox import Sandbox
+from proofs.kit.secret_patterns import SecretPatterns, copy_tables
+from proofs.kit.tcp_proxy import TcpProxy
 
 NAME = "vault"
 PROMISE = "While the vault is away, only calls that need a secret fail, and closed; secrets are found nowhere."
 
 SECRET = "crm/api-key"
-PLAIN = ("look", "act")
-PLAIN_LINES = 4
+PLAIN_TOOLS = ("look", "act")
+PLAIN_CONNECTIONS = 4
 PLAIN_PAUSE = 0.02
 KEYED_PER_SECOND = 20.0
 # Repeated after recovery with the same keys, so many of each fault's refused writes.
-REPEATED = 20
-SLOWER = 2.0
+REPEAT_COUNT = 20
+MAX_SLOWDOWN = 2.0
 # Longer than anybody waits.
-DELAY = 10.0
+DELAY_SECONDS = 10.0
 MARKER = f"session-{secrets.token_hex(12)}"
 _SETTINGS = """
 [vault]
@@ -56,200 +56,211 @@ otlp_endpoint = "{sink}/v1/traces"
 
 
 @dataclass(kw_only=True, slots=True)
-class Phase:
+class TrafficPhase:
     """What came of the traffic of one stretch of time."""
 
     name: str
-    plain_ms: dict[str, list[float]] = field(default_factory=lambda: {tool: [] for tool in PLAIN})
-    plain_failed: Counter[str] = field(default_factory=Counter)
-    keyed: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    succeeded: int = 0
-    wrong_credential: int = 0
+    plain_ms: dict[str, list[float]] = field(default_factory=lambda: {tool: [] for tool in PLAIN_TOOLS})
+    plain_failures: Counter[str] = field(default_factory=Counter)
+    keyed_count: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    success_count: int = 0
+    wrong_credential_count: int = 0
     refused_writes: list[str] = field(default_factory=list)
-    acts: int = 0
+    act_count: int = 0
 
     @property
-    def plain(self) -> int:
+    def plain_count(self) -> int:
         return sum(len(times) for times in self.plain_ms.values())
 
-    def p50_ms(self, tool: str) -> float:
+    def compute_p50_ms(self, tool: str) -> float:
         return statistics.median(self.plain_ms[tool])
 
-    def slower_than(self, before: "Phase") -> float:
+    def compute_slowdown(self, before: "TrafficPhase") -> float:
         """The worse of reads and writes: mixed, their median would lie between the two."""
-        return max(self.p50_ms(tool) / before.p50_ms(tool) for tool in PLAIN)
+        return max(self.compute_p50_ms(tool) / before.compute_p50_ms(tool) for tool in PLAIN_TOOLS)
 
     @property
-    def not_served(self) -> int:
+    def failure_count(self) -> int:
         """With a healthy vault: calls that failed, acted other than once, or acted with another credential."""
-        failed = self.keyed - self.succeeded + sum(self.plain_failed.values())
-        return failed + self.wrong_credential + abs(self.acts - self.succeeded)
+        failures = self.keyed_count - self.success_count + sum(self.plain_failures.values())
+        return failures + self.wrong_credential_count + abs(self.act_count - self.success_count)
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """Calls that needed a secret and did not fail closed: they succeeded, acted, or failed in another way."""
-        others = sum(number for face, number in self.refused.items() if not face.startswith("E36"))
-        return self.succeeded + others + self.acts
+        others = sum(number for error_number, number in self.refusals.items() if not error_number.startswith("E36"))
+        return self.success_count + others + self.act_count
 
     def __str__(self) -> str:
-        faces = ", ".join(f"{number} {face}" for face, number in sorted(self.refused.items())) or "none refused"
-        p50 = " and ".join(f"{self.p50_ms(tool):.1f}" for tool in PLAIN)
+        refusal_text = (
+            ", ".join(f"{number} {error_number}" for error_number, number in sorted(self.refusals.items()))
+            or "none refused"
+        )
+        p50 = " and ".join(f"{self.compute_p50_ms(tool):.1f}" for tool in PLAIN_TOOLS)
         return (
-            f"{self.name}: {self.plain} calls without a secret, p50 {p50} ms, "
-            f"{sum(self.plain_failed.values())} failed; {self.keyed} with one: {self.succeeded} succeeded, {faces}, "
-            f"{self.acts} acts"
+            f"{self.name}: {self.plain_count} calls without a secret, p50 {p50} ms, "
+            f"{sum(self.plain_failures.values())} failed; {self.keyed_count} with one: {self.success_count} "
+            f"succeeded, {refusal_text}, "
+            f"{self.act_count} acts"
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
+class FaultRound:
     """A healthy stretch, a fault right after it, and how it was got over."""
 
-    healthy: Phase
-    fault: Phase
-    recovery: float
-    not_once: int
+    healthy: TrafficPhase
+    fault: TrafficPhase
+    recovery_seconds: float
+    wrong_repeat_count: int
 
     @property
-    def slower(self) -> float:
-        return self.fault.slower_than(self.healthy)
+    def slowdown(self) -> float:
+        return self.fault.compute_slowdown(self.healthy)
 
 
-class Site:
+class Testbed:
     """One gateway with its vault, and every answer that came from it, kept for the search."""
 
-    def __init__(self, world: World, gateway: GatewayHandle, ledger: LedgerHandle, token: str, canary: str) -> None:
-        self.world, self.gateway, self.ledger = world, gateway, ledger
+    def __init__(self, sandbox: Sandbox, gateway: GatewayHandle, ledger: LedgerHandle, token: str, canary: str) -> None:
+        self.sandbox, self.gateway, self.ledger = sandbox, gateway, ledger
         self._token = token
         self._fingerprint = hashlib.sha256(canary.encode()).hexdigest()
         self._numbers = count(1)
-        self.answers = world.folder / "answers"
+        self.answers_file = sandbox.folder / "answers"
 
-    async def call(self, tool: str, label: str, line: Line | None = None) -> Answer:
+    async def send_call(self, tool: str, label: str, http: HttpConnection | None = None) -> HttpResponse:
         """The label is the idempotency key too; the session is a marker that the search must find again."""
-        own = line or Line.to(self.gateway.url, token=self._token)
-        asked = {"tool": f"vault.{tool}", "arguments": {"label": label}, "session": MARKER}
+        connection = http or HttpConnection.for_url(self.gateway.url, token=self._token)
+        request = {"tool": f"vault.{tool}", "arguments": {"label": label}, "session": MARKER}
         try:
-            answer = await own.post("/v1/calls", asked, Idempotency_Key=label)
+            answer = await connection.post("/v1/calls", request, Idempotency_Key=label)
         finally:
-            if line is None:
-                own.close()
-        with self.answers.open("ab") as kept:
-            kept.write(answer.body + b"\n")
+            if http is None:
+                connection.close()
+        with self.answers_file.open("ab") as output:
+            output.write(answer.body + b"\n")
         return answer
 
-    async def phase(
-        self, name: str, seconds: float, *, plain: int = 0, keyed_per_second: float = KEYED_PER_SECOND
-    ) -> Phase:
+    async def run_phase(
+        self, name: str, seconds: float, *, min_plain_calls: int = 0, keyed_per_second: float = KEYED_PER_SECOND
+    ) -> TrafficPhase:
         """Traffic of both kinds for so long, and longer if need be until so many plain calls are made: a busy machine
         makes it slower, not smaller."""
-        found = Phase(name=name)
-        ends = time.monotonic() + seconds
+        phase = TrafficPhase(name=name)
+        deadline = time.monotonic() + seconds
 
-        def goes_on() -> bool:
-            return time.monotonic() < ends or found.plain < plain
+        def should_continue() -> bool:
+            return time.monotonic() < deadline or phase.plain_count < min_plain_calls
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(PLAIN_LINES):
-                group.create_task(self._plain(found, goes_on))
-            while goes_on():
+            for _ in range(PLAIN_CONNECTIONS):
+                group.create_task(self._run_plain_calls(phase, should_continue))
+            while should_continue():
                 # A call that waits for a slow vault must not make those behind it wait to be sent.
-                group.create_task(self._keyed(found))
+                group.create_task(self._send_keyed_call(phase))
                 await asyncio.sleep(1 / keyed_per_second)
-        mine = Counter(effect.call for effect in await self.ledger.effects() if effect.tool.startswith("keyed"))
-        found.acts = sum(number for label, number in mine.items() if label.startswith(f"{name}-"))
-        self.world.say(str(found))
-        return found
+        effect_counts = Counter(
+            effect.call for effect in await self.ledger.list_effects() if effect.tool.startswith("keyed")
+        )
+        phase.act_count = sum(number for label, number in effect_counts.items() if label.startswith(f"{name}-"))
+        self.sandbox.log(str(phase))
+        return phase
 
-    async def _plain(self, found: Phase, goes_on: Callable[[], bool]) -> None:
-        line = Line.to(self.gateway.url, token=self._token)
+    async def _run_plain_calls(self, phase: TrafficPhase, should_continue: Callable[[], bool]) -> None:
+        http = HttpConnection.for_url(self.gateway.url, token=self._token)
         for number in count():
-            if not goes_on() and number >= len(PLAIN):
+            if not should_continue() and number >= len(PLAIN_TOOLS):
                 break
             began = time.perf_counter()
-            tool = PLAIN[number % 2]
-            answer = await self.call(tool, f"{found.name}-{next(self._numbers)}", line)
-            found.plain_ms[tool].append((time.perf_counter() - began) * 1000)
+            tool = PLAIN_TOOLS[number % 2]
+            answer = await self.send_call(tool, f"{phase.name}-{next(self._numbers)}", http)
+            phase.plain_ms[tool].append((time.perf_counter() - began) * 1000)
             if answer.status != 200:
-                found.plain_failed[answer.json()["error"]["number"]] += 1
+                phase.plain_failures[answer.json()["error"]["number"]] += 1
             await asyncio.sleep(PLAIN_PAUSE)
-        line.close()
+        http.close()
 
-    async def _keyed(self, found: Phase) -> None:
+    async def _send_keyed_call(self, phase: TrafficPhase) -> None:
         number = next(self._numbers)
-        label, tool = f"{found.name}-{number}", ("keyed_look", "keyed_act")[number % 2]
-        found.keyed += 1
-        answer = await self.call(tool, label)
-        said = answer.json()
+        label, tool = f"{phase.name}-{number}", ("keyed_look", "keyed_act")[number % 2]
+        phase.keyed_count += 1
+        answer = await self.send_call(tool, label)
+        payload = answer.json()
         if answer.status == 200:
-            found.succeeded += 1
-            found.wrong_credential += said["result"]["fingerprint"] != self._fingerprint
+            phase.success_count += 1
+            phase.wrong_credential_count += payload["result"]["fingerprint"] != self._fingerprint
             return
-        found.refused[said["error"]["number"]] += 1
+        phase.refusals[payload["error"]["number"]] += 1
         if tool == "keyed_act":
-            found.refused_writes.append(label)
+            phase.refused_writes.append(label)
 
-    async def recover(self, fault: Phase) -> tuple[float, int]:
+    async def measure_recovery(self, fault: TrafficPhase) -> tuple[float, int]:
         """How long until a secret is had again; and how many refused writes, sent again by their own keys, then acted
         other than exactly once."""
         began = time.monotonic()
         async with asyncio.timeout(20):
             while True:
-                if (await self.call("keyed_look", f"recovering-{next(self._numbers)}")).status == 200:
+                if (await self.send_call("keyed_look", f"recovering-{next(self._numbers)}")).status == 200:
                     break
                 await asyncio.sleep(0.05)
         seconds = time.monotonic() - began
-        again = fault.refused_writes[:REPEATED]
-        answers = [await self.call("keyed_act", label) for label in again]
-        done = Counter(effect.call for effect in await self.ledger.effects())
-        pairs = zip(again, answers, strict=True)
-        return seconds, sum(answer.status != 200 or done[label] != 1 for label, answer in pairs)
+        labels = fault.refused_writes[:REPEAT_COUNT]
+        answers = [await self.send_call("keyed_act", label) for label in labels]
+        effect_counts = Counter(effect.call for effect in await self.ledger.list_effects())
+        pairs = zip(labels, answers, strict=True)
+        return seconds, sum(answer.status != 200 or effect_counts[label] != 1 for label, answer in pairs)
 
 
-async def prove(world: World) -> Verdict:
+async def prove(sandbox: Sandbox) -> Verdict:
     canary, local_canary = (f"canary-{secrets.token_urlsafe(24)}" for _ in range(2))
-    spans = world.folder / "spans"
-    async with Bao(world.folder / "bao") as bao, TcpProxy(bao.url) as proxy:
-        await bao.put("acme", SECRET, {"value": canary})
-        postgres = await world.postgres()
-        ledger, issuer = await start_ledger(world), new_issuer()
+    spans = sandbox.folder / "spans"
+    async with OpenBaoServer(sandbox.folder / "bao") as vault, TcpProxy(vault.url) as proxy:
+        await vault.put_secret("acme", SECRET, {"value": canary})
+        postgres = await sandbox.start_postgres()
+        ledger, issuer = await start_ledger(sandbox), create_issuer()
         settings = _SETTINGS.format(
-            address=proxy.url, token_file=bao.token_file, sink=await start_sink(world, keep=spans)
+            address=proxy.url, token_file=vault.token_file, sink=await start_sink(sandbox, keep=spans)
         )
         env = {"PROOF_LEDGER": ledger.url}
-        gateway = await start_gateway(world, postgres.dsn, issuer, tools="vault.py", settings=settings, env=env)
-        site = Site(world, gateway, ledger, issuer.token("ana"), canary)
-        figures = await _faults(world, site, bao, proxy)
-        figures["quotes_released"] = await _blurts(site, canary)
-        local = await start_gateway(world, postgres.dsn, issuer, name="local", tools="vault.py", env=env)
-        kept_here = Site(world, local, ledger, issuer.token("ana"), local_canary)
-        figures["local_store_wrong"] = await _local(kept_here, issuer, local_canary)
-        needles = Needles()
-        for name, value in (("secret", canary), ("local", local_canary), ("vault token", bao.token_file.read_text())):
-            needles.add_secret(name, value)
+        gateway = await start_gateway(sandbox, postgres.dsn, issuer, tools="vault.py", settings=settings, env=env)
+        testbed = Testbed(sandbox, gateway, ledger, issuer.issue_token("ana"), canary)
+        figures = await _run_faults(sandbox, testbed, vault, proxy)
+        figures["quotes_released"] = await _count_leaks(testbed, canary)
+        local = await start_gateway(sandbox, postgres.dsn, issuer, name="local", tools="vault.py", env=env)
+        local_testbed = Testbed(sandbox, local, ledger, issuer.issue_token("ana"), local_canary)
+        figures["local_store_wrong"] = await _check_local_store(local_testbed, issuer, local_canary)
+        patterns = SecretPatterns()
+        for name, value in (("secret", canary), ("local", local_canary), ("vault token", vault.token_file.read_text())):
+            patterns.add_secret(name, value)
         # Stopped, a gateway has sent its last spans.
         for each in (gateway, local):
             await each.child.stop()
-        places = {"answers": [site.answers], "spans": [spans], "logs": sorted(world.folder.glob("*.log"))}
-        places |= {name: [file] for name, file in (await copy_tables(postgres.dsn, world.folder / "tables")).items()}
-        found = [each for place, paths in places.items() for each in await needles.look(place, *paths)]
-        figures |= {"found": len(found), "places_searched": len(places)}
-        world.say(f"searched {len(places)} places: {'; '.join(map(str, found)) or 'no secret'}")
-        controls = {"the search finds what is there": await _search_finds(world, places, canary)}
-        controls |= await _controls(site, bao, proxy, canary)
-    notes, starved = [str(each) for each in found], ("plain_failed", "not_served_when_healthy", "local_store_wrong")
-    return Verdict(figures=figures, bars=_bars(world), controls=controls, notes=notes, starved=starved)
+        places = {"answers": [testbed.answers_file], "spans": [spans], "logs": sorted(sandbox.folder.glob("*.log"))}
+        places |= {name: [file] for name, file in (await copy_tables(postgres.dsn, sandbox.folder / "tables")).items()}
+        matches = [each for place, paths in places.items() for each in await patterns.search(place, *paths)]
+        figures |= {"found": len(matches), "places_searched": len(places)}
+        sandbox.log(f"searched {len(places)} places: {'; '.join(map(str, matches)) or 'no secret'}")
+        controls = {"the search finds what is there": await _can_search_find(sandbox, places, canary)}
+        controls |= await _run_controls(testbed, vault, proxy, canary)
+    notes, load_sensitive = (
+        [str(each) for each in matches],
+        ("plain_failed", "not_served_when_healthy", "local_store_wrong"),
+    )
+    return Verdict(
+        figures=figures, bars=_build_bars(sandbox), controls=controls, notes=notes, load_sensitive=load_sensitive
+    )
 
 
-def _bars(world: World) -> dict[str, Bar]:
+def _build_bars(sandbox: Sandbox) -> dict[str, Bar]:
     return {
         "open": ("==", 0),
-        "refused_closed": (">=", world.size(quick=60, full=900)),
+        "refused_closed": (">=", sandbox.pick_size(quick=60, full=900)),
         "plain_failed": ("==", 0),
-        "plain_calls": (">=", world.size(quick=150, full=4000)),
+        "plain_calls": (">=", sandbox.pick_size(quick=150, full=4000)),
         # The quick form measures for a moment beside other work: it only notices what goes badly wrong.
-        "slower_at_p50": ("<=", SLOWER if world.full else 2 * SLOWER),
+        "slower_at_p50": ("<=", MAX_SLOWDOWN if sandbox.full else 2 * MAX_SLOWDOWN),
         "not_served_when_healthy": ("==", 0),
         "repeats_not_once": ("==", 0),
         "quotes_released": ("==", 0),
@@ -258,104 +269,110 @@ def _bars(world: World) -> dict[str, Bar]:
     }
 
 
-async def _faults(world: World, site: Site, bao: Bao, proxy: TcpProxy) -> dict[str, Figure]:
+async def _run_faults(sandbox: Sandbox, testbed: Testbed, vault: OpenBaoServer, proxy: TcpProxy) -> dict[str, Figure]:
     """Each fault several times, and each time against the healthy stretch right before it: the machine has other work,
     and a ratio of neighbours in time does not drift with it."""
 
-    async def slow() -> None:
-        proxy.delay = DELAY
+    async def slow_down() -> None:
+        proxy.delay = DELAY_SECONDS
 
-    async def quick() -> None:
+    async def speed_up() -> None:
         proxy.delay = 0.0
 
-    await site.phase("warming", 0.5)
-    rounds: dict[str, list[Round]] = {"sealed": [], "killed": [], "slow": []}
-    for number in range(world.size(quick=1, full=7)):
-        for name, strike, mend in (
-            ("sealed", bao.seal, bao.unseal),
-            ("killed", bao.kill, bao.restart),
-            ("slow", slow, quick),
+    await testbed.run_phase("warming", 0.5)
+    rounds: dict[str, list[FaultRound]] = {"sealed": [], "killed": [], "slow": []}
+    for number in range(sandbox.pick_size(quick=1, full=7)):
+        for name, inject_fault, repair in (
+            ("sealed", vault.seal, vault.unseal),
+            ("killed", vault.kill, vault.restart),
+            ("slow", slow_down, speed_up),
         ):
-            rounds[name].append(await _round(world, site, f"{name}{number}", strike, mend))
-    last = await site.phase("after", 1.0)
-    everything = [each for of_fault in rounds.values() for each in of_fault]
-    faults = [each.fault for each in everything]
-    ratios = {name: statistics.median(each.slower for each in of_fault) for name, of_fault in rounds.items()}
+            rounds[name].append(await _run_round(sandbox, testbed, f"{name}{number}", inject_fault, repair))
+    last = await testbed.run_phase("after", 1.0)
+    all_rounds = [each for of_fault in rounds.values() for each in of_fault]
+    faults = [each.fault for each in all_rounds]
+    ratios = {name: statistics.median(each.slowdown for each in of_fault) for name, of_fault in rounds.items()}
     return {
-        "open": sum(fault.open for fault in faults),
-        "refused_closed": sum(fault.refused.total() for fault in faults),
-        "plain_failed": sum(fault.plain_failed.total() for fault in faults),
-        "plain_calls": sum(fault.plain for fault in faults),
+        "open": sum(fault.open_count for fault in faults),
+        "refused_closed": sum(fault.refusals.total() for fault in faults),
+        "plain_failed": sum(fault.plain_failures.total() for fault in faults),
+        "plain_calls": sum(fault.plain_count for fault in faults),
         "slower_at_p50": round(max(ratios.values()), 2),
-        "not_served_when_healthy": sum(each.healthy.not_served for each in everything) + last.not_served,
-        "repeats_not_once": sum(each.not_once for each in everything),
+        "not_served_when_healthy": sum(each.healthy.failure_count for each in all_rounds) + last.failure_count,
+        "repeats_not_once": sum(each.wrong_repeat_count for each in all_rounds),
         **{f"{name}_p50_ratio": round(ratio, 2) for name, ratio in ratios.items()},
-        "worst_single_round": round(max(each.slower for each in everything), 2),
-        "slowest_recovery_s": round(max(each.recovery for each in everything), 2),
+        "worst_single_round": round(max(each.slowdown for each in all_rounds), 2),
+        "slowest_recovery_s": round(max(each.recovery_seconds for each in all_rounds), 2),
     }
 
 
-async def _round(
-    world: World, site: Site, name: str, strike: Callable[[], Awaitable[None]], mend: Callable[[], Awaitable[None]]
-) -> Round:
-    seconds, plain = (3.0, 200) if world.full else (1.5, 50)
-    healthy = await site.phase(f"before-{name}", seconds, plain=plain)
-    await strike()
-    fault = await site.phase(name, seconds, plain=plain)
-    await mend()
-    recovery, not_once = await site.recover(fault)
-    return Round(healthy=healthy, fault=fault, recovery=recovery, not_once=not_once)
+async def _run_round(
+    sandbox: Sandbox,
+    testbed: Testbed,
+    name: str,
+    inject_fault: Callable[[], Awaitable[None]],
+    repair: Callable[[], Awaitable[None]],
+) -> FaultRound:
+    seconds, min_plain_calls = (3.0, 200) if sandbox.full else (1.5, 50)
+    healthy = await testbed.run_phase(f"before-{name}", seconds, min_plain_calls=min_plain_calls)
+    await inject_fault()
+    fault = await testbed.run_phase(name, seconds, min_plain_calls=min_plain_calls)
+    await repair()
+    recovery_seconds, wrong_repeat_count = await testbed.measure_recovery(fault)
+    return FaultRound(
+        healthy=healthy, fault=fault, recovery_seconds=recovery_seconds, wrong_repeat_count=wrong_repeat_count
+    )
 
 
-async def _blurts(site: Site, canary: str) -> int:
+async def _count_leaks(testbed: Testbed, canary: str) -> int:
     """How many tools that give their secret away got an answer out."""
-    answers = [await site.call("blurt", how) for how in ("result", "basic", "summary", "error")]
+    answers = [await testbed.send_call("blurt", way) for way in ("result", "basic", "summary", "error")]
     return sum(answer.status == 200 or canary.encode() in answer.body for answer in answers)
 
 
-async def _local(site: Site, issuer: Issuer, canary: str) -> int:
+async def _check_local_store(testbed: Testbed, issuer: Issuer, canary: str) -> int:
     """The same without a vault: put through the API, used, given away in vain."""
-    admin = Line.to(site.gateway.url, token=issuer.token("root", scopes=("deputize:admin",)))
-    missing = await site.call("keyed_act", "local-0")
-    put = await admin.post("/v1/secrets", {"name": SECRET, "value": canary})
+    admin = HttpConnection.for_url(testbed.gateway.url, token=issuer.issue_token("root", scopes=("deputize:admin",)))
+    missing_response = await testbed.send_call("keyed_act", "local-0")
+    put_response = await admin.post("/v1/secrets", {"name": SECRET, "value": canary})
     admin.close()
-    if put.status != 201:
-        raise RuntimeError(f"the secret was not put: {put.body!r}")
-    used = await site.phase("local", 1.0)
-    refused = missing.status == 424 and missing.json()["error"]["number"] == "E3602"
-    wrong = used.not_served + await _blurts(site, canary) + (not refused)
-    return wrong
+    if put_response.status != 201:
+        raise RuntimeError(f"the secret was not put: {put_response.body!r}")
+    phase = await testbed.run_phase("local", 1.0)
+    is_refused = missing_response.status == 424 and missing_response.json()["error"]["number"] == "E3602"
+    fault_count = phase.failure_count + await _count_leaks(testbed, canary) + (not is_refused)
+    return fault_count
 
 
-async def _search_finds(world: World, places: Mapping[str, list[Path]], canary: str) -> bool:
+async def _can_search_find(sandbox: Sandbox, places: Mapping[str, list[Path]], canary: str) -> bool:
     """A marker that every call carried is in the tables, a tool's name in the spans, an address in the logs, and a
     secret where one was planted: a search that finds nothing has looked."""
-    planted = world.folder / "planted"
-    planted.write_bytes(b"\0\1" + base64.b64encode(f"user:{canary}".encode()) + b"\0")
-    for text, where in ((MARKER, "deputize.calls"), ("vault.blurt", "spans"), ("127.0.0.1", "logs")):
-        needles = Needles()
-        needles.add_secret(text, text)
-        if not await needles.look(where, *places[where]):
-            world.say(f"the search does not find {text} in {where}")
+    planted_file = sandbox.folder / "planted"
+    planted_file.write_bytes(b"\0\1" + base64.b64encode(f"user:{canary}".encode()) + b"\0")
+    for text, place in ((MARKER, "deputize.calls"), ("vault.blurt", "spans"), ("127.0.0.1", "logs")):
+        patterns = SecretPatterns()
+        patterns.add_secret(text, text)
+        if not await patterns.search(place, *places[place]):
+            sandbox.log(f"the search does not find {text} in {place}")
             return False
-    needles = Needles()
-    needles.add_secret("planted", canary)
-    return len(await needles.look("planted", planted)) == 1
+    patterns = SecretPatterns()
+    patterns.add_secret("planted", canary)
+    return len(await patterns.search("planted", planted_file)) == 1
 
 
-async def _controls(site: Site, bao: Bao, proxy: TcpProxy, canary: str) -> dict[str, bool]:
-    await restart_as(site.gateway, "vault_empty")
-    await bao.seal()
-    empty = await site.phase("empty", 0.5)
-    await bao.unseal()
-    await restart_as(site.gateway, "vault_blocking")
-    before = await site.phase("unblocked", 0.5, keyed_per_second=2.0)
-    proxy.delay = DELAY
-    blocking = await site.phase("blocking", 1.0, keyed_per_second=4.0)
+async def _run_controls(testbed: Testbed, vault: OpenBaoServer, proxy: TcpProxy, canary: str) -> dict[str, bool]:
+    await restart_as_variant(testbed.gateway, "vault_empty_credential")
+    await vault.seal()
+    empty_phase = await testbed.run_phase("empty", 0.5)
+    await vault.unseal()
+    await restart_as_variant(testbed.gateway, "vault_blocking")
+    phase_before = await testbed.run_phase("unblocked", 0.5, keyed_per_second=2.0)
+    proxy.delay = DELAY_SECONDS
+    blocking_phase = await testbed.run_phase("blocking", 1.0, keyed_per_second=4.0)
     proxy.delay = 0.0
-    await restart_as(site.gateway, "vault_talkative")
+    await restart_as_variant(testbed.gateway, "vault_unredacted")
     return {
-        "an empty credential while the vault is away": empty.acts > 0,
-        "asking the vault on the loop": blocking.slower_than(before) > 2 * SLOWER,
-        "answers not looked at": await _blurts(site, canary) > 0,
+        "an empty credential while the vault is away": empty_phase.act_count > 0,
+        "asking the vault on the loop": blocking_phase.compute_slowdown(phase_before) > 2 * MAX_SLOWDOWN,
+        "answers not looked at": await _count_leaks(testbed, canary) > 0,
     }

@@ -1,4 +1,8 @@
-"""One real PostgreSQL for the whole test session, and fresh migrated databases made from a template in it."""
+"""Start one PostgreSQL per test worker, and make fresh migrated databases from a template in it.
+
+With `pytest -n 2` each worker is a process with a session of its own: a server, a free port, an event loop and
+temporary folders. What workers share on disk is `.cache/` (npm packages), which is installed under a lock.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import hypothesis
 import pytest
 
 from deputize.store import migrate
-from deputize.store.local import LocalPostgres
+from deputize.store.local_postgres import LocalPostgres
 
 TEMPLATE = "deputize_template"
 # How fast a machine draws examples says nothing about what is tested; a busy one draws slowly.
@@ -23,7 +27,7 @@ hypothesis.settings.load_profile("ours")
 
 @contextmanager
 def _reachable_folder() -> Iterator[Path]:
-    """A temporary folder that a server running under another account can pass through; nobody can list it."""
+    """A temporary folder that a server running under another account can pass through, but not list."""
     folder = Path(tempfile.mkdtemp(prefix="deputize-test-"))
     folder.chmod(0o711)
     try:
@@ -50,21 +54,21 @@ def postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture(scope="session")
 def make_database(postgres: LocalPostgres) -> Callable[[], str]:
     """Makes a migrated database each time it is called and returns its DSN."""
-    postgres.sql(f"create database {TEMPLATE}", database="postgres")
+    postgres.run_sql(f"create database {TEMPLATE}", database="postgres")
     migrate.upgrade(postgres.dsn_for(TEMPLATE))
     numbers = count(1)
 
-    def make() -> str:
+    def create_database() -> str:
         name = f"test_{next(numbers)}"
-        postgres.sql(f"create database {name} template {TEMPLATE}", database="postgres")
+        postgres.run_sql(f"create database {name} template {TEMPLATE}", database="postgres")
         return postgres.dsn_for(name)
 
-    return make
+    return create_database
 
 
-def _drop(postgres: LocalPostgres, dsn: str) -> None:
+def _drop_database(postgres: LocalPostgres, dsn: str) -> None:
     name = dsn.rsplit("/", 1)[1]
-    postgres.sql(f"drop database if exists {name} with (force)", database="postgres")
+    postgres.run_sql(f"drop database if exists {name} with (force)", database="postgres")
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def fresh_database(postgres: LocalPostgres, make_database: Callable[[], str]) ->
     """The DSN of a migrated database that only this test sees."""
     dsn = make_database()
     yield dsn
-    _drop(postgres, dsn)
+    _drop_database(postgres, dsn)
 
 
 @pytest.fixture(scope="module")
@@ -80,4 +84,4 @@ def module_database(postgres: LocalPostgres, make_database: Callable[[], str]) -
     """The DSN of a migrated database shared by the tests of one module."""
     dsn = make_database()
     yield dsn
-    _drop(postgres, dsn)
+    _drop_database(postgres, dsn)

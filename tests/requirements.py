@@ -1,4 +1,4 @@
-"""The ledger of promises: which requirement rows exist, how far each is kept, and which tests show it.
+"""Keep the ledger of promises: which requirement rows exist, their state, and which tests show them.
 
 The rows are data (`docs/reference/requirements.toml`); the tests name them with
 `@pytest.mark.requirement("INV-5")` on a function, a class or a module's `pytestmark`. The marks are read from
@@ -20,15 +20,15 @@ LEDGER = ROOT / "docs" / "reference" / "requirements.toml"
 PAGE = ROOT / "docs" / "reference" / "promises.md"
 STATES = ("done", "partial", "planned")
 GROUPS = {
-    "CON": "Contract: what a tool is",
-    "REG": "Registry: how tools are known",
-    "INV": "Invocation: how one call travels",
-    "GOV": "Governance: who may, who said so, what proves it",
+    "CON": "Tool contracts",
+    "REG": "Registry",
+    "INV": "Invocation",
+    "GOV": "Governance",
     "RES": "Resilience and composition",
-    "EXE": "Execution: where tools run",
-    "OBS": "Observability: what can be seen",
-    "QUA": "Quality: how it is shown",
-    "NEW": "What is ours",
+    "EXE": "Execution",
+    "OBS": "Observability",
+    "QUA": "Quality",
+    "NEW": "New features",
 }
 
 
@@ -66,23 +66,23 @@ def read_ledger(text: str) -> dict[str, Row]:
     return rows
 
 
-def collect(folder: Path) -> list[Mark]:
+def collect_marks(folder: Path) -> list[Mark]:
     """Find every requirement mark in the test files under a folder."""
     marks: list[Mark] = []
     for path in sorted(folder.rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-        marks.extend(_marks(tree.body, name=path.relative_to(folder.parent).as_posix(), inherited=()))
+        marks.extend(_find_marks(tree.body, name=path.relative_to(folder.parent).as_posix(), inherited=()))
     return marks
 
 
-def _marks(body: Sequence[ast.stmt], *, name: str, inherited: tuple[str, ...]) -> Iterator[Mark]:
+def _find_marks(body: Sequence[ast.stmt], *, name: str, inherited: tuple[str, ...]) -> Iterator[Mark]:
     inherited += tuple(row for statement in body for row in _rows_of_pytestmark(statement))
     for statement in body:
         if isinstance(statement, ast.ClassDef):
-            own = tuple(_rows(statement.decorator_list))
-            yield from _marks(statement.body, name=f"{name}::{statement.name}", inherited=inherited + own)
+            own = tuple(_find_rows(statement.decorator_list))
+            yield from _find_marks(statement.body, name=f"{name}::{statement.name}", inherited=inherited + own)
         elif isinstance(statement, Function) and statement.name.startswith("test"):
-            for row in dict.fromkeys((*inherited, *_rows(statement.decorator_list))):
+            for row in dict.fromkeys((*inherited, *_find_rows(statement.decorator_list))):
                 yield Mark(row=row, test=f"{name}::{statement.name}")
 
 
@@ -92,10 +92,10 @@ def _rows_of_pytestmark(statement: ast.stmt) -> list[str]:
     if not any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in statement.targets):
         return []
     value = statement.value
-    return list(_rows(value.elts if isinstance(value, ast.List | ast.Tuple) else [value]))
+    return list(_find_rows(value.elts if isinstance(value, ast.List | ast.Tuple) else [value]))
 
 
-def _rows(expressions: Sequence[ast.expr]) -> Iterator[str]:
+def _find_rows(expressions: Sequence[ast.expr]) -> Iterator[str]:
     for expression in expressions:
         if not (isinstance(expression, ast.Call) and ast.unparse(expression.func).endswith("mark.requirement")):
             continue
@@ -105,7 +105,7 @@ def _rows(expressions: Sequence[ast.expr]) -> Iterator[str]:
             yield argument.value
 
 
-def problems(rows: Mapping[str, Row], marks: Sequence[Mark]) -> list[str]:
+def find_problems(rows: Mapping[str, Row], marks: Sequence[Mark]) -> list[str]:
     """Say where ledger and tests disagree."""
     shown = {mark.row for mark in marks}
     unshown = [
@@ -121,7 +121,7 @@ def problems(rows: Mapping[str, Row], marks: Sequence[Mark]) -> list[str]:
     return unshown + unknown
 
 
-def render(rows: Mapping[str, Row], marks: Sequence[Mark]) -> str:
+def render_page(rows: Mapping[str, Row], marks: Sequence[Mark]) -> str:
     """Draw the page that says what is promised, how far, and where it is shown."""
     tests: dict[str, list[str]] = defaultdict(list)
     for mark in marks:
@@ -132,21 +132,26 @@ def render(rows: Mapping[str, Row], marks: Sequence[Mark]) -> str:
         "",
         "<!-- Written by `python -m tests.requirements --write`; change the ledger or a test. -->",
         "",
-        "Every promise of this project has a row; a row that claims anything is shown by tests that name it.",
-        f"Today: {counts}, of {len(rows)} rows.",
+        "Every requirement has a row. A row that is done or partial is shown by the tests listed below its table.",
+        f"Now: {counts}, of {len(rows)} rows.",
     ]
     for prefix, title in GROUPS.items():
-        lines += ["", f"## {title}", "", "| row | promise | state | tests |", "|---|---|---|---|"]
-        for row in rows.values():
-            if row.id.partition("-")[0] == prefix:
-                lines.append(_line(row, tests[row.id]))
+        group = [row for row in rows.values() if row.id.partition("-")[0] == prefix]
+        lines += ["", f"## {title}", "", "| row | promise | state |", "|---|---|---|", *map(_render_row, group)]
+        lines += _render_tests([(row.id, tests[row.id]) for row in group if tests[row.id]])
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row, tests: Sequence[str]) -> str:
-    promise = row.promise + (f" *Missing: {row.missing}*" if row.missing else "")
-    shown = "<br>".join(f"`{test}`" for test in tests) or "–"
-    return f"| {row.id} | {promise} | {row.state} | {shown} |"
+def _render_row(row: Row) -> str:
+    promise = row.promise + (f" *Missing: {row.missing}.*" if row.missing else "")
+    return f"| {row.id} | {promise} | {row.state} |"
+
+
+def _render_tests(group: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """List the tests of each row of a group, below its table."""
+    for row_id, names in group:
+        yield from ("", f"Tests of {row_id}:", "")
+        yield from (f"- `{name}`" for name in names)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,9 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.requirements", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     write = parser.parse_args(arguments).write
-    rows, marks = read_ledger(LEDGER.read_text(encoding="utf-8")), collect(ROOT / "tests")
-    found = problems(rows, marks)
-    page = render(rows, marks)
+    rows, marks = read_ledger(LEDGER.read_text(encoding="utf-8")), collect_marks(ROOT / "tests")
+    found = find_problems(rows, marks)
+    page = render_page(rows, marks)
     if write:
         PAGE.write_text(page, encoding="utf-8")
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:

@@ -1,7 +1,4 @@
-"""Facts that make a figure worth keeping: which commit, which machine. No hostname, no paths, no names.
-
-Above: `proofs.__main__`. Below: git and /proc.
-"""
+"""Facts that make a figure worth keeping: which commit, which machine. No hostname, no paths, no names."""
 
 import os
 import platform
@@ -11,14 +8,14 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def commit_facts(root: Path = _ROOT) -> dict[str, object]:
+def read_commit_facts(root: Path = _ROOT) -> dict[str, object]:
     """The commit, and whether anything that could change a figure differs from it."""
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude)proofs/results")
+    commit = _run_git(root, "rev-parse", "HEAD")
+    changes = _run_git(root, "status", "--porcelain", "--", ".", ":(exclude)proofs/results")
     return {"commit": commit or "unknown", "dirty": commit is None or changes != ""}
 
 
-def machine_facts(postgres_version: str | None) -> dict[str, object]:
+def read_machine_facts(postgres_version: str | None) -> dict[str, object]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -28,10 +25,10 @@ def machine_facts(postgres_version: str | None) -> dict[str, object]:
     }
 
 
-def _git(root: Path, *words: str) -> str | None:
+def _run_git(root: Path, *arguments: str) -> str | None:
     """What git says, or None where there is no git, no repository or no commit."""
     try:
-        said = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None
-    return said.stdout.strip()
+    return result.stdout.strip()

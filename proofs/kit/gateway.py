@@ -12,14 +12,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.core.clock import Clock
 from deputize.store.migrate import upgrade_async
-from proofs.kit.child import Child
-from proofs.kit.wire import Line
-from proofs.kit.world import World
+from proofs.kit.child_process import ChildProcess
+from proofs.kit.gateway_login import create_gateway_login, use_gateway_login
+from proofs.kit.http_client import HttpConnection
+from proofs.kit.sandbox import Sandbox
 
 TOOLS = Path(__file__).parent.parent / "tools"
 AUDIENCE = "proof-gateway"
 ISSUER = "https://issuer.proof"
-OPEN = '@id("open")\npermit (principal, action, resource);\n'
+ALLOW_ALL_POLICY = '@id("open")\npermit (principal, action, resource);\n'
+# Proofs perform administrative acts faster than people do; an environment variable leaves `[limits]` to each proof.
+_MANY_ACTS = {"DEPUTIZE_LIMITS__ADMIN_ACTS_PER_SECOND": "10000", "DEPUTIZE_LIMITS__ADMIN_ACTS_AT_ONCE": "10000"}
 _SETTINGS = """
 [server]
 port = {port}
@@ -45,7 +48,18 @@ issuer = "{issuer}"
 audience = "{audience}"
 jwks_file = "jwks.json"
 tenant_claim = "tenant"
+tenants = ["*"]
+operator = true
 {settings}
+"""
+
+
+# For proofs that make more requests than the default limits allow one user or one address.
+RAISED_REQUEST_LIMITS = """
+[limits]
+approval_requests_per_hour = 1000000
+token_exchanges_per_minute = 1000000
+failed_exchanges_per_minute = 1000000
 """
 
 
@@ -56,11 +70,11 @@ class Issuer:
     key: Ed25519PrivateKey
     clock: Clock = field(default_factory=Clock)
 
-    def jwks(self) -> str:
+    def render_jwks(self) -> str:
         public = jwt.algorithms.OKPAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return json.dumps({"keys": [{**public, "kid": "proof", "alg": "EdDSA", "use": "sig"}]})
 
-    def token(
+    def issue_token(
         self,
         user: str,
         *,
@@ -79,6 +93,7 @@ class Issuer:
             "scope": " ".join(scopes),
             "iat": now,
             "exp": now + 60 * minutes,
+            "auth_time": now,
             "jti": token_id or self.clock.new_id(),
         }
         if agent:
@@ -86,7 +101,7 @@ class Issuer:
         return jwt.encode(claims, self.key, algorithm="EdDSA", headers={"kid": "proof"})
 
 
-def new_issuer() -> Issuer:
+def create_issuer() -> Issuer:
     return Issuer(key=Ed25519PrivateKey.generate())
 
 
@@ -94,22 +109,22 @@ def new_issuer() -> Issuer:
 class GatewayHandle:
     """A running gateway. `restart` starts the same folder again, on the same port, as an operator would."""
 
-    world: World
+    sandbox: Sandbox
     name: str
     folder: Path
     url: str
     metrics_url: str
     issuer: Issuer
-    child: Child
+    child: ChildProcess
     env: dict[str, str]
 
     async def restart(self) -> None:
         await self.child.stop()
-        self.child = await _start(self.world, self.name, self.folder, self.url, self.env)
+        self.child = await _start_process(self.sandbox, self.name, self.folder, self.url, self.env)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Furnished:
+class GatewayFiles:
     """Everything a gateway needs but a process."""
 
     folder: Path
@@ -117,7 +132,7 @@ class Furnished:
     metrics_url: str
 
 
-class Furniture(TypedDict, total=False):
+class GatewayOptions(TypedDict, total=False):
     """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through.
 
     `policies` are put in force for tenant `acme`; other tenants have the default set until they are given others.
@@ -131,57 +146,59 @@ class Furniture(TypedDict, total=False):
     port: int | None
 
 
-async def furnish_gateway(
-    world: World, dsn: str, issuer: Issuer, *, name: str = "gateway", **more: Unpack[Furniture]
-) -> Furnished:
-    folder = world.folder / name
+async def prepare_gateway(
+    sandbox: Sandbox, dsn: str, issuer: Issuer, *, name: str = "gateway", **options: Unpack[GatewayOptions]
+) -> GatewayFiles:
+    folder = sandbox.folder / name
     folder.mkdir()
-    master = world.folder / "master.key"
-    if not master.exists():
-        master.write_bytes(Clock().random_bytes(32))
-        master.chmod(0o600)
-        await upgrade_async(more.get("migrate_dsn") or dsn)
-    _furnish(folder, issuer, more.get("policies", OPEN))
-    port, metrics = more.get("port") or world.free_port(), world.free_port()
+    master_key_file = sandbox.folder / "master.key"
+    if not master_key_file.exists():
+        master_key_file.write_bytes(Clock().random_bytes(32))
+        master_key_file.chmod(0o600)
+        await upgrade_async(options.get("migrate_dsn") or dsn)
+        await create_gateway_login(options.get("migrate_dsn") or dsn)
+    _write_files(folder, issuer, options.get("policies", ALLOW_ALL_POLICY))
+    port, metrics_port = options.get("port") or sandbox.pick_free_port(), sandbox.pick_free_port()
     (folder / "deputize.toml").write_text(
         _SETTINGS.format(
             port=port,
-            metrics=metrics,
-            dsn=dsn,
-            batch_rows=more.get("batch_rows", 500),
-            master=master,
-            tools=more.get("tools", "*.py"),
+            metrics=metrics_port,
+            dsn=use_gateway_login(dsn),
+            batch_rows=options.get("batch_rows", 500),
+            master=master_key_file,
+            tools=options.get("tools", "*.py"),
             issuer=ISSUER,
             audience=AUDIENCE,
-            settings=more.get("settings", ""),
+            settings=options.get("settings", ""),
         )
     )
-    url, metrics_url = (f"http://127.0.0.1:{each}" for each in (port, metrics))
-    return Furnished(folder=folder, url=url, metrics_url=metrics_url)
+    url, metrics_url = (f"http://127.0.0.1:{each}" for each in (port, metrics_port))
+    return GatewayFiles(folder=folder, url=url, metrics_url=metrics_url)
 
 
 async def start_gateway(
-    world: World,
+    sandbox: Sandbox,
     dsn: str,
     issuer: Issuer,
     *,
     name: str = "gateway",
     env: dict[str, str] | None = None,
-    **more: Unpack[Furniture],
+    **options: Unpack[GatewayOptions],
 ) -> GatewayHandle:
     """`env` is added to the process's own."""
-    made = await furnish_gateway(world, dsn, issuer, name=name, **more)
-    child = await _start(world, name, made.folder, made.url, env or {})
+    env = {**_MANY_ACTS, **(env or {})}
+    files = await prepare_gateway(sandbox, dsn, issuer, name=name, **options)
+    child = await _start_process(sandbox, name, files.folder, files.url, env)
     return GatewayHandle(
-        world=world, name=name, folder=made.folder, url=made.url, metrics_url=made.metrics_url, issuer=issuer,
-        child=child, env=env or {},
+        sandbox=sandbox, name=name, folder=files.folder, url=files.url, metrics_url=files.metrics_url, issuer=issuer,
+        child=child, env=env,
     )  # fmt: skip
 
 
-async def start_worker(gateway: GatewayHandle, name: str = "worker") -> Child:
+async def start_worker(gateway: GatewayHandle, name: str = "worker") -> ChildProcess:
     """`deputize work` in the gateway's folder."""
-    port = gateway.world.free_port()
-    return await gateway.world.start(
+    port = gateway.sandbox.pick_free_port()
+    return await gateway.sandbox.start_process(
         name,
         [sys.executable, "-m", "deputize", "work"],
         env={**gateway.env, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
@@ -191,24 +208,24 @@ async def start_worker(gateway: GatewayHandle, name: str = "worker") -> Child:
     )
 
 
-async def put_policies(url: str, admin_token: str, text: str = OPEN) -> None:
+async def put_policies(url: str, admin_token: str, text: str = ALLOW_ALL_POLICY) -> None:
     """For a tenant that only tokens name: its own administrator puts its policies."""
-    line = Line.to(url, token=admin_token)
+    http = HttpConnection.for_url(url, token=admin_token)
     body = json.dumps({"files": [{"path": "proof.cedar", "text": text}]}).encode()
-    answer = await line.send("PUT", "/v1/policies", body=body)
-    line.close()
+    answer = await http.send("PUT", "/v1/policies", body=body)
+    http.close()
     if answer.status != 200:
         raise RuntimeError(f"policies were not put: {answer.status} {answer.body!r}")
 
 
-def _furnish(folder: Path, issuer: Issuer, policies: str) -> None:
-    (folder / "jwks.json").write_text(issuer.jwks())
+def _write_files(folder: Path, issuer: Issuer, policies: str) -> None:
+    (folder / "jwks.json").write_text(issuer.render_jwks())
     # A gateway loads only files of its own folder.
     shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "policies").mkdir()
     (folder / "policies" / "proof.cedar").write_text(policies)
 
 
-async def _start(world: World, name: str, folder: Path, url: str, env: dict[str, str]) -> Child:
+async def _start_process(sandbox: Sandbox, name: str, folder: Path, url: str, env: dict[str, str]) -> ChildProcess:
     argv = [sys.executable, "-m", "deputize", "serve"]
-    return await world.start(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=120)
+    return await sandbox.start_process(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=120)

@@ -1,13 +1,10 @@
 """The effect ledger: an upstream in a process of its own that remembers every effect it was asked for.
 
-Above: `companions.start_ledger`, or `python -m proofs.kit.ledger --file F [--port N] [--delay-ms N]`. Below:
-`serving`, and one append-only file, fsynced before anything is answered.
-
-    POST /effect  {"key", "tool", "call", "dedupe", "delay_ms"}   one effect, or the first answer again
-    GET  /effects                                                 every effect, and the attempts per key
-    GET  /status?key=K                                            what is known of one key
-    POST /arm     {"point", "pid", "match"}                       SIGKILL that pid around one matching effect
-    GET  /arm                                                     what is armed and what has fired
+POST /effect  {"key", "tool", "call", "dedupe", "delay_ms"}   one effect, or the first answer again
+GET  /effects                                                 every effect, and the attempts per key
+GET  /status?key=K                                            what is known of one key
+POST /arm     {"point", "pid", "match"}                       SIGKILL that pid around one matching effect
+GET  /arm                                                     what is armed and what has fired
 """
 
 import argparse
@@ -24,7 +21,7 @@ from urllib.parse import parse_qs
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from proofs.kit.serving import Receive, Scope, Send, answer, read_body, serve
+from proofs.kit.asgi_server import Receive, Scope, Send, read_body, send_json, serve_app
 
 EffectPoint = Literal["during_effect", "before_effect", "after_effect"]
 _FATAL_SECONDS = 10.0
@@ -49,7 +46,7 @@ class ArmRequest(BaseModel):
     pid: int
     match: dict[str, str] = {}
 
-    def fits(self, effect: EffectRequest) -> bool:
+    def is_match_for(self, effect: EffectRequest) -> bool:
         return all(getattr(effect, name, None) == value for name, value in self.match.items())
 
 
@@ -65,7 +62,7 @@ class Effect(BaseModel):
     at: float = 0.0
 
 
-class Book:
+class EffectLog:
     """The ledger's truth: lines of a file, each on disk before it counts."""
 
     def __init__(self, path: Path) -> None:
@@ -73,9 +70,9 @@ class Book:
         self.attempts: Counter[str] = Counter()
         self._first: dict[str, Effect] = {}
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        lines, _, torn = path.read_bytes().rpartition(b"\n")
-        if torn:  # a line cut short by a crash was never answered: it did not happen
-            os.ftruncate(self._file, os.fstat(self._file).st_size - len(torn))
+        lines, _, partial_line = path.read_bytes().rpartition(b"\n")
+        if partial_line:  # a line cut short by a crash was never answered: it did not happen
+            os.ftruncate(self._file, os.fstat(self._file).st_size - len(partial_line))
         for line in lines.splitlines():
             record = orjson.loads(line)
             self.attempts[record["key"]] += 1
@@ -83,19 +80,19 @@ class Book:
                 self._remember(Effect.model_validate(record))
         _sync_folder(path.parent)
 
-    def first(self, key: str) -> Effect | None:
+    def find_first(self, key: str) -> Effect | None:
         return self._first.get(key)
 
-    def attempt(self, key: str) -> None:
+    def record_attempt(self, key: str) -> None:
         """Record that the key was asked for, and nothing else happened."""
-        self._append({"key": key})
+        self._append_line({"key": key})
         self.attempts[key] += 1
 
-    def add(self, request: EffectRequest) -> Effect:
+    def append_effect(self, request: EffectRequest) -> Effect:
         effect = Effect(
             sequence=len(self.effects) + 1, key=request.key, tool=request.tool, call=request.call, at=time.time()
         )  # fmt: skip
-        self._append(effect.model_dump())
+        self._append_line(effect.model_dump())
         self.attempts[effect.key] += 1
         self._remember(effect)
         return effect
@@ -104,84 +101,84 @@ class Book:
         self.effects.append(effect)
         self._first.setdefault(effect.key, effect)
 
-    def _append(self, record: dict[str, object]) -> None:
+    def _append_line(self, record: dict[str, object]) -> None:
         os.write(self._file, orjson.dumps(record) + b"\n")
         os.fsync(self._file)
 
 
-class Ledger:
+class LedgerApp:
     """The book behind an ASGI app; no await stands between a decision and its line, so they cannot race."""
 
-    def __init__(self, book: Book, delay_ms: int = 0) -> None:
-        self._book = book
+    def __init__(self, effect_log: EffectLog, delay_ms: int = 0) -> None:
+        self._effect_log = effect_log
         self._delay_ms = delay_ms
-        self._armed: list[ArmRequest] = []
-        self._fired: list[ArmRequest] = []
+        self._pending_kills: list[ArmRequest] = []
+        self._fired_kills: list[ArmRequest] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = f"{scope['method']} {scope['path']}"
         body = await read_body(receive)
         try:
-            status, content = await self._respond(route, scope["query_string"], body)
+            status, content = await self._handle_request(route, scope["query_string"], body)
         except ValidationError as error:
             status, content = 422, {"error": error.errors(include_url=False, include_input=False)}
-        await answer(send, status, orjson.dumps(content))
+        await send_json(send, status, orjson.dumps(content))
 
-    async def _respond(self, route: str, query: bytes, body: bytes) -> tuple[int, object]:
+    async def _handle_request(self, route: str, query: bytes, body: bytes) -> tuple[int, object]:
         if route == "POST /effect":
-            return await self._effect(EffectRequest.model_validate_json(body))
+            return await self._handle_effect(EffectRequest.model_validate_json(body))
         if route == "POST /arm":
-            self._armed.append(ArmRequest.model_validate_json(body))
-            return 200, {"armed": len(self._armed)}
+            self._pending_kills.append(ArmRequest.model_validate_json(body))
+            return 200, {"armed": len(self._pending_kills)}
         if route == "GET /arm":
             return 200, {
-                "armed": [each.model_dump() for each in self._armed],
-                "fired": [each.model_dump() for each in self._fired],
+                "armed": [each.model_dump() for each in self._pending_kills],
+                "fired": [each.model_dump() for each in self._fired_kills],
             }
         if route == "GET /effects":
-            effects = [effect.model_dump() for effect in self._book.effects]
-            return 200, {"effects": effects, "attempts": dict(self._book.attempts)}
+            effects = [effect.model_dump() for effect in self._effect_log.effects]
+            return 200, {"effects": effects, "attempts": dict(self._effect_log.attempts)}
         if route == "GET /status":
-            return self._status(parse_qs(query.decode()).get("key", [""])[0])
+            return self._build_status(parse_qs(query.decode()).get("key", [""])[0])
         return 404, {"error": f"no route {route}"}
 
-    async def _effect(self, request: EffectRequest) -> tuple[int, object]:
+    async def _handle_effect(self, request: EffectRequest) -> tuple[int, object]:
         # It has the request in full: what follows happens whether or not the caller lives.
-        self._strike("during_effect", request)
+        self._fire_kill("during_effect", request)
         delay_ms = self._delay_ms if request.delay_ms is None else request.delay_ms
         if delay_ms:
             await asyncio.sleep(delay_ms / 1000)
-        first = self._book.first(request.key) if request.dedupe else None
+        first = self._effect_log.find_first(request.key) if request.dedupe else None
         if first is not None:
-            self._book.attempt(request.key)
+            self._effect_log.record_attempt(request.key)
             return 200, {"sequence": first.sequence, "key": first.key}
-        if self._strike("before_effect", request):
-            self._book.attempt(request.key)
+        if self._fire_kill("before_effect", request):
+            self._effect_log.record_attempt(request.key)
             return 503, {"error": "the caller was ended before the effect"}
-        effect = self._book.add(request)
-        self._strike("after_effect", request)
+        effect = self._effect_log.append_effect(request)
+        self._fire_kill("after_effect", request)
         return 200, {"sequence": effect.sequence, "key": effect.key}
 
-    def _status(self, key: str) -> tuple[int, object]:
-        sequences = [effect.sequence for effect in self._book.effects if effect.key == key]
+    def _build_status(self, key: str) -> tuple[int, object]:
+        sequences = [effect.sequence for effect in self._effect_log.effects if effect.key == key]
         return 200, {
             "key": key,
             "happened": bool(sequences),
             "sequences": sequences,
-            "attempts": self._book.attempts[key],
+            "attempts": self._effect_log.attempts[key],
         }
 
-    def _strike(self, point: str, request: EffectRequest) -> bool:
-        for armed in self._armed:
-            if armed.point == point and armed.fits(request):
-                self._armed.remove(armed)
-                kill_for_certain(armed.pid)
-                self._fired.append(armed)
+    def _fire_kill(self, point: str, request: EffectRequest) -> bool:
+        for kill in self._pending_kills:
+            if kill.point == point and kill.is_match_for(request):
+                self._pending_kills.remove(kill)
+                kill_and_wait(kill.pid)
+                self._fired_kills.append(kill)
                 return True
         return False
 
 
-def kill_for_certain(pid: int) -> None:
+def kill_and_wait(pid: int) -> None:
     """SIGKILL, and return only when the process runs no more: it must not act on what follows."""
     try:
         handle = os.pidfd_open(pid)
@@ -201,14 +198,14 @@ def _sync_folder(folder: Path) -> None:
     os.close(handle)
 
 
-def _main() -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-ms", type=int, default=0)
-    given = parser.parse_args()
-    serve(Ledger(Book(given.file), given.delay_ms), given.port)
+    options = parser.parse_args()
+    serve_app(LedgerApp(EffectLog(options.file), options.delay_ms), options.port)
 
 
 if __name__ == "__main__":
-    _main()
+    main()

@@ -1,8 +1,4 @@
-"""Load with little CPU of its own: wrk, one process per measurement, and rounds that pair two loads fairly.
-
-Above: proofs of cost. Below: wrk (Debian: `apt-get install -y wrk`), driven by a small Lua script made here,
-since a write needs an Idempotency-Key of its own in every request.
-"""
+"""Load with little CPU of its own: wrk, one process per measurement, and rounds that pair two loads fairly."""
 
 import asyncio
 import shutil
@@ -51,7 +47,7 @@ end
 """
 
 
-class LoadFailed(Exception):
+class LoadError(Exception):
     """The load could not be made, or not every request was answered well: its rate would mean nothing."""
 
 
@@ -87,7 +83,7 @@ Load = Callable[[int], Awaitable[Sample]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Paired:
+class PairedSamples:
     """Rounds of two loads, each ratio from two measurements side by side in time."""
 
     a: tuple[Sample, ...]
@@ -107,16 +103,16 @@ class Paired:
         return min(self.ratios), max(self.ratios)
 
 
-def http_load(target: Target, *, connections: int = 64, threads: int = 1) -> Load:
+def make_http_load(target: Target, *, connections: int = 64, threads: int = 1) -> Load:
     """The target under so many connections, each with one request under way."""
 
     async def load(seconds: int) -> Sample:
-        return await measure(target, seconds=seconds, connections=connections, threads=threads)
+        return await run_wrk(target, seconds=seconds, connections=connections, threads=threads)
 
     return load
 
 
-async def paired_rounds(a: Load, b: Load, *, rounds: int, seconds: int, warmup: int = 1) -> Paired:
+async def run_paired_rounds(a: Load, b: Load, *, rounds: int, seconds: int, warmup: int = 1) -> PairedSamples:
     """Measure a and b in turn, `rounds` times, after `warmup` seconds of each (0: none).
 
     Which goes first changes every round, so that a drift of the machine favours neither.
@@ -124,24 +120,24 @@ async def paired_rounds(a: Load, b: Load, *, rounds: int, seconds: int, warmup: 
     for load in (a, b):
         if warmup:
             await load(warmup)
-    seen: list[tuple[Sample, Sample]] = []
+    samples: list[tuple[Sample, Sample]] = []
     for number in range(rounds):
         if number % 2:
             second = await b(seconds)
-            seen.append((await a(seconds), second))
+            samples.append((await a(seconds), second))
         else:
-            seen.append((await a(seconds), await b(seconds)))
-    return Paired(a=tuple(pair[0] for pair in seen), b=tuple(pair[1] for pair in seen))
+            samples.append((await a(seconds), await b(seconds)))
+    return PairedSamples(a=tuple(pair[0] for pair in samples), b=tuple(pair[1] for pair in samples))
 
 
-async def measure(target: Target, *, seconds: int, connections: int = 64, threads: int = 1) -> Sample:
+async def run_wrk(target: Target, *, seconds: int, connections: int = 64, threads: int = 1) -> Sample:
     """Run wrk once; raises LoadFailed if a request was lost or answered with 4xx or 5xx."""
     wrk = shutil.which("wrk")
     if wrk is None:
-        raise LoadFailed("wrk makes the load and is not installed: `apt-get install -y wrk`, then run again.")
+        raise LoadError("wrk makes the load and is not installed: `apt-get install -y wrk`, then run again.")
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         script = Path(folder) / "load.lua"
-        script.write_bytes(script_for(target))
+        script.write_bytes(render_script(target))
         options = ["-t", str(threads), "-c", str(connections), "-d", f"{seconds}s", "--timeout", "10s"]
         process = await asyncio.create_subprocess_exec(
             wrk, *options, "-s", str(script), target.url,
@@ -153,10 +149,10 @@ async def measure(target: Target, *, seconds: int, connections: int = 64, thread
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-    return _sample(target, output.decode(errors="replace"))
+    return _parse_sample(target, output.decode(errors="replace"))
 
 
-def script_for(target: Target) -> bytes:
+def render_script(target: Target) -> bytes:
     """The Lua that makes each request: its bytes are joined here once, so that wrk only adds the key."""
     parts = urlsplit(target.url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -167,29 +163,29 @@ def script_for(target: Target) -> bytes:
     if target.unique_keys:
         head += f"\r\nIdempotency-Key: {uuid.uuid4().hex}-".encode()
     init = _UNIQUE if target.unique_keys else _SAME
-    return (_SCRIPT % {"head": _lua(head), "tail": _lua(tail), "init": init, "mark": _MARK}).encode()
+    return (_SCRIPT % {"head": _quote_lua(head), "tail": _quote_lua(tail), "init": init, "mark": _MARK}).encode()
 
 
-def _lua(text: bytes) -> str:
+def _quote_lua(text: bytes) -> str:
     """A Lua string literal of exactly these bytes."""
     return '"' + "".join(f"\\{byte:03d}" for byte in text) + '"'
 
 
-def _sample(target: Target, output: str) -> Sample:
-    found = [line for line in output.splitlines() if line.startswith(_MARK)]
-    if not found:
-        raise LoadFailed(f"wrk gave no figures for {target.url}; it said: {output.strip()[-500:]}")
-    seen = orjson.loads(found[-1].removeprefix(_MARK))
-    if seen["errors"] or seen["refused"] or not seen["requests"]:
-        raise LoadFailed(
-            f"{target.url}: of {seen['requests']} requests {seen['refused']} were answered with 4xx or 5xx "
-            f"and {seen['errors']} failed or timed out; send one by hand to see why"
+def _parse_sample(target: Target, output: str) -> Sample:
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    if not lines:
+        raise LoadError(f"wrk gave no figures for {target.url}; it said: {output.strip()[-500:]}")
+    figures = orjson.loads(lines[-1].removeprefix(_MARK))
+    if figures["errors"] or figures["refused"] or not figures["requests"]:
+        raise LoadError(
+            f"{target.url}: of {figures['requests']} requests {figures['refused']} were answered with 4xx or 5xx "
+            f"and {figures['errors']} failed or timed out; send one by hand to see why"
         )
     return Sample(
-        requests=seen["requests"],
-        seconds=seen["micros"] / 1e6,
-        p50_ms=seen["p50"] / 1000,
-        p90_ms=seen["p90"] / 1000,
-        p99_ms=seen["p99"] / 1000,
-        max_ms=seen["max"] / 1000,
+        requests=figures["requests"],
+        seconds=figures["micros"] / 1e6,
+        p50_ms=figures["p50"] / 1000,
+        p90_ms=figures["p90"] / 1000,
+        p99_ms=figures["p99"] / 1000,
+        max_ms=figures["max"] / 1000,
     )

@@ -1,7 +1,4 @@
-"""What a proof found, judged against its bars, and how that is told: one line, one JSON, one exit code.
-
-Above: `proofs.__main__`. Below: `facts`, of the commit and the machine.
-"""
+"""What a proof found, judged against its bars, and how that is told: one line, one JSON, one exit code."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +9,8 @@ from typing import Any, Literal, get_args
 import orjson
 
 Figure = int | float | str
-Op = Literal[">=", ">", "<=", "<", "=="]
-Bar = tuple[Op, Figure]
+Operator = Literal[">=", ">", "<=", "<", "=="]
+Bar = tuple[Operator, Figure]
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -30,103 +27,106 @@ class Verdict:
     bars: Mapping[str, Bar]
     controls: Mapping[str, bool] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    starved: Sequence[str] = ()
+    load_sensitive: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class BarResult:
     """One bar and whether its figure meets it."""
 
     name: str
-    op: Op
+    op: Operator
     bar: Figure
     figure: Figure | None
-    passed: bool
+    is_met: bool
 
     def __str__(self) -> str:
-        mark = "" if self.passed else " (!)"
-        return f"{self.name} {_short(self.figure)} {self.op} {_short(self.bar)}{mark}"
+        mark = "" if self.is_met else " (!)"
+        return f"{self.name} {_format_value(self.figure)} {self.op} {_format_value(self.bar)}{mark}"
 
 
-def judge(verdict: Verdict) -> tuple[Judged, ...]:
+def check_bars(verdict: Verdict) -> tuple[BarResult, ...]:
     """Every bar with its figure; a bar without a figure, or with one of another kind, is not met."""
     return tuple(
-        Judged(
+        BarResult(
             name=name,
             op=op,
             bar=bar,
             figure=verdict.figures.get(name),
-            passed=_meets(op, verdict.figures.get(name), bar),
+            is_met=_is_met(op, verdict.figures.get(name), bar),
         )
         for name, (op, bar) in verdict.bars.items()
     )
 
 
-def passes(verdict: Verdict) -> bool:
+def has_passed(verdict: Verdict) -> bool:
     """Whether every bar is met and every control was caught; without a bar nothing is shown, so it fails."""
-    bars = judge(verdict)
-    return bool(bars) and all(bar.passed for bar in bars) and all(verdict.controls.values())
+    bars = check_bars(verdict)
+    return bool(bars) and all(bar.is_met for bar in bars) and all(verdict.controls.values())
 
 
-def is_wrong(verdict: Verdict) -> bool:
+def has_wrong_result(verdict: Verdict) -> bool:
     """Whether something came out that must not, however busy the machine was: an exact bar that is not met."""
-    return any(bar.op == "==" and not bar.passed and bar.name not in verdict.starved for bar in judge(verdict))
+    return any(
+        bar.op == "==" and not bar.is_met and bar.name not in verdict.load_sensitive for bar in check_bars(verdict)
+    )
 
 
-def last_line(name: str, verdict: Verdict) -> str:
+def render_last_line(name: str, verdict: Verdict) -> str:
     """Figures and bars in one line that ends with PASS or FAIL."""
-    told = [str(bar) for bar in judge(verdict)]
-    told += [f"{key} {_short(value)}" for key, value in verdict.figures.items() if key not in verdict.bars]
-    told += [f"control {key} {'caught' if caught else 'NOT CAUGHT'}" for key, caught in verdict.controls.items()]
-    return f"{name}: {', '.join(told) or 'no figures'}: {'PASS' if passes(verdict) else 'FAIL'}"
+    parts = [str(bar) for bar in check_bars(verdict)]
+    parts += [f"{key} {_format_value(value)}" for key, value in verdict.figures.items() if key not in verdict.bars]
+    parts += [f"control {key} {'caught' if is_caught else 'NOT CAUGHT'}" for key, is_caught in verdict.controls.items()]
+    return f"{name}: {', '.join(parts) or 'no figures'}: {'PASS' if has_passed(verdict) else 'FAIL'}"
 
 
-def as_json(name: str, verdict: Verdict, *, full: bool, about: Mapping[str, object]) -> bytes:
+def render_json(name: str, verdict: Verdict, *, full: bool, run_facts: Mapping[str, object]) -> bytes:
     """The result as it is kept; `about` adds commit, machine and time."""
     bars = {
-        bar.name: {"op": bar.op, "bar": bar.bar, "figure": bar.figure, "passed": bar.passed} for bar in judge(verdict)
+        bar.name: {"op": bar.op, "bar": bar.bar, "figure": bar.figure, "passed": bar.is_met}
+        for bar in check_bars(verdict)
     }
     result = {
         "name": name,
-        "passed": passes(verdict),
+        "passed": has_passed(verdict),
         "form": "full" if full else "quick",
         "figures": dict(verdict.figures),
         "bars": bars,
         "controls": dict(verdict.controls),
         "notes": list(verdict.notes),
-        **about,
+        **run_facts,
     }
     return orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def shortcomings(folder: Path = RESULTS) -> list[str]:
+def find_shortcomings(folder: Path = RESULTS) -> list[str]:
     """What is wrong with the kept results: each must be of the full form and meet its bars, judged anew."""
-    found: list[str] = []
+    faults: list[str] = []
     for file in sorted(folder.glob("*.json")):
-        kept = orjson.loads(file.read_bytes())
+        result = orjson.loads(file.read_bytes())
         verdict = Verdict(
-            figures=kept["figures"],
-            bars={name: (bar["op"], bar["bar"]) for name, bar in kept["bars"].items()},
-            controls=kept["controls"],
+            figures=result["figures"],
+            bars={name: (bar["op"], bar["bar"]) for name, bar in result["bars"].items()},
+            controls=result["controls"],
         )
-        if kept["name"] != file.stem:
-            found.append(f"{file.name} holds the result of {kept['name']}")
-        if kept["form"] != "full":
-            found.append(f"{file.name} is of the {kept['form']} form: run `python -m proofs {file.stem} --full`")
-        if not kept["passed"] or not passes(verdict):
-            found.append(last_line(file.stem, verdict))
-    return found
+        if result["name"] != file.stem:
+            faults.append(f"{file.name} holds the result of {result['name']}")
+        if result["form"] != "full":
+            faults.append(f"{file.name} is of the {result['form']} form: run `python -m proofs {file.stem} --full`")
+        if not result["passed"] or not has_passed(verdict):
+            faults.append(render_last_line(file.stem, verdict))
+    return faults
 
 
-def _meets(op: Op, figure: Figure | None, bar: Figure) -> bool:
-    if op not in get_args(Op):
-        raise ValueError(f"a bar's operator is one of {', '.join(get_args(Op))}, not {op!r}")
+def _is_met(op: Operator, figure: Figure | None, bar: Figure) -> bool:
+    if op not in get_args(Operator):
+        raise ValueError(f"a bar's operator is one of {', '.join(get_args(Operator))}, not {op!r}")
     if figure is None or isinstance(figure, str) != isinstance(bar, str):
         return False
     return bool(_OPERATORS[op](figure, bar))
 
 
-_OPERATORS: dict[Op, Callable[[Any, Any], object]] = {
+_OPERATORS: dict[Operator, Callable[[Any, Any], object]] = {
     ">=": operator.ge,
     ">": operator.gt,
     "<=": operator.le,
@@ -135,7 +135,7 @@ _OPERATORS: dict[Op, Callable[[Any, Any], object]] = {
 }
 
 
-def _short(value: Figure | None) -> str:
+def _format_value(value: Figure | None) -> str:
     if value is None:
         return "missing"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

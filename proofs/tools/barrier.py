@@ -13,12 +13,12 @@ from deputize import ToolContext, tool
 
 # The ledger closes what idles for 5 s; a connection is dropped well before that.
 _IDLE_SECONDS = 2.0
-_idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
+_idle_connections: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
 Word = Annotated[str, Field(description="Anything", examples=["a"], max_length=64)]
 
 
-class Done(BaseModel):
+class WordResult(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     word: Annotated[str, Field(description="What was given")]
@@ -33,24 +33,24 @@ class Done(BaseModel):
     scopes=["proof:write"],
     idempotency="cannot",
 )
-async def act(word: Word, context: ToolContext) -> Done:
+async def act(word: Word, context: ToolContext) -> WordResult:
     """Have an effect outside, remembered there under the id of this call."""
-    await _effect(context.key)
-    return Done(word=word)
+    await _record_effect(context.key)
+    return WordResult(word=word)
 
 
 @tool(effects="read", namespace="barrier", version="1.0.0")
-async def look(word: Word) -> Done:
+async def look(word: Word) -> WordResult:
     """Give the word back and change nothing."""
-    return Done(word=word)
+    return WordResult(word=word)
 
 
-async def _effect(key: str) -> None:
+async def _record_effect(key: str) -> None:
     """A kept connection of our own: a full client would be most of this tool's time."""
-    at = urlsplit(os.environ["PROOF_LEDGER"])
-    since, reader, writer = _idle.pop() if _idle else (0.0, None, None)
+    ledger_url = urlsplit(os.environ["PROOF_LEDGER"])
+    since, reader, writer = _idle_connections.pop() if _idle_connections else (0.0, None, None)
     if reader is None or writer is None or time.monotonic() - since > _IDLE_SECONDS:
-        reader, writer = await asyncio.open_connection(at.hostname, at.port)
+        reader, writer = await asyncio.open_connection(ledger_url.hostname, ledger_url.port)
     body = json.dumps({"key": key, "tool": "barrier.act", "call": key}).encode()
     writer.write(b"POST /effect HTTP/1.1\r\nhost: ledger\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -58,4 +58,4 @@ async def _effect(key: str) -> None:
     await reader.readexactly(length)
     if b" 200 " not in head.split(b"\r\n", 1)[0]:
         raise ConnectionError("the ledger refused")
-    _idle.append((time.monotonic(), reader, writer))
+    _idle_connections.append((time.monotonic(), reader, writer))

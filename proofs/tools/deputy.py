@@ -20,34 +20,34 @@ _upstream = httpx2.AsyncClient(
 Word = Annotated[str, Field(description="Anything", examples=["a"], max_length=200)]
 
 
-class Known(BaseModel):
+class UpstreamIdentity(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     user: Annotated[str, Field(description="Whom the upstream took the caller for")]
     agent: Annotated[str, Field(description="Who acts for them, nearest first, as the upstream was told")]
 
 
-class Done(BaseModel):
+class WordResult(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     word: Annotated[str, Field(description="What was given")]
 
 
 @tool(effects="read", namespace="deputy", version="1.0.0", credential="delegated", audience=AUDIENCE)
-async def whoami_upstream(word: Word, context: ToolContext) -> Known:
+async def whoami_upstream(word: Word, context: ToolContext) -> UpstreamIdentity:
     """Ask the upstream whom it takes us for."""
     assert context.credential is not None
-    who = await _post("/whoami", word, context, {"authorization": f"Bearer {context.credential.reveal()}"})
+    who = await _post_upstream("/whoami", word, context, {"authorization": f"Bearer {context.credential.reveal()}"})
     actor = who.get("act", {})
-    return Known(user=who["sub"], agent=actor.get("sub", ""))
+    return UpstreamIdentity(user=who["sub"], agent=actor.get("sub", ""))
 
 
 @tool(effects="read", namespace="deputy", version="1.0.0", credential="vault", secret=SECRET)
-async def keyed(word: Word, context: ToolContext) -> Done:
+async def keyed(word: Word, context: ToolContext) -> WordResult:
     """Use the tenant's own key upstream."""
     assert context.credential is not None
-    await _post("/keyed", word, context, {"x-api-key": context.credential.reveal()})
-    return Done(word=word)
+    await _post_upstream("/keyed", word, context, {"x-api-key": context.credential.reveal()})
+    return WordResult(word=word)
 
 
 @tool(
@@ -59,10 +59,10 @@ async def keyed(word: Word, context: ToolContext) -> Done:
     scopes=["proof:write"],
     idempotency="cannot",
 )
-async def act(word: Word, context: ToolContext) -> Done:
+async def act(word: Word, context: ToolContext) -> WordResult:
     """Have an effect upstream."""
-    await _post("/effect", word, context, {})
-    return Done(word=word)
+    await _post_upstream("/effect", word, context, {})
+    return WordResult(word=word)
 
 
 @tool(
@@ -74,10 +74,10 @@ async def act(word: Word, context: ToolContext) -> Done:
     scopes=["proof:write"],
     idempotency="cannot",
 )
-async def plead(word: Word, context: ToolContext) -> Done:
+async def plead(word: Word, context: ToolContext) -> WordResult:
     """Have an effect upstream, once a person has said yes to it."""
-    await _post("/effect", word, context, {})
-    return Done(word=word)
+    await _post_upstream("/effect", word, context, {})
+    return WordResult(word=word)
 
 
 @tool(
@@ -91,26 +91,26 @@ async def plead(word: Word, context: ToolContext) -> Done:
     checkpoints={"enabled": True},
     timeout=1.0,
 )
-async def slip(word: Word, context: ToolContext) -> Done:
-    """Get half way, and then to an end that nobody can know."""
+async def slip(word: Word, context: ToolContext) -> WordResult:
+    """Get half way, and then to an end that no one can know."""
     await context.save({"word": word}, name="half")
     raise ConnectionError("gone")
 
 
 @tool(effects="read", namespace="deputy", version="1.0.0")
-async def look(word: Word) -> Done:
+async def look(word: Word) -> WordResult:
     """Give the word back and change nothing."""
-    return Done(word=word)
+    return WordResult(word=word)
 
 
 @tool(effects="read", namespace="deputy", version="1.0.0")
-async def blurt(word: Word) -> Done:
+async def blurt(word: Word) -> WordResult:
     """Say the word aloud in the gateway's log, as a careless tool would."""
     print(word, flush=True)
-    return Done(word=word)
+    return WordResult(word=word)
 
 
-async def _post(path: str, word: str, context: ToolContext, headers: dict[str, str]) -> dict[str, Any]:
+async def _post_upstream(path: str, word: str, context: ToolContext, headers: dict[str, str]) -> dict[str, Any]:
     answer = await _upstream.post(path, json={"word": word}, headers={"x-call": context.call_id, **headers})
-    said: dict[str, Any] = answer.raise_for_status().json()
-    return said
+    payload: dict[str, Any] = answer.raise_for_status().json()
+    return payload

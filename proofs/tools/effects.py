@@ -27,7 +27,7 @@ class Receipt(BaseModel):
 @tool(effects="read", namespace="effects", timeout=5.0)
 async def look(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -> Receipt:
     """Look something up; the ledger notes that it was asked, which is no effect."""
-    return await _ask("look", label, context, delay_ms)
+    return await _record_effect("look", label, context, delay_ms)
 
 
 @tool(
@@ -41,7 +41,7 @@ async def look(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -
 )
 async def book(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -> Receipt:
     """Book something at an upstream that takes the same key only once."""
-    return await _ask("book", label, context, delay_ms, dedupe=True)
+    return await _record_effect("book", label, context, delay_ms, dedupe=True)
 
 
 @tool(
@@ -55,7 +55,7 @@ async def book(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -
 )
 async def send(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -> Receipt:
     """Send something through an upstream that would send it twice if asked twice."""
-    return await _ask("send", label, context, delay_ms)
+    return await _record_effect("send", label, context, delay_ms)
 
 
 @tool(
@@ -69,7 +69,7 @@ async def send(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -
 )
 async def haul(label: Label, context: ToolContext, delay_ms: Milliseconds = 300) -> Receipt:
     """Haul something, slowly, through an upstream that would do it twice if asked twice."""
-    return await _ask("haul", label, context, delay_ms)
+    return await _record_effect("haul", label, context, delay_ms)
 
 
 @tool(
@@ -83,15 +83,17 @@ async def haul(label: Label, context: ToolContext, delay_ms: Milliseconds = 300)
 )
 async def issue(label: Label, context: ToolContext, delay_ms: Milliseconds = 20) -> Receipt:
     """Issue a number, with time enough for a crowd, through an upstream that would issue two if asked twice."""
-    return await _ask("issue", label, context, delay_ms)
+    return await _record_effect("issue", label, context, delay_ms)
 
 
-async def _ask(name: str, label: str, context: ToolContext, delay_ms: int, *, dedupe: bool = False) -> Receipt:
+async def _record_effect(
+    name: str, label: str, context: ToolContext, delay_ms: int, *, dedupe: bool = False
+) -> Receipt:
     if not _clients:
         _clients.append(httpx2.AsyncClient(base_url=os.environ["PROOF_LEDGER"], trust_env=False, verify=False))
-    asked = {"key": context.key, "tool": name, "call": label, "dedupe": dedupe, "delay_ms": delay_ms}
+    effect = {"key": context.key, "tool": name, "call": label, "dedupe": dedupe, "delay_ms": delay_ms}
     try:
-        response = await _clients[0].post("/effect", json=asked)
+        response = await _clients[0].post("/effect", json=effect)
     except httpx2.TransportError as error:
         raise ConnectionError("the ledger's answer was lost") from error
     if not response.is_success:

@@ -76,7 +76,7 @@ async def linger(text: Text) -> dict[str, Any]:
     timeout=1.0,
 )
 async def slip(text: Text, context: ToolContext) -> dict[str, Any]:
-    """Get half way, every time, and then to an end that nobody can know."""
+    """Get half way, every time, and then to an end that no one can know."""
     await context.save({"text": text}, name="half")
     raise ConnectionError(text)
 
@@ -92,5 +92,5 @@ async def slip(text: Text, context: ToolContext) -> dict[str, Any]:
     timeout=1.0,
 )
 async def lose(text: Text) -> dict[str, Any]:
-    """Come to an end that nobody can know, and that only a person can find out."""
+    """Come to an end that no one can know, and that only a person can find out."""
     raise ConnectionError(text)

@@ -15,17 +15,17 @@ Place = Annotated[str, Field(description="What the job works on", examples=["des
 Milliseconds = Annotated[int, Field(description="How long it takes", examples=[10], ge=0, le=600_000)]
 
 
-class Done(BaseModel):
+class JobResult(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     label: Annotated[str, Field(description="Which job it was")]
 
 
 @tool(effects="read", namespace="jobs", timeout=30.0)
-async def rest(label: Label, milliseconds: Milliseconds = 0) -> Done:
+async def rest(label: Label, milliseconds: Milliseconds = 0) -> JobResult:
     """Take some time and touch nothing."""
     await asyncio.sleep(milliseconds / 1000)
-    return Done(label=label)
+    return JobResult(label=label)
 
 
 @tool(
@@ -37,18 +37,18 @@ async def rest(label: Label, milliseconds: Milliseconds = 0) -> Done:
     idempotency="idempotent",
     timeout=30.0,
 )
-async def work(label: Label, place: Place, milliseconds: Milliseconds = 0) -> Done:
-    """Work on one thing, which nobody else may work on meanwhile."""
-    return await _noted("desk", place, label, milliseconds)
+async def work(label: Label, place: Place, milliseconds: Milliseconds = 0) -> JobResult:
+    """Work on one thing, which no one else may work on meanwhile."""
+    return await _run_timed_job("desk", place, label, milliseconds)
 
 
 @tool(effects="read", namespace="jobs", timeout=30.0)
-async def single(label: Label, milliseconds: Milliseconds = 0) -> Done:
+async def single(label: Label, milliseconds: Milliseconds = 0) -> JobResult:
     """Take some time under a limit of one at a time."""
-    return await _noted("limit", "single", label, milliseconds)
+    return await _run_timed_job("limit", "single", label, milliseconds)
 
 
-async def _noted(kind: str, place: str, label: str, milliseconds: int) -> Done:
+async def _run_timed_job(kind: str, place: str, label: str, milliseconds: int) -> JobResult:
     began = time.monotonic_ns()
     await asyncio.sleep(milliseconds / 1000)
     line = {"kind": kind, "place": place, "label": label, "began": began, "ended": time.monotonic_ns()}
@@ -58,7 +58,7 @@ async def _noted(kind: str, place: str, label: str, milliseconds: int) -> Done:
         os.write(file, orjson.dumps(line) + b"\n")
     finally:
         os.close(file)
-    return Done(label=label)
+    return JobResult(label=label)
 
 
 @tool(
@@ -70,6 +70,6 @@ async def _noted(kind: str, place: str, label: str, milliseconds: int) -> Done:
     idempotency="idempotent",
     timeout=30.0,
 )
-async def mark(label: Label) -> Done:
+async def mark(label: Label) -> JobResult:
     """Make a mark, which takes no time at all."""
-    return Done(label=label)
+    return JobResult(label=label)

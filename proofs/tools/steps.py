@@ -21,16 +21,16 @@ class Receipts(BaseModel):
     sequences: Annotated[list[int], Field(description="The numbers of the steps in the ledger")]
 
 
-class Looked(BaseModel):
+class LookResult(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     label: Annotated[str, Field(description="What was looked at")]
 
 
 @tool(effects="read", namespace="steps", timeout=5.0)
-async def look(label: Label) -> Looked:
+async def look(label: Label) -> LookResult:
     """Look at something and leave it as it is."""
-    return Looked(label=label)
+    return LookResult(label=label)
 
 
 @tool(
@@ -44,7 +44,7 @@ async def look(label: Label) -> Looked:
 )
 async def book(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -> Receipts:
     """Book a trip in three steps at an upstream that takes each key only once."""
-    return await _all("book", label, context, delay_ms, dedupe=True)
+    return await _run_steps("book", label, context, delay_ms, dedupe=True)
 
 
 @tool(
@@ -58,18 +58,18 @@ async def book(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -
 )
 async def send(label: Label, context: ToolContext, delay_ms: Milliseconds = 0) -> Receipts:
     """Send three letters through an upstream that would send one twice if asked twice."""
-    return await _all("send", label, context, delay_ms, dedupe=False)
+    return await _run_steps("send", label, context, delay_ms, dedupe=False)
 
 
-async def _all(name: str, label: str, context: ToolContext, delay_ms: int, *, dedupe: bool) -> Receipts:
+async def _run_steps(name: str, label: str, context: ToolContext, delay_ms: int, *, dedupe: bool) -> Receipts:
     sequences = []
     for step in range(1, STEPS + 1):
-        asked = {"key": f"{context.key}:{step}", "tool": name, "call": label, "dedupe": dedupe, "delay_ms": delay_ms}
-        sequences.append(await _ask(asked))
+        effect = {"key": f"{context.key}:{step}", "tool": name, "call": label, "dedupe": dedupe, "delay_ms": delay_ms}
+        sequences.append(await _record_effect(effect))
     return Receipts(sequences=sequences)
 
 
-async def _ask(asked: dict[str, object]) -> int:
+async def _record_effect(effect: dict[str, object]) -> int:
     if not _clients:
         limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
         _clients.append(
@@ -78,7 +78,7 @@ async def _ask(asked: dict[str, object]) -> int:
             )
         )
     try:
-        response = await _clients[0].post("/effect", json=asked)
+        response = await _clients[0].post("/effect", json=effect)
     except httpx2.TransportError as error:
         raise ConnectionError("the ledger's answer was lost") from error
     if not response.is_success:

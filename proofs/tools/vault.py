@@ -28,7 +28,7 @@ class Receipt(BaseModel):
 @tool(effects="read", namespace="vault", credential="vault", secret="crm/api-key", timeout=2.0)
 async def keyed_look(label: Label, context: ToolContext) -> Receipt:
     """Look something up with a secret; the ledger notes that it was asked."""
-    return await _act("keyed_look", label, context)
+    return await _record_effect("keyed_look", label, context)
 
 
 @tool(
@@ -44,7 +44,7 @@ async def keyed_look(label: Label, context: ToolContext) -> Receipt:
 )
 async def keyed_act(label: Label, context: ToolContext) -> Receipt:
     """Act with a secret."""
-    return await _act("keyed_act", label, context)
+    return await _record_effect("keyed_act", label, context)
 
 
 @tool(effects="read", namespace="vault", timeout=5.0)
@@ -64,7 +64,7 @@ async def look(label: Label, context: ToolContext) -> Receipt:
 )
 async def act(label: Label, context: ToolContext) -> Receipt:
     """Act without a secret."""
-    return await _act("act", label, context)
+    return await _record_effect("act", label, context)
 
 
 @tool(effects="read", namespace="vault", credential="vault", secret="crm/api-key", returns=str)
@@ -82,13 +82,13 @@ async def blurt(label: Label, context: ToolContext) -> Result:
             raise ValueError(f"the key {value} was not taken")
 
 
-async def _act(name: str, label: str, context: ToolContext) -> Receipt:
+async def _record_effect(name: str, label: str, context: ToolContext) -> Receipt:
     value = context.credential.reveal() if context.credential else ""
     if not _clients:
         _clients.append(httpx2.AsyncClient(base_url=os.environ["PROOF_LEDGER"], trust_env=False, verify=False))
-    asked = {"key": context.key, "tool": name, "call": label}
+    effect = {"key": context.key, "tool": name, "call": label}
     try:
-        response = await _clients[0].post("/effect", json=asked)
+        response = await _clients[0].post("/effect", json=effect)
     except httpx2.TransportError as error:
         raise ConnectionError("the ledger's answer was lost") from error
     if not response.is_success:

@@ -1,16 +1,18 @@
-"""A worker to which a yes is a yes, whatever it was said about: what the ticket is bound to is not compared."""
+"""A worker to which a yes is a yes, whatever it was said about: what the approval request is bound to is not
+compared.
+"""
 
 from types import SimpleNamespace
 
-from deputize.lifecycle.approvals import approved
-from deputize.lifecycle.gateway import Gateway
-from proofs.fleet.worker import work_changed
+from deputize.lifecycle.approval import check
+from deputize.operations.gateway import Gateway
+from proofs.kit.worker_variant import run_worker_variant
 
 
 def change(gateway: Gateway) -> Gateway:
-    vars(approved)["hmac"] = SimpleNamespace(compare_digest=lambda *_: True)
+    vars(check)["hmac"] = SimpleNamespace(compare_digest=lambda *_: True)
     return gateway
 
 
 if __name__ == "__main__":
-    work_changed(change)
+    run_worker_variant(change)

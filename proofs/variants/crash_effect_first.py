@@ -1,27 +1,27 @@
-"""A gateway that acts first and claims afterwards: a kill in between leaves an effect that nobody knows of."""
+"""A gateway that acts first and claims afterwards: a kill in between leaves an effect that no one knows of."""
 
-from deputize.core.contract import MutationClass
+from deputize.core.contract.contract import MutationClass
 from deputize.core.outcome import Outcome
 from deputize.lifecycle import execute as phase
 from deputize.lifecycle import run
-from deputize.lifecycle.claim import claim
-from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.phases import Authorized, Executed, Held
-from deputize.lifecycle.rooms import Rooms
-from proofs.kit.variant import serve_changed
+from deputize.lifecycle.claim import ClaimGuard, acquire_claim
+from deputize.lifecycle.phases import Authorized, Claim, Executed
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.gateway import Gateway
+from proofs.kit.gateway_variant import serve_variant
 
 _real = phase.execute
 
 
-async def act_then_claim(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
+async def act_then_claim(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
     validated = authorized.validated
     if validated.tool.contract.mutation_class is MutationClass.READ:
-        return await _real(rooms, authorized)
-    held = Held(call_id=validated.received.call_id, epoch=1)
-    tool = rooms.driver.find(validated.tool.contract)
-    executed = await phase.dispatch(rooms, authorized, tool, held)
-    claimed = await claim(rooms, authorized)
-    return claimed if isinstance(claimed, Outcome) else executed
+        return await _real(runtime, authorized, guard)
+    own_claim = Claim(call_id=validated.received.call_id, epoch=1)
+    tool = runtime.driver.find_tool(validated.tool.contract)
+    executed = await phase.dispatch_tool(runtime, authorized, tool, own_claim)
+    claim_result = await acquire_claim(runtime, authorized)
+    return claim_result if isinstance(claim_result, Outcome) else executed
 
 
 def change(gateway: Gateway) -> Gateway:
@@ -30,4 +30,4 @@ def change(gateway: Gateway) -> Gateway:
 
 
 if __name__ == "__main__":
-    serve_changed(change)
+    serve_variant(change)

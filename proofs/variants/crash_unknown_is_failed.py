@@ -2,21 +2,21 @@
 
 import asyncpg
 
-from deputize.core.contract import Contract
-from deputize.core.events import State
+from deputize.core.contract.contract import Contract
+from deputize.core.states import State
 from deputize.lifecycle import claim
-from deputize.lifecycle.gateway import Gateway
-from proofs.kit.variant import serve_changed
+from deputize.operations.gateway import Gateway
+from proofs.kit.gateway_variant import serve_variant
 
 
-def may_always_go_again(_: Contract, call: asyncpg.Record) -> bool:
+def allow_takeover(_: Contract, call: asyncpg.Record) -> bool:
     return call["state"] == State.UNKNOWN or not call["owner_alive"]
 
 
 def change(gateway: Gateway) -> Gateway:
-    vars(claim)["_may_take_over"] = may_always_go_again
+    vars(claim)["_can_take_over"] = allow_takeover
     return gateway
 
 
 if __name__ == "__main__":
-    serve_changed(change)
+    serve_variant(change)

@@ -6,26 +6,26 @@ Of several racers with one key inside one batch, each then believes that it has 
 from collections.abc import Callable
 from typing import Any
 
-from deputize.lifecycle.gateway import Gateway
-from deputize.store import batch
-from deputize.store.rows import Opening
-from proofs.kit.variant import serve_changed
+from deputize.operations.gateway import Gateway
+from deputize.store import group_commit
+from deputize.store.commit_rows import OpenCallRow
+from proofs.kit.gateway_variant import serve_variant
 
-_real: Callable[[list[batch.Waiting], list[Any]], None] = batch._settle
+_real: Callable[[list[group_commit.PendingRow], list[Any]], None] = group_commit._resolve_futures
 
 
-def settle_by_key(waiting: list[batch.Waiting], answers: list[Any]) -> None:
-    claimed_here = {each.row.call_id for each in waiting if isinstance(each.row, Opening)}
+def settle_by_key(pending: list[group_commit.PendingRow], answers: list[Any]) -> None:
+    batch_call_ids = {each.row.call_id for each in pending if isinstance(each.row, OpenCallRow)}
     _real(
-        waiting,
-        [each for each in answers if not (each["what"] == "held" and str(each["holder"]) in claimed_here)],
+        pending,
+        [each for each in answers if not (each["kind"] == "claimed" and str(each["holder"]) in batch_call_ids)],
     )
 
 
 def change(gateway: Gateway) -> Gateway:
-    vars(batch)["_settle"] = settle_by_key
+    vars(group_commit)["_resolve_futures"] = settle_by_key
     return gateway
 
 
 if __name__ == "__main__":
-    serve_changed(change)
+    serve_variant(change)

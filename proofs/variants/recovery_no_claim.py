@@ -4,36 +4,37 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.core.caller import Epochs
-from deputize.core.events import State
-from deputize.lifecycle import resume, run
-from deputize.lifecycle.gateway import Gateway
-from deputize.store.rows import Committed
-from proofs.fleet.worker import work_changed
+from deputize.core.states import State
+from deputize.lifecycle import run
+from deputize.lifecycle.durable import resume
+from deputize.operations.gateway import Gateway
+from deputize.store.commit_rows import CommitResult
+from proofs.kit.worker_variant import run_worker_variant
 
-_put, _waiting = resume._put, resume.waiting
-
-
-async def as_if_new(*positional: Any, **named: Any) -> resume.Waiting | None:
-    found = await _waiting(*positional, **named)
-    return found and replace(found, state=State.QUEUED)
+_put, _load_pending = resume._commit_begin, resume.load_pending_run
 
 
-async def put_and_go_on(*positional: Any, **named: Any) -> Committed:
+async def load_as_queued(*positional: Any, **keywords: Any) -> resume.PendingRun | None:
+    pending_run = await _load_pending(*positional, **keywords)
+    return pending_run and replace(pending_run, state=State.QUEUED)
+
+
+async def put_and_continue(*positional: Any, **keywords: Any) -> CommitResult:
     try:
-        committed = await _put(*positional, **named)
-    except resume.NotNow:
-        committed = None
-    return committed or Committed(Epochs(), began="begun")
+        result = await _put(*positional, **keywords)
+    except resume.RunNotReady:
+        result = None
+    return result or CommitResult(Epochs(), begin_result="begun")
 
 
 def change(gateway: Gateway) -> Gateway:
     sql = dict(resume._SQL)
-    sql["run_to_go_on"] = sql["run_to_go_on"].replace("as owner_alive", "and false as owner_alive")
+    sql["load_pending_run"] = sql["load_pending_run"].replace("as owner_alive", "and false as owner_alive")
     vars(resume)["_SQL"] = sql
-    vars(resume)["_put"] = put_and_go_on
-    vars(run)["waiting"] = as_if_new
+    vars(resume)["_commit_begin"] = put_and_continue
+    vars(run)["load_pending_run"] = load_as_queued
     return gateway
 
 
 if __name__ == "__main__":
-    work_changed(change)
+    run_worker_variant(change)

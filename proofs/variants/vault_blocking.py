@@ -2,33 +2,33 @@
 
 from dataclasses import replace
 
-from deputize.core.definition import Secret
-from deputize.govern.vault.openbao import OpenBao
-from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.run import Lifecycle
-from proofs.kit.variant import serve_changed
+from deputize.core.contract.tools import Secret
+from deputize.govern.vault.openbao import OpenBaoVault
+from deputize.operations.gateway import Gateway
+from proofs.kit.gateway_internals import get_runtime, replace_runtime
+from proofs.kit.gateway_variant import serve_variant
 
 
-class Blocking:
+class BlockingVault:
     """The real vault's own steps, without its threads."""
 
-    def __init__(self, real: OpenBao) -> None:
+    def __init__(self, real: OpenBaoVault) -> None:
         self._real = real
 
     async def fetch(self, tenant: str, name: str, *, seconds: float) -> Secret:
-        return self._real._secret(self._real._read(tenant, name), name)
+        return self._real._parse_secret(self._real._read_secret(tenant, name), name)
 
     def close(self) -> None:
         self._real.close()
 
 
 def change(gateway: Gateway) -> Gateway:
-    rooms = gateway.lifecycle.rooms
-    real = rooms.credentials.vault
-    assert isinstance(real, OpenBao)
-    credentials = replace(rooms.credentials, vault=Blocking(real))
-    return replace(gateway, lifecycle=Lifecycle(replace(rooms, credentials=credentials)))
+    runtime = get_runtime(gateway)
+    real = runtime.credentials.vault
+    assert isinstance(real, OpenBaoVault)
+    credentials = replace(runtime.credentials, vault=BlockingVault(real))
+    return replace_runtime(gateway, credentials=credentials)
 
 
 if __name__ == "__main__":
-    serve_changed(change)
+    serve_variant(change)

@@ -1,16 +1,17 @@
-"""Deputize: the governed execution layer for agent tools.
+"""Export the public API of Deputize, the gateway that governs the tool calls of AI agents.
 
-The public API. Names are imported when first used, so that `import deputize` and `deputize --help` cost nothing.
+Names are imported when first used, so that `import deputize` and `deputize --help` are fast.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deputize.catalog.importers.marks import Fact, Internal, Sensitive, Wrap
+    from deputize.catalog.importers.annotations import Fact, Internal, Sensitive, Wrap
     from deputize.catalog.importers.python import tool
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
-    from deputize.core.definition import ToolContext
+    from deputize.core.contract.preview import Preview
+    from deputize.core.contract.tools import ToolContext
     from deputize.core.errors import (
         Canceled,
         SemanticViolation,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     )
     from deputize.core.hooks import Context, HookCall, HookProblem, Message, Permission, Stop, Update, hook
     from deputize.core.outcome import Result
-    from deputize.core.preview import Preview
 
     __version__: str
 
@@ -63,7 +63,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("CallFailed", "Client", "DeputizeError", "Reply", "SyncClient", "Unreachable"), "deputize.client"),
-    **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.marks"),
+    **dict.fromkeys(("Fact", "Internal", "Sensitive", "Wrap"), "deputize.catalog.importers.annotations"),
     **dict.fromkeys(
         (
             "Canceled",
@@ -80,9 +80,9 @@ _HOME = {
     **dict.fromkeys(
         ("Context", "HookCall", "HookProblem", "Message", "Permission", "Stop", "Update", "hook"), "deputize.core.hooks"
     ),
-    "Preview": "deputize.core.preview",
+    "Preview": "deputize.core.contract.preview",
     "Result": "deputize.core.outcome",
-    "ToolContext": "deputize.core.definition",
+    "ToolContext": "deputize.core.contract.tools",
     "tool": "deputize.catalog.importers.python",
 }
 

@@ -1,4 +1,4 @@
-"""What `deputize` and `python -m deputize` run: hands the way to open a gateway to the command line.
+"""Run the command line, for `deputize` and `python -m deputize`, with a way to open a gateway.
 
 The application is imported when a command first opens a gateway, so that help and calls to a running one start at once.
 """
@@ -6,20 +6,20 @@ The application is imported when a command first opens a gateway, so that help a
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from deputize.doors.cli.main import run
+from deputize.interfaces.cli.main import run_cli
 
 if TYPE_CHECKING:
-    from deputize.lifecycle.gateway import Gateway
+    from deputize.operations.gateway import Gateway
 
 
-def open_gateway(*positional: Any, **named: Any) -> "AbstractAsyncContextManager[Gateway]":
+def open_gateway(*positional: Any, **options: Any) -> "AbstractAsyncContextManager[Gateway]":
     from deputize import app
 
-    return app.open_gateway(*positional, **named)
+    return app.open_gateway(*positional, **options)
 
 
 def main() -> None:
-    run(open_gateway)
+    run_cli(open_gateway)
 
 
 if __name__ == "__main__":

@@ -1,110 +1,130 @@
-"""The composition root: the only file that knows every room. Read top to bottom, it is the list of what runs."""
+"""Compose the gateway: the only module that knows every package. Read top to bottom, it lists what runs."""
 
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from deputize.catalog.importers.mcp import scopes_of
+from deputize.catalog.importers.mcp import list_scopes
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
-from deputize.core.definition import PythonTool
+from deputize.core.config_error import ConfigError
+from deputize.core.contract.tools import PythonTool
 from deputize.core.hooks import LoadedHook
-from deputize.core.mistakes import Misconfigured
 from deputize.core.settings import Settings
+from deputize.core.settings.urls import SIGN_IN_CALLBACK_PATH, get_base_url
+from deputize.evidence.audit_entries import TimestampFormatter
+from deputize.evidence.decision_log import DecisionLog
+from deputize.evidence.loop_watchdog import LoopWatchdog
+from deputize.evidence.metrics import Metrics
+from deputize.evidence.span_export import open_tracer
+from deputize.evidence.tracing import Tracing
 from deputize.execute.driver import Drivers
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
-from deputize.execute.upstreams.servers import Upstreams
-from deputize.govern.approvals.codes import Codes, Told
-from deputize.govern.identity.jwks import hosts_of
-from deputize.govern.identity.sessions import Sessions
-from deputize.govern.identity.sign_in import SignIn, check_console
-from deputize.govern.identity.signing import SigningKeys
-from deputize.govern.identity.tokens import TokenVerifier
-from deputize.govern.limits.admission import Limits
+from deputize.execute.job_processes import JobProcesses
+from deputize.execute.upstreams.server_pool import UpstreamPool
+from deputize.execute.upstreams.status import ServerStates
+from deputize.govern.approvals.approval_codes import ApprovalCode, ApprovalCodes
+from deputize.govern.approvals.confirmation_codes import ConfirmationCode, ConfirmationCodes
+from deputize.govern.identity.jwks import list_issuer_hosts
+from deputize.govern.identity.oidc_login import OidcLogin, check_console_settings
+from deputize.govern.identity.primary_issuers import PrimaryIssuers
+from deputize.govern.identity.sessions import SessionSealer
+from deputize.govern.identity.signing_keys import SigningKeys
+from deputize.govern.identity.token_verifier import TokenVerifier
+from deputize.govern.limits.act_limits import ActLimits
+from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.budgets import Budgets
-from deputize.govern.policy.authzen import AuthZen
+from deputize.govern.limits.request_limits import RequestLimits
+from deputize.govern.policy.authzen import AuthZenClient
 from deputize.govern.vault.local import LocalVault
-from deputize.govern.vault.openbao import OpenBao
-from deputize.govern.vault.port import Vault
-from deputize.lifecycle.approvals.clockwork import Clockwork
-from deputize.lifecycle.approvals.decide import Approvals
-from deputize.lifecycle.approvals.suggesting import Suggestions
-from deputize.lifecycle.approvals.telling import Telling
-from deputize.lifecycle.approvals.terminal import ByCode, by_code, tell_open
+from deputize.govern.vault.openbao import OpenBaoVault
+from deputize.govern.vault.port import SecretVault
 from deputize.lifecycle.authority import Authority
-from deputize.lifecycle.backtest import Backtests
-from deputize.lifecycle.boot import boot, named_tenants
-from deputize.lifecycle.calls import Calls
-from deputize.lifecycle.cancel import Cancellations
-from deputize.lifecycle.command import Commands
-from deputize.lifecycle.console import CALLBACK, Console, base_of
-from deputize.lifecycle.credentials import Credentials
-from deputize.lifecycle.decisions import DecisionLog
-from deputize.lifecycle.delegate import Delegations, minting
-from deputize.lifecycle.deliveries import Deliveries
-from deputize.lifecycle.explaining import Explaining
-from deputize.lifecycle.gateway import Gateway
-from deputize.lifecycle.health import Background, Health
+from deputize.lifecycle.callbacks import WebhookAdmin
+from deputize.lifecycle.credentials.broker import CredentialBroker
+from deputize.lifecycle.credentials.wiring import build_upstream_tokens
 from deputize.lifecycle.hooks import Hooks
-from deputize.lifecycle.keeping import Rollbacks
-from deputize.lifecycle.reconcile import Reconciler
-from deputize.lifecycle.rooms import Rooms
 from deputize.lifecycle.run import Lifecycle
-from deputize.lifecycle.servers.connected import Connected
-from deputize.lifecycle.servers.linking import Linking
-from deputize.lifecycle.servers.review import Review
-from deputize.lifecycle.servers.seen import Servers
-from deputize.lifecycle.servers.signing_in import signing_in
-from deputize.lifecycle.servers.states import States
-from deputize.lifecycle.surface import Surface
-from deputize.lifecycle.sweep import Sweeper
-from deputize.lifecycle.tickets import Tickets
-from deputize.lifecycle.webhooks import Webhooks
-from deputize.lifecycle.wellknown import WellKnown
-from deputize.lifecycle.worker import Worker
-from deputize.prove.entries import Stamps
-from deputize.prove.exporting import exporting
-from deputize.prove.metrics import Metrics
-from deputize.prove.tracing import Tracing
-from deputize.runs.engine import Engine
-from deputize.runs.leases import Lease
-from deputize.store.batch import GroupCommit
-from deputize.store.epochs import EpochWatcher
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.commands import Commands
+from deputize.operations.admin.delegations import Delegations, make_token_minter
+from deputize.operations.admin.policy.backtests import Backtests
+from deputize.operations.admin.policy.explain import PolicyExplanations
+from deputize.operations.admin.policy.suggestions import PermitSuggestions
+from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.approvals.console_sessions import ConsoleAccess
+from deputize.operations.approvals.decisions import ApprovalDecisions
+from deputize.operations.approvals.escalation import ApprovalEscalator
+from deputize.operations.approvals.notifications.notifier import ApprovalNotifier
+from deputize.operations.approvals.terminal_decisions import CodeVerifier, build_code_verifier, show_open_codes
+from deputize.operations.background.deliveries import Deliveries
+from deputize.operations.background.reconciler import Reconciler
+from deputize.operations.background.sweeper import Sweeper
+from deputize.operations.bootstrap import bootstrap_gateway, compare_files, list_tenants
+from deputize.operations.calls.cancel import Cancellations
+from deputize.operations.calls.queries import CallQueries
+from deputize.operations.calls.rollback import Rollbacks
+from deputize.operations.gateway import Gateway
+from deputize.operations.servers.account_links import AccountLinks
+from deputize.operations.servers.inventory import ServerInventory
+from deputize.operations.servers.monitor import ServerMonitor
+from deputize.operations.servers.review import ServerReview
+from deputize.operations.views.health import BackgroundTask, Health
+from deputize.operations.views.metadata import GatewayMetadata
+from deputize.operations.views.surface import Surface
+from deputize.runs.leases import ProcessLease
+from deputize.store.counters.factory import open_counters
+from deputize.store.counters.port import Counters
+from deputize.store.epoch_watcher import EpochWatcher
+from deputize.store.group_commit import GroupCommit
+from deputize.store.instance_lock import InstanceLock
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.pool import Store
-from deputize.store.shared.opened import opened_counters
-from deputize.store.subjects import Pseudonyms
+from deputize.store.pseudonyms import Pseudonyms
 from deputize.store.tenants import ensure_tenant
 
+if TYPE_CHECKING:
+    from deputize.operations.background.worker import Worker
+
 RELEASE = version("deputize")
-Complete = Callable[[Caller], Awaitable[Caller]]
-# How long a development gateway waits for its servers, so that it can say what came of them.
-_PATIENCE_SECONDS = 2.0
+CompleteCaller = Callable[[Caller], Awaitable[Caller]]
+# How long a development gateway waits for its servers, so that it can report their state.
+_SERVER_WAIT_SECONDS = 2.0
+
+
+def get_lifecycle(gateway: Gateway) -> Lifecycle:
+    """Return the lifecycle behind a gateway, which interfaces cannot reach: for workers, tests and proofs."""
+    return gateway._lifecycle
 
 
 @contextlib.asynccontextmanager
-async def open_worker(gateway: Gateway) -> AsyncIterator[Worker]:
-    """Carries runs beside whatever else the process does, until the block ends."""
-    rooms = gateway.lifecycle.rooms
-    engine = Engine(
-        rooms.store.direct_dsn,
-        executor=rooms.lease.boot,
-        at_once=rooms.settings.runs.at_once,
-        poll_seconds=rooms.settings.runs.poll_seconds,
+async def open_worker(gateway: Gateway) -> AsyncIterator["Worker"]:
+    """Execute runs in this process until the block ends."""
+    # The engine takes half a second to import; a gateway without a worker does not need it.
+    from deputize.operations.background.worker import Worker  # noqa: PLC0415 - see above
+    from deputize.runs.engine import DurableEngine  # noqa: PLC0415 - see above
+
+    lifecycle = get_lifecycle(gateway)
+    runtime = lifecycle.runtime
+    engine = DurableEngine(
+        runtime.store.direct_dsn,
+        executor=runtime.lease.boot_id,
+        concurrency=runtime.settings.runs.at_once,
+        poll_seconds=runtime.settings.runs.poll_seconds,
     )
-    # Its own way out: hosts that the operator named for other things are not for callers to send to.
-    egress = Egress(allow_hosts=frozenset(rooms.settings.webhooks.hosts))
-    telling = (Deliveries(rooms, egress.send), Telling(rooms, egress.send))
-    worker = Worker(gateway.lifecycle, engine)
+    # A separate egress: callers must not reach hosts that the operator named for other purposes.
+    egress = Egress(allow_hosts=frozenset(runtime.settings.webhooks.hosts))
+    senders = (Deliveries(runtime, egress.send), ApprovalNotifier(runtime, egress.send))
+    worker = Worker(lifecycle, engine)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(egress.aclose)
-        await _start(stack, *telling, Reconciler(gateway.lifecycle), worker)
+        await _start_services(stack, *senders, Reconciler(lifecycle), worker)
         yield worker
 
 
@@ -116,120 +136,154 @@ async def open_gateway(
     hooks: Sequence[LoadedHook] = (),
     development: bool = False,
     worker: bool = False,
-    tell_code: Callable[[Told], None] | None = None,
+    applies_files: bool = True,
+    show_code: Callable[[ApprovalCode], None] | None = None,
+    instance_lock: InstanceLock | None = None,
+    show_confirmation: Callable[[ConfirmationCode], None] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A whole gateway, started in order and stopped in reverse, whatever happens in between; with a worker inside, if
-    one is wanted. `tell_code` writes to the terminal of a development gateway what people decide with there.
+    """Open a whole gateway, with a worker inside if requested; start services in order and stop them in reverse.
+
+    Without `applies_files` it registers no tools and activates no policies: it works with what is active already, and
+    says where the project's files differ. `show_code` and `show_confirmation` print the codes that people decide and
+    confirm with to the terminal of a development gateway, while `instance_lock` is held; without the lock no code is
+    shown or accepted.
     """
     clock = clock or Clock()
     async with contextlib.AsyncExitStack() as stack:
-        egress = Egress(allow_hosts=_operator_hosts(settings))
+        egress = Egress(allow_hosts=_collect_operator_hosts(settings))
         stack.push_async_callback(egress.aclose)
-        around = _hooks(settings, hooks, clock)
-        stack.callback(around.close)
-        rooms = await _open_rooms(settings, tools, around, development, clock, egress, stack)
-        if development and tell_code is not None:
-            rooms = replace(rooms, codes=Codes(clock, tell_code))
+        hook_chain = _build_hooks(settings, hooks, clock)
+        stack.callback(hook_chain.close)
+        runtime = await _open_runtime(settings, tools, hook_chain, development, clock, egress, stack)
+        is_usable = (lambda: True) if instance_lock is None else (lambda: instance_lock.is_held)
+        if development and show_code is not None:
+            runtime = replace(runtime, approval_codes=ApprovalCodes(clock, show_code, is_usable))
+        if development and show_confirmation is not None:
+            codes = ConfirmationCodes(clock, show_confirmation, is_usable)
+            runtime = replace(runtime, confirmation_codes=codes)
         pseudonyms = Pseudonyms(clock)
 
-        async def complete(caller: Caller) -> Caller:
-            return replace(caller, pseudonyms=await pseudonyms.of(rooms.store, caller.tenant, caller.subjects))
+        async def complete_caller(caller: Caller) -> Caller:
+            subjects = caller.pseudonym_subjects
+            return replace(caller, pseudonyms=await pseudonyms.get_or_create(runtime.store, caller.tenant, subjects))
 
-        connected = Connected(rooms, complete)
-        tasks: dict[str, Sweeper | Clockwork | EpochWatcher] = {
-            "sweeper": Sweeper(rooms),
-            "approval clockwork": Clockwork(rooms),
-            "snapshot watcher": _watcher(rooms, connected),
+        monitor = ServerMonitor(runtime, complete_caller, registers_tools=applies_files)
+        tasks: dict[str, Sweeper | ApprovalEscalator | EpochWatcher] = {
+            "sweeper": Sweeper(runtime),
+            "approval escalation": ApprovalEscalator(runtime),
+            "epoch watcher": _build_epoch_watcher(runtime, monitor),
         }
-        background: dict[str, Background] = {**tasks, "looks at servers": connected}
-        tokens = _tokens(rooms, egress, complete, stack)
-        gateway = _gateway(rooms, tokens, tools, background, complete, egress, connected, development)
-        await _start(stack, *tasks.values())
-        await boot(gateway, tools, complete)
-        # After what the operator wrote: a server's tools make room for those.
-        await _start(stack, connected)
+        background: dict[str, BackgroundTask] = {**tasks, "server monitor": monitor}
+        tokens = _build_token_verifier(runtime, egress, complete_caller, stack)
+        gateway = _build_gateway(runtime, tokens, tools, background, complete_caller, egress, monitor, development)
+        await _start_services(stack, *tasks.values())
+        if applies_files:
+            await bootstrap_gateway(gateway, tools, complete_caller)
+        else:
+            await compare_files(gateway, runtime.authority, tools)
+        # After the operator's own tools: a server's tools take the names that are left.
+        await _start_services(stack, monitor)
         if development:
-            await connected.first_looks(_PATIENCE_SECONDS)
-        await tell_open(rooms)
+            await monitor.wait_for_first_probes(_SERVER_WAIT_SECONDS)
+        await show_open_codes(runtime)
         if worker:
-            carrying = await stack.enter_async_context(open_worker(gateway))
-            gateway.workers.append(carrying)
-            background["worker"] = carrying
+            inner_worker = await stack.enter_async_context(open_worker(gateway))
+            gateway._workers.append(inner_worker)
+            background["worker"] = inner_worker
         yield gateway
 
 
-class _Work(Protocol):
-    """Something that goes on until it is stopped."""
+class _Service(Protocol):
+    """A service that runs until it is stopped."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
 
-async def _start(stack: contextlib.AsyncExitStack, *works: _Work) -> None:
-    """One after the other; they are stopped in reverse when the stack ends."""
-    for work in works:
-        await work.start()
-        stack.push_async_callback(work.stop)
+async def _start_services(stack: contextlib.AsyncExitStack, *services: _Service) -> None:
+    """Start services one after the other; the stack stops them in reverse."""
+    for service in services:
+        await service.start()
+        stack.push_async_callback(service.stop)
 
 
-def _tokens(rooms: Rooms, egress: Egress, complete: Complete, stack: contextlib.AsyncExitStack) -> TokenVerifier:
-    # Whoever may exchange a token may name a DID: it leads to public addresses only, never to the operator's hosts.
-    outside = Egress()
-    stack.push_async_callback(outside.aclose)
-    own, named = rooms.signing, rooms.settings.identity
-    return TokenVerifier(named, rooms.clock, egress.get, complete=complete, own=own, fetch_outside=outside.get)
-
-
-def _gateway(
-    rooms: Rooms,
-    tokens: TokenVerifier,
-    tools: Sequence[PythonTool],
-    background: dict[str, Background],
-    complete: Complete,
-    egress: Egress,
-    connected: Connected,
-    development: bool,
-) -> Gateway:
-    """Everything a door may use."""
-    settings = rooms.settings
-    calls, approvals, backtests = Calls(rooms), Approvals(rooms, complete), Backtests(rooms)
-    return Gateway(
-        settings=settings,
-        tokens=tokens,
-        lifecycle=Lifecycle(rooms),
-        commands=Commands(rooms),
-        surface=Surface(rooms),
-        calls=calls,
-        cancellations=Cancellations(rooms, calls),
-        webhooks=Webhooks(rooms),
-        tickets=Tickets(rooms),
-        approvals=approvals,
-        suggestions=Suggestions(rooms, backtests),
-        servers=Servers(rooms, connected),
-        review=Review(rooms, connected),
-        linking=Linking(rooms, connected),
-        console=_console(rooms, tokens, egress, by_code(rooms, approvals, complete), complete, development),
-        rollbacks=Rollbacks(rooms),
-        explaining=Explaining(rooms),
-        backtests=backtests,
-        delegations=Delegations(rooms, tokens, rooms.signing),
-        wellknown=WellKnown(settings, rooms.signing, _scopes(settings, tools), rooms.links.signing_in),
-        health=Health(rooms, background),
-        metrics=rooms.metrics,
+def _build_token_verifier(
+    runtime: Runtime, egress: Egress, complete_caller: CompleteCaller, stack: contextlib.AsyncExitStack
+) -> TokenVerifier:
+    # Callers who exchange tokens can name a DID: it is resolved at public addresses only, not at the operator's hosts.
+    public_egress = Egress()
+    stack.push_async_callback(public_egress.aclose)
+    signing_keys, identity = runtime.signing_keys, runtime.settings.identity
+    return TokenVerifier(
+        identity,
+        runtime.clock,
+        egress.get,
+        enrich_caller=complete_caller,
+        find_primary_issuer=PrimaryIssuers(runtime.store, identity.issuers).get,
+        own_keys=signing_keys,
+        fetch_outside=public_egress.get,
     )
 
 
-def _scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
-    """What the tools here ask of their callers, for clients that want to know before they ask."""
+def _build_gateway(
+    runtime: Runtime,
+    tokens: TokenVerifier,
+    tools: Sequence[PythonTool],
+    background: dict[str, BackgroundTask],
+    complete_caller: CompleteCaller,
+    egress: Egress,
+    monitor: ServerMonitor,
+    development: bool,
+) -> Gateway:
+    """Build the gateway: everything that interfaces may use."""
+    settings = runtime.settings
+    calls, approvals, backtests = CallQueries(runtime), ApprovalDecisions(runtime, complete_caller), Backtests(runtime)
+    return Gateway(
+        settings=settings,
+        clock=runtime.clock,
+        commands=Commands(runtime),
+        surface=Surface(runtime),
+        calls=calls,
+        cancellations=Cancellations(runtime, calls),
+        webhooks=WebhookAdmin(runtime),
+        reconciliation_tasks=ReconciliationTasks(runtime),
+        approvals=approvals,
+        suggestions=PermitSuggestions(runtime, backtests),
+        servers=ServerInventory(runtime, monitor),
+        review=ServerReview(runtime, monitor),
+        account_links=AccountLinks(runtime, monitor),
+        console_access=_build_console(
+            runtime,
+            tokens,
+            egress,
+            build_code_verifier(runtime, approvals, complete_caller),
+            complete_caller,
+            development,
+        ),
+        rollbacks=Rollbacks(runtime),
+        explanations=PolicyExplanations(runtime),
+        backtests=backtests,
+        delegations=Delegations(runtime, tokens, runtime.signing_keys),
+        metadata=GatewayMetadata(
+            settings, runtime.signing_keys, _collect_scopes(settings, tools), runtime.linked_accounts.oauth_flow
+        ),
+        health=Health(runtime, background),
+        _lifecycle=Lifecycle(runtime),
+        _tokens=tokens,
+    )
+
+
+def _collect_scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
+    """Collect the scopes that the tools need, for clients that want to know them in advance."""
     for tool in tools:
         yield from tool.contract.auth.scopes
     for server in settings.servers:
-        yield from scopes_of(server)
+        yield from list_scopes(server)
 
 
-async def _open_rooms(
+async def _open_runtime(
     settings: Settings,
     tools: Sequence[PythonTool],
     hooks: Hooks,
@@ -237,24 +291,32 @@ async def _open_rooms(
     clock: Clock,
     egress: Egress,
     stack: contextlib.AsyncExitStack,
-) -> Rooms:
+) -> Runtime:
     store = await _open_store(settings, stack)
-    boot = clock.new_id()
-    lease = Lease(store, clock, boot=boot, seconds=settings.timing.lease_seconds, release=RELEASE)
+    boot_id = clock.new_id()
+    lease = ProcessLease(store, clock, boot_id=boot_id, seconds=settings.timing.lease_seconds, release=RELEASE)
     writer, queue = (
-        GroupCommit(store.connect_writer, boot=boot, max_rows=settings.database.batch_rows) for _ in range(2)
+        GroupCommit(store.connect_writer, boot_id=boot_id, max_rows=settings.database.batch_rows) for _ in range(2)
     )
     metrics = Metrics()
-    limits = _limits(settings, store, clock, metrics)
-    await _start(stack, lease, writer, queue, limits)
-    upstreams = Upstreams(settings, clock)
+    watchdog = LoopWatchdog(metrics.loop_stalls.observe)
+    counters = open_counters(settings.limits, clock)
+    limits = _build_limits(settings, store, counters, clock, metrics)
+    await _start_services(stack, watchdog, lease, writer, queue, limits)
+    jobs = JobProcesses()
+    stack.push_async_callback(jobs.aclose)
+    upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
-    keys = TenantKeys(_master_key(settings, clock, development), clock)
-    signing = _signing(settings, store, keys, clock)
-    vault = _vault(settings, store, keys, clock, stack)
-    links, signed_in = signing_in(settings, store, keys, vault, clock, upstreams, stack)
+    keys = TenantKeys(
+        _load_master_key(settings, clock, development),
+        clock,
+        accepted_masters=[MasterKey.read(file) for file in settings.keys.accepted_master_files],
+    )
+    signing_keys = _build_signing_keys(settings, store, keys, clock)
+    vault = _open_vault(settings, store, keys, clock, stack)
+    links, upstream_tokens = build_upstream_tokens(settings, store, keys, vault, clock, upstreams, stack)
     await _make_tenants(store, settings)
-    return Rooms(
+    return Runtime(
         settings=settings,
         clock=clock,
         release=RELEASE,
@@ -263,43 +325,48 @@ async def _open_rooms(
         queue=queue,
         keys=keys,
         authority=Authority(store, keys),
-        decisions=DecisionLog(writer),
+        decision_log=DecisionLog(writer, clock),
         hooks=hooks,
-        remote_policy=None if settings.policy.engine == "cedar" else AuthZen(settings.policy, egress.post),
-        credentials=Credentials(vault=vault, mint=minting(signing, clock), signed_in=signed_in),
-        signing=signing,
-        driver=_drivers(tools, upstreams, stack),
+        remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),
+        credentials=CredentialBroker(
+            vault=vault, mint=make_token_minter(signing_keys, clock), upstream_tokens=upstream_tokens
+        ),
+        signing_keys=signing_keys,
+        driver=_build_drivers(tools, upstreams, stack),
+        jobs=jobs,
         upstreams=upstreams,
-        links=links,
-        signed_in=signed_in,
-        servers=States(),
+        linked_accounts=links,
+        upstream_tokens=upstream_tokens,
+        server_states=ServerStates(),
         lease=lease,
         limits=limits,
+        request_limits=RequestLimits(settings.limits, counters, clock, on_refusal=metrics.record_limit_refusal),
+        act_limits=ActLimits(settings.limits, clock, on_refusal=metrics.record_limit_refusal),
         metrics=metrics,
-        tracing=_tracing(settings, stack),
-        stamps=Stamps(clock),
+        tracing=_build_tracing(settings, stack),
+        stamps=TimestampFormatter(clock),
     )
 
 
-def _drivers(tools: Sequence[PythonTool], upstreams: Upstreams, stack: contextlib.AsyncExitStack) -> Drivers:
+def _build_drivers(tools: Sequence[PythonTool], upstreams: UpstreamPool, stack: contextlib.AsyncExitStack) -> Drivers:
     functions = PythonDriver(tools)
     stack.callback(functions.close)
     return Drivers(functions, McpDriver(upstreams))
 
 
-def _tracing(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracing:
-    tracer = exporting(settings.telemetry, RELEASE, stack)
-    return Tracing(sample=settings.telemetry.trace_sample, tracer=tracer, coin=random.Random())
+def _build_tracing(settings: Settings, stack: contextlib.AsyncExitStack) -> Tracing:
+    tracer = open_tracer(settings.telemetry, RELEASE, stack)
+    return Tracing(sample=settings.telemetry.trace_sample, tracer=tracer, rng=random.Random())
 
 
-def _master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
+def _load_master_key(settings: Settings, clock: Clock, development: bool) -> MasterKey:
     file = settings.keys.master_file
     return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
 
 
 async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> Store:
     if settings.database.url is None:
-        raise Misconfigured("No database is set: put url under [database] in deputize.toml, or use deputize dev.")
+        raise ConfigError("No database is set. Add url under [database] in deputize.toml, or use deputize dev.")
     direct = settings.database.direct_url
     store = await Store.open(
         settings.database.url.get_secret_value(),
@@ -310,83 +377,102 @@ async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> S
     return store
 
 
-def _limits(settings: Settings, store: Store, clock: Clock, metrics: Metrics) -> Limits:
-    return Limits(
+def _build_limits(
+    settings: Settings, store: Store, counters: Counters, clock: Clock, metrics: Metrics
+) -> LimitEnforcer:
+    return LimitEnforcer(
         settings.limits.rules,
-        opened_counters(settings.limits, clock),
+        counters,
         Budgets(store, clock),
-        refused=metrics.limit_refused,
-        uncounted=metrics.limit_uncounted,
+        clock=clock,
+        on_refusal=metrics.record_limit_refusal,
+        on_uncounted=metrics.record_uncounted_call,
     )
 
 
-def _hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:
-    missing = [declared.name for declared in settings.hooks if declared.name not in {hook.name for hook in hooks}]
+def _build_hooks(settings: Settings, hooks: Sequence[LoadedHook], clock: Clock) -> Hooks:
+    missing = [
+        hook_settings.name
+        for hook_settings in settings.hooks
+        if hook_settings.name not in {hook.name for hook in hooks}
+    ]
     if missing:
-        raise Misconfigured(
-            f"The hook {missing[0]} stands in deputize.toml and was not loaded: start with deputize dev or serve, "
-            "or hand it to open_gateway."
+        raise ConfigError(
+            f"The hook {missing[0]} is in deputize.toml but was not loaded. Start with deputize dev or serve, "
+            "or pass it to open_gateway."
         )
     return Hooks(hooks, clock, settings.environment)
 
 
-def _signing(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> SigningKeys | None:
-    own = settings.identity
-    if own.public_url is None:
+def _build_signing_keys(settings: Settings, store: Store, keys: TenantKeys, clock: Clock) -> SigningKeys | None:
+    identity = settings.identity
+    if identity.public_url is None:
         return None
-    return SigningKeys(store, keys, clock, public_url=own.public_url, keep_seconds=own.max_grant_seconds)
+    return SigningKeys(store, keys, clock, public_url=identity.public_url, keep_seconds=identity.max_grant_seconds)
 
 
-def _console(
-    rooms: Rooms,
+def _build_console(
+    runtime: Runtime,
     tokens: TokenVerifier,
     egress: Egress,
-    by_code: ByCode | None,
-    complete: Complete,
+    by_code: CodeVerifier | None,
+    complete_caller: CompleteCaller,
     development: bool,
-) -> Console:
-    named, identity = rooms.settings.console, rooms.settings.identity
-    base = base_of(rooms.settings)
-    check_console(named, identity, base)
-    issuer = next((each for each in identity.issuers if each.issuer == named.issuer), None)
+) -> ConsoleAccess:
+    console_settings, identity = runtime.settings.console, runtime.settings.identity
+    base = get_base_url(runtime.settings)
+    check_console_settings(console_settings, identity, base)
+    issuer = next((each for each in identity.issuers if each.issuer == console_settings.issuer), None)
     sign_in = None
     if issuer is not None and base is not None:
-        fresh = rooms.settings.approvals.fresh_seconds
-        sign_in = SignIn(
-            named, tokens, rooms.clock, egress.get, egress.post, fresh_seconds=fresh, back_to=base + CALLBACK
+        fresh = runtime.settings.approvals.fresh_seconds
+        sign_in = OidcLogin(
+            console_settings,
+            tokens,
+            runtime.clock,
+            egress.get,
+            egress.post,
+            fresh_seconds=fresh,
+            redirect_uri=base + SIGN_IN_CALLBACK_PATH,
         )
-    # Whoever can read a development folder could seal what they like with its key: there, the key is in memory only.
-    root = rooms.clock.random_bytes(KEY_BYTES) if development else rooms.keys.of_no_tenant("console sessions")
-    # Anything said otherwise about the issuer or the client ends every session.
-    issued_for = f"{named.client_id}\0{'' if issuer is None else issuer.model_dump_json()}"
-    return Console(rooms, Sessions(root, rooms.clock, issued_for=issued_for), sign_in, by_code, complete)
+    # Agents can read a development folder and could forge sessions with its key: there, the key is in memory only.
+    root = runtime.clock.random_bytes(KEY_BYTES) if development else runtime.keys.derive_shared_key("console sessions")
+    # Any change of the issuer's or the client's settings ends every session.
+    issued_for = f"{console_settings.client_id}\0{'' if issuer is None else issuer.model_dump_json()}"
+    return ConsoleAccess(
+        runtime, SessionSealer(root, runtime.clock, issued_for=issued_for), sign_in, by_code, complete_caller
+    )
 
 
-def _vault(settings: Settings, store: Store, keys: TenantKeys, clock: Clock, stack: contextlib.AsyncExitStack) -> Vault:
-    named = settings.vault
-    local = named.kind == "local"
-    vault: Vault = LocalVault(store, keys, seconds=named.seconds) if local else OpenBao(named, clock)
+def _open_vault(
+    settings: Settings, store: Store, keys: TenantKeys, clock: Clock, stack: contextlib.AsyncExitStack
+) -> SecretVault:
+    vault_settings = settings.vault
+    local = vault_settings.kind == "local"
+    vault: SecretVault = (
+        LocalVault(store, keys, seconds=vault_settings.seconds) if local else OpenBaoVault(vault_settings, clock)
+    )
     stack.callback(vault.close)
     return vault
 
 
 async def _make_tenants(store: Store, settings: Settings) -> None:
-    async with store.writing() as connection:
-        for tenant in named_tenants(settings):
+    async with store.write_transaction() as connection:
+        for tenant in list_tenants(settings):
             await ensure_tenant(connection, tenant)
 
 
-def _watcher(rooms: Rooms, connected: Connected) -> EpochWatcher:
+def _build_epoch_watcher(runtime: Runtime, monitor: ServerMonitor) -> EpochWatcher:
     return EpochWatcher(
-        rooms.store,
-        known=connected.known_epochs,
-        refresh=connected.refresh,
-        seconds=rooms.settings.timing.refresh_seconds,
+        runtime.store,
+        current_epochs=monitor.list_epochs,
+        refresh=monitor.refresh,
+        seconds=runtime.settings.timing.refresh_seconds,
     )
 
 
-def _operator_hosts(settings: Settings) -> frozenset[str]:
-    """Hosts the operator named in the settings may be private addresses; nobody else's may."""
-    named = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
-    hosts = (urlsplit(url).hostname for url in (*named, *(each.url for each in settings.servers)) if url)
-    return hosts_of(settings.identity.issuers) | frozenset(host for host in hosts if host)
+def _collect_operator_hosts(settings: Settings) -> frozenset[str]:
+    """Collect the hosts in the operator's settings: only those may be private addresses."""
+    urls = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
+    hosts = (urlsplit(url).hostname for url in (*urls, *(each.url for each in settings.servers)) if url)
+    return list_issuer_hosts(settings.identity.issuers) | frozenset(host for host in hosts if host)

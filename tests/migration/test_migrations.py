@@ -1,4 +1,4 @@
-"""A database is brought to this release's schema from anywhere, once, whoever asks and however many ask at once."""
+"""A database is brought to this release's schema from anywhere, once, anyone who asks and however many ask at once."""
 
 import asyncio
 import subprocess
@@ -11,14 +11,17 @@ import asyncpg
 import pytest
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from deputize.store import migrate
-from deputize.store.local import LocalPostgres
-from deputize.store.pool import READER, WRITER, connect
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.project import database
+from deputize.store import migrate, schema_revision
+from deputize.store.local_postgres import LocalPostgres
+from deputize.store.pool import READER, WRITER, connect_with_role
 
-SHAPE = """
+SCHEMA_QUERY = """
     select c.relname || '.' || a.attname || ':' || format_type(a.atttypid, a.atttypmod) || ':' || a.attnotnull
     from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0
     where c.relnamespace = 'deputize'::regnamespace and not c.relispartition and not a.attisdropped order by 1
@@ -26,66 +29,66 @@ SHAPE = """
 
 
 @pytest.fixture
-def empty(postgres: LocalPostgres) -> Iterator[Callable[[str], str]]:
-    """Makes databases nobody ever migrated, and drops them afterwards."""
+def make_empty_database(postgres: LocalPostgres) -> Iterator[Callable[[str], str]]:
+    """Makes databases no one ever migrated, and drops them afterwards."""
     made = []
 
-    def make(name: str) -> str:
-        postgres.sql(f"create database {name}", database="postgres")
+    def create(name: str) -> str:
+        postgres.run_sql(f"create database {name}", database="postgres")
         made.append(name)
         return postgres.dsn_for(name)
 
-    yield make
+    yield create
     for name in made:
-        postgres.sql(f"drop database if exists {name} with (force)", database="postgres")
+        postgres.run_sql(f"drop database if exists {name} with (force)", database="postgres")
 
 
-async def _revision(dsn: str) -> str | None:
+async def _fetch_revision(dsn: str) -> str | None:
     connection = await asyncpg.connect(dsn)
     try:
-        return await migrate.current_revision(connection)
+        return await schema_revision.current_revision(connection)
     finally:
         await connection.close()
 
 
-async def _shape(dsn: str) -> list[str]:
+async def _fetch_schema(dsn: str) -> list[str]:
     connection = await asyncpg.connect(dsn)
     try:
-        return [row[0] for row in await connection.fetch(SHAPE)]
+        return [row[0] for row in await connection.fetch(SCHEMA_QUERY)]
     finally:
         await connection.close()
 
 
-async def test_an_empty_database_is_brought_to_the_newest_revision(empty: Callable[[str], str]) -> None:
-    dsn = empty("from_empty")
-    assert await _revision(dsn) is None
+async def test_an_empty_database_is_brought_to_the_newest_revision(make_empty_database: Callable[[str], str]) -> None:
+    dsn = make_empty_database("from_empty")
+    assert await _fetch_revision(dsn) is None
     await migrate.upgrade_async(dsn)
-    assert await _revision(dsn) == migrate.newest_revision()
+    assert await _fetch_revision(dsn) == schema_revision.newest_revision()
 
 
-async def test_migrating_again_changes_nothing(empty: Callable[[str], str]) -> None:
-    dsn = empty("twice")
+async def test_migrating_again_changes_nothing(make_empty_database: Callable[[str], str]) -> None:
+    dsn = make_empty_database("twice")
     await migrate.upgrade_async(dsn)
-    before = await _shape(dsn)
+    before = await _fetch_schema(dsn)
     await migrate.upgrade_async(dsn)
-    assert await _shape(dsn) == before
+    assert await _fetch_schema(dsn) == before
     assert len(before) > 50
 
 
-def test_processes_that_migrate_at_once_do_it_once(empty: Callable[[str], str]) -> None:
-    dsn = empty("at_once")
+def test_processes_that_migrate_at_once_do_it_once(make_empty_database: Callable[[str], str]) -> None:
+    dsn = make_empty_database("at_once")
     program = "import sys; from deputize.store.migrate import upgrade; upgrade(sys.argv[1])"
     running = [subprocess.Popen([sys.executable, "-c", program, dsn], stderr=subprocess.PIPE) for _ in range(3)]
     ended = [(each.communicate(timeout=60)[1], each.returncode) for each in running]
     assert [code for _, code in ended] == [0, 0, 0], ended
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(asyncio.run, _revision(dsn)).result() == migrate.newest_revision()
+        assert pool.submit(asyncio.run, _fetch_revision(dsn)).result() == schema_revision.newest_revision()
 
 
-async def test_there_is_no_way_back(empty: Callable[[str], str]) -> None:
-    dsn = empty("no_way_back")
+async def test_there_is_no_way_back(make_empty_database: Callable[[str], str]) -> None:
+    dsn = make_empty_database("no_way_back")
     await migrate.upgrade_async(dsn)
-    config: Config = migrate._config()
+    config: Config = migrate.alembic_config()
 
     def back(connection: Connection) -> None:
         config.attributes["connection"] = connection
@@ -96,132 +99,86 @@ async def test_there_is_no_way_back(empty: Callable[[str], str]) -> None:
         async with engine.begin() as connection:
             await connection.run_sync(back)
     await engine.dispose()
-    assert await _revision(dsn) == migrate.newest_revision()
-
-
-async def _upgraded_to(dsn: str, revision: str) -> None:
-    """As an earlier release left it."""
-    config: Config = migrate._config()
-
-    def up(connection: Connection) -> None:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-
-    connection = await asyncpg.connect(dsn)
-    await connection.execute("create schema if not exists deputize authorization deputize_owner")
-    await connection.close()
-    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn))
-    async with engine.connect() as opened:
-        await opened.exec_driver_sql("set role deputize_owner")
-        await opened.commit()
-        await opened.run_sync(up)
-    await engine.dispose()
-
-
-async def test_each_migration_commits_by_itself_and_whole(empty: Callable[[str], str], postgres: LocalPostgres) -> None:
-    dsn = empty("one_by_one")
-    # In the way of the second file of 0007.
-    block = "deputize.put_back(p_tenant text, p_id uuid, p_delay float8, p_unable boolean)"
-    postgres.sql(
-        f"create schema deputize authorization deputize_owner; "
-        f"create function {block} returns boolean language sql as 'select true'",
-        database="one_by_one",
-    )
-    with pytest.raises(asyncpg.PostgresError):
-        await migrate.upgrade_async(dsn)
-    assert await _revision(dsn) == "0006"
-    assert not any(line.startswith("places.") for line in await _shape(dsn))
-    postgres.sql(f"drop function {block}", database="one_by_one")
-    await migrate.upgrade_async(dsn)
-    assert await _revision(dsn) == migrate.newest_revision()
-
-
-CALL = """
-    insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
-        caller_agent, fingerprint, owner, deadline_at, window_seconds, trace)
-    values ('t', deputize.day_floor(current_date + $1::integer), $2, 'a.b', '1.0.0', '', 'write', 'ana', '', '',
-        gen_random_uuid(), now(), 60, '')
-"""
-
-
-async def test_calls_are_written_while_what_reads_all_of_them_is_migrated(empty: Callable[[str], str]) -> None:
-    dsn = empty("beside_calls")
-    await _upgraded_to(dsn, "0008")
-    busy, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
-    # Unknown since before anybody looked into it, and a call that takes its time meanwhile.
-    await other.execute(CALL, 0, "unknown")
-    under_way = busy.transaction()
-    await under_way.start()
-    await busy.execute("update deputize.calls set session = 's'")
-    migrating = asyncio.create_task(migrate.upgrade_async(dsn))
-    waits = "select count(*) from pg_stat_activity where datname = 'beside_calls' and wait_event_type = 'Lock'"
-    async with asyncio.timeout(90):
-        while not await other.fetchval(waits):  # noqa: ASYNC110 -- it shows only in the database
-            await asyncio.sleep(0.02)
-    await other.execute("set lock_timeout = '2s'")
-    await other.execute(CALL, 1, "queued")
-    await under_way.commit()
-    await migrating
-    looked_into = "select count(*) from deputize.reconciliations r join deputize.calls k on k.id = r.id"
-    assert await other.fetchval(looked_into) == 1
-    parts = "from pg_index i join pg_class c on c.oid = i.indexrelid where c.relname like 'calls%queued'"
-    assert await other.fetchval(f"select bool_and(i.indisvalid) {parts}")
-    partitions = "select count(*) from pg_inherits where inhparent = 'deputize.calls'::regclass"
-    assert await other.fetchval(f"select count(*) {parts}") == await other.fetchval(partitions) + 1
-    for connection in (busy, other):
-        await connection.close()
+    assert await _fetch_revision(dsn) == schema_revision.newest_revision()
 
 
 async def test_a_migration_that_fails_half_way_leaves_nothing_behind(
-    empty: Callable[[str], str], postgres: LocalPostgres
+    make_empty_database: Callable[[str], str], postgres: LocalPostgres
 ) -> None:
-    dsn = empty("half_way")
-    stumbling_block = "create function deputize.hold_barrier(tenants text[]) returns void language sql as 'select'"
-    postgres.sql(f"create schema deputize authorization deputize_owner; {stumbling_block}", database="half_way")
+    dsn = make_empty_database("half_way")
+    in_the_way = "create table deputize.server_pins (tenant text)"
+    postgres.run_sql(f"create schema deputize authorization deputize_owner; {in_the_way}", database="half_way")
     with pytest.raises(asyncpg.PostgresError):
         await migrate.upgrade_async(dsn)
-    assert postgres.sql("select count(*) from pg_tables where schemaname = 'deputize'", database="half_way") == "0"
-    postgres.sql("drop function deputize.hold_barrier", database="half_way")
+    assert postgres.run_sql("select count(*) from pg_tables where schemaname = 'deputize'", database="half_way") == "1"
+    postgres.run_sql("drop table deputize.server_pins", database="half_way")
     await migrate.upgrade_async(dsn)
-    assert await _revision(dsn) == migrate.newest_revision()
+    assert await _fetch_revision(dsn) == schema_revision.newest_revision()
 
 
-async def test_a_dsn_may_say_how_to_connect(empty: Callable[[str], str]) -> None:
-    dsn = empty("with_options") + "?sslmode=prefer&application_name=migrating"
+async def test_a_database_of_a_development_version_is_refused_with_the_way_out(
+    make_empty_database: Callable[[str], str], postgres: LocalPostgres
+) -> None:
+    dsn = make_empty_database("from_development")
+    postgres.run_sql(
+        "create schema deputize; create table deputize.schema_version (version_num varchar(32) primary key);"
+        " insert into deputize.schema_version values ('0017'); create table deputize.places (tenant text)",
+        database="from_development",
+    )
+    with pytest.raises(ConfigError, match="before the first release") as refusal:
+        await migrate.upgrade_async(dsn)
+    assert "0017" in str(refusal.value)
+    assert "Export what you need, create a new database" in str(refusal.value)
+    # Nothing was touched.
+    assert await _fetch_revision(dsn) == "0017"
+    tables = "select count(*) from pg_tables where schemaname = 'deputize'"
+    assert postgres.run_sql(tables, database="from_development") == "2"
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ConfigError, match="before the first release"):
+        # What `deputize dev` and `deputize serve` read before anything else.
+        pool.submit(database.read_schema_state, dsn).result()
+
+
+@pytest.mark.parametrize("revision", [None, "0001_initial", "0018", "0002_topic"])
+def test_only_revisions_of_development_versions_are_refused(revision: str | None) -> None:
+    schema_revision.require_released(revision)
+
+
+async def test_a_dsn_may_say_how_to_connect(make_empty_database: Callable[[str], str]) -> None:
+    dsn = make_empty_database("with_options") + "?sslmode=prefer&application_name=migrating"
     await migrate.upgrade_async(dsn)
-    assert await _revision(dsn) == migrate.newest_revision()
+    assert await _fetch_revision(dsn) == schema_revision.newest_revision()
 
 
 @pytest.fixture
 def plain_login(postgres: LocalPostgres) -> Iterator[str]:
     """A login that is no superuser, as production has one: it may make roles and owns its database."""
-    postgres.sql(
+    postgres.run_sql(
         "create role plain login createrole password 'plain'; create database plain owner plain", database="postgres"
     )
     yield postgres.dsn_for("plain").replace(postgres.dsn_for("plain").split("//")[1].split("@")[0], "plain:plain")
-    postgres.sql("drop database plain with (force)", database="postgres")
-    postgres.sql("drop owned by plain; drop role plain", database="postgres")
+    postgres.run_sql("drop database plain with (force)", database="postgres")
+    postgres.run_sql("drop owned by plain; drop role plain", database="postgres")
 
 
 async def test_a_login_that_was_granted_the_roles_can_migrate_and_serve(
     plain_login: str, postgres: LocalPostgres
 ) -> None:
-    postgres.sql("grant deputize_owner, deputize_writer, deputize_reader to plain", database="postgres")
+    postgres.run_sql("grant deputize_owner, deputize_writer, deputize_reader to plain", database="postgres")
     await migrate.upgrade_async(plain_login)
     for role in (READER, WRITER):
-        connection = await connect(plain_login, role)
+        connection = await connect_with_role(plain_login, role)
         await connection.execute("set deputize.tenant = 'acme'")
         assert await connection.fetch("select * from deputize.calls") == []
         await connection.close()
 
 
-async def test_a_login_without_the_roles_is_told_what_to_ask_for(plain_login: str) -> None:
+async def test_a_login_without_the_roles_learns_what_to_ask_for(plain_login: str) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="deputize_owner"):
         await migrate.upgrade_async(plain_login)
 
 
 def test_a_login_that_makes_the_roles_itself_may_also_take_them(reachable_server: LocalPostgres) -> None:
-    reachable_server.sql(
+    reachable_server.run_sql(
         "create role plain login createrole password 'plain'; create database plain owner plain", database="postgres"
     )
     dsn = reachable_server.dsn_for("plain")
@@ -230,7 +187,7 @@ def test_a_login_that_makes_the_roles_itself_may_also_take_them(reachable_server
     async def migrate_and_serve() -> None:
         await migrate.upgrade_async(dsn)
         for role in (READER, WRITER):
-            connection = await connect(dsn, role)
+            connection = await connect_with_role(dsn, role)
             await connection.close()
 
     with ThreadPoolExecutor(1) as pool:
@@ -239,6 +196,11 @@ def test_a_login_that_makes_the_roles_itself_may_also_take_them(reachable_server
 
 @pytest.fixture
 def reachable_server(reachable_folder: Path) -> Iterator[LocalPostgres]:
-    """A server whose roles nobody made yet."""
+    """A server whose roles no one made yet."""
     with LocalPostgres(reachable_folder / "db", settings={"fsync": "off"}) as server:
         yield server
+
+
+def test_the_newest_revision_is_the_head_of_the_migrations() -> None:
+    """It is read from the names of the files, so that a gateway starts without the migration tools."""
+    assert ScriptDirectory.from_config(migrate.alembic_config()).get_heads() == [schema_revision.newest_revision()]

@@ -1,7 +1,4 @@
-"""Puts what comes through npm, and a node new enough for it, into a folder of the checkout that git does not see.
-
-Above: `provider`, and proofs with a `package.json` of their own. Below: npm, which has to be there already.
-"""
+"""Puts what comes through npm, and a node new enough for it, into a folder of the checkout that git does not see."""
 
 import asyncio
 import fcntl
@@ -11,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from proofs.kit.world import World
+from proofs.kit.sandbox import Sandbox
 
 _PROVIDER = Path(__file__).resolve().with_name("package.json")
 NODE = {"node": json.loads(_PROVIDER.read_bytes())["dependencies"]["node"]}
@@ -27,45 +24,45 @@ class CannotInstall(Exception):
     """What a proof needs cannot be had here, in one sentence."""
 
 
-async def install(world: World, package: Path = _PROVIDER) -> Path:
-    """The folder with `node_modules`, filled on first use; whoever comes at the same time waits."""
-    wanted = package.read_bytes()
-    cache = _CACHES / str(json.loads(wanted)["name"])
+async def install_package(sandbox: Sandbox, package: Path = _PROVIDER) -> Path:
+    """The folder with `node_modules`, filled on first use; anyone who comes at the same time waits."""
+    manifest = package.read_bytes()
+    cache = _CACHES / str(json.loads(manifest)["name"])
     cache.mkdir(parents=True, exist_ok=True)
-    async with _alone(cache / "lock"):
+    async with _lock_folder(cache / "lock"):
         mark = cache / "installed.json"
-        if not (mark.exists() and mark.read_bytes() == wanted and node_of(cache).exists()):
+        if not (mark.exists() and mark.read_bytes() == manifest and get_node_path(cache).exists()):
             mark.unlink(missing_ok=True)
-            (cache / "package.json").write_bytes(wanted)
-            await _run_npm(world, cache, " and ".join(json.loads(wanted)["dependencies"]))
-            mark.write_bytes(wanted)
+            (cache / "package.json").write_bytes(manifest)
+            await _run_npm(sandbox, cache, " and ".join(json.loads(manifest)["dependencies"]))
+            mark.write_bytes(manifest)
     return cache
 
 
-def node_of(folder: Path) -> Path:
+def get_node_path(folder: Path) -> Path:
     return folder / "node_modules" / "node" / "bin" / "node"
 
 
-async def _run_npm(world: World, cache: Path, what: str) -> None:
+async def _run_npm(sandbox: Sandbox, cache: Path, what: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise CannotInstall(f"npm is not installed, and {what} of this proof come through it.")
-    world.say(f"installing {what}, once per checkout (about 200 MB)")
-    child = await world.start("npm", [npm, *_INSTALL], cwd=cache)
-    ended = asyncio.create_task(child.gone(_SECONDS))
+    sandbox.log(f"installing {what}, once per checkout (about 200 MB)")
+    child = await sandbox.start_process("npm", [npm, *_INSTALL], cwd=cache)
+    exit_task = asyncio.create_task(child.wait_for_exit(_SECONDS))
     try:
-        while not (await asyncio.wait({ended}, timeout=_TELL_SECONDS))[0]:
-            world.say("still installing")
-        code = ended.result()
+        while not (await asyncio.wait({exit_task}, timeout=_TELL_SECONDS))[0]:
+            sandbox.log("still installing")
+        code = exit_task.result()
     except TimeoutError:
         raise CannotInstall(f"npm did not end within {_SECONDS:g} s.") from None
-    if code != 0 or not node_of(cache).exists():
+    if code != 0 or not get_node_path(cache).exists():
         raise CannotInstall(f"npm could not install {what} (exit {code}); see its lines in the log.")
-    world.say("installed")
+    sandbox.log("installed")
 
 
 @asynccontextmanager
-async def _alone(path: Path) -> AsyncIterator[None]:
+async def _lock_folder(path: Path) -> AsyncIterator[None]:
     with path.open("w") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         yield

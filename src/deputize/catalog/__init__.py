@@ -1,4 +1,4 @@
-"""What tools there are: contracts read, admitted, versioned, compiled, kept, found.
+"""Hold the catalog of tools: import, admit, version, compile, register and search contracts.
 
-Below are the store and the words; above is the lifecycle, which brings this room together with the others.
+Uses `store` and `core`; `lifecycle` and `operations` use it. It imports none of its sibling packages.
 """

@@ -1,8 +1,8 @@
-"""Safe corrections of the type slips models make: planned once from a schema, never lossy, never a guess.
+"""Correct the type mistakes that models make in arguments, without loss and without guessing.
 
-A text that spells exactly one value of the wanted types becomes that value; a list or object that came as
-JSON text is read; a single value becomes a list of one only where the schema says `x-coerce: wrap`; a
-required property with a default is filled. The whole either fits the schema afterwards or is left as it was.
+A plan is built once per schema. A string that spells exactly one value of the expected types becomes that value; a
+list or object sent as JSON text is parsed; a single value becomes a list of one only if the schema says
+`x-coerce: wrap`; a missing required property gets its default. If the result is still invalid, nothing is changed.
 """
 
 import json
@@ -12,83 +12,87 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from deputize.catalog.schemas import MAX_DEPTH, depth, follow, pointer
+from deputize.catalog.schemas import MAX_DEPTH, format_pointer, measure_depth, resolve_refs
 from deputize.core.call import Mutation
-from deputize.core.canonical import canonical
-from deputize.core.contract import Schema
+from deputize.core.canonical import canonicalize
+from deputize.core.contract.contract import Schema
 
 Path = tuple[str | int, ...]
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})(?:\.0+)?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?")
-_LARGEST = 2**53 - 1
+_LARGEST_INTEGER = 2**53 - 1
 _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 _TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _MISSING = object()
 
 
 @dataclass(slots=True)
-class Plan:
-    """What may stand at one place of the arguments, and what lies inside it."""
+class CoercionPlan:
+    """The types expected at one place of the arguments, and the plans of its properties and items."""
 
     types: frozenset[str]
-    wraps: bool = False
+    can_wrap: bool = False
     default: Any = _MISSING
-    required: tuple[str, ...] = ()
-    properties: dict[str, "Plan"] = field(default_factory=dict)
-    items: "Plan | None" = None
+    required_names: tuple[str, ...] = ()
+    properties: dict[str, "CoercionPlan"] = field(default_factory=dict)
+    items: "CoercionPlan | None" = None
 
 
-def plan(root: Schema) -> Plan:
-    return _plan(root, root, {}, 0)
+def build_plan(root: Schema) -> CoercionPlan:
+    """Build the coercion plan of a schema."""
+    return _build_node_plan(root, root, {}, 0)
 
 
-def _plan(root: Schema, node: Any, known: dict[str, Plan], level: int) -> Plan:
-    """`known` holds the plan of each reference, so that a schema that contains itself has a finite plan."""
+def _build_node_plan(root: Schema, node: Any, plans_by_ref: dict[str, CoercionPlan], level: int) -> CoercionPlan:
+    """Build the plan of one node; `plans_by_ref` holds each reference's plan, so that recursive schemas end."""
     reference = node.get("$ref") if isinstance(node, dict) else None
-    if isinstance(reference, str) and reference in known:
-        return known[reference]
-    node = follow(root, node)
+    if isinstance(reference, str) and reference in plans_by_ref:
+        return plans_by_ref[reference]
+    node = resolve_refs(root, node)
     if not isinstance(node, dict) or level > MAX_DEPTH:
-        return Plan(types=_TYPES)
-    branches = [follow(root, branch) for key in ("anyOf", "oneOf") for branch in node.get(key, ())]
-    made = Plan(
-        types=_types(node, branches),
-        wraps=node.get("x-coerce") == "wrap",
+        return CoercionPlan(types=_TYPES)
+    branches = [resolve_refs(root, branch) for key in ("anyOf", "oneOf") for branch in node.get(key, ())]
+    result = CoercionPlan(
+        types=_list_types(node, branches),
+        can_wrap=node.get("x-coerce") == "wrap",
         default=node.get("default", _MISSING),
     )
     if isinstance(reference, str):
-        known[reference] = made
-    inside = _the_one([node, *branches], "properties")
+        plans_by_ref[reference] = result
+    inside = _find_only([node, *branches], "properties")
     if inside:
-        made.required = tuple(inside.get("required", ()))
-        made.properties = {name: _plan(root, part, known, level + 1) for name, part in inside["properties"].items()}
-    inside = _the_one([node, *branches], "items")
+        result.required_names = tuple(inside.get("required", ()))
+        result.properties = {
+            name: _build_node_plan(root, part, plans_by_ref, level + 1) for name, part in inside["properties"].items()
+        }
+    inside = _find_only([node, *branches], "items")
     if inside:
-        made.items = _plan(root, inside["items"], known, level + 1)
-    return made
+        result.items = _build_node_plan(root, inside["items"], plans_by_ref, level + 1)
+    return result
 
 
-def _types(node: Schema, branches: list[Any]) -> frozenset[str]:
-    """The types that may stand here; where the schema leaves it open, all of them, so nothing changes."""
-    declared = node.get("type")
-    if isinstance(declared, str):
-        return frozenset({declared})
-    if isinstance(declared, list):
-        return frozenset(declared)
+def _list_types(node: Schema, branches: list[Any]) -> frozenset[str]:
+    """List the types a node allows; all of them if the schema names none, so that nothing is coerced."""
+    type_keyword = node.get("type")
+    if isinstance(type_keyword, str):
+        return frozenset({type_keyword})
+    if isinstance(type_keyword, list):
+        return frozenset(type_keyword)
     if branches:
-        return frozenset().union(*(_types(part, []) if isinstance(part, dict) else _TYPES for part in branches))
+        return frozenset().union(*(_list_types(part, []) if isinstance(part, dict) else _TYPES for part in branches))
     values = node["enum"] if isinstance(node.get("enum"), list) else [node["const"]] if "const" in node else None
-    return frozenset(map(type_name, values)) if values else _TYPES
+    return frozenset(map(get_json_type, values)) if values else _TYPES
 
 
-def _the_one(nodes: list[Any], keyword: str) -> Schema | None:
-    """The only alternative that says what lies inside; between two of them, choosing would be guessing."""
-    having = [node for node in nodes if isinstance(node, dict) and isinstance(node.get(keyword), dict)]
-    return having[0] if len(having) == 1 else None
+def _find_only(nodes: list[Any], keyword: str) -> Schema | None:
+    """Return the only alternative that has the keyword; None if several do, because choosing would be guessing."""
+    matches = [node for node in nodes if isinstance(node, dict) and isinstance(node.get(keyword), dict)]
+    return matches[0] if len(matches) == 1 else None
 
 
-def type_name(value: Any) -> str:
+def get_json_type(value: Any) -> str:
+    """Return the JSON Schema type of a value."""
     match value:
         case None:
             return "null"
@@ -106,74 +110,75 @@ def type_name(value: Any) -> str:
             return "object"
 
 
-def coerce(
-    plan: Plan, arguments: dict[str, Any], is_valid: Callable[[Any], bool]
+def coerce_arguments(
+    plan: CoercionPlan, arguments: dict[str, Any], is_valid: Callable[[Any], bool]
 ) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
-    """The arguments as the schema wants them with every change recorded, or exactly what came in."""
+    """Return valid arguments and the changes that made them so, or the arguments unchanged."""
     changes: list[Mutation] = []
-    changed = _coerce(plan, arguments, (), changes)
-    if changes and is_valid(changed):
-        return changed, tuple(changes)
+    result = _coerce_value(plan, arguments, (), changes)
+    if changes and is_valid(result):
+        return result, tuple(changes)
     return arguments, ()
 
 
-def _coerce(plan: Plan, value: Any, path: Path, changes: list[Mutation]) -> Any:
-    if not _fits(plan.types, value):
-        found = _read(plan, value)
-        if found is _MISSING:
+def _coerce_value(plan: CoercionPlan, value: Any, path: Path, changes: list[Mutation]) -> Any:
+    if not _is_of_type(plan.types, value):
+        new_value = _parse_text(plan, value)
+        if new_value is _MISSING:
             return value
-        changes.append(Mutation(path=pointer(path), source="coercion", change=f"{type_name(value)}→{type_name(found)}"))
-        value = found
+        change = f"{get_json_type(value)}→{get_json_type(new_value)}"
+        changes.append(Mutation(path=format_pointer(path), source="coercion", change=change))
+        value = new_value
     if isinstance(value, dict):
-        return _inside_object(plan, value, path, changes)
+        return _coerce_object(plan, value, path, changes)
     if isinstance(value, list) and plan.items is not None:
         items = plan.items
-        return [_coerce(items, item, (*path, place), changes) for place, item in enumerate(value)]
+        return [_coerce_value(items, item, (*path, place), changes) for place, item in enumerate(value)]
     return value
 
 
-def _inside_object(plan: Plan, value: dict[str, Any], path: Path, changes: list[Mutation]) -> dict[str, Any]:
+def _coerce_object(plan: CoercionPlan, value: dict[str, Any], path: Path, changes: list[Mutation]) -> dict[str, Any]:
     properties = plan.properties
-    made = {
-        name: _coerce(properties[name], item, (*path, name), changes) if name in properties else item
+    result = {
+        name: _coerce_value(properties[name], item, (*path, name), changes) if name in properties else item
         for name, item in value.items()
     }
-    for name in plan.required:
-        if name not in made and name in properties and properties[name].default is not _MISSING:
-            made[name] = properties[name].default
-            changes.append(Mutation(path=pointer((*path, name)), source="default", change="absent→default"))
-    return made
+    for name in plan.required_names:
+        if name not in result and name in properties and properties[name].default is not _MISSING:
+            result[name] = properties[name].default
+            changes.append(Mutation(path=format_pointer((*path, name)), source="default", change="absent→default"))
+    return result
 
 
-def _fits(types: frozenset[str], value: Any) -> bool:
-    name = type_name(value)
+def _is_of_type(types: frozenset[str], value: Any) -> bool:
+    name = get_json_type(value)
     if name in types or (name == "integer" and "number" in types):
         return True
     return name == "number" and "integer" in types and isinstance(value, float) and value.is_integer()
 
 
-def _read(plan: Plan, value: Any) -> Any:
-    """The one value the text can mean among the wanted types, or `_MISSING` when it is none or several."""
-    meanings: list[Any] = []
+def _parse_text(plan: CoercionPlan, value: Any) -> Any:
+    """Parse a string as the one value it can mean among the plan's types; `_MISSING` if there is none or several."""
+    parsed_values: list[Any] = []
     if isinstance(value, str):
-        for reader in (_READERS[wanted] for wanted in sorted(plan.types) if wanted in _READERS):
-            found = reader(value)
-            if found is not _MISSING and found not in meanings:
-                meanings.append(found)
-    if not meanings and plan.wraps and "array" in plan.types and not isinstance(value, dict):
+        for reader in (_READERS[kind] for kind in sorted(plan.types) if kind in _READERS):
+            parsed_value = reader(value)
+            if parsed_value is not _MISSING and parsed_value not in parsed_values:
+                parsed_values.append(parsed_value)
+    if not parsed_values and plan.can_wrap and "array" in plan.types and not isinstance(value, dict):
         return [value]
-    return meanings[0] if len(meanings) == 1 else _MISSING
+    return parsed_values[0] if len(parsed_values) == 1 else _MISSING
 
 
 def _read_integer(text: str) -> Any:
     if not _INTEGER.fullmatch(text):
         return _MISSING
     number = int(text.partition(".")[0])
-    return number if abs(number) <= _LARGEST and text[:2] != "-0" else _MISSING
+    return number if abs(number) <= _LARGEST_INTEGER and text[:2] != "-0" else _MISSING
 
 
 def _read_number(text: str) -> Any:
-    """A float only where it is exactly the number that was spelt, as reading it back shows."""
+    """Parse a number; `_MISSING` if a float cannot represent it exactly."""
     whole = _read_integer(text)
     if whole is not _MISSING:
         return whole
@@ -188,30 +193,36 @@ def _read_boolean(text: str) -> Any:
 
 
 def _read_json(text: str, kind: type) -> Any:
-    """A list or object that came as JSON text, held to what a door would have accepted as a body."""
+    """Parse a list or object sent as JSON text, with the same limits as a request body."""
     if text[:1] not in ("[", "{"):
         return _MISSING
     try:
-        value = json.loads(text, parse_int=_exact, parse_float=_exact, parse_constant=_exact, object_pairs_hook=_unique)
-        if type(value) is not kind or depth(value) > MAX_DEPTH or b"\\u0000" in canonical({"": value}):
+        value = json.loads(
+            text,
+            parse_int=_parse_exact_number,
+            parse_float=_parse_exact_number,
+            parse_constant=_parse_exact_number,
+            object_pairs_hook=_build_unique_object,
+        )
+        if type(value) is not kind or measure_depth(value) > MAX_DEPTH or b"\\u0000" in canonicalize({"": value}):
             return _MISSING
     except (ValueError, RecursionError):
         return _MISSING
     return value
 
 
-def _exact(text: str) -> Any:
+def _parse_exact_number(text: str) -> Any:
     number = _read_number(text)
     if number is _MISSING:
-        raise ValueError("a number that cannot be kept as it was written")
+        raise ValueError("the number cannot be represented exactly")
     return number
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name that is given twice")
-    return made
+def _build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a property name occurs twice")
+    return result
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

@@ -1,7 +1,7 @@
-"""The keeper of snapshots, and the statements that change the registry.
+"""Keep each tenant's tools in memory as a snapshot, and change the registry in the database.
 
-`lifecycle/command.py` calls `register` and `set_state` inside its own transaction, under the tenant's
-exclusive barrier lock and beside the audit entry. Whoever watches for changes calls `refresh`.
+`operations/admin/commands.py` calls `register_contract` and `set_version_state` inside its own transaction, under the
+tenant's exclusive barrier lock and together with the audit entry. `refresh` then loads the change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from typing import Literal, Self, TypeAlias
 import asyncpg
 
 from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
-from deputize.core.canonical import canonical
-from deputize.core.contract import Contract, LifecycleState
+from deputize.core.canonical import canonicalize
+from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.errors import (
-    Internal,
-    Malformed,
+    InternalError,
+    MalformedRequest,
     ToolNotFound,
     ToolRetired,
     VersionConflict,
@@ -24,13 +24,13 @@ from deputize.core.errors import (
 from deputize.store import queries
 from deputize.store.pool import Connection
 
-Source: TypeAlias = "Connection | asyncpg.Pool[asyncpg.Record]"
+QuerySource: TypeAlias = "Connection | asyncpg.Pool[asyncpg.Record]"
 
 _S = LifecycleState
-SQL = queries.load("registry")
+SQL = queries.load_statements("registry")
 
-# Where a version may go from each state of its life. Retirement is for good; what was seen is no draft again.
-FOLLOWS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
+# The states a version may move to. Retirement is final; a version that was callable never becomes a draft again.
+ALLOWED_TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     _S.DRAFT: frozenset(_S) - {_S.DRAFT, _S.DEPRECATED},
     _S.AVAILABLE: frozenset(_S) - {_S.DRAFT, _S.AVAILABLE},
     _S.DISABLED: frozenset(_S) - {_S.DRAFT, _S.DISABLED},
@@ -41,56 +41,58 @@ FOLLOWS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
 }
 
 
-class Registry:
-    """One snapshot per tenant, replaced whole: a call that took one keeps it to its end."""
+class ToolRegistry:
+    """One immutable snapshot per tenant. A call keeps the snapshot it began with; a refresh replaces it whole."""
 
     def __init__(self) -> None:
         self._snapshots: dict[str, TenantTools] = {}
 
-    def snapshot(self, tenant: str) -> TenantTools:
-        """What is known now; empty at epoch 0 for a tenant never refreshed."""
-        found = self._snapshots.get(tenant)
-        return TenantTools(tenant=tenant) if found is None else found
+    def get_snapshot(self, tenant: str) -> TenantTools:
+        """Return the tenant's current snapshot; an empty one at epoch 0 if it was never refreshed."""
+        snapshot = self._snapshots.get(tenant)
+        return TenantTools(tenant=tenant) if snapshot is None else snapshot
 
     @property
     def tenants(self) -> tuple[str, ...]:
         return tuple(self._snapshots)
 
-    async def refresh(self, source: Source, tenant: str) -> TenantTools:
-        """Read what changed since the snapshot and replace it. Of two at once, the newer epoch stays."""
-        known = self.snapshot(tenant)
-        rows = await source.fetch(SQL["versions_since"], tenant, known.epoch)
+    async def refresh(self, source: QuerySource, tenant: str) -> TenantTools:
+        """Load the changes since the snapshot and replace it. Of two concurrent refreshes the newer epoch wins."""
+        snapshot = self.get_snapshot(tenant)
+        rows = await source.fetch(SQL["list_versions_since"], tenant, snapshot.epoch)
         epoch = rows[0]["epoch"] if rows else 0
-        if epoch < known.epoch:  # the database was restored to an earlier day: nothing known can be trusted
+        if epoch < snapshot.epoch:  # the database was restored from a backup, so the snapshot cannot be trusted
             self._snapshots.pop(tenant, None)
             return await self.refresh(source, tenant)
-        fresh = known.changed(epoch, _entries(known, (row for row in rows if row["name"] is not None)))
-        if self.snapshot(tenant).epoch <= epoch:
+        fresh = snapshot.replace_entries(epoch, _merge_rows(snapshot, (row for row in rows if row["name"] is not None)))
+        if self.get_snapshot(tenant).epoch <= epoch:
             self._snapshots[tenant] = fresh
         return self._snapshots[tenant]
 
 
-def _entries(known: TenantTools, rows: Iterable[asyncpg.Record]) -> dict[str, ToolEntry]:
-    """The changed tools, each with its unchanged versions carried over."""
-    changed: dict[str, dict[str, ToolVersion]] = {}
+def _merge_rows(snapshot: TenantTools, rows: Iterable[asyncpg.Record]) -> dict[str, ToolEntry]:
+    """Build the entries of the changed tools, reusing the versions that did not change."""
+    versions_by_tool: dict[str, dict[str, ToolVersion]] = {}
     for row in rows:
         name, version, state = row["name"], row["version"], LifecycleState(row["state"])
-        here = changed.get(name)
-        if here is None:
-            old = known.tools.get(name)
-            here = changed[name] = dict(old.by_version) if old else {}
-        before = here.get(version)
+        versions = versions_by_tool.get(name)
+        if versions is None:
+            old = snapshot.tools.get(name)
+            versions = versions_by_tool[name] = dict(old.by_version) if old else {}
+        before = versions.get(version)
         if before is not None and before.digest == row["digest"]:
-            here[version] = before.moved_to(state, changed=row["changed_epoch"], before=row["before_epoch"])
+            versions[version] = before.copy_with_state(
+                state, changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"]
+            )
         else:
-            here[version] = ToolVersion(
+            versions[version] = ToolVersion(
                 version=version, digest=row["digest"], raw=row["contract"], state=state,
-                changed=row["changed_epoch"], before=row["before_epoch"],
+                changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"],
             )  # fmt: skip
-    return {name: ToolEntry.of(name, each) for name, each in changed.items()}
+    return {name: ToolEntry.from_versions(name, each) for name, each in versions_by_tool.items()}
 
 
-async def register(
+async def register_contract(
     connection: Connection,
     tenant: str,
     contract: Contract,
@@ -98,14 +100,14 @@ async def register(
     by: str,
     state: LifecycleState = LifecycleState.AVAILABLE,
 ) -> Literal["created", "unchanged"]:
-    """Add a version. The same again is no change; the same number with another content is a conflict."""
+    """Register a version. Registering it again changes nothing; other content under its number is a conflict."""
     name, version = contract.full_name, contract.version
-    row = await connection.fetchrow(SQL["version_for_update"], tenant, name, version)
+    row = await connection.fetchrow(SQL["lock_version"], tenant, name, version)
     if row is not None:
-        if row["digest"] == contract.digest or _reads_alike(row["contract"], contract):
+        if row["digest"] == contract.digest or _is_same_contract(row["contract"], contract):
             return "unchanged"
         raise VersionConflict(
-            f"{name} {version} is registered with another content",
+            f"{name} {version} is already registered with different content",
             details={
                 "tool": name,
                 "version": version,
@@ -113,8 +115,8 @@ async def register(
                 "offered": contract.digest,
             },
         )
-    raw = canonical(contract.model_dump(mode="json"))
-    epoch = await _raise_epoch(connection, tenant)
+    raw = canonicalize(contract.model_dump(mode="json"))
+    epoch = await _increment_epoch(connection, tenant)
     await connection.execute(SQL["register_tool"], tenant, name, contract.outward_name)
     await connection.execute(
         SQL["register_version"], tenant, name, version, contract.digest, raw, state.value, by, epoch
@@ -123,27 +125,31 @@ async def register(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
-    """A contract as it is kept. Writing it takes a moment, so many are written before any lock is taken."""
+class SerializedContract:
+    """A contract with its digest and canonical bytes, which are computed before any lock is taken."""
 
     contract: Contract
     digest: str
     raw: bytes
 
     @classmethod
-    def of(cls, contract: Contract) -> Self:
-        return cls(contract=contract, digest=contract.digest, raw=canonical(contract.model_dump(mode="json")))
+    def from_contract(cls, contract: Contract) -> Self:
+        """Serialize a contract."""
+        return cls(contract=contract, digest=contract.digest, raw=canonicalize(contract.model_dump(mode="json")))
 
 
-async def register_many(connection: Connection, tenant: str, written: Sequence[Written], *, by: str) -> None:
-    """New versions of any number of tools under one epoch: whoever sees one of them sees them all. Whoever asks has
-    made sure, under the barrier, that none of these versions is there.
+async def register_contracts(
+    connection: Connection, tenant: str, contracts: Sequence[SerializedContract], *, by: str
+) -> None:
+    """Register new versions of any number of tools under one epoch, so that they become visible together.
+
+    The caller has checked, under the barrier, that none of these versions exists.
     """
-    if not written:
+    if not contracts:
         return
-    epoch = await _raise_epoch(connection, tenant)
+    epoch = await _increment_epoch(connection, tenant)
     await connection.executemany(
-        SQL["register_tool"], [(tenant, each.contract.full_name, each.contract.outward_name) for each in written]
+        SQL["register_tool"], [(tenant, each.contract.full_name, each.contract.outward_name) for each in contracts]
     )
     await connection.executemany(
         SQL["register_version"],
@@ -152,51 +158,51 @@ async def register_many(connection: Connection, tenant: str, written: Sequence[W
                 tenant, each.contract.full_name, each.contract.version, each.digest, each.raw,
                 LifecycleState.AVAILABLE.value, by, epoch,
             )
-            for each in written
+            for each in contracts
         ],
     )  # fmt: skip
 
 
-def _reads_alike(raw: bytes, contract: Contract) -> bool:
-    """Whether an older release registered this very declaration, before contracts had fields it leaves out."""
+def _is_same_contract(raw: bytes, contract: Contract) -> bool:
+    """Tell whether an older release registered this declaration, before contracts had their newest fields."""
     try:
         return Contract.model_validate_json(raw).digest == contract.digest
     except ValueError:
         return False
 
 
-async def set_state(
+async def set_version_state(
     connection: Connection, tenant: str, name: str, version: str, state: LifecycleState
 ) -> Literal["changed", "unchanged"]:
-    """Move a version along the drawn transitions."""
-    row = await connection.fetchrow(SQL["version_for_update"], tenant, name, version)
+    """Move a version to another lifecycle state, if `ALLOWED_TRANSITIONS` has the transition."""
+    row = await connection.fetchrow(SQL["lock_version"], tenant, name, version)
     if row is None:
-        raise await _missing(connection, tenant, name, version)
+        raise await _build_missing_error(connection, tenant, name, version)
     before = LifecycleState(row["state"])
     if before is state:
         return "unchanged"
-    if state not in FOLLOWS[before]:
+    if state not in ALLOWED_TRANSITIONS[before]:
         details = {"tool": name, "version": version, "state": before.value, "asked": state.value}
         if before is _S.RETIRED:
-            raise ToolRetired(
-                f"{name} {version} was retired, which is for good; register a new version", details=details
-            )
-        raise Malformed(f"{name} {version} is {before} and cannot become {state}", details=details)
-    epoch = await _raise_epoch(connection, tenant)
+            raise ToolRetired(f"{name} {version} is retired, which is final; register a new version", details=details)
+        raise MalformedRequest(f"{name} {version} is {before} and cannot become {state}", details=details)
+    epoch = await _increment_epoch(connection, tenant)
     await connection.execute(SQL["set_version_state"], tenant, name, version, state.value, epoch)
     return "changed"
 
 
-async def _missing(connection: Connection, tenant: str, name: str, version: str) -> ToolNotFound | VersionNotFound:
-    rows = await connection.fetch(SQL["versions_of"], tenant, name)
+async def _build_missing_error(
+    connection: Connection, tenant: str, name: str, version: str
+) -> ToolNotFound | VersionNotFound:
+    rows = await connection.fetch(SQL["list_versions_of_tool"], tenant, name)
     if not rows:
         return ToolNotFound(f"there is no tool {name}", details={"tool": name})
-    known = [row["version"] for row in rows]
-    return VersionNotFound(f"{name} has no version {version}", details={"tool": name, "versions": known})
+    version_numbers = [row["version"] for row in rows]
+    return VersionNotFound(f"{name} has no version {version}", details={"tool": name, "versions": version_numbers})
 
 
-async def _raise_epoch(connection: Connection, tenant: str) -> int:
+async def _increment_epoch(connection: Connection, tenant: str) -> int:
     epoch = await connection.fetchval(SQL["raise_registry_epoch"], tenant)
     if epoch is None:
-        raise Internal(f"the tenant {tenant} was never made; make it before registering tools for it")
+        raise InternalError(f"the tenant {tenant} does not exist; create it before registering tools for it")
     return int(epoch)

@@ -1,7 +1,7 @@
-"""Keyword search over the tools one caller may see: BM25 with weighted fields, an exact name always first.
+"""Search the tools that one caller may see by keyword: BM25 with weighted fields, an exact name always first.
 
-The index follows the snapshots of one tenant and only looks at tools that changed. How rare a word is, is
-counted among the visible tools alone, so that nothing can be learned about hidden ones.
+The index follows one tenant's snapshots and indexes only tools that changed. Word rarity is counted among the visible
+tools alone, so that the ranking reveals nothing about hidden ones.
 """
 
 import asyncio
@@ -21,34 +21,36 @@ from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
 
 _K1 = 1.2
 _B = 0.5
-# What a tool's text weighs on average. A constant, so that ranking one caller's tools tells nothing of others'.
+# The average weight of a tool's text. It is a constant, so that the ranking reveals nothing about hidden tools.
 _USUAL_LENGTH = 60.0
 _WEIGHTS = {"name": 5.0, "search_hint": 3.0, "tags": 3.0, "title": 3.0, "namespace": 2.0, "description": 1.0}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\dA-Za-z_]+")
-_STOP = frozenset(
+_STOP_WORDS = frozenset(
     {"a", "an", "and", "as", "at", "be", "by", "for", "from", "how", "i", "in", "is", "it", "me", "my", "of", "on",
      "or", "some", "that", "the", "this", "to", "with"}
 )  # fmt: skip
 _MOST_WORDS = 24
 _LONGEST_QUERY = 400
 _SHORTEST_PREFIX = 3
-_MOST_LONGER = 200
-_STEP = 25
+_MOST_PREFIX_MATCHES = 200
+_BATCH_SIZE = 25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Match:
+class SearchMatch:
+    """A tool found, with its score."""
+
     name: str
     version: str
     score: float
-    exact: bool = False
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """What was found. Nothing found is an answer too, with a reason a program can read."""
+class SearchResult:
+    """The matches, best first. An empty result carries a machine-readable reason."""
 
-    matches: tuple[Match, ...]
+    matches: tuple[SearchMatch, ...]
 
     @property
     def reason(self) -> str | None:
@@ -56,20 +58,20 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         matches = [
-            {"name": each.name, "version": each.version, "score": round(each.score, 3), "exact": each.exact}
+            {"name": each.name, "version": each.version, "score": round(each.score, 3), "exact": each.is_exact}
             for each in self.matches
         ]
         return {"matches": matches} if matches else {"matches": [], "reason": self.reason}
 
 
-def words(text: str) -> list[str]:
-    """The words of a text or name: split at case changes and signs, lower-cased, plurals made singular."""
-    return [word for word in map(_plain, _WORD.findall(text)) if word]
+def split_words(text: str) -> list[str]:
+    """Split a text or name into words at case changes and punctuation; lower-cased, plurals made singular."""
+    return [word for word in map(_normalize_word, _WORD.findall(text)) if word]
 
 
 @lru_cache(maxsize=65_536)
-def _plain(raw: str) -> str:
-    """One word as it is indexed; empty for a word that says nothing."""
+def _normalize_word(raw: str) -> str:
+    """Return a word as it is indexed; empty for a stop word."""
     word = raw.lower()
     if len(word) > 4 and word.endswith("ies"):
         word = word[:-3] + "y"
@@ -77,61 +79,59 @@ def _plain(raw: str) -> str:
         word = word[:-2]
     elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
         word = word[:-1]
-    return "" if word in _STOP else word
+    return "" if word in _STOP_WORDS else word
 
 
 class SearchIndex:
-    """The words of one tenant's tools. Brought up to date by `follow` or `catch_up`, asked by `search`."""
+    """An inverted index of one tenant's tools. `update` or `update_in_batches` load a snapshot, `search` queries it."""
 
     def __init__(self) -> None:
         self._entries: dict[str, ToolEntry] = {}
         self._versions: dict[str, ToolVersion] = {}
         self._words: dict[str, tuple[str, ...]] = {}
-        # For each word, what it adds to the score of each tool that has it, before rarity.
+        # By word and tool, what the word adds to the tool's score, before rarity.
         self._postings: dict[str, dict[str, float]] = {}
         self._vocabulary: list[str] | None = None
         self._snapshot: TenantTools | None = None
-        self._turn = asyncio.Lock()
+        self._update_lock = asyncio.Lock()
 
-    def follow(self, snapshot: TenantTools) -> None:
-        """Index what differs from the snapshot followed before; a tool that is the same object is passed by."""
-        for _ in self._changes(snapshot):
-            pass
+    async def update(self, snapshot: TenantTools) -> None:
+        """Index what changed since the last snapshot, in small steps, so that the gateway keeps serving meanwhile.
 
-    async def catch_up(self, snapshot: TenantTools) -> None:
-        """`follow` in small steps, for a gateway that must go on serving while many tools are indexed."""
-        async with self._turn:
-            for step, _ in enumerate(self._changes(snapshot)):
-                if step % _STEP == _STEP - 1:
+        A tool that is the same object is skipped.
+        """
+        async with self._update_lock:
+            for step, _ in enumerate(self._apply_changes(snapshot)):
+                if step % _BATCH_SIZE == _BATCH_SIZE - 1:
                     await asyncio.sleep(0)
 
-    def _changes(self, snapshot: TenantTools) -> Iterator[str]:
+    def _apply_changes(self, snapshot: TenantTools) -> Iterator[str]:
         if snapshot is self._snapshot:
             return
-        known = self._entries
-        changed = [entry for name, entry in snapshot.tools.items() if known.get(name) is not entry]
-        gone = [name for name in known if name not in snapshot.tools]
-        for name in gone:
-            self._remove(name)
-            del known[name]
+        entries = self._entries
+        new_entries = [entry for name, entry in snapshot.tools.items() if entries.get(name) is not entry]
+        old_names = [name for name in entries if name not in snapshot.tools]
+        for name in old_names:
+            self._remove_tool(name)
+            del entries[name]
             yield name
-        for entry in changed:
-            self._replace(entry)
-            known[entry.name] = entry
+        for entry in new_entries:
+            self._replace_entry(entry)
+            entries[entry.name] = entry
             yield entry.name
         self._snapshot = snapshot
 
-    def _replace(self, entry: ToolEntry) -> None:
+    def _replace_entry(self, entry: ToolEntry) -> None:
         before, latest = self._versions.get(entry.name), entry.latest
         if latest is not None and before is not None and before.digest == latest.digest:
             self._versions[entry.name] = latest
             return
-        self._remove(entry.name)
+        self._remove_tool(entry.name)
         if latest is not None:
-            self._add(entry.name, latest)
+            self._add_tool(entry.name, latest)
 
-    def _add(self, name: str, version: ToolVersion) -> None:
-        weights = _weighted(orjson.loads(version.raw))
+    def _add_tool(self, name: str, version: ToolVersion) -> None:
+        weights = _weigh_words(orjson.loads(version.raw))
         length = _K1 * (1 - _B + _B * sum(weights.values()) / _USUAL_LENGTH)
         for word, weight in weights.items():
             self._postings.setdefault(word, {})[name] = weight * (_K1 + 1) / (weight + length)
@@ -139,7 +139,7 @@ class SearchIndex:
         self._words[name] = tuple(weights)
         self._vocabulary = None
 
-    def _remove(self, name: str) -> None:
+    def _remove_tool(self, name: str) -> None:
         self._versions.pop(name, None)
         for word in self._words.pop(name, ()):
             holders = self._postings[word]
@@ -148,58 +148,58 @@ class SearchIndex:
                 del self._postings[word]
         self._vocabulary = None
 
-    def search(self, query: str, visible: Collection[str], *, limit: int = 10) -> Found:
-        """The best matches among the visible tools, best first."""
-        allowed = visible if isinstance(visible, Set | Mapping) else frozenset(visible)
+    def search(self, query: str, visible: Collection[str], *, limit: int = 10) -> SearchResult:
+        """Find the best matches among the visible tools, best first."""
+        visible_names = visible if isinstance(visible, Set | Mapping) else frozenset(visible)
         query = query.strip()[:_LONGEST_QUERY]
         scores: dict[str, float] = {}
-        for word in dict.fromkeys(words(query)[:_MOST_WORDS]):
-            hits = self._hits(word, allowed)
-            rarity = math.log(1 + (len(allowed) - len(hits) + 0.5) / (len(hits) + 0.5))
+        for word in dict.fromkeys(split_words(query)[:_MOST_WORDS]):
+            hits = self._score_word(word, visible_names)
+            rarity = math.log(1 + (len(visible_names) - len(hits) + 0.5) / (len(hits) + 0.5))
             for name, gain in hits.items():
                 scores[name] = scores.get(name, 0.0) + rarity * gain
-        exact = self._exact(query)
-        if exact is not None and exact in allowed:
+        exact = self._find_exact_name(query)
+        if exact is not None and exact in visible_names:
             scores[exact] = scores.get(exact, 0.0)
         worst = min(nlargest(limit, scores.values()), default=0.0)
-        good = [(name, score) for name, score in scores.items() if score >= worst or name == exact]
-        good.sort(key=lambda item: (item[0] != exact, -item[1], item[0]))
-        return Found(
+        candidates = [(name, score) for name, score in scores.items() if score >= worst or name == exact]
+        candidates.sort(key=lambda item: (item[0] != exact, -item[1], item[0]))
+        return SearchResult(
             matches=tuple(
-                Match(name=name, version=self._versions[name].version, score=score, exact=name == exact)
-                for name, score in good[:limit]
+                SearchMatch(name=name, version=self._versions[name].version, score=score, is_exact=name == exact)
+                for name, score in candidates[:limit]
             )
         )
 
-    def _exact(self, query: str) -> str | None:
-        found = self._snapshot.find(query) if self._snapshot is not None else None
-        return found.name if found is not None and found.name in self._versions else None
+    def _find_exact_name(self, query: str) -> str | None:
+        entry = self._snapshot.find_entry(query) if self._snapshot is not None else None
+        return entry.name if entry is not None and entry.name in self._versions else None
 
-    def _hits(self, word: str, visible: Collection[str]) -> dict[str, float]:
-        """What the word adds to each visible tool; where none has it, what the words it begins add, at half."""
-        found = {name: gain for name, gain in self._postings.get(word, {}).items() if name in visible}
-        if found or len(word) < _SHORTEST_PREFIX:
-            return found
+    def _score_word(self, word: str, visible: Collection[str]) -> dict[str, float]:
+        """Score one word for each visible tool; if none has it, score words that begin with it, at half weight."""
+        gains = {name: gain for name, gain in self._postings.get(word, {}).items() if name in visible}
+        if gains or len(word) < _SHORTEST_PREFIX:
+            return gains
         if self._vocabulary is None:
             self._vocabulary = sorted(self._postings)
-        left = _MOST_LONGER
+        matches_left = _MOST_PREFIX_MATCHES
         for longer in islice(self._vocabulary, bisect_left(self._vocabulary, word), None):
-            if not longer.startswith(word) or not left:
+            if not longer.startswith(word) or not matches_left:
                 break
             hits = {name: gain for name, gain in self._postings[longer].items() if name in visible}
-            # Words of hidden tools are passed over: they must not take the place of any that are seen.
-            left -= bool(hits)
+            # Words that only hidden tools have do not count, so that they displace no visible match.
+            matches_left -= bool(hits)
             for name, gain in hits.items():
-                found[name] = max(found.get(name, 0.0), gain / 2)
-        return found
+                gains[name] = max(gains.get(name, 0.0), gain / 2)
+        return gains
 
 
-def _weighted(contract: dict[str, Any]) -> dict[str, float]:
+def _weigh_words(contract: dict[str, Any]) -> dict[str, float]:
     weights: dict[str, float] = {}
     for name, weight in _WEIGHTS.items():
         value = contract.get(name, "")
         texts: Iterable[str] = value if isinstance(value, list) else (value,)
         for text in texts:
-            for word in words(text):
+            for word in split_words(text):
                 weights[word] = weights.get(word, 0.0) + weight
     return weights

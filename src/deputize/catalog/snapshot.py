@@ -1,7 +1,7 @@
-"""What tools one tenant has, as of one registry epoch: immutable, in memory, the only thing calls look at.
+"""Hold one tenant's tools as of one registry epoch: immutable, in memory, the only source for calls.
 
-A newer snapshot shares every tool that did not change with the older one. Contracts are kept as the bytes
-that were registered and compiled when a version is first called. Made by `registry.py`, read by the lifecycle.
+A newer snapshot shares every unchanged tool with the older one. Contracts are kept as the registered bytes and
+compiled on the first call of a version. `registry.py` builds snapshots; the lifecycle reads them.
 """
 
 import difflib
@@ -16,79 +16,87 @@ from weakref import WeakValueDictionary
 import orjson
 
 from deputize.catalog import versions
-from deputize.catalog.compiled import CompiledTool
-from deputize.catalog.exposed import MARK, FactType, facts_in
-from deputize.core.contract import Contract, LifecycleState, inward
+from deputize.catalog.compiled_tool import CompiledTool
+from deputize.catalog.policy_facts import POLICY_KEYWORD, FactType, iter_facts
+from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.contract.names import to_full_name
 from deputize.core.errors import (
-    Internal,
-    Malformed,
+    InternalError,
+    MalformedRequest,
     Problem,
-    RequiresSetup,
     ToolDisabled,
     ToolNotFound,
+    ToolRequiresSetup,
     ToolRetired,
     VersionNotFound,
 )
-from deputize.core.servers import method_of
+from deputize.core.mcp.servers import parse_mcp_method
 
-Visible = Callable[[str], bool]
+VisibilityCheck = Callable[[str], bool]
 
 _S = LifecycleState
 CALLABLE = frozenset({_S.AVAILABLE, _S.DEFERRED, _S.DEPRECATED})
-# How the canonical bytes of most contracts begin, which spares parsing them.
+# The canonical bytes of a contract without aliases begin with this, so it need not be parsed for them.
 _NO_ALIASES = b'{"aliases":[]'
-_MARKED = MARK.encode()
-# What stands in every contract of a method of a server, and spares parsing the others.
-_METHOD = b'"method":'
+_POLICY_KEYWORD_BYTES = POLICY_KEYWORD.encode()
+# Every contract of an MCP method contains this, so the others need not be parsed.
+_METHOD_KEY = b'"method":'
 _LONGEST_NAME = 128
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
 _MOST_NEAR = 4
 _NEAR = 0.75
 
-# One compiled tool per digest for the whole process, kept for as long as any snapshot holds it.
-_compiled: WeakValueDictionary[str, CompiledTool] = WeakValueDictionary()
+# One compiled tool per digest in this process, for as long as a snapshot refers to it.
+_tools_by_digest: WeakValueDictionary[str, CompiledTool] = WeakValueDictionary()
 
 
-def everything(name: str) -> bool:
-    """The eyes of an administrator."""
+def is_always_visible(name: str) -> bool:
+    """Return True for every name, as for an administrator."""
     return True
 
 
 class ToolVersion:
-    """One registered version and where it stands in its life."""
+    """One registered version of a tool and its lifecycle state."""
 
-    __slots__ = ("_tool", "before", "changed", "digest", "raw", "state", "version")
+    __slots__ = ("_tool", "changed_epoch", "digest", "previous_epoch", "raw", "state", "version")
 
     def __init__(
-        self, *, version: str, digest: str, raw: bytes, state: LifecycleState, changed: int = 0, before: int = 0
+        self,
+        *,
+        version: str,
+        digest: str,
+        raw: bytes,
+        state: LifecycleState,
+        changed_epoch: int = 0,
+        previous_epoch: int = 0,
     ) -> None:
         self.version = version
         self.digest = digest
         self.raw = raw
         self.state = state
-        self.changed = changed
-        self.before = before
+        self.changed_epoch = changed_epoch
+        self.previous_epoch = previous_epoch
         self._tool: CompiledTool | None = None
 
     @property
     def tool(self) -> CompiledTool:
-        """Compiled when first asked for. Bytes that do not match their digest are refused, not trusted."""
+        """The compiled tool, compiled on first use. Bytes that do not match their digest are rejected."""
         if self._tool is None:
-            found = _compiled.get(self.digest)
-            if found is None:
+            compiled_tool = _tools_by_digest.get(self.digest)
+            if compiled_tool is None:
                 if "sha256:" + hashlib.sha256(self.raw).hexdigest() != self.digest:
-                    raise Internal("a registered contract does not match its digest")
-                found = _compiled[self.digest] = self._compile()
-            self._tool = found
+                    raise InternalError("a registered contract does not match its digest")
+                compiled_tool = _tools_by_digest[self.digest] = self._compile_tool()
+            self._tool = compiled_tool
         return self._tool
 
-    def _compile(self) -> CompiledTool:
+    def _compile_tool(self) -> CompiledTool:
         try:
             return CompiledTool(Contract.model_validate_json(self.raw), self.digest)
         except ValueError as error:
-            raise RequiresSetup(
-                f"version {self.version} of this tool was registered by another release of the gateway",
+            raise ToolRequiresSetup(
+                f"version {self.version} of this tool was registered by an incompatible release of the gateway",
                 advice="Upgrade this gateway, or register a version of the tool that it understands.",
             ) from error
 
@@ -96,12 +104,19 @@ class ToolVersion:
     def contract(self) -> Contract:
         return self.tool.contract
 
-    def moved_to(self, state: LifecycleState, *, changed: int = 0, before: int = 0) -> "ToolVersion":
-        moved = ToolVersion(
-            version=self.version, digest=self.digest, raw=self.raw, state=state, changed=changed, before=before
+    def copy_with_state(
+        self, state: LifecycleState, *, changed_epoch: int = 0, previous_epoch: int = 0
+    ) -> "ToolVersion":
+        copy = ToolVersion(
+            version=self.version,
+            digest=self.digest,
+            raw=self.raw,
+            state=state,
+            changed_epoch=changed_epoch,
+            previous_epoch=previous_epoch,
         )
-        moved._tool = self._tool
-        return moved
+        copy._tool = self._tool
+        return copy
 
 
 @dataclass(frozen=True)
@@ -113,8 +128,8 @@ class ToolEntry:
     aliases: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, name: str, by_version: Mapping[str, ToolVersion]) -> "ToolEntry":
-        newest_first = sorted(by_version.values(), key=lambda each: versions.parse(each.version), reverse=True)
+    def from_versions(cls, name: str, by_version: Mapping[str, ToolVersion]) -> "ToolEntry":
+        newest_first = sorted(by_version.values(), key=lambda each: versions.parse_version(each.version), reverse=True)
         aliases = (
             alias
             for each in newest_first
@@ -129,64 +144,66 @@ class ToolEntry:
 
     @cached_property
     def latest(self) -> ToolVersion | None:
-        """What a caller gets who does not say which version."""
-        return self._choose("latest", CALLABLE)
+        """The version that a call without a version uses."""
+        return self._find_version("latest", CALLABLE)
 
     @cached_property
     def is_public(self) -> bool:
-        """A tool that has only drafts does not exist yet for anyone but its author."""
+        """True if any version is more than a draft; a tool with drafts only is hidden from callers."""
         return any(each.state is not _S.DRAFT for each in self.versions)
 
-    def choose(self, spec: str) -> ToolVersion:
-        """The version `spec` asks for, or the problem that says why there is none to call."""
+    def resolve_version(self, spec: str) -> ToolVersion:
+        """Return the callable version that `spec` selects, or raise the Problem that says why there is none."""
         exact = self.by_version.get(spec)
         if exact is not None:
             if exact.state in CALLABLE:
                 return exact
-            raise self._refusal(spec, exact)
+            raise self._build_refusal(spec, exact)
         try:
-            found = self.latest if spec.lower() == "latest" else self._choose(spec, CALLABLE)
-            if found is not None:
-                return found
-            raise self._refusal(spec, self._choose(spec, frozenset(_S) - CALLABLE - {_S.DRAFT}))
-        except versions.NotARange as error:
-            raise Malformed(str(error), details={"tool": self.name, "versions": self.callable_versions}) from error
+            version = self.latest if spec.lower() == "latest" else self._find_version(spec, CALLABLE)
+            if version is not None:
+                return version
+            raise self._build_refusal(spec, self._find_version(spec, frozenset(_S) - CALLABLE - {_S.DRAFT}))
+        except versions.InvalidVersionRange as error:
+            raise MalformedRequest(
+                str(error), details={"tool": self.name, "versions": self.callable_versions}
+            ) from error
 
-    def _choose(self, spec: str, states: frozenset[LifecycleState]) -> ToolVersion | None:
+    def _find_version(self, spec: str, states: frozenset[LifecycleState]) -> ToolVersion | None:
         candidates = [each.version for each in self.versions if each.state in states]
-        deprecated = {each.version for each in self.versions if each.state is _S.DEPRECATED}
-        chosen = versions.resolve(spec, candidates, deprecated=deprecated)
-        return None if chosen is None else self.by_version[chosen]
+        deprecated_versions = {each.version for each in self.versions if each.state is _S.DEPRECATED}
+        version_number = versions.resolve_version(spec, candidates, deprecated_versions=deprecated_versions)
+        return None if version_number is None else self.by_version[version_number]
 
     @property
     def callable_versions(self) -> list[str]:
         return [each.version for each in self.versions if each.state in CALLABLE]
 
-    def _refusal(self, spec: str, found: ToolVersion | None) -> Problem:
+    def _build_refusal(self, spec: str, version: ToolVersion | None) -> Problem:
         details = {"tool": self.name, "asked": spec[:_LONGEST_NAME], "versions": self.callable_versions}
-        if found is None or found.state is _S.DRAFT:
+        if version is None or version.state is _S.DRAFT:
             return VersionNotFound(f"{self.name} has no version {spec[:_LONGEST_NAME]}", details=details)
-        what = f"{self.name} {found.version}"
-        match found.state:
+        label = f"{self.name} {version.version}"
+        match version.state:
             case _S.RETIRED:
-                replacement = found.contract.life.replacement
-                return ToolRetired(f"{what} was retired", details={**details, "replacement": replacement})
+                replacement = version.contract.life.replacement
+                return ToolRetired(f"{label} was retired", details={**details, "replacement": replacement})
             case _S.REQUIRES_SETUP:
-                return RequiresSetup(f"{what} is not set up yet", details=details)
+                return ToolRequiresSetup(f"{label} is not set up yet", details=details)
             case _:
-                return ToolDisabled(f"{what} is disabled", details=details)
+                return ToolDisabled(f"{label} is disabled", details=details)
 
 
 def _is_method(raw: bytes) -> bool:
-    if _METHOD not in raw:
+    if _METHOD_KEY not in raw:
         return False
     handler = orjson.loads(raw)["handler"]
-    return method_of(handler["driver"], handler["target"]) is not None
+    return parse_mcp_method(handler["driver"], handler["target"]) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TenantTools:
-    """Lookup by full name, outward spelling or alias. `epoch` is the registry epoch this was read at."""
+    """A tenant's tools, found by full name, outward name or alias. `epoch` is the registry epoch they were read at."""
 
     tenant: str
     epoch: int = 0
@@ -199,92 +216,98 @@ class TenantTools:
     def __iter__(self) -> Iterator[ToolEntry]:
         return iter(self.tools.values())
 
-    def find(self, name: str) -> ToolEntry | None:
-        """The tool a name means in any of its spellings; a real name always beats an alias."""
-        found = self.tools.get(name)
-        if found is None:
-            full = inward(name)
-            found = self.tools.get(full) or self.tools.get(self.aliases.get(full, ""))
-        return found
+    def find_entry(self, name: str) -> ToolEntry | None:
+        """Find a tool by full name, outward name or alias; a real name wins over an alias."""
+        entry = self.tools.get(name)
+        if entry is None:
+            full = to_full_name(name)
+            entry = self.tools.get(full) or self.tools.get(self.aliases.get(full, ""))
+        return entry
 
-    def owner_of(self, name: str) -> str | None:
-        """Which tool a name or alias belongs to: what admission asks before it lets another one have it."""
-        found = self.find(name)
-        return None if found is None else found.name
+    def find_owner(self, name: str) -> str | None:
+        """Find which tool a name or alias belongs to, for admission."""
+        entry = self.find_entry(name)
+        return None if entry is None else entry.name
 
-    def contract_of(self, name: str) -> Contract | None:
-        """What is called under a name by whoever does not say which version: what admission asks of tools one names."""
-        found = self.find(name)
-        return None if found is None or found.latest is None else found.latest.contract
+    def find_contract(self, name: str) -> Contract | None:
+        """Find the contract that a call without a version uses, for admission."""
+        entry = self.find_entry(name)
+        return None if entry is None or entry.latest is None else entry.latest.contract
 
-    def fact(self, name: str) -> tuple[FactType, str] | None:
-        """The type this tenant's tools give a fact and a tool that does: what admission asks about a new one."""
+    def find_fact(self, name: str) -> tuple[FactType, str] | None:
+        """Find the type of a fact in this tenant and a tool that declares it, for admission."""
         return self._facts.get(name)
 
     @property
     def fact_types(self) -> dict[str, FactType]:
-        """Every fact the tools that can still be called expose: what policies are checked against."""
+        """The types of all facts of tools that are not retired; policies are checked against them."""
         return {name: kind for name, (kind, _) in self._facts.items()}
 
     @cached_property
     def _facts(self) -> dict[str, tuple[FactType, str]]:
-        found: dict[str, tuple[FactType, str]] = {}
+        facts: dict[str, tuple[FactType, str]] = {}
         for entry in self.tools.values():
             for each in entry.versions:
-                if each.state is not _S.RETIRED and _MARKED in each.raw:
-                    for fact in facts_in(orjson.loads(each.raw)["input_schema"]):
-                        found.setdefault(fact.name, (fact.type, entry.name))
-        return found
+                if each.state is not _S.RETIRED and _POLICY_KEYWORD_BYTES in each.raw:
+                    for fact in iter_facts(orjson.loads(each.raw)["input_schema"]):
+                        facts.setdefault(fact.name, (fact.type, entry.name))
+        return facts
 
     @cached_property
     def methods(self) -> tuple[ToolEntry, ...]:
-        """What stands for a method of an MCP server, and is no tool of it."""
+        """The entries that stand for methods of MCP servers, such as `resources/read`, not for their tools."""
         return tuple(each for each in self.tools.values() if each.versions and _is_method(each.versions[0].raw))
 
-    def resolve(self, name: str, spec: str = "latest", *, visible: Visible = everything) -> ToolVersion:
-        """The version to call. A tool hidden from the caller is refused exactly as one that is not there."""
-        found = self.find(name)
-        if found is None or not found.is_public or not visible(found.name):
-            raise self._not_found(name, visible)
-        return found.choose(spec)
+    def resolve_version(
+        self, name: str, spec: str = "latest", *, visible: VisibilityCheck = is_always_visible
+    ) -> ToolVersion:
+        """Return the version to call. A tool hidden from the caller gives the same error as an unknown one."""
+        entry = self.find_entry(name)
+        if entry is None or not entry.is_public or not visible(entry.name):
+            raise self._build_not_found(name, visible)
+        return entry.resolve_version(spec)
 
-    def stood_still(self, name: str, version: str, since: int, until: int) -> bool:
-        """Whether this version's last change came after `until`, and the one before it not after `since`."""
+    def is_unchanged_between(self, name: str, version: str, since: int, until: int) -> bool:
+        """Tell whether a version did not change after `since` and up to `until`, though it changed later."""
         entry = self.tools.get(name)
-        found = entry.by_version.get(version) if entry else None
-        return found is not None and found.changed > until and found.before <= since
+        tool_version = entry.by_version.get(version) if entry else None
+        return tool_version is not None and tool_version.changed_epoch > until and tool_version.previous_epoch <= since
 
-    def entry(self, name: str, *, visible: Visible = everything) -> ToolEntry:
-        """A tool with all its versions, for showing it."""
-        found = self.find(name)
-        if found is None or not visible(found.name):
-            raise self._not_found(name, visible)
-        return found
+    def get_entry(self, name: str, *, visible: VisibilityCheck = is_always_visible) -> ToolEntry:
+        """Return a tool with all its versions, for display."""
+        entry = self.find_entry(name)
+        if entry is None or not visible(entry.name):
+            raise self._build_not_found(name, visible)
+        return entry
 
-    def _not_found(self, name: str, visible: Visible) -> ToolNotFound:
-        shown = name[:_LONGEST_NAME]
-        near = self._near(inward(shown), visible)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return ToolNotFound(f"there is no tool {shown}{hint}", details={"tool": shown, "did_you_mean": near})
+    def _build_not_found(self, name: str, visible: VisibilityCheck) -> ToolNotFound:
+        short_name = name[:_LONGEST_NAME]
+        suggestions = self._suggest_names(to_full_name(short_name), visible)
+        hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
+        return ToolNotFound(
+            f"there is no tool {short_name}{hint}", details={"tool": short_name, "did_you_mean": suggestions}
+        )
 
-    def _near(self, name: str, visible: Visible) -> list[str]:
-        """Names the caller may see that look like this one, looked for nearby first: a typo stays cheap."""
+    def _suggest_names(self, name: str, visible: VisibilityCheck) -> list[str]:
+        """Suggest similar names that the caller may see; similar namespaces are searched first to limit the work."""
         namespace, _, word = name.rpartition(".")
         spaces = list(self._namespaces)[:_MOST_COMPARED]
         near = difflib.get_close_matches(namespace, spaces, n=len(spaces) or 1, cutoff=_NEAR)
-        # Whoever sees nothing in a namespace must not learn of it by its taking the place of another.
-        seen = (names for space in dict.fromkeys((namespace, *near)) if (names := self._seen(space, visible)))
-        around = [each for names in islice(seen, _MOST_NEAR) for each in names[:_MOST_COMPARED]]
-        close = difflib.get_close_matches(name, around, n=_MOST_SUGGESTED, cutoff=_NEAR)
+        # A namespace in which the caller sees nothing must not displace another, or it could be inferred.
+        visible_groups = (
+            names for space in dict.fromkeys((namespace, *near)) if (names := self._list_visible(space, visible))
+        )
+        candidates = [each for names in islice(visible_groups, _MOST_NEAR) for each in names[:_MOST_COMPARED]]
+        close = difflib.get_close_matches(name, candidates, n=_MOST_SUGGESTED, cutoff=_NEAR)
         if close or not word:
             return close
         elsewhere = (each for each in self.tools if each.endswith(f".{word}"))
-        return list(islice((each for each in elsewhere if self._is_seen(each, visible)), _MOST_SUGGESTED))
+        return list(islice((each for each in elsewhere if self._is_visible_tool(each, visible)), _MOST_SUGGESTED))
 
-    def _seen(self, namespace: str, visible: Visible) -> list[str]:
-        return [each for each in self._namespaces.get(namespace, ()) if self._is_seen(each, visible)]
+    def _list_visible(self, namespace: str, visible: VisibilityCheck) -> list[str]:
+        return [each for each in self._namespaces.get(namespace, ()) if self._is_visible_tool(each, visible)]
 
-    def _is_seen(self, name: str, visible: Visible) -> bool:
+    def _is_visible_tool(self, name: str, visible: VisibilityCheck) -> bool:
         return self.tools[name].is_public and visible(name)
 
     @cached_property
@@ -294,8 +317,8 @@ class TenantTools:
             groups.setdefault(name.partition(".")[0], []).append(name)
         return groups
 
-    def changed(self, epoch: int, entries: Mapping[str, ToolEntry]) -> "TenantTools":
-        """A newer snapshot in which these tools are as given and all others are the same objects."""
+    def replace_entries(self, epoch: int, entries: Mapping[str, ToolEntry]) -> "TenantTools":
+        """Build a newer snapshot with these entries; all other tools stay the same objects."""
         if not entries:
             return TenantTools(tenant=self.tenant, epoch=epoch, tools=self.tools, aliases=self.aliases)
         aliases = dict(self.aliases)
@@ -307,5 +330,5 @@ class TenantTools:
             aliases.update(dict.fromkeys(entry.aliases, name))
         fresh = TenantTools(tenant=self.tenant, epoch=epoch, tools={**self.tools, **entries}, aliases=aliases)
         if "_namespaces" in self.__dict__ and len(fresh) == len(self):
-            fresh.__dict__["_namespaces"] = self._namespaces  # no name came, so who lives where is still true
+            fresh.__dict__["_namespaces"] = self._namespaces  # no name was added, so the grouping is still right
         return fresh

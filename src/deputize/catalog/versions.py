@@ -1,7 +1,7 @@
-"""SemVer 2.0.0: reading, ordering and choosing versions. Pure; for the registry and for ranges in tokens.
+"""Parse, compare and select SemVer 2.0.0 versions, for the registry and for version ranges in tokens.
 
-A range is `1.2.3` (exactly that), `^1.2`, `~1.2.3`, `1.x`, `1.2.x`, `1`, `1.2`, `*` or `latest`. One set of
-rules serves both questions asked of it: which version a caller gets, and whether a token covers a version.
+A range is `1.2.3` (exactly that), `^1.2`, `~1.2.3`, `1.x`, `1.2.x`, `1`, `1.2`, `*` or `latest`. The same rules decide
+which version a caller gets and whether a token covers a version.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Identifiers of a pre-release compare as (0, number, "") or (1, 0, text): numbers come before words.
+# Identifiers of a pre-release are (0, number, "") or (1, 0, text), so that numbers sort before words.
 Identifier = tuple[int, int, str]
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,8})"
@@ -17,23 +17,23 @@ _PRE_PART = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _TAIL = rf"(?:-({_PRE_PART}(?:\.{_PRE_PART})*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?"
 _VERSION = re.compile(rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER}){_TAIL}")
 _PARTIAL = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}|[xX*]))?(?:\.([xX*]))?")
-_ANYTHING = frozenset({"*", "x", "X"})
+_WILDCARDS = frozenset({"*", "x", "X"})
 _LONGEST = 64
 
-HOW_TO_ASK = "write 1.2.3, ^1.2, ~1.2.3, 1.x, * or latest"
+RANGE_SYNTAX = "write 1.2.3, ^1.2, ~1.2.3, 1.x, * or latest"
 
 
-class NotAVersion(ValueError):
-    """The text is no SemVer version."""
+class InvalidVersion(ValueError):
+    """The text is not a SemVer version."""
 
 
-class NotARange(ValueError):
-    """The text is no way to ask for versions."""
+class InvalidVersionRange(ValueError):
+    """The text is not a version range."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Version:
-    """Compares as SemVer says; build metadata, which has no precedence there, breaks ties."""
+class SemVer:
+    """A version that compares by SemVer precedence; build metadata, which has none, breaks ties."""
 
     major: int
     minor: int
@@ -44,110 +44,113 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """From `low` up to but without `high`; where there is no `high`, without end."""
+class VersionRange:
+    """The versions from `low` up to, but without, `high`; without an upper bound if `high` is None."""
 
-    low: Version
-    high: Version | None
-    exact: bool = False
+    low: SemVer
+    high: SemVer | None
+    is_exact: bool = False
 
-    def covers(self, version: Version) -> bool:
-        if self.exact:
+    def has_version(self, version: SemVer) -> bool:
+        if self.is_exact:
             return version == self.low
         return self.low <= version and (self.high is None or version < self.high)
 
 
 @lru_cache(maxsize=8192)
-def parse(text: str) -> Version:
+def parse_version(text: str) -> SemVer:
+    """Parse a version; raise `InvalidVersion` if it is not SemVer."""
     match = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise NotAVersion(f"{text[:_LONGEST]!r} is not a version; write MAJOR.MINOR.PATCH, as in 1.4.0 or 2.0.0-rc.1")
+        raise InvalidVersion(
+            f"{text[:_LONGEST]!r} is not a version; write MAJOR.MINOR.PATCH, as in 1.4.0 or 2.0.0-rc.1"
+        )
     major, minor, patch, pre, build = match.groups()
-    identifiers = tuple(_identifier(part) for part in pre.split(".")) if pre else ()
-    return Version(int(major), int(minor), int(patch), not pre, identifiers, build or "")
+    identifiers = tuple(_parse_identifier(part) for part in pre.split(".")) if pre else ()
+    return SemVer(int(major), int(minor), int(patch), not pre, identifiers, build or "")
 
 
-def _identifier(part: str) -> Identifier:
+def _parse_identifier(part: str) -> Identifier:
     return (0, int(part), "") if part.isdigit() else (1, 0, part)
 
 
-def _floor(major: int, minor: int = 0, patch: int = 0) -> Version:
-    """Lower than every version of these numbers, their pre-releases included."""
-    return Version(major, minor, patch, False)
+def _make_floor(major: int, minor: int = 0, patch: int = 0) -> SemVer:
+    """Return the lowest version with these numbers, below all of their pre-releases."""
+    return SemVer(major, minor, patch, False)
 
 
 @lru_cache(maxsize=8192)
-def parse_range(text: str) -> Range:
-    """Read a range; pre-releases of its upper end are outside it, as `^1` must never mean 2.0.0-rc.1."""
+def parse_range(text: str) -> VersionRange:
+    """Parse a range. Pre-releases of its upper bound are outside it: `^1` never means 2.0.0-rc.1."""
     if len(text) > _LONGEST:
-        raise _not_a_range(text)
-    if text in _ANYTHING or text.lower() == "latest":
-        return Range(_floor(0), None)
+        raise _build_range_error(text)
+    if text in _WILDCARDS or text.lower() == "latest":
+        return VersionRange(_make_floor(0), None)
     if text[:1] == "^":
-        numbers, low = _start(text[1:])
-        return Range(low, _next_caret(numbers))
+        numbers, low = _parse_start(text[1:])
+        return VersionRange(low, _increment_caret(numbers))
     if text[:1] == "~":
-        numbers, low = _start(text[1:])
-        return Range(low, _next_of(numbers[:2]))
+        numbers, low = _parse_start(text[1:])
+        return VersionRange(low, _increment_last(numbers[:2]))
     if _VERSION.fullmatch(text):
-        return Range(parse(text), None, True)
-    numbers, low = _start(text)
-    return Range(_floor(low.major, low.minor, low.patch), _next_of(numbers))
+        return VersionRange(parse_version(text), None, True)
+    numbers, low = _parse_start(text)
+    return VersionRange(_make_floor(low.major, low.minor, low.patch), _increment_last(numbers))
 
 
-def _start(text: str) -> tuple[tuple[int, ...], Version]:
-    """The numbers that were given, and the lowest release they allow."""
+def _parse_start(text: str) -> tuple[tuple[int, ...], SemVer]:
+    """Parse the numbers that were written, and the lowest release they allow."""
     if _VERSION.fullmatch(text):
-        version = parse(text)
+        version = parse_version(text)
         return (version.major, version.minor, version.patch), version
     partial = _PARTIAL.fullmatch(text)
     if partial is None:
-        raise _not_a_range(text)
-    numbers = tuple(int(part) for part in partial.groups()[:2] if part and part not in _ANYTHING)
+        raise _build_range_error(text)
+    numbers = tuple(int(part) for part in partial.groups()[:2] if part and part not in _WILDCARDS)
     major, minor = (*numbers, 0)[:2]
-    return numbers, Version(major, minor, 0)
+    return numbers, SemVer(major, minor, 0)
 
 
-def _not_a_range(text: str) -> NotARange:
-    return NotARange(f"{text[:_LONGEST]!r} is no way to ask for a version; {HOW_TO_ASK}")
+def _build_range_error(text: str) -> InvalidVersionRange:
+    return InvalidVersionRange(f"{text[:_LONGEST]!r} is not a version range; {RANGE_SYNTAX}")
 
 
-def _next_of(numbers: tuple[int, ...]) -> Version:
+def _increment_last(numbers: tuple[int, ...]) -> SemVer:
     major, minor, patch = (*numbers[:-1], numbers[-1] + 1, 0, 0)[:3]
-    return _floor(major, minor, patch)
+    return _make_floor(major, minor, patch)
 
 
-def _next_caret(numbers: tuple[int, ...]) -> Version:
-    """One more in the leftmost number that is not zero, which is the one a breaking change moves."""
+def _increment_caret(numbers: tuple[int, ...]) -> SemVer:
+    """Increment the leftmost number that is not zero, which is the one a breaking change increments."""
     for place, number in enumerate(numbers):
         if number:
-            return _next_of(numbers[: place + 1])
-    return _next_of(numbers)
+            return _increment_last(numbers[: place + 1])
+    return _increment_last(numbers)
 
 
-def in_range(versions: str, version: str) -> bool:
-    """Whether a range covers a version; a range nobody can read covers nothing."""
+def is_in_range(range_text: str, version: str) -> bool:
+    """Tell whether a range covers a version; an invalid range covers none."""
     try:
-        return parse_range(versions).covers(parse(version))
+        return parse_range(range_text).has_version(parse_version(version))
     except ValueError:
         return False
 
 
-def resolve(spec: str, candidates: Iterable[str], *, deprecated: Container[str] = ()) -> str | None:
-    """The version a caller who asks for `spec` gets: the highest release that is not deprecated.
+def resolve_version(spec: str, candidates: Iterable[str], *, deprecated_versions: Container[str] = ()) -> str | None:
+    """Select the version for `spec`: the highest release that is not deprecated.
 
-    Deprecated releases come second, pre-releases last: those are chosen when asked for exactly, or when the
-    range holds nothing else. Raises `NotARange` for a spec that cannot be read.
+    Deprecated releases come second, pre-releases last: they are selected only by their exact version, or if the range
+    has nothing else. Raises `InvalidVersionRange` if `spec` is invalid.
     """
-    asked = parse_range(spec)
-    if asked.exact:
+    version_range = parse_range(spec)
+    if version_range.is_exact:
         return spec if spec in candidates else None
-    best: tuple[bool, bool, Version] | None = None
-    chosen = None
+    best: tuple[bool, bool, SemVer] | None = None
+    result = None
     for text in candidates:
-        version = parse(text)
-        if asked.covers(version):
-            rank = (version.is_release, text not in deprecated, version)
+        version = parse_version(text)
+        if version_range.has_version(version):
+            rank = (version.is_release, text not in deprecated_versions, version)
             if best is None or rank > best:
-                best, chosen = rank, text
-    return chosen
+                best, result = rank, text
+    return result

@@ -1,9 +1,8 @@
-"""The Python client: `async with Client(url, token) as d: reply = await d.call("crm.get_user", id=7)`.
+"""Call tools from Python: `async with Client(url, token) as d: reply = await d.call("crm.get_user", id=7)`.
 
-Every call carries an idempotency key, so repeating it is safe, and it is repeated only when the answer says that
-trying again may help. `SyncClient` is the same without `await`. Both only carry out the steps of `rules.py`.
-
-Above: programs that use the gateway from outside. Below: `core` and httpx2; nothing of the gateway is imported.
+Every call has an idempotency key, so repeating it is safe, and it is repeated only if the error is retryable.
+`SyncClient` is the same without `await`. Both only perform the steps of `client/protocol.py`. Nothing of the gateway
+but `core` is imported.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
-from deputize.client.rules import (
-    Answer,
+from deputize.client.protocol import (
     CallFailed,
+    ClientProtocol,
     DeputizeError,
     Failure,
     Reply,
-    Rules,
-    Send,
+    SendStep,
+    StepResponse,
     Steps,
     Unreachable,
-    Wait,
+    WaitStep,
 )
 
 __all__ = ["CallFailed", "Client", "DeputizeError", "Failure", "Reply", "SyncClient", "Unreachable"]
@@ -32,8 +31,8 @@ __all__ = ["CallFailed", "Client", "DeputizeError", "Failure", "Reply", "SyncCli
 T = TypeVar("T")
 
 
-class _Requests:
-    """What can be asked, as steps. The two clients below differ only in how a step is carried out."""
+class _BaseClient:
+    """What both clients share. They differ only in how they perform a step."""
 
     def __init__(
         self,
@@ -44,21 +43,22 @@ class _Requests:
         secret: bytes | None = None,
         attempts: int = 4,
     ) -> None:
-        """`session` and `secret` given, and steps named, a restarted program repeats its calls instead of making
-        them twice. `token` may be a function that returns a fresh one. `attempts` counts the first try too.
+        """Create a client. With `session` and `secret`, and named steps, a restarted program repeats its calls instead
+        of making them twice. `token` may be a function that returns a fresh token. `attempts` includes the first.
         """
-        self._rules = Rules(url, token, session, secret, attempts)
+        self._protocol = ClientProtocol(url, token, session, secret, attempts)
 
     @property
     def session(self) -> str:
-        return self._rules.session
+        """The session that all calls of this client belong to."""
+        return self._protocol.session
 
 
-class Client(_Requests):
-    """For asyncio programs. Use it as a context manager, once per session, for any number of calls at a time."""
+class Client(_BaseClient):
+    """A client for asyncio. Use it as a context manager, once per session, for any number of concurrent calls."""
 
     async def __aenter__(self) -> Self:
-        self._http = httpx2.AsyncClient(base_url=self._rules.url)
+        self._http = httpx2.AsyncClient(base_url=self._protocol.url)
         return self
 
     async def __aexit__(
@@ -85,14 +85,14 @@ class Client(_Requests):
         check: bool = True,
         **more: Any,
     ) -> Reply:
-        """Calls a tool. Arguments are given by name, or in a mapping where a name is also an option here.
+        """Call a tool. Give arguments by name, or in a mapping if a name is also an option here.
 
-        Raises `CallFailed` unless `check` is False. Two calls are two steps, and so two keys, unless they name the
-        same `step` or `key`. In `mode="async"`, and whenever the gateway answers before the end, the reply is
-        `pending`: `wait` for it. With `may_continue`, a call whose `deadline_ms` is over goes on, where that is safe.
-        With `dry_run` nothing is done, and the reply's `preview` says what would be.
+        Raises `CallFailed` unless `check` is False. Two calls are two steps with two keys, unless they have the same
+        `step` or `key`. With `mode="async"`, and whenever the gateway replies before the call has ended, the reply is
+        `pending`: use `wait`. With `may_continue`, a call continues after its `deadline_ms`, where that is safe. With
+        `dry_run`, the call has no effect, and the reply's `preview` says what it would do.
         """
-        steps = self._rules.call(
+        steps = self._protocol.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
             options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
@@ -101,64 +101,68 @@ class Client(_Requests):
         return await self._run(steps)
 
     async def tools(self, *, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
-        """A page of the tools you can call; go on with `after=page["next_after"]`."""
-        return await self._run(self._rules.tools(after, limit))
+        """List a page of the tools you can call; continue with `after=page["next_after"]`."""
+        return await self._run(self._protocol.tools(after, limit))
 
     async def search(self, query: str, *, limit: int | None = None) -> dict[str, Any]:
-        return await self._run(self._rules.search(query, limit))
+        """Search the tools you can call, best match first."""
+        return await self._run(self._protocol.search(query, limit))
 
     async def tool(self, name: str, *, version: str | None = None) -> dict[str, Any]:
-        return await self._run(self._rules.tool(name, version))
+        """Show one tool with its schemas."""
+        return await self._run(self._protocol.tool(name, version))
 
     async def calls(self, *, before: str | None = None, limit: int | None = None) -> dict[str, Any]:
-        """A page of your calls, newest first; go on with `before=page["next_before"]`."""
-        return await self._run(self._rules.calls(before, limit))
+        """List a page of your calls, newest first; continue with `before=page["next_before"]`."""
+        return await self._run(self._protocol.calls(before, limit))
 
     async def show(self, call_id: str) -> dict[str, Any]:
-        return await self._run(self._rules.show(call_id))
+        """Show one call."""
+        return await self._run(self._protocol.show(call_id))
 
     async def cancel(self, call_id: str) -> dict[str, Any]:
-        return await self._run(self._rules.cancel(call_id))
+        """Request that a call is canceled."""
+        return await self._run(self._protocol.cancel(call_id))
 
     async def wait(self, call_id: str, *, seconds: float | None = None, check: bool = True) -> Reply:
-        """How a call ended that was answered before it did; still `pending` if `seconds` were not enough. Raises
-        `CallFailed` unless `check` is False.
+        """Wait for the end of a pending call; the reply is still `pending` after `seconds`. Raises `CallFailed` unless
+        `check` is False.
         """
-        return await self._run(self._rules.wait(call_id, seconds=seconds, check=check))
+        return await self._run(self._protocol.wait(call_id, seconds=seconds, check=check))
 
     async def retry(self, call_id: str) -> Reply:
-        """A queued call that came to no good end, once more, where that can do no harm; `CallFailed` where it can."""
-        return await self._run(self._rules.retry(call_id))
+        """Retry a failed call; raises `CallFailed` if that is not safe."""
+        return await self._run(self._protocol.retry(call_id))
 
     async def _run(self, steps: Steps[T]) -> T:
-        answer: Answer | None = None
+        answer: StepResponse | None = None
         try:
             while True:
                 step = steps.send(answer)
-                if isinstance(step, Wait):
+                if isinstance(step, WaitStep):
                     await asyncio.sleep(step.seconds)
                     answer = None
                 else:
                     answer = await self._perform(step)
         except StopIteration as end:
-            ended: T = end.value
-            return ended
+            result: T = end.value
+            return result
 
-    async def _perform(self, step: Send) -> Answer:
+    async def _perform(self, step: SendStep) -> StepResponse:
         try:
             response = await self._http.request(
                 step.method, step.path, headers=step.headers, content=step.content, timeout=step.seconds
             )
         except httpx2.TransportError as error:
-            return Answer(lost=error)
-        return Answer(status=response.status_code, headers=response.headers, body=response.content)
+            return StepResponse(transport_error=error)
+        return StepResponse(status=response.status_code, headers=response.headers, body=response.content)
 
 
-class SyncClient(_Requests):
-    """For programs without asyncio; otherwise exactly `Client`."""
+class SyncClient(_BaseClient):
+    """A client for programs without asyncio, with the methods of `Client`."""
 
     def __enter__(self) -> Self:
-        self._http = httpx2.Client(base_url=self._rules.url)
+        self._http = httpx2.Client(base_url=self._protocol.url)
         return self
 
     def __exit__(
@@ -185,8 +189,8 @@ class SyncClient(_Requests):
         check: bool = True,
         **more: Any,
     ) -> Reply:
-        """As `Client.call`."""
-        steps = self._rules.call(
+        """Call a tool, as `Client.call` does."""
+        steps = self._protocol.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
             options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
@@ -195,48 +199,48 @@ class SyncClient(_Requests):
         return self._run(steps)
 
     def tools(self, *, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
-        return self._run(self._rules.tools(after, limit))
+        return self._run(self._protocol.tools(after, limit))
 
     def search(self, query: str, *, limit: int | None = None) -> dict[str, Any]:
-        return self._run(self._rules.search(query, limit))
+        return self._run(self._protocol.search(query, limit))
 
     def tool(self, name: str, *, version: str | None = None) -> dict[str, Any]:
-        return self._run(self._rules.tool(name, version))
+        return self._run(self._protocol.tool(name, version))
 
     def calls(self, *, before: str | None = None, limit: int | None = None) -> dict[str, Any]:
-        return self._run(self._rules.calls(before, limit))
+        return self._run(self._protocol.calls(before, limit))
 
     def show(self, call_id: str) -> dict[str, Any]:
-        return self._run(self._rules.show(call_id))
+        return self._run(self._protocol.show(call_id))
 
     def cancel(self, call_id: str) -> dict[str, Any]:
-        return self._run(self._rules.cancel(call_id))
+        return self._run(self._protocol.cancel(call_id))
 
     def wait(self, call_id: str, *, seconds: float | None = None, check: bool = True) -> Reply:
-        return self._run(self._rules.wait(call_id, seconds=seconds, check=check))
+        return self._run(self._protocol.wait(call_id, seconds=seconds, check=check))
 
     def retry(self, call_id: str) -> Reply:
-        return self._run(self._rules.retry(call_id))
+        return self._run(self._protocol.retry(call_id))
 
     def _run(self, steps: Steps[T]) -> T:
-        answer: Answer | None = None
+        answer: StepResponse | None = None
         try:
             while True:
                 step = steps.send(answer)
-                if isinstance(step, Wait):
+                if isinstance(step, WaitStep):
                     time.sleep(step.seconds)
                     answer = None
                 else:
                     answer = self._perform(step)
         except StopIteration as end:
-            ended: T = end.value
-            return ended
+            result: T = end.value
+            return result
 
-    def _perform(self, step: Send) -> Answer:
+    def _perform(self, step: SendStep) -> StepResponse:
         try:
             response = self._http.request(
                 step.method, step.path, headers=step.headers, content=step.content, timeout=step.seconds
             )
         except httpx2.TransportError as error:
-            return Answer(lost=error)
-        return Answer(status=response.status_code, headers=response.headers, body=response.content)
+            return StepResponse(transport_error=error)
+        return StepResponse(status=response.status_code, headers=response.headers, body=response.content)

@@ -1,4 +1,4 @@
-"""The words of the house: contract, call, caller, outcome, errors, events, canonical form, settings, telemetry names.
+"""Define the types that every package shares: contracts, calls, callers, outcomes, errors, states and settings.
 
-Pure: nothing here does I/O, and every other room stands on it.
+Nothing here does input or output, and nothing here imports another package of Deputize.
 """

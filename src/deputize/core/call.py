@@ -1,22 +1,23 @@
-"""A call as a door hands it in: what is asked, in what words, with what key, and by when."""
+"""Define a call as an interface hands it in: the tool, its arguments, the idempotency key and the deadline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NewType
 
-from deputize.core.definition import Told
-from deputize.core.frozen import frozen
-from deputize.core.questions import NONE, Ability, Answers
+from deputize.core.contract.tools import ToolProgress
+from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
+from deputize.core.value_types import frozen
 
 CallId = NewType("CallId", str)
 
 MAX_KEY_LENGTH = 255
 MAX_SESSION_LENGTH = 200
+MAX_CHECKPOINT_NAME_LENGTH = 100
 
 
 @frozen
 class Callback:
-    """Where the caller wants to hear of the end, signed with which of the tenant's keys, and with the result or not."""
+    """Where to report the end of a call, with which of the tenant's signing keys, and whether with the result."""
 
     url: str
     secret: str = "default"
@@ -25,7 +26,7 @@ class Callback:
 
 @frozen
 class CallRequest:
-    """`arguments` are the model's own words and are never changed; what is derived from them is kept beside them."""
+    """A call as it was requested. `arguments` stay as the model wrote them; derived values are stored beside them."""
 
     tool: str
     arguments: dict[str, Any]
@@ -35,24 +36,24 @@ class CallRequest:
     step: str | None = None
     deadline_ms: int | None = None
     traceparent: str | None = None
-    # "async" is answered at once and looked for later; None leaves it to the contract.
+    # "async" replies at once, and the outcome is read later; None leaves it to the contract.
     mode: Literal["sync", "async"] | None = None
     priority: int | None = None
-    # Whether a call whose time is over may go on as a run, where that can do no harm.
+    # True if a call that outlasts its request may continue as a run, where that is safe.
     may_continue: bool = False
     callback: Callback | None = None
-    # Everything but the effect: the answer is what it would do.
+    # Reply with what the call would do, without its effect.
     dry_run: bool = False
-    # What its caller can be asked back, and what it says to questions that the same call came to before.
-    can_answer: frozenset[Ability] = NONE
-    answers: Answers | None = None
-    # Set by no door: the run this asks to try again.
+    # What the client can answer, and its answers to the input requests of the call that this one continues.
+    client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
+    input_responses: InputResponses | None = None
+    # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
-    # Who hears how far the tool is while the call is answered in its own request; of a run, whoever looks does.
-    tell: Callable[[Told], None] | None = None
+    # Receives the tool's progress while the caller waits; the progress of a run is read from its events.
+    report_progress: Callable[[ToolProgress], None] | None = None
 
-    def told_to(self, tell: Callable[[Told], None]) -> "CallRequest":
-        return replace(self, tell=tell)
+    def with_progress_callback(self, report_progress: Callable[[ToolProgress], None]) -> "CallRequest":
+        return replace(self, report_progress=report_progress)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,23 +1,24 @@
-"""Who is behind a call: the user, the agent acting for them, and what the token lets them do."""
+"""Define who makes a call: the user, the agents acting for them, and what their token allows."""
 
 import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from deputize.core.contract import Effects
+from deputize.core.contract.contract import Effects
+from deputize.core.subject import AGENT_PREFIX, qualify_subject
 
 ADMIN_SCOPE = "deputize:admin"
-# Who has it may, together with another who has it, let a call go on that nobody else was there to approve.
+# Two people with this scope can override a missing approval in an emergency.
 BREAK_GLASS_SCOPE = "deputize:break-glass"
-# Who issued the authority of the process itself, which nobody can revoke; no issuer of tokens may be called so.
-PROCESS = "process"
-# Who shows a code that only the terminal of `deputize dev` shows; no issuer of tokens may be called so either.
-TERMINAL = "terminal"
-# The issuer of the one caller this gateway makes up itself: it asks what became of a call that nobody waits for.
-RECONCILER = "deputize:reconciliation"
+# The issuer of the process itself, which cannot be revoked; no issuer of tokens may have this name.
+PROCESS_ISSUER = "process"
+# The issuer of approval codes on the terminal of `deputize dev`; no issuer of tokens may have this name.
+TERMINAL_ISSUER = "terminal"
+# The issuer of the gateway's own caller, which reconciles calls with an UNKNOWN outcome.
+RECONCILER_ISSUER = "deputize:reconciliation"
 Trust = Literal["untrusted", "standard", "trusted"]
-# No name of a subject holds a control character.
-_BETWEEN_AGENTS = "\x1f"
+# Subjects never contain control characters.
+_AGENT_SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,22 +31,25 @@ class Capability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Made by `govern/identity` from a verified token; nothing else makes one.
+    """The caller of a request, made by `govern/identity` from a verified token.
 
-    `user` is the subject the authority comes from, `agents` the delegation chain, nearest actor first.
-    `capabilities` of None means the token names no tools and so limits none. `grants` are the delegations behind the
-    token, nearest first; `ceiling` is the worst effect they allow; `task` is what they were made for. `first_token` is
-    the id of the token that the first of them was made from.
+    `user` is the subject the authority comes from, as it is stored: a bare name, or qualified by its issuer
+    (`core/subject.py`). `agents` is the delegation chain, nearest actor first. An agent's name is a label, unless
+    `agent_issuers` has at its place the issuer that proved it; `""` stands for no proof. `capabilities` is None if the
+    token names no tools and so limits none. `grants` are the delegations behind the token, nearest first; `ceiling` is
+    the worst effect they allow; `task` is what they are for. `first_token` is the id of the token that the first of
+    them was made from.
 
-    `console` says that the token is a person's own and was made for deciding what others asked for; `only_decides`,
-    that it was made for nothing else, so it makes no call and lends nothing. `methods` are the ways the person signed
-    in by (`amr` and `acr`). Policies read none of them, and nobody who is written down comes back with any: who decides
-    is there in person.
+    `console` is True if the token belongs to a person and may decide approval requests; `only_decides`, if it may do
+    nothing else: no calls and no delegations. `operator` is True if the token belongs to a person who signed in at an
+    issuer of operators. `methods` are the person's sign-in methods (`amr` and `acr`). Policies
+    read none of these four, and a caller restored from the database has none: an approver is present in person.
     """
 
     tenant: str
     user: str
     agents: tuple[str, ...] = ()
+    agent_issuers: tuple[str, ...] = ()
     scopes: frozenset[str] = frozenset()
     capabilities: tuple[Capability, ...] | None = None
     session: str | None = None
@@ -60,12 +64,17 @@ class Caller:
     methods: frozenset[str] = frozenset()
     console: bool = False
     only_decides: bool = False
+    operator: bool = False
     grants: tuple[str, ...] = ()
     first_token: str = ""
     task: str | None = None
     ceiling: Effects | None = None
-    # Names everything a decision may know of this caller: equal standings share decisions; empty means ask anew.
-    standing: str = ""
+    # The constraints of each delegation behind the token, as canonical JSON; all of them hold.
+    constraints: tuple[str, ...] = ()
+    # A digest of all that policies may read: callers with equal digests share cached decisions; empty caches none.
+    decision_cache_key: str = ""
+    # The code from the terminal of `deputize dev` that was sent with an administrative request; shown in no repr.
+    confirmation_code: str = field(default="", repr=False)
     # Per-subject commitments for the audit log, user first; erasing a subject's salt unlinks them.
     pseudonyms: tuple[str, ...] = field(default=())
 
@@ -74,53 +83,75 @@ class Caller:
         return (self.user, *self.agents)
 
     @property
+    def pseudonym_subjects(self) -> tuple[str, ...]:
+        """The subjects as pseudonyms are made of them: an agent never shares the pseudonym of a person."""
+        return (self.user, *(f"{AGENT_PREFIX}{agent}" for agent in self.agents))
+
+    @property
     def agent(self) -> str:
         return self.agents[0] if self.agents else ""
 
     @property
-    def lent_to(self) -> tuple[str, ...]:
-        """The user and the agent they lent to, whoever acts: what is lent on is still lent by them, and counts as
-        theirs. An agent that lends to itself under another name gets no second allowance.
+    def delegation_origin(self) -> tuple[str, ...]:
+        """The user and the agent they delegated to, whichever agent acts. Limits count by it, so an agent that
+        delegates to itself under another name gets no second allowance.
         """
         return (self.user, *self.agents[-1:])
 
     @property
-    def acting(self) -> str:
-        """The whole chain of agents as one name. The nearest alone would not do: whoever was lent something may lend it
-        on to an agent of any name, and would be taken for that one.
+    def agent_chain(self) -> str:
+        """The whole chain of agents as one name. The nearest agent is not enough: a delegate may delegate on to an
+        agent of any name, and would pass for that one.
         """
-        return _BETWEEN_AGENTS.join(self.agents)
+        return _AGENT_SEPARATOR.join(self.agents)
+
+    @property
+    def proven_agents(self) -> tuple[str, ...]:
+        """The agents whose identity an issuer proved, each qualified by that issuer. An agent that only bears a name
+        is not the person or agent of that name.
+        """
+        return tuple(
+            qualify_subject(issuer, agent)
+            for agent, issuer in zip(self.agents, self.agent_issuers, strict=False)
+            if issuer
+        )
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Those who certainly took part in a call, and so may not approve it: the user, then the proven agents."""
+        return (self.user, *self.proven_agents)
 
     @property
     def is_admin(self) -> bool:
         return ADMIN_SCOPE in self.scopes
 
-    def made(self, user: str, acting: str) -> bool:
-        """Whether a call that is recorded under these names is this caller's: a user's whoever acted for them, an
-        agent's only what that very chain did.
+    def is_maker_of(self, user: str, agent_chain: str) -> bool:
+        """Tell whether a stored call is this caller's. A user made all calls of their agents; an agent made only those
+        of exactly its chain.
         """
-        return user == self.user and (not self.agents or acting == self.acting)
+        return user == self.user and (not self.agents or agent_chain == self.agent_chain)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epochs:
-    """How often a tenant's registry, policy and revocations have changed: what a decision was made from."""
+    """Counters of changes to a tenant's registry, policies and revocations; a decision is valid for its epochs."""
 
     registry: int = 0
     policy: int = 0
     revocation: int = 0
 
-    def covers(self, other: "Epochs") -> bool:
+    def is_at_least(self, other: "Epochs") -> bool:
+        """Tell whether no epoch is older than the other's."""
         return self.registry >= other.registry and self.policy >= other.policy and self.revocation >= other.revocation
 
 
-def nearest_of(acting: str) -> str:
-    """The agent that acts, of a chain that was made one name."""
-    return acting.partition(_BETWEEN_AGENTS)[0]
+def parse_nearest_agent(agent_chain: str) -> str:
+    """Read the acting agent from a chain of agents."""
+    return agent_chain.partition(_AGENT_SEPARATOR)[0]
 
 
-def standing_of(caller: Caller) -> str:
-    """A digest of everything policies may read of a caller. Length-prefixed, so no two callers spell the same bytes."""
+def compute_decision_cache_key(caller: Caller) -> str:
+    """Digest everything policies may read of a caller. Parts are length-prefixed, so no two callers collide."""
     parts = (
         caller.tenant, caller.issuer, caller.user, caller.trust, str(caller.human), caller.task or "",
         str(len(caller.agents)), *caller.agents,
@@ -128,5 +159,16 @@ def standing_of(caller: Caller) -> str:
         str(len(caller.scopes)), *sorted(caller.scopes),
         "" if caller.session is None else f"session {caller.session}",
     )  # fmt: skip
-    spelled = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
-    return hashlib.sha256(spelled).hexdigest()[:32]
+    data = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def operator_caller(tenant: str) -> Caller:
+    """Build the caller for the operator of this process; the audit log records it like any administrator."""
+    return Caller(
+        tenant=tenant,
+        user="operator",
+        scopes=frozenset({ADMIN_SCOPE}),
+        issuer=PROCESS_ISSUER,
+        token_id="boot",
+    )

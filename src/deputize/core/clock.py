@@ -1,4 +1,4 @@
-"""Time and randomness, injected wherever logic depends on them, and the ids made from both."""
+"""Provide time and randomness, injected wherever logic depends on them, and the ids made from both."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from deputize.core.errors import DeadlineExceeded
-from deputize.core.frozen import frozen
+from deputize.core.value_types import frozen
 
 # The first digit of a UUID's fourth group carries its variant in the upper two bits.
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -25,14 +25,14 @@ class Clock:
         return datetime.fromtimestamp(self.epoch_ms() / 1000, UTC)
 
     def new_id(self) -> str:
-        """A UUIDv7 as text: it leads with time, so tables partitioned by id are partitioned by day."""
+        """Make a UUIDv7 as text. It starts with the time, so tables partitioned by id are partitioned by day."""
         time, noise = f"{self.epoch_ms():012x}", self.random_bytes(10).hex()
         return f"{time[:8]}-{time[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
 
 
 @frozen
 class Deadline:
-    """A moment on the monotonic clock after which nobody waits any more."""
+    """A moment on the monotonic clock after which the caller no longer waits."""
 
     at: float
 
@@ -40,18 +40,14 @@ class Deadline:
     def after(cls, seconds: float, now: float) -> "Deadline":
         return cls(at=now + seconds)
 
-    def remaining(self, now: float) -> float:
+    def remaining_seconds(self, now: float) -> float:
         return self.at - now
 
-    def tighter(self, seconds: float, now: float) -> "Deadline":
-        """min(this deadline, `seconds` from now): a deadline only ever shrinks on its way down."""
-        return self if self.at <= now + seconds else Deadline(at=now + seconds)
-
-    def require(self, now: float) -> None:
+    def require_time_left(self, now: float) -> None:
         if self.at <= now:
-            raise DeadlineExceeded("the deadline passed before the tool was started, so nothing was done")
+            raise DeadlineExceeded("the deadline passed before the tool started; nothing was changed")
 
 
-def id_time_ms(uuid7: str) -> int:
-    """The millisecond a UUIDv7 was made in."""
+def parse_id_time_ms(uuid7: str) -> int:
+    """Read the millisecond in which a UUIDv7 was made."""
     return int(uuid7[:8] + uuid7[9:13], 16)

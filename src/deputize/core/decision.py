@@ -1,19 +1,19 @@
-"""What is asked before a call, and what was answered: the words every policy engine and hook speaks."""
+"""Define policy requests, verdicts and decisions, for every policy engine and hook."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
 from deputize.core.caller import Caller, Epochs
-from deputize.core.contract import Contract, Effects
-from deputize.core.frozen import frozen
+from deputize.core.contract.contract import Contract, Effects
+from deputize.core.value_types import frozen
 
 Environment = Literal["development", "staging", "production"]
-Source = Literal["cedar", "authzen", "hook"]
+VerdictSource = Literal["cedar", "authzen", "hook"]
 
 
 class Behavior(StrEnum):
-    """`passthrough` is the answer of a hook that has no opinion; it is never the answer of a decision."""
+    """What a rule or hook says. `passthrough` is for hooks without an opinion; a decision never has it."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -29,8 +29,8 @@ _STRICTNESS = {Behavior.PASSTHROUGH: 0, Behavior.ALLOW: 1, Behavior.ASK: 2, Beha
 
 
 @frozen
-class Rule:
-    """A rule that spoke: its id, where it is written (`policies/default.cedar:8`), and its author's reason."""
+class MatchedRule:
+    """A rule that matched: its id, its place (`policies/default.cedar:8`), and its author's reason."""
 
     id: str
     where: str = ""
@@ -38,29 +38,29 @@ class Rule:
 
 
 @frozen
-class Demand:
-    """What one asking rule wants: somebody of these groups, so many of them, signed in this way, until then."""
+class ApprovalRequirement:
+    """The approval that one rule requires: by which groups, how many people, signed in how, and by when."""
 
     rule: str
     where: str
     reason: str
-    # An escalation chain: the first is asked first. Empty is the chain of the settings.
+    # The escalation chain, first group first. Empty: the groups of the settings.
     groups: tuple[str, ...] = ()
     quorum: int = 1
-    # None is the deadline of the settings.
+    # None: the deadline of the settings.
     deadline_seconds: int | None = None
     # What an approver's token must have in `amr` or `acr`.
     step_up: str = ""
 
 
-def demanded(rules: Iterable[Rule]) -> tuple[Demand, ...]:
-    """The demands of rules that say no more than that somebody has to be asked."""
-    return tuple(Demand(rule=rule.id, where=rule.where, reason=rule.reason) for rule in rules)
+def build_approval_requirements(rules: Iterable[MatchedRule]) -> tuple[ApprovalRequirement, ...]:
+    """Build the requirements of rules that require approval and give no further terms."""
+    return tuple(ApprovalRequirement(rule=rule.id, where=rule.where, reason=rule.reason) for rule in rules)
 
 
 @frozen
-class Question:
-    """Everything a policy may know about one call. Facts are the arguments its contract exposes to policy."""
+class PolicyRequest:
+    """Everything a policy may know about one call. Facts are the arguments that its contract exposes to policies."""
 
     caller: Caller
     contract: Contract
@@ -68,49 +68,49 @@ class Question:
     session: str | None
     now_ms: int
     facts: Mapping[str, Any]
-    # Facts that rules may read and records must not hold, by name.
-    withheld: frozenset[str] = frozenset()
-    # What the call would change, filled in from its arguments: (resource, operation, scope).
-    touches: tuple[tuple[str, str, str], ...] = ()
+    # Names of facts that rules may read and decision records must not contain.
+    unrecorded_facts: frozenset[str] = frozenset()
+    # What the call would change, from its arguments: (resource, operation, scope).
+    side_effects: tuple[tuple[str, str, str], ...] = ()
     cost_micros: int = 0
     labels: frozenset[str] = frozenset()
 
     @property
-    def sweeping(self) -> bool:
-        return sweeps(self.contract.effects, self.touches)
+    def has_unbounded_scope(self) -> bool:
+        return has_unbounded_scope(self.contract.effects, self.side_effects)
 
 
-def sweeps(effects: Effects, touches: Sequence[tuple[str, str, str]]) -> bool:
-    """Whether a call may change more than it names: a `*` in what it would touch, or nothing declared at all. What it
-    creates has no name yet.
+def has_unbounded_scope(effects: Effects, side_effects: Sequence[tuple[str, str, str]]) -> bool:
+    """Tell whether a call may change more than it names: a scope contains `*`, or no effects are declared. A created
+    resource has no name yet, so its `*` does not count.
     """
     if effects is Effects.READ:
         return False
-    for _, op, scope in touches:  # a loop, because it stands before every write
+    for _, op, scope in side_effects:  # a loop, because every write runs it
         if "*" in scope and op != "create":
             return True
-    return not touches
+    return not side_effects
 
 
 @frozen
 class Verdict:
-    """What one engine answered, by which rules, under which policies. `errors` are evaluation errors: they deny.
-    `demands` has one for each asking rule that spoke, where the answer is to ask.
+    """The answer of one engine: by which rules, under which policies. Evaluation errors deny. If the answer is to ask,
+    `requirements` has one entry for each rule that requires approval.
     """
 
     behavior: Behavior
-    rules: tuple[Rule, ...]
+    rules: tuple[MatchedRule, ...]
     digest: str
-    source: Source = "cedar"
+    source: VerdictSource = "cedar"
     reason: str = ""
     errors: tuple[str, ...] = ()
     suggestion: str = ""
-    demands: tuple[Demand, ...] = ()
+    requirements: tuple[ApprovalRequirement, ...] = ()
 
 
 @frozen
-class Decided:
-    """A verdict and the record it can be replayed from (canonical JSON, redacted), named by its keyed digest."""
+class RecordedVerdict:
+    """A verdict with its decision record (canonical JSON, redacted) for replay; its id is a keyed digest."""
 
     verdict: Verdict
     record_id: str
@@ -119,12 +119,12 @@ class Decided:
 
 @frozen
 class Decision:
-    """Why a call may go on: the rules that allowed it, as of which epochs, and the record they were decided from.
-    With demands it may go on only once humans have met every one of them.
+    """Why a call may proceed: the rules that allowed it, the epochs, and the decision record. With requirements, it
+    proceeds only once people have approved each of them.
     """
 
     rules: tuple[str, ...]
     epochs: Epochs
     policy_digest: str = ""
     record_id: str = ""
-    demands: tuple[Demand, ...] = ()
+    requirements: tuple[ApprovalRequirement, ...] = ()

@@ -1,19 +1,19 @@
-"""Hooks: functions of the operator's own that stand around calls, and the few things they can say.
+"""Define hooks: the operator's functions around calls, and the answers they can give.
 
-A hook sees a call as a copy and answers with values of this file; what they come to is for the lifecycle. It can make a
-call stricter, never looser. Loaded by `catalog/importers/hooks.py`, run by `lifecycle/hooks.py`.
+A hook gets a copy of the call and answers with values of this module; the lifecycle applies them. It can make a call
+stricter, never looser. `catalog/importers/hooks.py` loads hooks, `lifecycle/hooks.py` runs them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
-from deputize.core.canonical import NotCanonical, canonical
+from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.decision import Behavior, Environment, Verdict
 
-Moment = Literal["before", "after", "failure"]
-MOMENTS: Final[tuple[Moment, ...]] = ("before", "after", "failure")
-ATTRIBUTE: Final = "__deputize_hook__"
+HookMoment = Literal["before", "after", "failure"]
+HOOK_MOMENTS: Final[tuple[HookMoment, ...]] = ("before", "after", "failure")
+HOOK_ATTRIBUTE: Final = "__deputize_hook__"
 MAX_CONTEXT_BYTES: Final = 16_384
 MAX_TEXT: Final = 400
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookCall:
-    """A call as a hook sees it. `arguments` are what the tool would get, as earlier hooks left them; it is a copy."""
+    """A copy of the call, for a hook. `arguments` are what the tool would get, with the updates of earlier hooks."""
 
     call_id: str
     tool: str
@@ -33,15 +33,15 @@ class HookCall:
     agents: tuple[str, ...]
     session: str | None
     environment: Environment
-    # The call will not be made, only what it would do told.
+    # True if the call only reports what it would do.
     dry_run: bool = False
-    # What the caller says to what the tool's server asked back, by the names of the questions.
+    # The caller's input responses, by the names of the server's input requests.
     answers: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookProblem:
-    """What a call ended in, as a failure hook sees it; docs/reference/errors.md lists the slugs."""
+    """The error of a call, for a failure hook; docs/reference/errors.md lists the slugs."""
 
     slug: str
     code: str
@@ -51,7 +51,7 @@ class HookProblem:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Other arguments for the tool: those named here, and without those in `drop`. Only from a `before` hook."""
+    """Change the arguments: set those given here, and remove those in `drop`. Only for `before` hooks."""
 
     arguments: dict[str, Any]
     drop: list[str] | tuple[str, ...] = ()
@@ -59,21 +59,21 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Something the model should know beside the result: any JSON value. It never becomes part of the result."""
+    """Give the model a JSON value beside the result. It never becomes part of the result."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence for people, among the warnings of the reply."""
+    """Add a sentence for people to the warnings of the reply."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What the hook thinks of the call. The strictest answer holds, the policy's included: `allow` overrules nobody."""
+    """Vote on the call. The strictest answer wins, including the policies': `allow` overrules none."""
 
     behavior: Literal["allow", "ask", "deny", "passthrough"]
     reason: str = ""
@@ -81,35 +81,35 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The call ends here, before anything happened."""
+    """Stop the call before it has any effect."""
 
     reason: str
 
 
-Answer = Update | Context | Message | Permission | Stop
+HookAnswer = Update | Context | Message | Permission | Stop
 
 
-def hook(moment: Moment) -> Callable[[Function], Function]:
-    """Marks a function as a hook; `[[hooks]]` in deputize.toml puts it around tools.
+def hook(moment: HookMoment) -> Callable[[Function], Function]:
+    """Mark a function as a hook; `[[hooks]]` in deputize.toml activates it.
 
     `before` takes a `HookCall`, `after` also the result, `failure` also a `HookProblem`. It may be async, and returns
     one answer, a list of them, or None.
     """
 
     def mark(function: Function) -> Function:
-        setattr(function, ATTRIBUTE, moment)
+        setattr(function, HOOK_ATTRIBUTE, moment)
         return function
 
-    # Nothing is checked here: a mistake is told by whoever loads the file, and knows its name and who wanted it.
+    # Nothing is checked here: the loader reports mistakes, because it knows the file and the setting.
     return mark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedHook:
-    """A hook ready to run. `tools` is a glob over full names; records call it `hook:NAME`."""
+    """A hook that is ready to run. `tools` is a glob over full names; audit entries name it `hook:NAME`."""
 
     name: str
-    moment: Moment
+    moment: HookMoment
     function: Callable[..., Any]
     is_async: bool
     tools: str = "*"
@@ -122,63 +122,69 @@ class LoadedHook:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hooked:
-    """What hooks did to one call. `did` goes on record, `context` and `messages` into the reply."""
+class HookEffects:
+    """What hooks did to one call. `actions` go into the audit entry, `context` and `messages` into the reply."""
 
-    did: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
     context: tuple[dict[str, Any], ...] = ()
     messages: tuple[str, ...] = ()
     permissions: tuple[Verdict, ...] = ()
 
 
-NOTHING_SAID: Final = Hooked()
+NO_HOOK_EFFECTS: Final = HookEffects()
 
 
-class Nonsense(ValueError):
-    """A hook answered with something that is no answer; the message says what, and holds no value."""
+class InvalidHookAnswer(ValueError):
+    """A hook returned something that is not an answer. The message contains no values."""
 
 
-def answers_of(said: Any, moment: Moment) -> tuple[Answer, ...]:
-    """What a hook returned, as answers it may give at this moment."""
-    given = () if said is None else tuple(said) if isinstance(said, list | tuple) else (said,)
-    may = (Update, Context, Message, Permission, Stop) if moment == "before" else (Context, Message)
-    for each in given:
-        if not isinstance(each, may):
-            names = ", ".join(kind.__name__ for kind in may)
-            raise Nonsense(f"it answered with {type(each).__name__}; a hook {moment} a call may answer {names}")
-        _require_sound(each)
-    return given
+def parse_hook_answers(returned_value: Any, moment: HookMoment) -> tuple[HookAnswer, ...]:
+    """Parse what a hook returned as answers that are allowed at this moment."""
+    answers = (
+        ()
+        if returned_value is None
+        else tuple(returned_value)
+        if isinstance(returned_value, list | tuple)
+        else (returned_value,)
+    )
+    allowed_types = (Update, Context, Message, Permission, Stop) if moment == "before" else (Context, Message)
+    for each in answers:
+        if not isinstance(each, allowed_types):
+            names = ", ".join(kind.__name__ for kind in allowed_types)
+            raise InvalidHookAnswer(f"it returned {type(each).__name__}; {moment} hooks may return {names}")
+        _check_answer(each)
+    return answers
 
 
-def _require_sound(answer: Any) -> None:
-    """The types above are only what a hook's author was asked for."""
+def _check_answer(answer: Any) -> None:
+    """Check the values of an answer, since type annotations are not enforced at run time."""
     match answer:
         case Stop() | Permission():
-            _require_text(answer.reason)
+            _check_text(answer.reason)
         case Message():
-            _require_text(answer.text)
+            _check_text(answer.text)
         case Context(value=value):
-            if len(plain(value)) > MAX_CONTEXT_BYTES:
-                raise Nonsense(f"its context is larger than {MAX_CONTEXT_BYTES} bytes")
+            if len(canonicalize_value(value)) > MAX_CONTEXT_BYTES:
+                raise InvalidHookAnswer(f"its Context is larger than {MAX_CONTEXT_BYTES} bytes")
         case Update(arguments=dict() as arguments, drop=list() | tuple() as drop):
             if not all(isinstance(name, str) for name in (*arguments, *drop)):
-                raise Nonsense("its update does not name arguments")
-            plain(arguments)
+                raise InvalidHookAnswer("the names in its Update must be strings")
+            canonicalize_value(arguments)
         case _:
-            raise Nonsense("its update is not made of a dict of arguments and a list of names")
+            raise InvalidHookAnswer("its Update needs a dict of arguments and a list of names to drop")
     if isinstance(answer, Permission) and answer.behavior not in tuple(Behavior):
-        raise Nonsense("its permission is none of allow, ask, deny, passthrough")
+        raise InvalidHookAnswer("its Permission must be allow, ask, deny or passthrough")
 
 
-def _require_text(text: Any) -> None:
+def _check_text(text: Any) -> None:
     if not isinstance(text, str) or len(text) > MAX_TEXT:
-        raise Nonsense(f"its words are no text of at most {MAX_TEXT} characters")
-    plain(text)
+        raise InvalidHookAnswer(f"its reason or message must be a string of at most {MAX_TEXT} characters")
+    canonicalize_value(text)
 
 
-def plain(value: Any) -> bytes:
-    """The canonical bytes of a value of JSON; two values with the same bytes are the same."""
+def canonicalize_value(value: Any) -> bytes:
+    """Write a JSON value in canonical form; equal values have equal bytes."""
     try:
-        return canonical({"": value})
+        return canonicalize({"": value})
     except NotCanonical as error:
-        raise Nonsense("it answered with a value that JSON cannot carry exactly") from error
+        raise InvalidHookAnswer("it returned a value that JSON cannot represent exactly") from error

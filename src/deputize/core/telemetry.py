@@ -1,9 +1,11 @@
-"""Every name telemetry uses, in one place: spans, attributes, metrics. No other file spells one out."""
+"""Define every name of telemetry: spans, attributes and metrics."""
 
 from enum import StrEnum
 
 
 class Span(StrEnum):
+    """The span of a call, and one for each phase."""
+
     CALL = "deputize.call"
     RECEIVE = "deputize.receive"
     VALIDATE = "deputize.validate"
@@ -14,6 +16,8 @@ class Span(StrEnum):
 
 
 class Attribute(StrEnum):
+    """An attribute of spans."""
+
     TOOL = "gen_ai.tool.name"
     TOOL_VERSION = "deputize.tool.version"
     CALL_ID = "deputize.call.id"
@@ -23,8 +27,7 @@ class Attribute(StrEnum):
 
 
 class Metric(StrEnum):
-    """The nine signals of an invocation boundary, dry runs, and what limits did; rates are counters here, so that any
-    window can be asked for."""
+    """The metrics of calls, approvals and limits. Rates are counters, so that queries can choose any window."""
 
     CALLS = "deputize_tool_invocations_total"
     LATENCY = "deputize_tool_invocation_latency_seconds"
@@ -38,7 +41,9 @@ class Metric(StrEnum):
     VALIDATION_FAILURES = "deputize_tool_schema_validation_failures_total"
     LIMIT_REFUSALS = "deputize_limit_refusals_total"
     LIMIT_UNCOUNTED = "deputize_limit_uncounted_total"
-    LETTERS = "deputize_approval_letters_total"
+    NOTIFICATIONS = "deputize_approval_letters_total"
+    CONNECTION_REFUSALS = "deputize_connection_refusals_total"
+    LOOP_STALLS = "deputize_event_loop_stall_seconds"
 
 
 METRIC_HELP: dict[Metric, str] = {
@@ -47,14 +52,16 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.COST: "Declared or reported cost of calls, by tool, version and category.",
     Metric.RETRIES: "Attempts after the first, by tool and version.",
     Metric.TIMEOUTS: "Calls that passed their deadline, by tool, version and timeout class.",
-    Metric.REPLAYS: "Calls answered from an earlier outcome of the same key, by tool.",
-    Metric.DRY_RUNS: "Calls that were previewed and not made, by tool.",
-    Metric.APPROVALS_PENDING: "Tickets waiting for a human, by tool and approver group.",
-    Metric.APPROVAL_TIME: "Time from asking a human to the answer, by tool and resolution.",
-    Metric.VALIDATION_FAILURES: "Inputs and outputs that did not fit their schema, by tool and phase.",
-    Metric.LIMIT_REFUSALS: "Calls that a limit refused, by its name.",
-    Metric.LIMIT_UNCOUNTED: "Calls let through while a limit's counters were away, by its name.",
-    Metric.LETTERS: "Messages to approvers, by outcome: told, failed (to be tried again) or given_up.",
+    Metric.REPLAYS: "Calls answered with the stored outcome of the same idempotency key, by tool.",
+    Metric.DRY_RUNS: "Dry runs, by tool.",
+    Metric.APPROVALS_PENDING: "Approval requests waiting for a person, by tool and approver group.",
+    Metric.APPROVAL_TIME: "Time from an approval request to its decision, by tool and resolution.",
+    Metric.VALIDATION_FAILURES: "Inputs and outputs that did not match their schema, by tool and phase.",
+    Metric.LIMIT_REFUSALS: "Calls refused by a limit, by the name of the limit.",
+    Metric.LIMIT_UNCOUNTED: "Calls allowed while a limit's counters were unreachable, by the name of the limit.",
+    Metric.NOTIFICATIONS: "Notifications to approvers, by outcome: told (sent), failed (to be retried) or given_up.",
+    Metric.CONNECTION_REFUSALS: "Connections and requests refused before a caller was known, by reason.",
+    Metric.LOOP_STALLS: "Times for which the event loop stood still, each longer than 50 ms.",
 }
 
 METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
@@ -70,5 +77,7 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.VALIDATION_FAILURES: ("tool", "phase"),
     Metric.LIMIT_REFUSALS: ("rule",),
     Metric.LIMIT_UNCOUNTED: ("rule",),
-    Metric.LETTERS: ("outcome",),
+    Metric.NOTIFICATIONS: ("outcome",),
+    Metric.CONNECTION_REFUSALS: ("reason",),
+    Metric.LOOP_STALLS: (),
 }

@@ -1,1 +1,1 @@
-"""Where tools really run: drivers, retries, the one way out to the network. Knows nothing of the rooms beside it."""
+"""Run tools: drivers, retries, hooks and outgoing network access. It imports none of its sibling packages."""

@@ -1,7 +1,7 @@
-"""Deadlines for tools that run in their caller's own task: one coarse clock for all of them.
+"""Enforce deadlines of tools that run in their caller's task, with one coarse timer for all of them.
 
-A timer per call costs more than most calls do. Here a call puts its deadline into a table and takes it out again; a
-tick, running only while the table holds something, cancels what is overdue. Late by at most one tick.
+A timer per call costs more than most calls do. Here a call adds its deadline to a table and removes it again; a tick,
+which runs only while the table has entries, cancels overdue tasks. A task is canceled at most one tick late.
 """
 
 import asyncio
@@ -12,46 +12,48 @@ TICK_SECONDS = 0.01
 
 
 class Deadlines:
+    """The deadlines of the tasks that run now."""
+
     def __init__(self) -> None:
-        self._due: dict[asyncio.Task[Any], float] = {}
-        self._expired: set[asyncio.Task[Any]] = set()
-        self._ticking = False
+        self._deadline_by_task: dict[asyncio.Task[Any], float] = {}
+        self._expired_tasks: set[asyncio.Task[Any]] = set()
+        self._is_ticking = False
 
     async def run(self, work: Awaitable[Any], seconds: float) -> Any:
-        """Awaits `work` in this task; raises TimeoutError once it has taken `seconds`."""
+        """Await `work` in this task; raise TimeoutError if it takes longer than `seconds`."""
         task = asyncio.current_task()
         assert task is not None
-        if task in self._due:
-            # A tool that calls another one: the inner call gets a timer of its own.
+        if task in self._deadline_by_task:
+            # A tool calls another tool in the same task, so the inner call needs its own timer.
             async with asyncio.timeout(seconds):
                 return await work
         loop = asyncio.get_running_loop()
-        before = task.cancelling()
-        self._due[task] = loop.time() + seconds
-        if not self._ticking:
-            self._ticking = True
+        cancel_count = task.cancelling()
+        self._deadline_by_task[task] = loop.time() + seconds
+        if not self._is_ticking:
+            self._is_ticking = True
             loop.call_later(TICK_SECONDS, self._tick, loop)
         try:
             return await work
         except asyncio.CancelledError:
-            if task in self._expired:
-                self._expired.discard(task)
-                if task.uncancel() <= before:
+            if task in self._expired_tasks:
+                self._expired_tasks.discard(task)
+                if task.uncancel() <= cancel_count:
                     raise TimeoutError from None
             raise
         finally:
-            del self._due[task]
-            if task in self._expired:
-                # It ended in a way of its own although it was canceled here; the task must not stay canceled for it.
-                self._expired.discard(task)
+            del self._deadline_by_task[task]
+            if task in self._expired_tasks:
+                # The work ended differently although it was canceled here, so the task must not stay canceled.
+                self._expired_tasks.discard(task)
                 task.uncancel()
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for task, due in self._due.items():
-            if due <= now and task not in self._expired:
-                self._expired.add(task)
+        for task, due in self._deadline_by_task.items():
+            if due <= now and task not in self._expired_tasks:
+                self._expired_tasks.add(task)
                 task.cancel()
-        self._ticking = bool(self._due)
-        if self._ticking:
+        self._is_ticking = bool(self._deadline_by_task)
+        if self._is_ticking:
             loop.call_later(TICK_SECONDS, self._tick, loop)

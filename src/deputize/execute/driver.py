@@ -1,46 +1,68 @@
-"""The port every tool runs behind: whoever carries a call finds its tool here and runs it, wherever that may be.
+"""Run any tool through the driver that its contract names in `handler.driver`.
 
-    python   functions in this process                drivers/python.py
-    mcp      tools of MCP servers elsewhere            drivers/mcp.py
+    python   functions in this process     drivers/python.py
+    mcp      tools of MCP servers          drivers/mcp.py
 
-Above: the lifecycle, which knows no driver by name. Below: one driver per `handler.driver`.
+The lifecycle uses only this module and knows no driver by name.
 """
 
 from collections.abc import Coroutine
 from typing import Any
 
-from deputize.core.contract import Contract
-from deputize.core.definition import AnyTool, PythonTool, ToolContext
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.safety_floor import Weakening
+from deputize.core.contract.tools import AnyTool, PythonTool, ToolContext
+from deputize.core.errors import ToolNotAdmitted, ToolRequiresSetup
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 
 
 class Drivers:
+    """All drivers behind one interface."""
+
     def __init__(self, python: PythonDriver, mcp: McpDriver) -> None:
         self._python = python
         self._mcp = mcp
 
-    def find(self, contract: Contract) -> AnyTool:
-        """What fulfils a contract here, or the Problem that says why nothing does."""
-        return self._python.find(contract) if contract.handler.driver == "python" else self._mcp.find(contract)
+    def find_tool(self, contract: Contract) -> AnyTool:
+        """Find the tool that implements a contract, or raise the Problem that says why there is none."""
+        return (
+            self._python.find_tool(contract) if contract.handler.driver == "python" else self._mcp.find_tool(contract)
+        )
+
+    def get_code_digest(self, contract: Contract) -> str:
+        """Return the digest of the code that would run here; empty if none is loaded, or for another server's tool."""
+        if contract.handler.driver != "python":
+            return ""
+        try:
+            return self._python.find_tool(contract).code_digest
+        except (ToolRequiresSetup, ToolNotAdmitted):
+            return ""
+
+    def list_weakenings(self, contract: Contract) -> list[Weakening]:
+        """List the fields in which a contract is weaker than its function declares, as far as that is loaded."""
+        return self._python.list_weakenings(contract) if contract.handler.driver == "python" else []
 
     def run(
         self, tool: AnyTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
     ) -> Coroutine[Any, Any, Any]:
-        """The tool's output, or the Problem it ended in."""
+        """Run a tool and return its output, or raise the Problem it ended in."""
         if isinstance(tool, PythonTool):
             return self._python.run(tool, arguments, context, seconds)
         return self._mcp.run(tool, arguments, context, seconds)
 
     async def preflight(self, tool: AnyTool, arguments: dict[str, Any], seconds: float) -> None:
+        """Run the tool's own validation, if it has one."""
         if isinstance(tool, PythonTool):
             await self._python.preflight(tool, arguments, seconds)
 
     async def preview(
         self, tool: PythonTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
     ) -> Any:
+        """Run the tool's preview function."""
         return await self._python.preview(tool, arguments, context, seconds)
 
     async def confirm(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
+        """Run the tool's own verification of its output, if it has one."""
         if isinstance(tool, PythonTool):
             await self._python.confirm(tool, arguments, output, seconds)

@@ -1,8 +1,7 @@
-"""The one way out to the network: every address is resolved, checked and pinned where the connection is made.
+"""Send outgoing HTTP requests; every host is resolved, checked and pinned to an address before connecting.
 
-Key sets of issuers come through here, and whatever else a URL from outside could steer. The check sits in the
-network layer below the HTTP client, so neither a redirect nor a second DNS answer can lead around it; the
-name stays in place for TLS and the Host header.
+All requests to URLs from outside go through here, such as issuers' key sets. The check is in the network layer below
+the HTTP client, so neither a redirect nor a second DNS answer can bypass it; TLS and the Host header keep the name.
 """
 
 import asyncio
@@ -15,50 +14,52 @@ from typing import TypeVar
 import httpcore2
 import httpx2
 
-from deputize.core.errors import EgressDenied, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
-from deputize.execute.addresses import is_never_meant, is_public
+from deputize.core.errors import EgressDenied, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
+from deputize.execute.ip_filter import is_forbidden_address, is_public_address
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-Spoken = TypeVar("Spoken", bound=asyncio.Protocol)
+HostResolver = Callable[[str, int], Awaitable[Sequence[str]]]
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
 MAX_REDIRECTS = 3
 MAX_URL_LENGTH = 2048
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
-async def resolve(host: str, port: int) -> Sequence[str]:
-    """What the system's resolver says."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Resolve a host with the system's resolver."""
+    address_info = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in address_info]
 
 
-async def reachable(host: str, port: int, allow_hosts: frozenset[str], resolver: Resolve) -> Sequence[str]:
-    """The addresses a name leads to, once each of them may be reached. `allow_hosts` are normal names."""
+async def resolve_allowed_addresses(
+    host: str, port: int, allow_hosts: frozenset[str], resolver: HostResolver
+) -> Sequence[str]:
+    """Resolve a host and require that all its addresses are allowed. `allow_hosts` are normalized names."""
     try:
         addresses = list(dict.fromkeys(await resolver(host, port)))
     except (OSError, UnicodeError) as error:
-        raise UpstreamUnavailable(f"the host {host} cannot be found") from error
+        raise UpstreamUnavailable(f"the host {host} cannot be resolved") from error
     if not addresses:
         raise UpstreamUnavailable(f"the host {host} has no address")
-    # One address that may not be reached refuses the name: an answer that mixes both is made to deceive.
-    if any(is_never_meant(address) for address in addresses):
+    # One forbidden address rejects the host, because an answer that mixes both is an attack.
+    if any(is_forbidden_address(address) for address in addresses):
         raise EgressDenied(
-            f"the host {host} leads to where machines are told about themselves and their keys (a link-local "
-            "address or a cloud's metadata service), to everybody or to nobody; no request goes there",
-            advice="Nothing allows this. Name the host that is meant by its own address.",
+            f"the host {host} resolves to a link-local, multicast or unspecified address or to a cloud metadata "
+            "service, which is never allowed",
+            advice="No setting allows this. Use the host's real name or address.",
         )
-    if normal_host(host) not in allow_hosts and not all(is_public(address) for address in addresses):
+    if normalize_host(host) not in allow_hosts and not all(is_public_address(address) for address in addresses):
         raise EgressDenied(
-            f"the host {host} leads to an address that is not public",
-            advice="If this host is meant, whoever runs this gateway must allow it by name.",
+            f"the host {host} resolves to an address that is not public",
+            advice="If this is the intended host, the operator must allow it by name.",
         )
     return addresses
 
 
 class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects only to addresses it has checked itself, in the same breath."""
+    """A network backend that connects only to addresses it has just checked."""
 
-    def __init__(self, allow_hosts: frozenset[str], resolver: Resolve) -> None:
+    def __init__(self, allow_hosts: frozenset[str], resolver: HostResolver) -> None:
         self._allow_hosts = allow_hosts
         self._resolve = resolver
         self._network = httpcore2.AnyIOBackend()
@@ -71,7 +72,7 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = await reachable(host, port, self._allow_hosts, self._resolve)
+        addresses = await resolve_allowed_addresses(host, port, self._allow_hosts, self._resolve)
         for address in addresses[:-1]:
             with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
@@ -83,14 +84,14 @@ class _PinnedNetwork(httpcore2.AsyncNetworkBackend):
         timeout: float | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        raise EgressDenied("there is no way out through a local socket")
+        raise EgressDenied("connections to local sockets are not allowed")
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class _CheckedTransport(httpx2.AsyncBaseTransport):
-    """Carries httpx requests over connections of the pinned network."""
+    """An httpx transport over connections of the pinned network."""
 
     def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
         self._pool = pool
@@ -115,6 +116,8 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
+    """The body of a response, as httpx reads it."""
+
     def __init__(self, answer: httpcore2.Response) -> None:
         self._answer = answer
 
@@ -126,23 +129,24 @@ class _Body(httpx2.AsyncByteStream):
         await self._answer.aclose()
 
 
-def normal_host(host: str) -> str:
+def normalize_host(host: str) -> str:
+    """Normalize a host name for comparison: lower case, no trailing dot, no brackets."""
     return host.lower().rstrip(".").strip("[]")
 
 
 @contextlib.contextmanager
-def _network_problems(host: str) -> Iterator[None]:
-    """What the network did, in our words."""
+def _translate_network_errors(host: str) -> Iterator[None]:
+    """Translate network errors into Problems."""
     try:
         yield
     except (TimeoutError, httpcore2.TimeoutException) as error:
         raise UpstreamTimeout(f"the host {host} took too long to answer") from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError, httpx2.HTTPError, OSError) as error:
-        raise UpstreamUnavailable(f"the host {host} cannot be reached or does not speak HTTP") from error
+        raise UpstreamUnavailable(f"the host {host} cannot be reached or is not an HTTP server") from error
 
 
 class Egress:
-    """`allow_hosts` are names the operator wrote down: they may be private and spoken to without TLS."""
+    """A client for outgoing requests. `allow_hosts` are named by the operator; they may be private and without TLS."""
 
     def __init__(
         self,
@@ -150,10 +154,10 @@ class Egress:
         *,
         max_bytes: int = 1_048_576,
         seconds: float = 5.0,
-        resolver: Resolve = resolve,
+        resolver: HostResolver = resolve_host,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._allow_hosts = frozenset(normal_host(host) for host in allow_hosts)
+        self._allow_hosts = frozenset(normalize_host(host) for host in allow_hosts)
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._tls = tls or httpx2.create_ssl_context(trust_env=False)
@@ -165,7 +169,7 @@ class Egress:
             keepalive_expiry=5.0,
             network_backend=_PinnedNetwork(self._allow_hosts, resolver),
         )
-        # No environment: a proxy named there would resolve names where nobody checks them.
+        # The environment is ignored, because a proxy named there would resolve hosts without these checks.
         self._client = httpx2.AsyncClient(
             transport=_CheckedTransport(pool),
             trust_env=False,
@@ -175,15 +179,15 @@ class Egress:
         )
 
     async def get(self, url: str) -> bytes:
-        """The body behind a URL, within the limits of size and time, redirects included."""
-        target = self._checked_url(url)
-        with _network_problems(target.host):
+        """Fetch a URL and return its body, following redirects, within the limits of size and time."""
+        target = self._parse_url(url)
+        with _translate_network_errors(target.host):
             async with asyncio.timeout(self._seconds):
                 for _ in range(MAX_REDIRECTS + 1):
                     answer = await self._get_once(target)
                     if isinstance(answer, bytes):
                         return answer
-                    target = self._checked_url(str(answer))
+                    target = self._parse_url(str(answer))
         raise UpstreamUnavailable(f"the host {target.host} redirects more than {MAX_REDIRECTS} times")
 
     async def post(
@@ -195,101 +199,104 @@ class Egress:
         seconds: float | None = None,
         max_bytes: int | None = None,
     ) -> bytes:
-        """The answer to a body that was sent. Only a 200 is one, and a redirect is not: it would carry the body on to
-        somebody nobody named.
+        """Post a body and return the body of a 200 response.
+
+        Redirects are not followed, because that would send the body to an unknown host.
         """
-        if len(body) > self._max_bytes:
-            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
-        target = self._checked_url(url)
+        self._require_small(body)
+        target = self._parse_url(url)
         limit = self._seconds if seconds is None else seconds
-        with _network_problems(target.host):
+        with _translate_network_errors(target.host):
             async with asyncio.timeout(limit):
                 self._client.cookies.clear()
-                sent = self._client.stream("POST", target, content=body, headers=headers, timeout=limit)
-                async with sent as response:
-                    return await self._answered(target, response, max_bytes)
+                stream = self._client.stream("POST", target, content=body, headers=headers, timeout=limit)
+                async with stream as response:
+                    return await self._read_success_body(target, response, max_bytes)
 
     async def send(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> int:
-        """The status a receiver answered with, whatever else it says; for what is told and not asked."""
-        if len(body) > self._max_bytes:
-            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
-        target = self._checked_url(url)
-        with _network_problems(target.host):
+        """Post a body and return only the status; for deliveries whose response body does not matter."""
+        self._require_small(body)
+        target = self._parse_url(url)
+        with _translate_network_errors(target.host):
             async with asyncio.timeout(seconds):
                 self._client.cookies.clear()
-                sent = self._client.stream("POST", target, content=body, headers=headers, timeout=seconds)
-                async with sent as response:
+                stream = self._client.stream("POST", target, content=body, headers=headers, timeout=seconds)
+                async with stream as response:
                     return response.status_code
 
-    async def ask(
+    async def request(
         self, method: str, url: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Status and body of whatever is answered. A redirect is an answer: it is not followed."""
-        if body is not None and len(body) > self._max_bytes:
-            raise ResourceLimit(f"a body of more than {self._max_bytes} bytes is not sent")
-        target = self._checked_url(url)
-        with _network_problems(target.host):
+        """Send a request and return status and body of any response; redirects are returned, not followed."""
+        self._require_small(body or b"")
+        target = self._parse_url(url)
+        with _translate_network_errors(target.host):
             async with asyncio.timeout(self._seconds):
                 self._client.cookies.clear()
                 async with self._client.stream(method, target, content=body, headers=headers) as response:
-                    self._require_plain(target, response)
-                    return response.status_code, await self._limited(response, self._max_bytes)
+                    self._require_uncompressed(target, response)
+                    return response.status_code, await self._read_body(response, self._max_bytes)
 
-    async def dial(self, url: str, protocol: Callable[[], Spoken]) -> Spoken:
-        """A connection of one's own to where a URL leads, under the same checks as every other; for whoever asks the
-        same host so often that the general client's time per request counts.
+    async def dial(self, url: str, protocol: Callable[[], ProtocolT]) -> ProtocolT:
+        """Open a connection to a URL's host with the same checks, for callers with their own HTTP client.
+
+        MCP servers are called so often that the general client's time per request matters.
         """
-        target = self._checked_url(url)
+        target = self._parse_url(url)
         secure = target.scheme == "https"
         tls, name = (self._tls, target.host) if secure else (None, None)
         port = target.port or (443 if secure else 80)
         loop = asyncio.get_running_loop()
-        with _network_problems(target.host):
+        with _translate_network_errors(target.host):
             async with asyncio.timeout(self._seconds):
-                addresses = await reachable(target.host, port, self._allow_hosts, self._resolve)
+                addresses = await resolve_allowed_addresses(target.host, port, self._allow_hosts, self._resolve)
                 for address in addresses[:-1]:
                     with contextlib.suppress(OSError):
                         return (await loop.create_connection(protocol, address, port, ssl=tls, server_hostname=name))[1]
                 return (await loop.create_connection(protocol, addresses[-1], port, ssl=tls, server_hostname=name))[1]
 
     async def _get_once(self, target: httpx2.URL) -> bytes | httpx2.URL:
-        # Nothing of one answer goes into the next request.
+        # No cookie of one response goes into the next request.
         self._client.cookies.clear()
         async with self._client.stream("GET", target) as response:
             if response.status_code in _REDIRECTS and "location" in response.headers:
                 try:
                     return target.join(response.headers["location"])
                 except httpx2.InvalidURL as error:
-                    raise EgressDenied("the host redirects to something that is no URL") from error
-            return await self._answered(target, response, None)
+                    raise EgressDenied("the host redirects to an invalid URL") from error
+            return await self._read_success_body(target, response, None)
 
-    async def _answered(self, target: httpx2.URL, response: httpx2.Response, max_bytes: int | None) -> bytes:
+    async def _read_success_body(self, target: httpx2.URL, response: httpx2.Response, max_bytes: int | None) -> bytes:
         if response.status_code != 200:
-            raise UpstreamUnavailable(f"the host {target.host} answered {response.status_code}")
-        self._require_plain(target, response)
-        return await self._limited(response, self._max_bytes if max_bytes is None else max_bytes)
+            raise UpstreamUnavailable(f"the host {target.host} answered with HTTP {response.status_code}")
+        self._require_uncompressed(target, response)
+        return await self._read_body(response, self._max_bytes if max_bytes is None else max_bytes)
 
-    def _require_plain(self, target: httpx2.URL, response: httpx2.Response) -> None:
+    def _require_uncompressed(self, target: httpx2.URL, response: httpx2.Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise UpstreamUnavailable(f"the host {target.host} answered compressed without being asked")
+            raise UpstreamUnavailable(f"the host {target.host} sent a compressed response, which was not accepted")
 
-    async def _limited(self, response: httpx2.Response, max_bytes: int) -> bytes:
+    def _require_small(self, body: bytes) -> None:
+        if len(body) > self._max_bytes:
+            raise ResourceLimitExceeded(f"the request body is larger than {self._max_bytes} bytes")
+
+    async def _read_body(self, response: httpx2.Response, max_bytes: int) -> bytes:
         body = bytearray()
         async for part in response.aiter_raw():
             body += part
             if len(body) > max_bytes:
-                raise ResourceLimit(f"the answer is larger than {max_bytes} bytes")
+                raise ResourceLimitExceeded(f"the response is larger than {max_bytes} bytes")
         return bytes(body)
 
-    def _checked_url(self, text: str) -> httpx2.URL:
+    def _parse_url(self, text: str) -> httpx2.URL:
         try:
             url = httpx2.URL(text) if len(text) <= MAX_URL_LENGTH else None
         except (httpx2.InvalidURL, ValueError):
             url = None
         if url is None or not url.host or url.scheme not in ("http", "https") or url.userinfo:
-            raise EgressDenied("only plain http and https URLs without a password in them can be fetched")
-        if url.scheme == "http" and normal_host(url.host) not in self._allow_hosts:
-            raise EgressDenied(f"the host {url.host} may be spoken to over https only")
+            raise EgressDenied("the URL must be http or https, without a user name or password")
+        if url.scheme == "http" and normalize_host(url.host) not in self._allow_hosts:
+            raise EgressDenied(f"the host {url.host} may be reached over https only")
         return url
 
     async def aclose(self) -> None:

@@ -1,1 +1,1 @@
-"""Who may, and who said so: identity, revocation, decisions. Knows nothing of the rooms beside it."""
+"""Govern calls: identity, policy, approvals, limits, secrets and kill switches. Independent of its sibling packages."""

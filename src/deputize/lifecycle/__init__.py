@@ -1,1 +1,1 @@
-"""How a call travels. Start reading at run.py; each phase has a file of its own name."""
+"""Run calls through their phases. Start reading at run.py; each phase has a file of its own name."""

@@ -1,4 +1,4 @@
-"""What decisions are made from: each tenant's tools, policies, revocations and switches, as of known epochs, in memory.
+"""Keep what decisions are made from in memory: each tenant's tools, policies, revocations and switches, by epoch.
 
 Snapshots are refreshed by notification and poll, and checked by the commit barrier: a commit that answers with newer
 epochs makes the lifecycle refresh here and decide again before anything happens.
@@ -6,18 +6,23 @@ epochs makes the lifecycle refresh here and decide again before anything happens
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
-from deputize.catalog.registry import Registry
+from deputize.catalog.registry import ToolRegistry
 from deputize.catalog.snapshot import TenantTools
-from deputize.core.caller import Epochs
+from deputize.catalog.versions import is_in_range
+from deputize.core.caller import Caller, Epochs
+from deputize.core.contract.contract import Contract
+from deputize.core.decision import Decision
 from deputize.govern.identity.revocations import Revocations, TenantRevocations
-from deputize.govern.policy.force import Policies, TenantPolicy
-from deputize.govern.switches import Switches, TenantSwitches
+from deputize.govern.kill_switches import KillSwitches, TenantKillSwitches
+from deputize.govern.policy.active_policies import ActivePolicies, TenantPolicy
+from deputize.govern.token_authorization import authorize_token
 from deputize.store.keys import TenantKeys
 from deputize.store.pool import Store
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 
-_SQL = load("epochs")
+_SQL = load_statements("epochs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,55 +31,71 @@ class TenantAuthority:
     tools: TenantTools
     revocations: TenantRevocations
     policy: TenantPolicy
-    switches: TenantSwitches
+    switches: TenantKillSwitches
+
+    def check_token(self, caller: Caller, contract: Contract, *, commit_epochs: Epochs | None = None) -> Decision:
+        """Decide what the caller's token alone allows; raise the refusal.
+
+        `commit_epochs` names the epochs to decide as of, where this snapshot may be newer.
+        """
+        check, until = self.revocations.check, None if commit_epochs is None else commit_epochs.revocation
+        decision = authorize_token(
+            caller,
+            contract,
+            epochs=self.epochs,
+            check_revoked=check if until is None else partial(check, until=until),
+            is_in_range=is_in_range,
+        )
+        self.switches.check(caller, contract.full_name, until=until)
+        return decision
 
 
 class Authority:
     def __init__(self, store: Store, keys: TenantKeys) -> None:
         self._store = store
         self._keys = keys
-        self._registry = Registry()
+        self._registry = ToolRegistry()
         self._revocations = Revocations()
-        self._policies = Policies()
-        self._switches = Switches()
+        self._policies = ActivePolicies()
+        self._switches = KillSwitches()
         self._tenants: dict[str, TenantAuthority] = {}
-        self._refreshing: dict[str, asyncio.Lock] = {}
+        self._refresh_locks: dict[str, asyncio.Lock] = {}
 
-    def known(self, tenant: str) -> TenantAuthority | None:
+    def get_tenant(self, tenant: str) -> TenantAuthority | None:
         return self._tenants.get(tenant)
 
-    def known_epochs(self) -> dict[str, Epochs]:
+    def list_epochs(self) -> dict[str, Epochs]:
         return {tenant: authority.epochs for tenant, authority in self._tenants.items()}
 
-    async def of(self, tenant: str) -> TenantAuthority:
+    async def load_tenant(self, tenant: str) -> TenantAuthority:
         return self._tenants.get(tenant) or await self.refresh(tenant, Epochs())
 
     async def refresh(self, tenant: str, at_least: Epochs) -> TenantAuthority:
-        """The tenant's authority, no older than `at_least`; callers at once share one look."""
-        async with self._refreshing.setdefault(tenant, asyncio.Lock()):
+        """Return the tenant's authority, no older than `at_least`; concurrent callers share one load."""
+        async with self._refresh_locks.setdefault(tenant, asyncio.Lock()):
             current = self._tenants.get(tenant)
-            if current is not None and current.epochs.covers(at_least):
+            if current is not None and current.epochs.is_at_least(at_least):
                 return current
-            fresh = await self._read(tenant)
+            fresh = await self._load_authority(tenant)
             self._tenants[tenant] = fresh
             return fresh
 
-    async def look_again(self, tenant: str) -> TenantAuthority:
-        """Whatever is newest now: for who has just changed something and wants to see it."""
-        async with self._refreshing.setdefault(tenant, asyncio.Lock()):
-            fresh = self._tenants[tenant] = await self._read(tenant)
+    async def reload_tenant(self, tenant: str) -> TenantAuthority:
+        """Load the newest authority, for a caller who has just changed it."""
+        async with self._refresh_locks.setdefault(tenant, asyncio.Lock()):
+            fresh = self._tenants[tenant] = await self._load_authority(tenant)
             return fresh
 
-    async def _read(self, tenant: str) -> TenantAuthority:
-        keys = self._keys.ready(tenant) or await self._keys.load(self._store, tenant)
-        # One snapshot for all of it, or an epoch could vouch for tools it does not belong to.
-        async with self._store.reading(tenant, repeatable=True) as connection:
-            row = await connection.fetchrow(_SQL["epochs_of_tenant"], tenant)
+    async def _load_authority(self, tenant: str) -> TenantAuthority:
+        keys = await self._keys.get(self._store, tenant)
+        # One snapshot for everything, or the epochs could belong to other tools than those loaded.
+        async with self._store.read_transaction(tenant, repeatable=True) as connection:
+            row = await connection.fetchrow(_SQL["load_epochs"], tenant)
             epochs = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
             return TenantAuthority(
                 epochs=epochs,
                 tools=await self._registry.refresh(connection, tenant),
                 revocations=await self._revocations.refresh(connection, tenant),
-                policy=await self._policies.refresh(connection, tenant, key=keys.records),
+                policy=await self._policies.refresh(connection, tenant, key=keys.records_key),
                 switches=await self._switches.refresh(connection, tenant),
             )

@@ -1,137 +1,141 @@
-"""Phase three: may this caller make this call? First what its token allows, then what the policies say.
+"""Phase three: decide whether this caller may make this call, first by its token, then by the policies.
 
-Asked again whenever a commit shows that authority changed, as of that commit.
+Decided again whenever a commit shows that authority changed, as of that commit.
 """
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
-from deputize.catalog.versions import in_range
-from deputize.core.caller import Caller, Epochs
-from deputize.core.contract import Contract
-from deputize.core.decision import Behavior, Decided, Decision, Question, Verdict
+from deputize.core.caller import Epochs
+from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
     ApprovalVoid,
-    Permission,
     PermissionDenied,
+    PermissionProblem,
     PolicyFailed,
     ToolNotFound,
 )
-from deputize.govern.decide import decide
-from deputize.govern.policy.engines import consult
+from deputize.govern.policy.engines import consult_engines
+from deputize.govern.token_authorization import require_constraints
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.hooks import tightened
-from deputize.lifecycle.phases import Approved, Authorized, Validated
-from deputize.lifecycle.rooms import Rooms
+from deputize.lifecycle.hooks import tighten_verdict
+from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
+from deputize.lifecycle.runtime import Runtime
 
 
 async def authorize(
-    rooms: Rooms,
+    runtime: Runtime,
     validated: Validated,
     authority: TenantAuthority,
     *,
-    committed: Epochs | None = None,
-    approved: Approved | None = None,
+    commit_epochs: Epochs | None = None,
+    approval: ApprovalGrant | None = None,
     may_ask: bool = False,
 ) -> Authorized:
-    """`committed`: the epochs to decide as of, where the authority at hand may be newer. Where rules ask, that is a
-    refusal, unless people approved exactly this; or, with `may_ask`, the decision says what it demands of people.
+    """Authorize the call, as of `commit_epochs` if the authority may be newer.
+
+    If rules require approval, this refuses, unless people approved exactly this call; with `may_ask`, the decision
+    carries the requirements instead.
     """
-    by_token = allowed_by_token(validated.received.caller, validated.tool.contract, authority, committed=committed)
-    question = _question(rooms, validated)
-    as_of = None if committed is None else committed.policy
-    decided = authority.policy.decide(question, as_of=as_of)
-    engine = rooms.settings.policy.engine
-    if engine != "cedar":
-        verdict = await consult(decided.verdict, question, rooms.remote_policy, engine)
-        decided = authority.policy.recorded(question, verdict, as_of=as_of)
-    decision = _judged(rooms, validated, by_token, decided, may_ask=may_ask or approved is not None)
-    if approved is not None:
-        _require_the_same(approved, decision)
-    return Authorized(validated=validated, decision=decision, approved=approved)
-
-
-def allowed_by_token(
-    caller: Caller, contract: Contract, authority: TenantAuthority, *, committed: Epochs | None = None
-) -> Decision:
-    check = authority.revocations.check
-    decision = decide(
-        caller,
-        contract,
-        epochs=authority.epochs,
-        check_revoked=check if committed is None else partial(check, until=committed.revocation),
-        in_range=in_range,
+    token_decision = authority.check_token(
+        validated.received.caller, validated.tool.contract, commit_epochs=commit_epochs
     )
-    authority.switches.check(caller, contract.full_name, until=None if committed is None else committed.revocation)
-    return decision
+    arguments = validated.tool.fill_defaults(validated.call_input)
+    if validated.received.caller.constraints:
+        require_constraints(
+            validated.received.caller,
+            validated.tool.contract,
+            environment=runtime.settings.environment,
+            arguments=arguments,
+        )
+    question = _build_question(runtime, validated, arguments)
+    as_of = None if commit_epochs is None else commit_epochs.policy
+    tenant = validated.received.caller.tenant
+    policy_decision = await authority.policy.decide_apart(question, partial(runtime.jobs.run_job, tenant), as_of=as_of)
+    engine = runtime.settings.policy.engine
+    if engine != "cedar":
+        verdict = await consult_engines(policy_decision.verdict, question, runtime.remote_policy, engine)
+        policy_decision = authority.policy.record_verdict(question, verdict, as_of=as_of)
+    decision = _record_decision(
+        runtime, validated, token_decision, policy_decision, may_ask=may_ask or approval is not None
+    )
+    if approval is not None:
+        _require_same_policy(approval, decision)
+    return Authorized(validated=validated, decision=decision, approval=approval)
 
 
-async def authorize_again(
-    rooms: Rooms, authorized: Authorized, authority: TenantAuthority, committed: Epochs
+async def reauthorize(
+    runtime: Runtime, authorized: Authorized, authority: TenantAuthority, commit_epochs: Epochs
 ) -> Authorized:
-    """The same question as of a commit: the tool must still stand as it was validated, nothing of the caller may have
-    been revoked by then, and the policies in force then must allow it. Authority read since may be newer; what changed
-    after the commit came too late.
+    """Authorize the call again as of a commit.
+
+    The tool must still be the one that was validated, nothing of the caller may be revoked by then, and the policies
+    active then must allow it. What changed after the commit does not count.
     """
     validated = authorized.validated
     contract = validated.tool.contract
-    decided = authorized.decision.epochs.registry
-    if not authority.tools.stood_still(contract.full_name, contract.version, decided, committed.registry):
-        found = authority.tools.resolve(contract.full_name, contract.version, visible=lambda _: True)
-        if found.tool.digest != validated.tool.digest:
-            raise ToolNotFound(f"{contract.full_name} {contract.version} was replaced while the call was on its way")
+    decision_epoch = authorized.decision.epochs.registry
+    if not authority.tools.is_unchanged_between(
+        contract.full_name, contract.version, decision_epoch, commit_epochs.registry
+    ):
+        version = authority.tools.resolve_version(contract.full_name, contract.version, visible=lambda _: True)
+        if version.tool.digest != validated.tool.digest:
+            raise ToolNotFound(f"{contract.full_name} {contract.version} was replaced while the call was running")
     return await authorize(
-        rooms, validated, authority, committed=committed, approved=authorized.approved,
-        may_ask=bool(authorized.decision.demands),
+        runtime, validated, authority, commit_epochs=commit_epochs, approval=authorized.approval,
+        may_ask=bool(authorized.decision.requirements),
     )  # fmt: skip
 
 
-def _question(rooms: Rooms, validated: Validated) -> Question:
+def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[str, Any]) -> PolicyRequest:
     received, tool = validated.received, validated.tool
-    given = tool.filled(validated.call_input)
-    return Question(
+    return PolicyRequest(
         caller=received.caller,
         contract=tool.contract,
-        environment=rooms.settings.environment,
+        environment=runtime.settings.environment,
         session=received.session,
-        now_ms=rooms.clock.epoch_ms(),
-        facts=tool.facts(given),
-        withheld=tool.withheld,
-        touches=tool.writes(given) if tool.contract.resources else (),
-        cost_micros=rooms.limits.spent(received.caller, received.session),
+        now_ms=runtime.clock.epoch_ms(),
+        facts=tool.read_facts(arguments),
+        unrecorded_facts=tool.sensitive_facts,
+        side_effects=tool.resolve_writes(arguments) if tool.contract.resources else (),
+        cost_micros=runtime.limits.get_session_cost(received.caller, received.session),
     )
 
 
-def _require_the_same(approved: Approved, decision: Decision) -> None:
-    """People approved a call under certain rules: where others speak now, even milder ones, they are asked anew."""
-    if decision.policy_digest != approved.policy_digest or decision.demands != approved.demands:
+def _require_same_policy(approval: ApprovalGrant, decision: Decision) -> None:
+    """Require that the policies are those of the approval: if they changed, even to milder ones, people decide anew."""
+    if decision.policy_digest != approval.policy_digest or decision.requirements != approval.demands:
         raise ApprovalVoid(
-            "the policies about this call changed since it was approved",
-            details={"changed": ["policy"], "ticket_id": approved.ticket},
+            "the policies for this call changed after it was approved",
+            details={"changed": ["policy"], "ticket_id": approval.request_id},
             nothing_happened=True,
         )
 
 
-def _judged(rooms: Rooms, validated: Validated, by_token: Decision, decided: Decided, *, may_ask: bool) -> Decision:
-    """The decision, kept with what it was made from; or the refusal, which names the same record."""
-    verdict = tightened(decided.verdict, validated.hooked)
+def _record_decision(
+    runtime: Runtime, validated: Validated, token_decision: Decision, policy_decision: RecordedVerdict, *, may_ask: bool
+) -> Decision:
+    """Return the recorded decision, or raise the refusal that names the same record."""
+    verdict = policy_decision.verdict
+    if validated.hook_effects.permissions:
+        verdict = tighten_verdict(verdict, validated.hook_effects)
     decision = Decision(
-        rules=by_token.rules + tuple(rule.id for rule in verdict.rules),
-        epochs=by_token.epochs,
+        rules=token_decision.rules + tuple(rule.id for rule in verdict.rules),
+        epochs=token_decision.epochs,
         policy_digest=verdict.digest,
-        record_id=decided.record_id,
-        demands=verdict.demands,
+        record_id=policy_decision.record_id,
+        requirements=verdict.requirements,
     )
-    rooms.decisions.keep(validated.received.caller.tenant, decided)
+    runtime.decision_log.record_decision(validated.received.caller.tenant, policy_decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
-    problem = _refusal(validated.tool.name, verdict)
-    problem.decision = decision
-    raise problem
+    raise _build_refusal(validated.tool.name, verdict).replace(decision=decision)
 
 
-def _refusal(tool: str, verdict: Verdict) -> Permission:
-    spoke = ", ".join(f"{rule.id} ({rule.where})" if rule.where else rule.id for rule in verdict.rules)
+def _build_refusal(tool: str, verdict: Verdict) -> PermissionProblem:
+    rule_names = ", ".join(f"{rule.id} ({rule.where})" if rule.where else rule.id for rule in verdict.rules)
     details = {
         "behavior": verdict.behavior,
         "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
@@ -139,14 +143,16 @@ def _refusal(tool: str, verdict: Verdict) -> Permission:
         "suggestion": verdict.suggestion,
     }
     if verdict.errors:
-        return PolicyFailed(f"{tool}: a rule could not be evaluated: {spoke}", details=details, nothing_happened=True)
+        return PolicyFailed(
+            f"{tool}: a rule could not be evaluated: {rule_names}", details=details, nothing_happened=True
+        )
     why = next((rule.reason for rule in verdict.rules if rule.reason), verdict.reason)
-    said = f": {why}" if why else ""
+    suffix = f": {why}" if why else ""
     if verdict.behavior is Behavior.ASK:
         return ApprovalRequired(
-            f"{tool} needs a human's approval by {spoke}{said}",
+            f"{tool} needs a person's approval by {rule_names}{suffix}",
             details=details,
-            advice="Make the call again: people are then asked, and it goes on by itself once they approve.",
+            advice="Make the call again to request approval; it continues by itself once it is approved.",
             nothing_happened=True,
         )
-    return PermissionDenied(f"{tool} is not allowed by {spoke}{said}", details=details, nothing_happened=True)
+    return PermissionDenied(f"{tool} is not allowed by {rule_names}{suffix}", details=details, nothing_happened=True)

@@ -1,82 +1,193 @@
-"""Acts beside calls: checked against what was revoked, done and recorded in one commit under the tenant's barrier.
+"""Perform administrative acts: check revocations, act and record in one commit under the tenant's barrier.
 
-Whatever changes authority closes the barrier, so that no call commits meanwhile. What only adds to what exists, and
-must not outlive a revocation, holds it as calls do. Above: `command.py` and `delegate.py`.
+An act that changes authority closes the barrier, so that no call commits meanwhile. An act that only adds something,
+and must not outlive a revocation, takes it shared, as calls do.
+
+An act that changes authority needs proof of an operator, unless it only tightens. The proof is required last, inside
+the act's transaction: an operator confirms only what would really be done.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from deputize.core.caller import PROCESS, Caller, Epochs
-from deputize.core.contract import Contract
-from deputize.lifecycle.rooms import Rooms
-from deputize.prove.entries import About, entry
+from deputize.core.caller import PROCESS_ISSUER, Caller, Epochs
+from deputize.core.contract.contract import Contract
+from deputize.core.errors import OperatorConfirmationRequired, Unavailable
+from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.govern.approvals.confirmation_codes import ProposedAct
+from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.operator_check import require_operator
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.pool import Connection
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 from deputize.store.tenants import ensure_tenant
 
-_EPOCHS = load("epochs")
-_RUNS = load("runs")
+_EPOCHS = load_statements("epochs")
+_RUNS = load_statements("runs")
 T = TypeVar("T")
 Act = Callable[[Connection], Awaitable[T]]
+Prepare = Callable[[TenantAuthority], Awaitable[None]]
+Confirm = Callable[[Connection, T], Awaitable[str | None]]
+# How often a change is checked again because the authority moved on meanwhile.
+_MAX_TRIES: Final = 10
 
 
-async def change(
-    rooms: Rooms, caller: Caller, command: str, subject: str, act: Act[T], contract: Contract | None = None
-) -> T:
-    """Changes authority: from the answer on, no gateway begins anything the change forbids."""
-    async with rooms.store.writing() as connection:
-        await ensure_tenant(connection, caller.tenant)
-        await connection.execute(_EPOCHS["close_barrier"], caller.tenant)
-        answer = await _recorded(rooms, connection, caller, command, subject, act, (caller,), contract)
-        await connection.execute(_EPOCHS["announce"], caller.tenant)
-    await rooms.authority.look_again(caller.tenant)
-    return answer
-
-
-async def add(rooms: Rooms, caller: Caller, command: str, subject: str, act: Act[T], named: Sequence[Caller]) -> T:
-    """Adds something that stands on the authority of everybody named: none of them is revoked when it commits."""
-    async with rooms.store.writing() as connection:
-        await ensure_tenant(connection, caller.tenant)
-        await connection.execute(_EPOCHS["hold_barrier"], caller.tenant)
-        return await _recorded(rooms, connection, caller, command, subject, act, (caller, *named), None)
-
-
-async def _recorded(
-    rooms: Rooms,
-    connection: Connection,
+async def change_authority(
+    runtime: Runtime,
     caller: Caller,
     command: str,
     subject: str,
     act: Act[T],
-    free: Sequence[Caller],
-    contract: Contract | None,
+    contract: Contract | None = None,
+    *,
+    prepare: Prepare | None = None,
+    content: str = "",
+    is_tightening: bool | Callable[[T], bool] = False,
 ) -> T:
-    # Everybody's authority, as it stands inside the barrier.
-    row = await connection.fetchrow(_EPOCHS["epochs_of_tenant"], caller.tenant)
-    now = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
-    authority = await rooms.authority.refresh(caller.tenant, now)
-    # Whoever starts a gateway is no subject of a tenant: revoked by one of them, it would start for none.
-    for each in free if caller.issuer != PROCESS else ():
+    """Change authority; once this returns, no gateway starts anything that the change forbids.
+
+    `prepare` checks the change against the authority that it is made under. That may take long, so it comes before the
+    barrier is closed; inside, only the epochs are compared, and if they have moved on it is checked again. `content` is
+    what an operator confirms besides the subject. `is_tightening` tells, also by the result, that the act takes
+    authority away or changes nothing, and so needs no operator.
+    """
+
+    async def confirm(connection: Connection, result: T) -> str | None:
+        if is_tightening(result) if callable(is_tightening) else is_tightening:
+            return None
+        now = max(runtime.clock.epoch_ms() // 1000, await connection.fetchval(_EPOCHS["load_time"]))
+        proposed_act = ProposedAct.propose(caller, command, subject, content)
+        return require_operator(runtime, caller, proposed_act, now=now)
+
+    tenant = caller.tenant
+    if caller.issuer != PROCESS_ISSUER:
+        runtime.act_limits.count_act(tenant)
+    try:
+        async with runtime.act_limits.take_turn(tenant):
+            result = await _change_under_barrier(runtime, caller, command, subject, act, contract, prepare, confirm)
+    except OperatorConfirmationRequired as problem:
+        await _record_refusal(runtime, caller, command, subject, problem)
+        raise
+    await runtime.authority.reload_tenant(tenant)
+    return result
+
+
+async def _change_under_barrier(
+    runtime: Runtime,
+    caller: Caller,
+    command: str,
+    subject: str,
+    act: Act[T],
+    contract: Contract | None,
+    prepare: Prepare | None,
+    confirm: Confirm[T],
+) -> T:
+    tenant = caller.tenant
+    async with runtime.store.write_transaction() as connection:
+        now = await _load_epochs(connection, tenant)
+    for _ in range(_MAX_TRIES):
+        authority = await runtime.authority.refresh(tenant, now)
+        if prepare is not None:
+            await prepare(authority)
+        async with runtime.store.write_transaction() as connection:
+            await ensure_tenant(connection, tenant)
+            await connection.execute(_EPOCHS["lock_barrier_exclusive"], tenant)
+            now = await _load_epochs(connection, tenant)
+            if authority.epochs.is_at_least(now):
+                result = await _perform_act(
+                    runtime, connection, authority, caller, command, subject, act, (caller,), contract, confirm
+                )
+                await connection.execute(_EPOCHS["notify_epoch_change"], tenant)
+                return result
+    raise Unavailable(
+        "other administrators keep changing this tenant, so the change could not be checked",
+        retry_after_ms=1000,
+        nothing_happened=True,
+    )
+
+
+async def commit_act(
+    runtime: Runtime, caller: Caller, command: str, subject: str, act: Act[T], principals: Sequence[Caller]
+) -> T:
+    """Commit an act that depends on the authority of every principal: none of them is revoked at that moment."""
+    async with runtime.store.write_transaction() as connection:
+        await ensure_tenant(connection, caller.tenant)
+        await connection.execute(_EPOCHS["lock_barrier_shared"], caller.tenant)
+        authority = await runtime.authority.refresh(caller.tenant, await _load_epochs(connection, caller.tenant))
+        return await _perform_act(
+            runtime, connection, authority, caller, command, subject, act, (caller, *principals), None
+        )
+
+
+async def _load_epochs(connection: Connection, tenant: str) -> Epochs:
+    row = await connection.fetchrow(_EPOCHS["load_epochs"], tenant)
+    return Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
+
+
+async def _perform_act(
+    runtime: Runtime,
+    connection: Connection,
+    authority: TenantAuthority,
+    caller: Caller,
+    command: str,
+    subject: str,
+    act: Act[T],
+    callers: Sequence[Caller],
+    contract: Contract | None,
+    confirm: Confirm[T] | None = None,
+) -> T:
+    """Act and record it, if the authority of every caller, as it is inside the barrier, allows it."""
+    # The operator belongs to no tenant: if one tenant could revoke it, the gateway would start for none.
+    for each in callers if caller.issuer != PROCESS_ISSUER else ():
         authority.revocations.check(each)
         authority.switches.check_agents(each)
-    answer = await act(connection)
-    await record(rooms, connection, caller, command, subject, contract)
-    return answer
+    result = await act(connection)
+    confirmation = None if confirm is None else await confirm(connection, result)
+    await record_act(runtime, connection, caller, command, subject, contract, confirmation=confirmation)
+    return result
 
 
-async def record(
-    rooms: Rooms, connection: Connection, caller: Caller, command: str, subject: str, contract: Contract | None = None
+async def record_act(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    command: str,
+    subject: str,
+    contract: Contract | None = None,
+    *,
+    confirmation: str | None = None,
 ) -> None:
-    """An act's entry, in the act's own commit. Whoever does several in one commit records each."""
-    entry_id = rooms.clock.new_id()
-    body = entry(
-        About(caller=caller, trace=entry_id.replace("-", ""), session=caller.session, contract=contract),
+    """Record an act in its own commit; several acts in one commit are recorded one by one.
+
+    `confirmation` is the rule by which an operator confirmed it.
+    """
+    entry_id = runtime.clock.new_id()
+    body = encode_entry(
+        AuditContext(caller=caller, trace_id=entry_id.replace("-", ""), session=caller.session, contract=contract),
         id=entry_id,
         kind="command",
-        time=rooms.stamps.now(),
+        time=runtime.stamps.now(),
         command=command,
         subject=subject,
         outcome="succeeded",
+        confirmation=confirmation,
     )
-    await connection.execute(_RUNS["add_entry"], caller.tenant, entry_id, None, body, None)
+    await connection.execute(_RUNS["insert_audit_entry"], caller.tenant, entry_id, None, body, None)
+
+
+async def _record_refusal(
+    runtime: Runtime, caller: Caller, command: str, subject: str, problem: OperatorConfirmationRequired
+) -> None:
+    entry_id = runtime.clock.new_id()
+    body = encode_entry(
+        AuditContext(caller=caller, trace_id=entry_id.replace("-", ""), session=caller.session),
+        id=entry_id,
+        kind="refusal",
+        time=runtime.stamps.now(),
+        command=command,
+        subject=subject,
+        outcome="refused",
+        error=problem.spec.e_number,
+    )
+    await runtime.writer.put(AuditEntryRow(caller.tenant, entry_id, None, body, None))

@@ -1,8 +1,8 @@
-"""The claim: a mutation's intent, durable before its effect, and at most one per key.
+"""Claim a mutation: make its intent durable before its effect, at most once per key.
 
-answers to questions    the key of the round they belong to: it is answered once
+input responses         the key of their round, which is answered once
 no key                  a fresh call, a joined one (idempotent tools), or a refusal (irreversible ones)
-key is free             ours: go on
+key is free             this call gets it
 key holds other input   422
 key holds an outcome    that outcome, byte for byte
 key holds a running call, or one whose outcome is unknown
@@ -19,236 +19,247 @@ import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
-from deputize.core.canonical import fingerprint
-from deputize.core.contract import Contract, MutationClass, Upstream
+from deputize.core.canonical import compute_fingerprint
+from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency, is_safe_to_repeat
 from deputize.core.errors import (
-    InFlight,
-    KeyRequired,
-    KeyReused,
+    CallInFlight,
+    IdempotencyKeyRequired,
+    IdempotencyKeyReused,
     OutcomeUnknown,
     Problem,
-    RoundRefused,
+    RoundTokenRejected,
     Unavailable,
-    by_slug,
+    find_problem_type,
 )
-from deputize.core.events import FINAL, State
-from deputize.core.outcome import Outcome, failure_body
-from deputize.lifecycle import record
-from deputize.lifecycle.authorize import authorize_again
-from deputize.lifecycle.phases import Authorized, Held
-from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.rounds import round_key
+from deputize.core.outcome import Envelope, Outcome, build_failure_envelope
+from deputize.core.states import FINAL_STATES, State
+from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.elicitation.round_token import derive_round_key
+from deputize.lifecycle.phases import Authorized, Claim
+from deputize.lifecycle.recording import audit
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.commit_rows import CommitResult, OpenCallRow
 from deputize.store.keys import KeySet
-from deputize.store.queries import load
-from deputize.store.rows import Committed, Opening
+from deputize.store.queries import load_statements
 
-_SQL = load("calls")
+_SQL = load_statements("calls")
 _JOIN_POLL_SECONDS = 0.05
-_MAY_GO_AGAIN = frozenset({Upstream.DEDUPLICATES, Upstream.IDEMPOTENT})
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """The key a call goes by. A joined one was derived here, and holds only while its call is in flight."""
+class IdempotencyKey:
+    """The idempotency key of a call. A joined one is derived here, and holds only while its call is in flight."""
 
-    text: str | None
-    joined: bool = False
+    value: str | None
+    is_join: bool = False
 
 
-async def claim(rooms: Rooms, authorized: Authorized) -> tuple[Authorized, Held] | Outcome:
-    """A hold on the future, with the authority it was taken under; or the outcome this key already has."""
+async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Authorized, Claim] | Outcome:
+    """Acquire the claim, with the authority it was acquired under, or return the outcome the key already has."""
     received = authorized.validated.received
     contract = authorized.validated.tool.contract
-    keys = rooms.keys.ready(received.caller.tenant) or await rooms.keys.load(rooms.store, received.caller.tenant)
-    asked = fingerprint(keys.fingerprint, contract.full_name, authorized.validated.asked)
-    key = key_of(authorized, asked)
-    window = 0 if key.joined else contract.window_seconds
-    row = record.opening(rooms, authorized, asked, key.text, window)
-    committed = await _opened(rooms, authorized, row)
-    if committed.holder is None:
-        held = Held(call_id=received.call_id, epoch=1)
-        return await still_authorized(rooms, authorized, committed.epochs, held), held
-    # A replay is decided as of this commit too: what was revoked before it is not shown an outcome any more.
-    authorized = await decided_again(rooms, authorized, committed.epochs)
-    return await _held_already(rooms, authorized, keys, committed.holder, asked, key)
+    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
+    key = derive_key(authorized, arguments_digest)
+    window = 0 if key.is_join else contract.window_seconds
+    row = audit.build_opening_row(runtime, authorized, arguments_digest, key.value, window)
+    commit = await _commit_opening(runtime, authorized, row)
+    if commit.holder is None:
+        claim = Claim(call_id=received.call_id, epoch=1)
+        return await confirm_authorization(runtime, authorized, commit.epochs, claim), claim
+    # A replay is authorized as of this commit too: a caller revoked before it is not shown the outcome.
+    authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs)
+    return await _resolve_holder(runtime, authorized, keys, commit.holder, arguments_digest, key)
 
 
-def said_otherwise(authorized: Authorized) -> Problem:
-    """The refusal of a key that holds a call with other words."""
-    if authorized.validated.round is not None:
-        return RoundRefused("this was answered already, and otherwise: make the call anew to answer anew")
-    return KeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
+def build_key_reuse_error(authorized: Authorized) -> Problem:
+    """Build the refusal of a key that holds a call with other arguments."""
+    if authorized.validated.input_round is not None:
+        return RoundTokenRejected("this round is already answered, with other responses; make the call again")
+    return IdempotencyKeyReused("this idempotency key was used for a call with other arguments", nothing_happened=True)
 
 
-def key_of(authorized: Authorized, asked: bytes) -> Key:
+def derive_key(authorized: Authorized, arguments_digest: bytes) -> IdempotencyKey:
     received, contract = authorized.validated.received, authorized.validated.tool.contract
-    if authorized.validated.round is not None:
-        # Whatever key its caller gives: that one holds the call whose questions this answers.
-        return Key(text=round_key(authorized.validated.round.continues))
+    if authorized.validated.input_round is not None:
+        # Whatever key the caller sends: that one holds the call whose input requests this answers.
+        return IdempotencyKey(value=derive_round_key(authorized.validated.input_round.continued_call_id))
     if received.request.idempotency_key is not None:
-        return Key(text=received.request.idempotency_key)
-    if contract.idempotency.upstream is Upstream.IDEMPOTENT and received.session is not None:
-        return Key(text=f"join\0{received.session}\0{asked.hex()}", joined=True)
+        return IdempotencyKey(value=received.request.idempotency_key)
+    if contract.idempotency.upstream is UpstreamIdempotency.IDEMPOTENT and received.session is not None:
+        return IdempotencyKey(value=f"join\0{received.session}\0{arguments_digest.hex()}", is_join=True)
     if contract.mutation_class is MutationClass.WRITE_IRREVERSIBLE:
-        raise KeyRequired(f"{contract.full_name} cannot be taken back, so it is called only with an idempotency key")
-    return Key(text=None)
+        raise IdempotencyKeyRequired(f"{contract.full_name} is irreversible, so it requires an idempotency key")
+    return IdempotencyKey(value=None)
 
 
-async def _opened(rooms: Rooms, authorized: Authorized, row: Opening) -> Committed:
-    """Waits for the opening to be durable, but not past the deadline; one that commits after that is given back."""
-    left = authorized.validated.deadline.remaining(rooms.clock.monotonic())
-    return await rooms.writer.put(row, seconds=max(left, 0.0), orphaned=partial(_give_back, rooms, authorized))
+async def _commit_opening(runtime: Runtime, authorized: Authorized, row: OpenCallRow) -> CommitResult:
+    """Wait until the opening row is durable, but not past the deadline; a later commit is released again."""
+    seconds_left = authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic())
+    return await runtime.writer.put(
+        row, seconds=max(seconds_left, 0.0), on_orphan=partial(_release_claim, runtime, authorized)
+    )
 
 
-def _give_back(rooms: Rooms, authorized: Authorized) -> None:
-    held = Held(call_id=authorized.validated.received.call_id, epoch=1)
-    rooms.writer.put(record.abandoned(rooms, authorized, held))
+def _release_claim(runtime: Runtime, authorized: Authorized) -> None:
+    claim = Claim(call_id=authorized.validated.received.call_id, epoch=1)
+    runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim))
 
 
-async def still_authorized(rooms: Rooms, authorized: Authorized, committed: Epochs, held: Held) -> Authorized:
-    """The barrier's answer: authority that changed before our commit is asked again before anything happens."""
+async def confirm_authorization(
+    runtime: Runtime, authorized: Authorized, commit_epochs: Epochs, claim: Claim
+) -> Authorized:
+    """Authorize again if authority changed before the commit, before anything happens."""
     try:
-        return await decided_again(rooms, authorized, committed)
+        return await reauthorize_if_stale(runtime, authorized, commit_epochs)
     except Problem as problem:
-        problem.nothing_happened = not held.taken_over
-        await rooms.writer.put(record.abandoned(rooms, authorized, held, problem))
-        raise
+        refusal = problem.replace(nothing_happened=not claim.is_takeover)
+        await runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim, refusal))
+        raise refusal from problem.__cause__
     except BaseException as error:
-        # Not decided, so not acted on; and the hold must not outlive whoever would have answered for it.
-        undecided = Unavailable("what this caller may do now could not be read", retry_after_ms=1000)
-        undecided.nothing_happened = not held.taken_over
-        rooms.writer.put(record.abandoned(rooms, authorized, held, undecided))
+        # Not authorized, so nothing was executed; the claim must not outlive this request.
+        unavailable = Unavailable(
+            "the caller's current permissions could not be loaded",
+            retry_after_ms=1000,
+            nothing_happened=not claim.is_takeover,
+        )
+        runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim, unavailable))
         if isinstance(error, Exception):
-            raise undecided from error
+            raise unavailable from error
         raise
 
 
-async def decided_again(rooms: Rooms, authorized: Authorized, committed: Epochs) -> Authorized:
-    """The same call under the authority it committed under; nothing to do for nearly all of them."""
-    if authorized.decision.epochs.covers(committed):
+async def reauthorize_if_stale(runtime: Runtime, authorized: Authorized, commit_epochs: Epochs) -> Authorized:
+    """Authorize the call under the epochs of its commit, if they are newer; they seldom are."""
+    if authorized.decision.epochs.is_at_least(commit_epochs):
         return authorized
-    authority = await rooms.authority.refresh(authorized.validated.received.caller.tenant, committed)
-    return await authorize_again(rooms, authorized, authority, committed)
+    authority = await runtime.authority.refresh(authorized.validated.received.caller.tenant, commit_epochs)
+    return await reauthorize(runtime, authorized, authority, commit_epochs)
 
 
-class AnsweredFor:
-    """Around what follows a claim. Whatever breaks there (a canceled request, a fault of ours), the call does not stay
-    open under a living owner, where no sweeper and no retry could reach it: its outcome is recorded as unknown.
+class ClaimGuard:
+    """Records the outcome as unknown if anything breaks after the claim (a canceled request, a fault of ours).
+
+    Otherwise the call would stay open under a living owner, where no sweeper and no retry could reach it. The claim
+    may be set later, by the phase that acquires it.
     """
 
-    __slots__ = ("_authorized", "_held", "_rooms")
+    __slots__ = ("_runtime", "authorized", "claim")
 
-    def __init__(self, rooms: Rooms, authorized: Authorized, held: Held | None) -> None:
-        self._rooms, self._authorized, self._held = rooms, authorized, held
+    def __init__(self, runtime: Runtime, authorized: Authorized, claim: Claim | None = None) -> None:
+        self._runtime, self.authorized, self.claim = runtime, authorized, claim
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> "ClaimGuard":
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        # A coroutine that is thrown away with its loop has nothing left to write with; its lease ends with the process.
-        if error is None or self._held is None or isinstance(error, GeneratorExit):
+        # A coroutine that is discarded with its event loop cannot write any more; its lease ends with the process.
+        if error is None or self.claim is None or isinstance(error, GeneratorExit):
             return
-        self._rooms.writer.put(record.lost(self._rooms, self._authorized, self._held))
+        self._runtime.writer.put(audit.build_lost_row(self._runtime, self.authorized, self.claim))
         if isinstance(error, Exception):
-            # Without the error's own words, which may quote values.
+            # Without the error's message, which may contain values.
             where = "".join(traceback.format_tb(stack))
-            log.error("outcome_lost", call_id=self._held.call_id, reason=type(error).__name__, where=where)
+            log.error("outcome_lost", call_id=self.claim.call_id, reason=type(error).__name__, where=where)
             raise OutcomeUnknown(
-                "the gateway lost track of the call, so whether it acted is not known",
-                details={"call_id": self._held.call_id},
+                "the gateway lost track of the call, so it is unknown whether the tool acted",
+                details={"call_id": self.claim.call_id},
             ) from error
 
 
-async def _held_already(
-    rooms: Rooms, authorized: Authorized, keys: KeySet, holder: str, asked: bytes, key: Key
-) -> tuple[Authorized, Held] | Outcome:
+async def _resolve_holder(
+    runtime: Runtime, authorized: Authorized, keys: KeySet, holder_id: str, arguments_digest: bytes, key: IdempotencyKey
+) -> tuple[Authorized, Claim] | Outcome:
     while True:
-        call = await held_call(rooms, authorized, holder)
-        if call["fingerprint"] != asked:
-            raise said_otherwise(authorized)
+        call = await load_holder_call(runtime, authorized, holder_id)
+        if call["fingerprint"] != arguments_digest:
+            raise build_key_reuse_error(authorized)
         state = State(call["state"])
-        if state in FINAL:
-            rooms.metrics.replayed(authorized.validated.tool.contract)
-            return replay(keys, call, holder, state, joined=key.joined)
-        if _may_take_over(authorized.validated.tool.contract, call):
-            taken = await _take_over(rooms, authorized, holder, call["owner_epoch"])
-            if taken is not None:
-                return taken
-            # Somebody was faster, or the owner is this very process, which its lease no longer covers.
-            await _pause(rooms, authorized, holder)
+        if state in FINAL_STATES:
+            runtime.metrics.record_replay(authorized.validated.tool.contract)
+            return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
+        if _can_take_over(authorized.validated.tool.contract, call):
+            takeover = await _take_over_call(runtime, authorized, holder_id, call["owner_epoch"])
+            if takeover is not None:
+                return takeover
+            # Another process was faster, or the owner is this very process, whose lease has expired.
+            await _wait_for_holder(runtime, authorized, holder_id)
             continue
         if state is State.UNKNOWN:
-            return replay(keys, call, holder, state, joined=key.joined)
-        if not key.joined:
-            raise _in_flight("a call with this idempotency key is still running", holder)
-        await _pause(rooms, authorized, holder)
+            return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
+        if not key.is_join:
+            raise _build_in_flight_error("a call with this idempotency key is still running", holder_id)
+        await _wait_for_holder(runtime, authorized, holder_id)
 
 
-async def _pause(rooms: Rooms, authorized: Authorized, holder: str) -> None:
-    if authorized.validated.deadline.remaining(rooms.clock.monotonic()) <= 0:
-        raise _in_flight("the same call is still running, and the time to wait for it is over", holder)
+async def _wait_for_holder(runtime: Runtime, authorized: Authorized, holder_id: str) -> None:
+    if authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()) <= 0:
+        raise _build_in_flight_error(
+            "the same call is still running, and the deadline to wait for it passed", holder_id
+        )
     await asyncio.sleep(_JOIN_POLL_SECONDS)
 
 
-def _in_flight(message: str, holder: str) -> InFlight:
-    return InFlight(message, details={"call_id": holder}, retry_after_ms=500, nothing_happened=True)
+def _build_in_flight_error(message: str, holder_id: str) -> CallInFlight:
+    return CallInFlight(message, details={"call_id": holder_id}, retry_after_ms=500, nothing_happened=True)
 
 
-async def held_call(rooms: Rooms, authorized: Authorized, holder: str) -> asyncpg.Record:
+async def load_holder_call(runtime: Runtime, authorized: Authorized, holder_id: str) -> asyncpg.Record:
     tenant = authorized.validated.received.caller.tenant
-    async with rooms.store.writing() as connection:
-        row = await connection.fetchrow(_SQL["held_call"], tenant, holder, rooms.settings.timing.margin_seconds)
+    async with runtime.store.write_transaction() as connection:
+        row = await connection.fetchrow(
+            _SQL["load_key_holder"], tenant, holder_id, runtime.settings.timing.margin_seconds
+        )
     if row is None:
-        raise InFlight("the call that holds this key is just being recorded", retry_after_ms=200, nothing_happened=True)
+        raise CallInFlight("the call that holds this key is being recorded", retry_after_ms=200, nothing_happened=True)
     return row
 
 
-def may_go_again(contract: Contract) -> bool:
-    """Only where doing it twice does it once."""
-    return contract.idempotency.upstream in _MAY_GO_AGAIN or contract.mutation_class is MutationClass.READ
-
-
-def _may_take_over(contract: Contract, call: asyncpg.Record) -> bool:
-    if not may_go_again(contract):
+def _can_take_over(contract: Contract, call: asyncpg.Record) -> bool:
+    if not is_safe_to_repeat(contract):
         return False
-    # What waits in the queue is nobody's: whoever wrote it down may be gone, and a worker begins it.
+    # A queued call has no owner: the process that queued it may be gone, and a worker starts it.
     return call["state"] == State.UNKNOWN or (call["state"] == State.RUNNING and not call["owner_alive"])
 
 
-async def _take_over(rooms: Rooms, authorized: Authorized, holder: str, epoch: int) -> tuple[Authorized, Held] | None:
+async def _take_over_call(
+    runtime: Runtime, authorized: Authorized, holder_id: str, epoch: int
+) -> tuple[Authorized, Claim] | None:
     tenant = authorized.validated.received.caller.tenant
-    entry_id, entry, salt = record.intent(rooms, authorized, holder)
-    held = Held(call_id=holder, epoch=epoch + 1)
-    # A commit whose acknowledgement is lost may have made the call ours: then it is for us to say that it is unknown.
-    with AnsweredFor(rooms, authorized, held):
-        async with rooms.store.writing() as connection:
-            answers = await connection.fetch(
-                _SQL["retake_call"], tenant, holder, epoch, rooms.lease.boot,
+    entry_id, entry, salt = audit.build_intent_entry(runtime, authorized, holder_id)
+    claim = Claim(call_id=holder_id, epoch=epoch + 1)
+    # If the commit's acknowledgement is lost, the call may be ours: then this process records it as unknown.
+    with ClaimGuard(runtime, authorized, claim):
+        async with runtime.store.write_transaction() as connection:
+            rows = await connection.fetch(
+                _SQL["take_over_call"], tenant, holder_id, epoch, runtime.lease.boot_id,
                 authorized.validated.tool.contract.timeout.effective_seconds,
-                rooms.settings.timing.margin_seconds, entry_id, entry, salt,
+                runtime.settings.timing.margin_seconds, entry_id, entry, salt,
             )  # fmt: skip
-    if not any(row["what"] == "held" for row in answers):
+    if not any(row["kind"] == "taken_over" for row in rows):
         return None
-    epochs = next(row for row in answers if row["what"] == "epochs")
-    now = Epochs(registry=epochs["registry"], policy=epochs["policy"], revocation=epochs["revocation"])
-    return await still_authorized(rooms, authorized, now, held), held
+    epochs_row = next(row for row in rows if row["kind"] == "epochs")
+    commit_epochs = Epochs(
+        registry=epochs_row["registry"], policy=epochs_row["policy"], revocation=epochs_row["revocation"]
+    )
+    return await confirm_authorization(runtime, authorized, commit_epochs, claim), claim
 
 
-def replay(keys: KeySet, call: asyncpg.Record, holder: str, state: State, *, joined: bool) -> Outcome:
-    problem = by_slug(call["error"]) if call["error"] else None
-    if call["box"] is not None:
-        body = keys.open(holder, "outcome", call["box"])
+def replay_outcome(keys: KeySet, call: asyncpg.Record, holder_id: str, state: State, *, is_join: bool) -> Outcome:
+    problem = find_problem_type(call["error"]) if call["error"] else None
+    if call["ciphertext"] is not None:
+        envelope = Envelope.from_bytes(keys.unseal(holder_id, "outcome", call["ciphertext"]))
     else:
         # Only a call that ended without its process has no envelope of its own.
         problem = problem or OutcomeUnknown
-        body = failure_body(
+        envelope = build_failure_envelope(
             problem("the process that ran this call ended before its outcome was recorded"),
-            call_id=holder, state=state, trace_id=call["trace"], more={},
+            call_id=holder_id, state=state, trace_id=call["trace"], extra_fields={},
         )  # fmt: skip
     outcome = Outcome(
-        call_id=holder, state=state, body=body, face=problem.face if problem else None, replayed=not joined
+        call_id=holder_id, state=state, envelope=envelope, spec=problem.spec if problem else None, is_replay=not is_join
     )
-    return replace(outcome, joined=True) if joined else outcome
+    return replace(outcome, is_joined=True) if is_join else outcome

@@ -1,256 +1,249 @@
-"""Phase four: the tool really runs. A mutation is claimed first, checked against the barrier, and dispatched only
-under a live lease; whatever happens after that is either known or said to be unknown.
+"""Phase four: execute the tool.
+
+A mutation is claimed first, checked against the barrier, and dispatched only under a live lease. Its outcome after that
+is either known or recorded as unknown.
 """
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from deputize.core.contract import Contract, MutationClass, Upstream
-from deputize.core.definition import AnyTool, Secret, ToolContext
+from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency
+from deputize.core.contract.tools import AnyTool, SaveCheckpoint, Secret, ToolContext
 from deputize.core.errors import (
     Canceled,
     CredentialExpired,
-    Execution,
-    OutcomeUnknown,
+    ExecutionProblem,
     Problem,
     ResultInvalid,
     ToolFailed,
     UpstreamUnavailable,
 )
 from deputize.core.outcome import Outcome
-from deputize.execute.drivers.python import StillRunning
-from deputize.execute.retry import retried
-from deputize.lifecycle.authorize import authorize_again
-from deputize.lifecycle.claim import AnsweredFor, claim
-from deputize.lifecycle.keeping import kept, undeclared
-from deputize.lifecycle.phases import Authorized, Executed, Held
-from deputize.lifecycle.rooms import Rooms
-from deputize.runs.keeper import Keeper
+from deputize.execute.drivers.python import ThreadOverrun
+from deputize.execute.retry import retry_after_failure
+from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.claim import ClaimGuard, acquire_claim
+from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl
+from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
+from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
+from deputize.lifecycle.runtime import Runtime
+from deputize.runs.checkpoint_writer import CheckpointWriter
 
 
-async def execute(rooms: Rooms, authorized: Authorized) -> Executed | Outcome:
-    """The tool's end, or the outcome that this call's key already had."""
+async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
+    """Execute the tool, or return the outcome that the call's idempotency key already has.
+
+    `guard` answers for the claim from the moment it is acquired.
+    """
     contract = authorized.validated.tool.contract
-    tool = rooms.driver.find(contract)
-    authorized.validated.deadline.require(rooms.clock.monotonic())
+    tool = runtime.driver.find_tool(contract)
+    authorized.validated.deadline.require_time_left(runtime.clock.monotonic())
     if contract.mutation_class is MutationClass.READ:
-        return await dispatch(rooms, authorized, tool, None)
-    claimed = await claim(rooms, authorized)
-    if isinstance(claimed, Outcome):
-        return claimed
-    authorized, held = claimed
-    with AnsweredFor(rooms, authorized, held):
-        return await dispatch(rooms, authorized, tool, held)
+        return await dispatch_tool(runtime, authorized, tool, None)
+    claim_result = await acquire_claim(runtime, authorized)
+    if isinstance(claim_result, Outcome):
+        return claim_result
+    guard.authorized, guard.claim = claim_result
+    return await dispatch_tool(runtime, guard.authorized, tool, guard.claim)
 
 
-async def dispatch(rooms: Rooms, authorized: Authorized, tool: AnyTool, held: Held | None) -> Executed:
-    clock = rooms.clock.monotonic
-    validated = authorized.validated
-    began = clock()
-    # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
-    ends = min(validated.deadline.at, began + validated.tool.contract.timeout.effective_seconds)
+async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool, claim: Claim | None) -> Executed:
+    """Call the tool, with retries where its contract allows them, until it ends or its time is over."""
+    validated, started_at = authorized.validated, runtime.clock.monotonic()
+    dispatch = _Dispatch(
+        runtime=runtime,
+        authorized=authorized,
+        tool=tool,
+        claim=claim,
+        # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
+        ends_at=min(validated.deadline.at, started_at + validated.tool.contract.timeout.effective_seconds),
+    )
     output, problem, attempts = None, None, 1
-    keeper: Keeper | None = None
     try:
-        keeper = await kept(rooms, authorized, held)
+        if claim is not None and validated.tool.contract.checkpoints.enabled:
+            dispatch.checkpointer = await open_checkpointer(runtime, authorized, claim)
         if tool.validate is not None:
-            await rooms.driver.preflight(tool, validated.call_input, ends - clock())
+            await runtime.driver.preflight(tool, validated.call_input, dispatch.seconds_left)
         try:
-            output = await _attempt(rooms, authorized, tool, held, keeper, 1, ends)
-        except Problem as first:
-            output, attempts = await _again(rooms, authorized, tool, held, keeper, first, ends)
-    except Problem as last:
-        problem = last if held is None else honest(validated.tool.contract, last, held)
-        attempts = last.attempts
+            output = await dispatch.attempt(1)
+        except Problem as first_problem:
+            output, attempts = await dispatch.retry(first_problem)
+    except Problem as last_problem:
+        problem = last_problem if claim is None else classify_problem(validated.tool.contract, last_problem, claim)
+        attempts = last_problem.attempts
     except asyncio.CancelledError:
-        rooms.credentials.forget(authorized)
+        runtime.credentials.forget_call(authorized)
         raise
     finally:
-        if keeper is not None:
-            keeper.close()
+        if dispatch.checkpointer is not None:
+            dispatch.checkpointer.close()
+    cause = None if problem is None else problem.__cause__
     return Executed(
         authorized=authorized,
-        held=held,
+        claim=claim,
         output=output,
         problem=problem,
         attempts=attempts,
-        seconds=clock() - began,
+        seconds=runtime.clock.monotonic() - started_at,
+        late_result=cause.future if isinstance(cause, ThreadOverrun) else None,
     )
 
 
-async def _attempt(
-    rooms: Rooms,
-    authorized: Authorized,
-    tool: AnyTool,
-    held: Held | None,
-    keeper: Keeper | None,
-    number: int,
-    ends: float,
-) -> Any:
-    credential = None
-    if authorized.validated.tool.contract.auth.credential != "none":
-        left = ends - rooms.clock.monotonic()
-        credential = await rooms.credentials.for_attempt(authorized, _call_id(authorized, held), left)
-    try:
-        # After the credential, which may have taken its time: the lease must hold when the tool is started.
-        if held is not None:
-            rooms.lease.require()
-        left = ends - rooms.clock.monotonic()
-        run = None if held is None else held.run
-        context = _context(authorized, held, keeper, number, left, credential) if tool.takes_context else None
-        if context is not None and credential is not None:
-            context = replace(context, tell=rooms.credentials.discreet(authorized, context.tell))
-        if run is None:
-            return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
-        with run.inside(thread=not tool.is_async):
-            return await rooms.driver.run(tool, authorized.validated.call_input, context, left)
-    except CredentialExpired as refused:
-        if credential is not None:
-            await rooms.credentials.turned_away(authorized, credential, refused)
-        raise
-    finally:
-        if credential is not None:
-            credential.close()
+@dataclass(kw_only=True, slots=True)
+class _Dispatch:
+    """One call on its way through its tool: what every attempt needs."""
+
+    runtime: Runtime
+    authorized: Authorized
+    tool: AnyTool
+    claim: Claim | None
+    ends_at: float
+    checkpointer: CheckpointWriter | None = None
+
+    @property
+    def seconds_left(self) -> float:
+        return self.ends_at - self.runtime.clock.monotonic()
+
+    @property
+    def call_id(self) -> str:
+        """The id the call was first made under; a call that was taken over keeps it."""
+        return self.authorized.validated.received.call_id if self.claim is None else self.claim.call_id
+
+    @property
+    def active_run(self) -> RunControl | None:
+        return None if self.claim is None else self.claim.active_run
+
+    async def attempt(self, number: int) -> Any:
+        """Call the tool once, with a credential of its own that is closed afterwards."""
+        runtime, authorized = self.runtime, self.authorized
+        credential = None
+        if authorized.validated.tool.contract.auth.credential != "none":
+            credential = await runtime.credentials.issue_for_attempt(authorized, self.call_id, self.seconds_left)
+        try:
+            # After the credential, which may have taken its time: the lease must hold when the tool is started.
+            if self.claim is not None:
+                runtime.lease.require_valid()
+            seconds_left = self.seconds_left
+            context = self._build_context(number, seconds_left, credential) if self.tool.takes_context else None
+            if self.active_run is None:
+                return await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+            with self.active_run.enter_tool(thread=not self.tool.is_async):
+                return await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+        except CredentialExpired as rejection:
+            if credential is not None:
+                await runtime.credentials.handle_rejection(authorized, credential, rejection)
+            raise
+        finally:
+            if credential is not None:
+                credential.close()
+
+    async def retry(self, first_problem: Problem) -> tuple[Any, int]:
+        """Repeat the attempt as the contract's retry policy says; return the output and the number of attempts."""
+        contract = self.authorized.validated.tool.contract
+
+        async def attempt(number: int) -> Any:
+            await self._require_current_authorization()
+            return await self.attempt(number)
+
+        return await retry_after_failure(
+            attempt,
+            first_problem,
+            policy=contract.retry,
+            may_repeat=lambda problem: can_retry(contract, problem) and not self._is_stopping(),
+            seconds_left=lambda: self.seconds_left,
+        )
+
+    async def _require_current_authorization(self) -> None:
+        """Refuse a further attempt if the caller was revoked or switched off since the first one."""
+        authorized = self.authorized
+        authority = await self.runtime.authority.load_tenant(authorized.validated.received.caller.tenant)
+        if authorized.decision.epochs.is_at_least(authority.epochs):
+            return
+        try:
+            await reauthorize(self.runtime, authorized, authority, authority.epochs)
+        except Problem as refusal:
+            # True of this attempt; the earlier ones said for themselves whether anything happened.
+            raise refusal.replace(nothing_happened=True) from refusal.__cause__
+
+    def _is_stopping(self) -> bool:
+        return self.active_run is not None and self.active_run.is_stopping()
+
+    def _build_context(self, attempt: int, seconds_left: float, credential: Secret | None) -> ToolContext:
+        validated, active_run, checkpointer = self.authorized.validated, self.active_run, self.checkpointer
+        received = validated.received
+        context = ToolContext(
+            call_id=self.call_id,
+            tenant=received.caller.tenant,
+            user=received.caller.user,
+            agent=received.caller.agent,
+            session=received.session,
+            key=self.call_id,
+            attempt=attempt,
+            seconds_left=seconds_left,
+            traceparent=received.trail.traceparent,
+            credential=credential,
+            saved_state=None if checkpointer is None else checkpointer.decode_newest_state(),
+            guards=(None if self.claim is None else self.claim.guards) or {},
+            client_capabilities=received.request.client_capabilities,
+            input_round=validated.input_round,
+            report_progress=received.request.report_progress if active_run is None else active_run.report_progress,
+            should_stop=None if active_run is None else active_run.is_stopping,
+            save_checkpoint=self._choose_save(),
+        )
+        if credential is None:
+            return context
+        report_progress = self.runtime.credentials.filter_progress(self.authorized, context.report_progress)
+        return replace(context, report_progress=report_progress)
+
+    def _choose_save(self) -> SaveCheckpoint | None:
+        """Choose what `save` does: nothing for a read, an error where the contract does not enable checkpoints."""
+        if self.checkpointer is not None:
+            return self.checkpointer.save
+        return None if self.authorized.validated.tool.contract.checkpoints.enabled else reject_checkpoint
 
 
-async def _again(
-    rooms: Rooms,
-    authorized: Authorized,
-    tool: AnyTool,
-    held: Held | None,
-    keeper: Keeper | None,
-    first: Problem,
-    ends: float,
-) -> tuple[Any, int]:
-    contract = authorized.validated.tool.contract
-
-    async def attempt(number: int) -> Any:
-        await _require_still_allowed(rooms, authorized)
-        return await _attempt(rooms, authorized, tool, held, keeper, number, ends)
-
-    return await retried(
-        attempt,
-        first,
-        policy=contract.retry,
-        may_repeat=lambda problem: may_repeat(contract, problem) and not _is_stopping(held),
-        seconds_left=lambda: ends - rooms.clock.monotonic(),
-    )
-
-
-async def _require_still_allowed(rooms: Rooms, authorized: Authorized) -> None:
-    """A further attempt begins something: whoever was revoked or switched off since the first one begins nothing."""
-    authority = await rooms.authority.of(authorized.validated.received.caller.tenant)
-    if authorized.decision.epochs.covers(authority.epochs):
-        return
-    try:
-        await authorize_again(rooms, authorized, authority, authority.epochs)
-    except Problem as refused:
-        # By this attempt; whether by the ones before it, they said themselves.
-        refused.nothing_happened = True
-        raise
-
-
-def _is_stopping(held: Held | None) -> bool:
-    return held is not None and held.run is not None and held.run.stopping
-
-
-def may_repeat(contract: Contract, problem: Problem) -> bool:
-    """Whether trying again can do no harm: reads, what proves nothing happened, and upstreams that take it once."""
-    if isinstance(problem, StillRunning):
+def can_retry(contract: Contract, problem: Problem) -> bool:
+    """Tell whether another attempt is safe: a read, a proof that nothing happened, or an upstream that deduplicates."""
+    if isinstance(problem, ThreadOverrun):
         return contract.mutation_class is MutationClass.READ
     return (
         contract.mutation_class is MutationClass.READ
         or problem.nothing_happened
-        or contract.idempotency.upstream is not Upstream.CANNOT
+        or contract.idempotency.upstream is not UpstreamIdempotency.CANNOT
     )
 
 
-def honest(contract: Contract, problem: Problem, held: Held) -> Problem:
-    """What a dispatched mutation's problem really says. A lost answer is not a failure: it is not known.
+def classify_problem(contract: Contract, problem: Problem, claim: Claim) -> Problem:
+    """Classify the problem of a dispatched mutation: a lost answer is not a failure, its outcome is unknown.
 
-    The tool's own verdict (it failed, it stopped when it was asked to, its result cannot be used) is known. What proves
-    that nothing happened proves it for one attempt: of a call that was taken over, or tried before, it says nothing.
+    The tool's own verdict (it failed, it stopped on request, its result is invalid) is known. A proof that nothing
+    happened holds for one attempt; it says nothing about a call that was taken over or attempted before.
     """
-    if contract.mutation_class is MutationClass.READ or (problem.nothing_happened and not held.taken_over):
+    if contract.mutation_class is MutationClass.READ or (problem.nothing_happened and not claim.is_takeover):
         return problem
-    verdict = isinstance(problem, Execution | ResultInvalid | Canceled) and not problem.face.retryable
-    if verdict and not (problem.nothing_happened or problem.proves_nothing_happened):
+    is_verdict = isinstance(problem, ExecutionProblem | ResultInvalid | Canceled) and not problem.spec.retryable
+    if is_verdict and not (problem.nothing_happened or problem.proves_nothing_happened):
         return problem
-    return unknown(contract, problem)
+    return build_outcome_unknown(contract, problem)
 
 
-def unknown(contract: Contract, problem: Problem) -> OutcomeUnknown:
-    made = OutcomeUnknown(
-        f"{problem.message}; whether it acted is not known",
-        details={"cause": problem.face.slug, **_way_on(contract)},
+def build_late_execution(executed: Executed, claim: Claim, late_result: "asyncio.Future[Any]") -> Executed:
+    """Build the execution that a thread ended after its call was answered as unknown."""
+    error = late_result.exception()
+    problem = (
+        None
+        if error is None
+        else classify_problem(executed.authorized.validated.tool.contract, _wrap_late_error(error), claim)
     )
-    made.__cause__ = problem
-    return made
-
-
-def _way_on(contract: Contract) -> dict[str, str]:
-    if contract.idempotency.upstream is not Upstream.CANNOT:
-        return {"next": "repeat the call with the same idempotency key: the upstream takes it only once"}
-    if contract.status is not None:
-        return {"next": f"ask {contract.status} what became of it"}
-    return {"next": "look at the system it acts on, and settle the call by hand"}
-
-
-def _call_id(authorized: Authorized, held: Held | None) -> str:
-    """A call that was taken over keeps the id it was first made under."""
-    return authorized.validated.received.call_id if held is None else held.call_id
-
-
-def _context(
-    authorized: Authorized,
-    held: Held | None,
-    keeper: Keeper | None,
-    attempt: int,
-    left: float,
-    credential: Secret | None,
-) -> ToolContext:
-    received = authorized.validated.received
-    declared = authorized.validated.tool.contract.checkpoints.enabled
-    call_id, run = _call_id(authorized, held), None if held is None else held.run
-    return ToolContext(
-        call_id=call_id,
-        tenant=received.caller.tenant,
-        user=received.caller.user,
-        agent=received.caller.agent,
-        session=received.session,
-        key=call_id,
-        attempt=attempt,
-        seconds_left=left,
-        traceparent=received.trail.traceparent,
-        credential=credential,
-        restored=None if keeper is None else keeper.restored(),
-        guards=(None if held is None else held.guards) or {},
-        can_answer=received.request.can_answer,
-        round=authorized.validated.round,
-        tell=received.request.tell if run is None else run.tell,
-        stopping=None if run is None else run.is_stopping,
-        saving=keeper.save if keeper is not None else None if declared else undeclared,
-    )
-
-
-def late_end(executed: Executed) -> "asyncio.Future[Any] | None":
-    """The end a thread may still come to after its call was answered as unknown."""
-    cause = executed.problem.__cause__ if executed.problem else None
-    return cause.late if isinstance(cause, StillRunning) else None
-
-
-def ended_late(executed: Executed, held: Held, late: "asyncio.Future[Any]") -> Executed:
-    error = late.exception()
-    problem = None if error is None else honest(executed.authorized.validated.tool.contract, _late(error), held)
     return Executed(
-        authorized=executed.authorized, held=held, output=None if error else late.result(),
+        authorized=executed.authorized, claim=claim, output=None if error else late_result.result(),
         problem=problem, attempts=executed.attempts, seconds=executed.seconds,
     )  # fmt: skip
 
 
-def _late(error: BaseException) -> Problem:
-    """As the driver would have told it in time: a lost upstream leaves open what happened, a failure does not."""
+def _wrap_late_error(error: BaseException) -> Problem:
+    """Map a late error as the driver does in time: a lost upstream leaves the outcome open, a failure does not."""
     if isinstance(error, Problem):
         return error
     kind = UpstreamUnavailable if isinstance(error, OSError) else ToolFailed

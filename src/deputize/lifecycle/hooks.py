@@ -1,74 +1,75 @@
-"""Hooks around a call, in the order of the settings. Before the effect they may tighten; after it they only add.
+"""Run hooks around a call, in the order of the settings. Before the effect they may tighten; after it they only add.
 
-`before` runs between validate and authorize, so that what it changed is what is decided about; whatever goes wrong with
-it stops the call. `after` and `failure` run before the reply is recorded; what goes wrong with them is a warning in it.
-A call that no hook stands around pays for one look into a dictionary.
+`before` runs between validate and authorize, so that its changes are what is authorized; if it fails, the call stops.
+`after` and `failure` run before the reply is recorded; if they fail, the reply carries a warning. A call without hooks
+costs one dictionary lookup.
 """
 
 import asyncio
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import orjson
 
-from deputize.catalog.coercion import type_name
-from deputize.catalog.schemas import pointer
+from deputize.catalog.coercion import get_json_type
+from deputize.catalog.schemas import format_pointer
+from deputize.core.bounded_dict import BoundedDict
 from deputize.core.call import Mutation
 from deputize.core.clock import Clock
-from deputize.core.decision import Behavior, Decision, Environment, Rule, Verdict, demanded
+from deputize.core.decision import Behavior, Decision, Environment, MatchedRule, Verdict, build_approval_requirements
 from deputize.core.errors import DeadlineExceeded, HookBlocked, Problem
 from deputize.core.hooks import (
-    Answer,
     Context,
+    HookAnswer,
     HookCall,
-    Hooked,
+    HookEffects,
     HookProblem,
+    InvalidHookAnswer,
     LoadedHook,
     Message,
-    Nonsense,
     Permission,
     Stop,
     Update,
-    answers_of,
-    plain,
+    canonicalize_value,
+    parse_hook_answers,
 )
-from deputize.execute.hooks import HookBroke, HookRunner
+from deputize.core.patterns import matches_glob
+from deputize.execute.hook_runner import HookFailure, HookRunner
 from deputize.lifecycle.phases import Validated, Verified
 
-# What a hook after the effect may still take when the call has used up its time.
-_LEAST_SECONDS = 1.0
+# The least time for a hook after the effect, when the call has used up its own.
+_MIN_HOOK_SECONDS = 1.0
+_MAX_CACHED_TOOLS = 10_000
 
 
 class Hooks:
-    """All hooks of this gateway; `around` finds those of one tool, worked out once."""
+    """The hooks of this gateway, matched once per tool."""
 
     def __init__(self, hooks: Sequence[LoadedHook], clock: Clock, environment: Environment) -> None:
         self._hooks = tuple(hooks)
         self._clock = clock
         self._environment = environment
         self._runner = HookRunner()
-        self._around: dict[str, Around | None] = {}
+        # In a tuple, because None is cached too: most tools have no hooks.
+        self._tool_hooks: BoundedDict[str, tuple[ToolHooks | None]] = BoundedDict(_MAX_CACHED_TOOLS)
+        self.is_configured = bool(self._hooks)
 
     def close(self) -> None:
         self._runner.close()
 
-    def around(self, tool: str) -> "Around | None":
-        """None for a tool that no hook stands around. Only names of real tools are asked for, so it stays small."""
-        if not self._hooks:
-            return None
-        try:
-            return self._around[tool]
-        except KeyError:
-            matching = [hook for hook in self._hooks if fnmatchcase(tool, hook.tools)]
-            found = Around(matching, self._runner, self._clock, self._environment) if matching else None
-            self._around[tool] = found
-            return found
+    def find_tool_hooks(self, tool: str) -> "ToolHooks | None":
+        """Find the hooks of a registered tool; None if it has none."""
+        entry = self._tool_hooks.get(tool)
+        if entry is None:
+            matches = [hook for hook in self._hooks if matches_glob(tool, hook.tools)]
+            tool_hooks = ToolHooks(matches, self._runner, self._clock, self._environment) if matches else None
+            entry = self._tool_hooks.put(tool, (tool_hooks,))
+        return entry[0]
 
 
-class Around:
+class ToolHooks:
     """The hooks of one tool."""
 
     def __init__(self, hooks: Sequence[LoadedHook], runner: HookRunner, clock: Clock, environment: Environment) -> None:
@@ -79,75 +80,84 @@ class Around:
         self._clock = clock
         self._environment = environment
 
-    async def before(self, validated: Validated, by_token: Decision) -> Validated:
-        """The call as the hooks leave it, or the refusal of the first that stops it. Whoever may not call the tool at
-        all sets no hook in motion: `by_token` says that they may.
+    async def run_before(self, validated: Validated, token_decision: Decision) -> Validated:
+        """Run the `before` hooks; return the changed call, or raise the refusal of the first hook that stops it.
+
+        `token_decision` proves that the caller may use the tool at all: hooks run for no one else.
         """
         for hook in self._before:
             try:
-                for answer in await self._asked_in_time(hook, validated):
-                    validated = _heeded(hook, validated, answer)
+                for answer in await self._run_with_deadline(hook, validated):
+                    validated = _apply_answer(hook, validated, answer)
             except Problem as problem:
-                problem.decision = replace(by_token, rules=(*by_token.rules, hook.source))
-                raise
+                decision = replace(token_decision, rules=(*token_decision.rules, hook.source))
+                raise problem.replace(decision=decision) from problem.__cause__
         return validated
 
-    async def _asked_in_time(self, hook: LoadedHook, validated: Validated) -> tuple[Answer, ...]:
-        left = validated.deadline.remaining(self._clock.monotonic())
+    async def _run_with_deadline(self, hook: LoadedHook, validated: Validated) -> tuple[HookAnswer, ...]:
+        seconds_left = validated.deadline.remaining_seconds(self._clock.monotonic())
         try:
-            return await self._ask(hook, (self._shown(validated),), min(hook.seconds, left))
-        except (HookBroke, Nonsense) as error:
-            if validated.deadline.remaining(self._clock.monotonic()) <= 0:
+            return await self._run_hook(hook, (self._build_hook_call(validated),), min(hook.seconds, seconds_left))
+        except (HookFailure, InvalidHookAnswer) as error:
+            if validated.deadline.remaining_seconds(self._clock.monotonic()) <= 0:
                 raise DeadlineExceeded(
-                    f"the deadline passed while the hook {hook.name} ran, so nothing was done"
+                    f"the deadline passed while the hook {hook.name} ran, so the tool was not executed"
                 ) from error
-            raise _blocked(hook, f"the hook {hook.name} gave no answer, so the call was not made: {error}") from error
+            raise _build_block_error(
+                hook, f"the hook {hook.name} failed, so the tool was not executed: {error}"
+            ) from error
 
-    async def ended(self, verified: Verified) -> Verified:
-        """The end of a dispatched call with what its hooks add to it; they change nothing about it."""
+    async def run_after(self, verified: Verified) -> Verified:
+        """Run the `after` or `failure` hooks of a dispatched call; they add to its reply and change nothing else."""
         validated, problem = verified.executed.authorized.validated, verified.problem
-        if verified.asks is not None:
-            # There is no result to hear of yet: they stand around the call that brings one.
+        if verified.input_requests is not None:
+            # There is no result yet: the hooks run with the call that brings one.
             return verified
         if problem is None:
-            hooks, end = self._after, verified.payload
+            hooks, outcome = self._after, verified.payload
         else:
-            hooks, end = self._failure, _shown_problem(problem)
+            hooks, outcome = self._failure, _build_hook_problem(problem)
         try:
-            return replace(verified, hooked=await self._heard(hooks, validated, end)) if hooks else verified
+            return (
+                replace(verified, hook_effects=await self._collect_effects(hooks, validated, outcome))
+                if hooks
+                else verified
+            )
         except asyncio.CancelledError:
-            # The outcome is known and must be recorded: `settle` hands it to the writer before it next waits, and
-            # there the cancellation goes on.
+            # The outcome is known and must be recorded: `reply` hands it to the writer before it next waits, and the
+            # cancellation is delivered there.
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
                 task.cancel()
             return verified
 
-    async def failed(self, validated: Validated, problem: Problem) -> Validated:
-        """A call that was not made, or not released, with what its hooks add to the refusal."""
+    async def run_failure(self, validated: Validated, problem: Problem) -> Validated:
+        """Run the `failure` hooks of a refused call; they add to its refusal."""
         if not self._failure:
             return validated
-        heard = await self._heard(self._failure, validated, _shown_problem(problem))
-        return replace(validated, hooked=_together(validated.hooked, heard))
+        effects = await self._collect_effects(self._failure, validated, _build_hook_problem(problem))
+        return replace(validated, hook_effects=_merge_effects(validated.hook_effects, effects))
 
-    async def _heard(self, hooks: Sequence[LoadedHook], validated: Validated, end: Any) -> Hooked:
-        heard = Hooked()
+    async def _collect_effects(self, hooks: Sequence[LoadedHook], validated: Validated, outcome: Any) -> HookEffects:
+        effects = HookEffects()
         for hook in hooks:
-            left = max(validated.deadline.remaining(self._clock.monotonic()), _LEAST_SECONDS)
-            seen = (self._shown(validated), copy.deepcopy(end))
+            seconds_left = max(validated.deadline.remaining_seconds(self._clock.monotonic()), _MIN_HOOK_SECONDS)
+            hook_arguments = (self._build_hook_call(validated), copy.deepcopy(outcome))
             try:
-                for answer in await self._ask(hook, seen, min(hook.seconds, left)):
-                    heard = _together(heard, _added(hook, answer))
-            except (HookBroke, Nonsense) as error:
-                told = f"{hook.source} could not add to this reply: {error}"
-                heard = _together(heard, Hooked(did=(f"{hook.source} failed",), messages=(told,)))
-        return heard
+                for answer in await self._run_hook(hook, hook_arguments, min(hook.seconds, seconds_left)):
+                    effects = _merge_effects(effects, _build_effects(hook, answer))
+            except (HookFailure, InvalidHookAnswer) as error:
+                message = f"{hook.source} could not add to this reply: {error}"
+                effects = _merge_effects(effects, HookEffects(actions=(f"{hook.source} failed",), messages=(message,)))
+        return effects
 
-    async def _ask(self, hook: LoadedHook, seen: tuple[Any, ...], seconds: float) -> tuple[Answer, ...]:
-        return answers_of(await self._runner.run(hook, seen, seconds), hook.moment)
+    async def _run_hook(
+        self, hook: LoadedHook, hook_arguments: tuple[Any, ...], seconds: float
+    ) -> tuple[HookAnswer, ...]:
+        return parse_hook_answers(await self._runner.run(hook, hook_arguments, seconds), hook.moment)
 
-    def _shown(self, validated: Validated) -> HookCall:
+    def _build_hook_call(self, validated: Validated) -> HookCall:
         received, contract = validated.received, validated.tool.contract
         return HookCall(
             call_id=received.call_id,
@@ -161,102 +171,110 @@ class Around:
             session=received.session,
             environment=self._environment,
             dry_run=received.request.dry_run,
-            answers=None if validated.round is None else copy.deepcopy(validated.round.responses),
+            answers=None if validated.input_round is None else copy.deepcopy(validated.input_round.responses),
         )
 
 
-def tightened(verdict: Verdict, hooked: Hooked) -> Verdict:
-    """The verdict with what hooks thought of the call: as strict as the strictest of them, never less than it was.
+def tighten_verdict(verdict: Verdict, hook_effects: HookEffects) -> Verdict:
+    """Combine the verdict with the hooks' opinions: as strict as the strictest of them, never less strict than before.
 
-    Its rules are those that gave this answer; a milder one of the policies stays in the record of their decision.
+    Its rules are those that gave this answer; a milder one of the policies stays in their decision record.
     """
-    for opinion in hooked.permissions:
+    for opinion in hook_effects.permissions:
         if opinion.behavior.strictness > verdict.behavior.strictness:
             verdict = replace(opinion, digest=verdict.digest, errors=verdict.errors)
         elif opinion.behavior is verdict.behavior:
             verdict = replace(
-                verdict, rules=verdict.rules + opinion.rules, demands=verdict.demands + opinion.demands
+                verdict, rules=verdict.rules + opinion.rules, requirements=verdict.requirements + opinion.requirements
             )  # fmt: skip
     return verdict
 
 
-def _heeded(hook: LoadedHook, validated: Validated, answer: Answer) -> Validated:
+def _apply_answer(hook: LoadedHook, validated: Validated, answer: HookAnswer) -> Validated:
     match answer:
         case Stop(reason=reason):
-            raise _blocked(hook, f"the hook {hook.name} stopped this call: {reason}", reason=reason)
+            raise _build_block_error(hook, f"the hook {hook.name} stopped this call: {reason}", reason=reason)
         case Update():
-            return _updated(hook, validated, answer)
+            return _apply_update(hook, validated, answer)
         case Permission(behavior="passthrough"):
             return validated
         case Permission(behavior=behavior, reason=reason):
-            rules = (Rule(id=hook.source, reason=reason),)
+            rules = (MatchedRule(id=hook.source, reason=reason),)
             opinion = Verdict(
                 behavior=Behavior(behavior), rules=rules, digest="", source="hook", reason=reason,
-                demands=demanded(rules) if behavior == "ask" else (),
+                requirements=build_approval_requirements(rules) if behavior == "ask" else (),
             )  # fmt: skip
-            said = Hooked(did=(f"{hook.source} {behavior}",), permissions=(opinion,))
+            effects = HookEffects(actions=(f"{hook.source} {behavior}",), permissions=(opinion,))
         case _:
-            said = _added(hook, answer)
-    return replace(validated, hooked=_together(validated.hooked, said))
+            effects = _build_effects(hook, answer)
+    return replace(validated, hook_effects=_merge_effects(validated.hook_effects, effects))
 
 
-def _updated(hook: LoadedHook, validated: Validated, update: Update) -> Validated:
-    """Other arguments for the tool, held to its schema again. The model's own words stay what they were."""
+def _apply_update(hook: LoadedHook, validated: Validated, update: Update) -> Validated:
+    """Replace arguments and check them against the schema again. The arguments that the model sent stay recorded."""
     before, tool = validated.call_input, validated.tool
-    # As JSON carries them, so that nothing the hook holds on to is part of the call.
-    given: dict[str, Any] = orjson.loads(plain(update.arguments))[""]
-    after = {name: value for name, value in {**before, **given}.items() if name not in update.drop}
+    # Copied through JSON, so that the hook shares no object with the call.
+    new_arguments: dict[str, Any] = orjson.loads(canonicalize_value(update.arguments))[""]
+    after = {name: value for name, value in {**before, **new_arguments}.items() if name not in update.drop}
     changes = [
-        Mutation(path=pointer((name,)), source=hook.source, change=f"{_kind(before, name)}→{_kind(after, name)}")
+        Mutation(
+            path=format_pointer((name,)),
+            source=hook.source,
+            change=f"{_describe_type(before, name)}→{_describe_type(after, name)}",
+        )
         for name in {**before, **after}
-        if name not in before or name not in after or plain(before[name]) != plain(after[name])
+        if name not in before
+        or name not in after
+        or canonicalize_value(before[name]) != canonicalize_value(after[name])
     ]
     if not changes:
         return validated
     if not tool.is_valid_input(after):
-        errors = tool.call_errors(after)
+        errors = tool.list_call_errors(after)
         if errors:
             where = f"{errors[0]['path'] or '/'} {errors[0]['message']}"
-            raise _blocked(
-                hook, f"the hook {hook.name} changed the arguments so that they do not fit: {where}", errors=errors
+            raise _build_block_error(
+                hook,
+                f"the hook {hook.name} changed the arguments, and they no longer match the schema: {where}",
+                errors=errors,
             )
-    said = Hooked(did=(f"{hook.source} update",))
+    effects = HookEffects(actions=(f"{hook.source} update",))
     return replace(
         validated,
         call_input=after,
         mutations=validated.mutations + tuple(changes),
-        hooked=_together(validated.hooked, said),
+        hook_effects=_merge_effects(validated.hook_effects, effects),
     )
 
 
-def _kind(arguments: dict[str, Any], name: str) -> str:
-    return type_name(arguments[name]) if name in arguments else "absent"
+def _describe_type(arguments: dict[str, Any], name: str) -> str:
+    return get_json_type(arguments[name]) if name in arguments else "absent"
 
 
-def _added(hook: LoadedHook, answer: Answer) -> Hooked:
+def _build_effects(hook: LoadedHook, answer: HookAnswer) -> HookEffects:
     match answer:
         case Context(value=value):
-            added = {"source": hook.source, "value": orjson.loads(plain(value))[""]}
-            return Hooked(did=(f"{hook.source} context",), context=(added,))
+            context = {"source": hook.source, "value": orjson.loads(canonicalize_value(value))[""]}
+            return HookEffects(actions=(f"{hook.source} context",), context=(context,))
         case Message(text=text):
-            return Hooked(did=(f"{hook.source} message",), messages=(f"{hook.source}: {text}",))
+            return HookEffects(actions=(f"{hook.source} message",), messages=(f"{hook.source}: {text}",))
         case _:
-            raise Nonsense(f"{type(answer).__name__} adds nothing")
+            raise InvalidHookAnswer(f"{type(answer).__name__} adds nothing")
 
 
-def _together(first: Hooked, second: Hooked) -> Hooked:
-    return Hooked(
-        did=first.did + second.did,
+def _merge_effects(first: HookEffects, second: HookEffects) -> HookEffects:
+    return HookEffects(
+        actions=first.actions + second.actions,
         context=first.context + second.context,
         messages=first.messages + second.messages,
         permissions=first.permissions + second.permissions,
     )
 
 
-def _shown_problem(problem: Problem) -> HookProblem:
-    face = problem.face
-    return HookProblem(slug=face.slug, code=face.code.value, message=problem.message, retryable=face.retryable)
+def _build_hook_problem(problem: Problem) -> HookProblem:
+    spec = problem.spec
+    return HookProblem(slug=spec.slug, code=spec.code.value, message=problem.message, retryable=spec.retryable)
 
 
-def _blocked(hook: LoadedHook, sentence: str, **more: Any) -> HookBlocked:
+def _build_block_error(hook: LoadedHook, sentence: str, **more: Any) -> HookBlocked:
     return HookBlocked(sentence, details={"hook": hook.name, "rule": hook.source, **more}, nothing_happened=True)

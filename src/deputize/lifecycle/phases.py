@@ -1,42 +1,63 @@
-"""One frozen type per phase. Each can only be made from the one before it, so a skipped phase does not type-check."""
+"""Define one frozen type per phase. Each is made from the one before it, so a skipped phase does not type-check."""
 
+import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from deputize.catalog.compiled import CompiledTool
+from deputize.catalog.compiled_tool import CompiledTool
 from deputize.core.call import CallRequest, Mutation
 from deputize.core.caller import Caller
-from deputize.core.canonical import canonical
+from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
-from deputize.core.decision import Decision, Demand
+from deputize.core.contract.contract import TimeoutClass
+from deputize.core.contract.tools import ToolProgress
+from deputize.core.decision import ApprovalRequirement, Decision
 from deputize.core.errors import Problem
-from deputize.core.frozen import frozen
-from deputize.core.hooks import NOTHING_SAID, Hooked
+from deputize.core.hooks import NO_HOOK_EFFECTS, HookEffects
+from deputize.core.mcp.elicitation import InputRequests, InputRound
 from deputize.core.outcome import Result
-from deputize.core.questions import Asks, Round
-from deputize.prove.tracing import Trail
-from deputize.store.rows import Need
+from deputize.core.value_types import frozen
+from deputize.evidence.tracing import CallTrace
+from deputize.store.commit_rows import ResourceLock
 
-if TYPE_CHECKING:
-    from deputize.lifecycle.carried import Carried
+
+class RunControl(Protocol):
+    """What a worker offers to the tool of a run: progress reports, and a request to stop."""
+
+    def is_stopping(self) -> bool: ...
+
+    def enter_tool(self, *, thread: bool) -> AbstractContextManager[None]: ...
+
+    def report_progress(self, progress: ToolProgress) -> None: ...
+
+
+class CallProgress:
+    """How far a call came inside its limits, so that they can be settled however it ends."""
+
+    __slots__ = ("is_replay", "verified")
+
+    def __init__(self) -> None:
+        self.is_replay = False
+        self.verified: Verified | None = None
 
 
 @frozen
 class Received:
-    """A call with an identity, a moment, and as much time as its caller gives it."""
+    """A call with its id, its start and the deadline its caller set."""
 
     call_id: str
     caller: Caller
     request: CallRequest
     session: str | None
-    started: float
+    started_at: float
     deadline: Deadline | None
-    trail: Trail
+    trail: CallTrace
 
 
 @frozen
 class Validated:
-    """The tool is known and the arguments fit it. The model's own words stay in `received.request.arguments`."""
+    """The tool is known and the arguments fit it; the arguments as sent stay in `received.request.arguments`."""
 
     received: Received
     tool: CompiledTool
@@ -45,78 +66,88 @@ class Validated:
     call_input: dict[str, Any]
     mutations: tuple[Mutation, ...] = ()
     warnings: tuple[str, ...] = ()
-    hooked: Hooked = NOTHING_SAID
-    # What it goes on from, where it answers what an earlier call was asked back.
-    round: Round | None = None
+    hook_effects: HookEffects = NO_HOOK_EFFECTS
+    # The round that this call answers, where an earlier call ended with input required.
+    input_round: InputRound | None = None
 
     @property
-    def asked(self) -> bytes:
-        """Everything its caller says to it: other answers are another call."""
-        return self.canonical if self.round is None else self.canonical + b"\0" + canonical(self.round.responses)
+    def request_bytes(self) -> bytes:
+        """All that identifies the request: with other arguments or other input responses it is another call."""
+        if self.input_round is None:
+            return self.canonical
+        return self.canonical + b"\0" + canonicalize(self.input_round.responses)
+
+    @property
+    def outlives_request(self) -> bool:
+        """True if the call is queued and answered with 202, because its caller or its contract says so."""
+        timeout_class = self.tool.contract.timeout.timeout_class
+        return self.received.request.mode == "async" or timeout_class is TimeoutClass.ASYNC
 
 
 @frozen
-class Approved:
-    """What people said yes to: the ticket, what it demanded, and the policies it was asked under."""
+class ApprovalGrant:
+    """An approval that was given: the approval request, what it required, and the policies it was made under."""
 
-    ticket: str
-    demands: tuple[Demand, ...]
+    request_id: str
+    demands: tuple[ApprovalRequirement, ...]
     policy_digest: str
 
 
 @frozen
 class Authorized:
-    """This caller may make this call, by these rules, as of these epochs; where rules ask, because people approved."""
+    """The caller may make the call, by these rules, as of these epochs, with this approval where rules require one."""
 
     validated: Validated
     decision: Decision
-    approved: Approved | None = None
+    approval: ApprovalGrant | None = None
 
 
 @frozen
-class Held:
-    """A mutation's hold on the future: its intent is durable, and `epoch` is what its outcome is compared with."""
+class Claim:
+    """Ownership of a mutation whose intent is durable. Its outcome is committed only if `epoch` is still current."""
 
     call_id: str
     epoch: int
-    # Where a worker carries it: whom its tool tells how far it is, and who can stop it.
-    run: "Carried | None" = None
-    # What it has to have to itself, and whether whoever held it before said that nothing had happened.
-    needs: tuple[Need, ...] = ()
-    untouched: bool = False
-    # What the preview that was decided on handed to the effect, for it to compare with what it meets.
+    # Set where a worker executes the call as a run.
+    active_run: RunControl | None = None
+    resource_locks: tuple[ResourceLock, ...] = ()
+    # True if the previous owner recorded that nothing had happened.
+    is_untouched: bool = False
+    # What the approved preview found, for the tool to compare with what it meets.
     guards: Mapping[str, Any] | None = None
 
     @property
-    def taken_over(self) -> bool:
-        """Another owner held this call before, and nobody knows how far it came."""
-        return self.epoch > 1 and not self.untouched
+    def is_takeover(self) -> bool:
+        """True if another owner held this call before, and how far it came is unknown."""
+        return self.epoch > 1 and not self.is_untouched
 
 
 @frozen
 class Executed:
-    """The tool came to an end: an output, or the problem it ended in."""
+    """The tool ended, with an output or a problem."""
 
     authorized: Authorized
-    held: Held | None
+    claim: Claim | None
     output: Any
     problem: Problem | None
     attempts: int
     seconds: float
+    # The result that a thread may still produce after its call was answered as unknown.
+    late_result: "asyncio.Future[Any] | None" = None
 
 
 @frozen
 class Verified:
-    """The result was held against the contract; `problem` now includes what verification found.
+    """The output was checked against the contract; `problem` includes what verification found.
 
-    `said` is what the tool added to its payload, where it returned more than that. Where there is no problem and
-    `asks`, there is no payload either: the tool's server asks something before it answers.
+    `result` holds what the tool added to its payload, where it returned a `Result`. With `input_requests` there is no
+    payload: the tool's server needs input first.
     """
 
     executed: Executed
     problem: Problem | None
     payload: Any = None
     canonical: bytes = b""
-    said: Result | None = None
-    hooked: Hooked = NOTHING_SAID
-    asks: Asks | None = None
+    result: Result | None = None
+    hook_effects: HookEffects = NO_HOOK_EFFECTS
+    input_requests: InputRequests | None = None

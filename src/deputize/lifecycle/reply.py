@@ -1,154 +1,158 @@
-"""Phase six: the envelope every call ends in, rendered once and recorded before anyone sees it."""
+"""Record the end of a call before it is returned. What cannot be recorded is not returned.
 
-from typing import Any
+A read's entry is its commit, and so passes the barrier (a mutation passed it with its claim): a result whose entry
+committed after its caller was revoked is withheld.
+"""
 
-import orjson
+import asyncio
+from dataclasses import replace
 
-from deputize.catalog.compiled import CompiledTool
-from deputize.core.errors import (
-    Asynchronous,
-    Canceled,
-    DeadlineExceeded,
-    OutcomeUnknown,
-    Permission,
-    Problem,
-    Registry,
-    ToolTimeout,
-    UpstreamTimeout,
-    Validation,
+from deputize.core.errors import OutcomeUnknown, Problem, RecordingPending, Unavailable
+from deputize.core.hooks import NO_HOOK_EFFECTS
+from deputize.core.mcp.elicitation import InputRequests
+from deputize.core.outcome import Outcome
+from deputize.core.states import State
+from deputize.lifecycle.claim import reauthorize_if_stale
+from deputize.lifecycle.elicitation.round_token import issue_round_token
+from deputize.lifecycle.envelope import (
+    build_input_required_outcome,
+    build_outcome,
+    build_refusal_outcome,
+    get_failure_state,
+    get_refusal_state,
 )
-from deputize.core.events import State
-from deputize.core.hooks import NOTHING_SAID, Hooked
-from deputize.core.outcome import Outcome, Result, failure_body
-from deputize.core.questions import Asks
-from deputize.lifecycle.phases import Received, Validated, Verified
+from deputize.lifecycle.execute import build_late_execution
+from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.recording import audit
+from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.verify import verify
+
+# How long recording the outcome of an executed effect may take before the caller gets 'pending'.
+_RECORDING_SECONDS = 5.0
+# The least time to record a result that came just before the deadline.
+_MIN_RECORD_SECONDS = 1.0
+_late_tasks: set[asyncio.Task[None]] = set()
 
 
-def state_of_refusal(problem: Problem) -> State:
-    """Where a call stands that was never dispatched, or that the gateway lost track of."""
-    match problem:
-        case OutcomeUnknown():
-            return State.UNKNOWN
-        case Permission():
-            return State.DENIED
-        case Validation():
-            return State.VALIDATION_FAILED
-        case Registry():
-            return State.BLOCKED
-        case DeadlineExceeded() | ToolTimeout():
-            return State.TIMED_OUT
-        case Asynchronous():
-            return State.CANCELED
-        case _:
-            return State.FAILED
+async def reply(runtime: Runtime, verified: Verified) -> Outcome:
+    executed = verified.executed
+    validated = executed.authorized.validated
+    contract = validated.tool.contract
+    outcome = await (
+        _reply_to_read(runtime, verified)
+        if executed.claim is None
+        else _reply_to_mutation(runtime, verified, executed.claim)
+    )
+    received, result, default_cost = validated.received, verified.result, contract.observability.cost_per_call
+    cost = default_cost if result is None or result.cost is None else result.cost
+    if cost:
+        runtime.limits.add_session_cost(received.caller, received.session, cost)
+    runtime.metrics.record_end(
+        contract,
+        outcome.state,
+        runtime.clock.monotonic() - received.started_at,
+        attempts=executed.attempts,
+        cost=cost,
+    )
+    return outcome
 
 
-def state_of_failure(problem: Problem) -> State:
-    """Where a dispatched call stands that failed in a known way."""
-    if isinstance(problem, Canceled):
-        return State.CANCELED
-    return State.TIMED_OUT if isinstance(problem, ToolTimeout | UpstreamTimeout) else State.FAILED
+async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
+    authorized = verified.executed.authorized
+    received = authorized.validated.received
+    state = _get_success_state(verified) if verified.problem is None else get_failure_state(verified.problem)
+    now = runtime.stamps.now()
+    if verified.input_requests is None:
+        outcome = build_outcome(verified, received.call_id, state, verified.problem, now)
+    else:
+        outcome = await _build_input_required(runtime, verified, verified.input_requests, received.call_id, now)
+    seconds_left = max(authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_RECORD_SECONDS)
+    commit = await runtime.writer.put(audit.build_read_entry(runtime, verified, state, now), seconds=seconds_left)
+    await reauthorize_if_stale(runtime, authorized, commit.epochs)
+    return outcome
 
 
-def refused(received: Received, problem: Problem, state: State, hooked: Hooked = NOTHING_SAID) -> Outcome:
-    more = {} if hooked is NOTHING_SAID else {"context": hooked.context, "warnings": hooked.messages}
-    body = failure_body(problem, call_id=received.call_id, state=state, trace_id=received.trail.trace_id, more=more)
-    return Outcome(
-        call_id=received.call_id,
-        state=state,
-        body=body,
-        face=problem.face,
-        retry_after_ms=problem.retry_after_ms,
+async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim) -> Outcome:
+    problem = verified.problem
+    state = _get_success_state(verified) if problem is None else _get_mutation_state(problem)
+    if verified.input_requests is None:
+        outcome = build_outcome(verified, claim.call_id, state, problem, runtime.stamps.now())
+    else:
+        outcome = await _build_input_required(
+            runtime, verified, verified.input_requests, claim.call_id, runtime.stamps.now()
+        )
+    tenant = verified.executed.authorized.validated.received.caller.tenant
+    keys = await runtime.keys.get(runtime.store, tenant)
+    ciphertext = keys.seal(claim.call_id, "outcome", outcome.body)
+    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext)
+    write = runtime.writer.put(closing_row, seconds=_RECORDING_SECONDS)
+    _record_late_end(runtime, verified.executed)
+    try:
+        commit = await write
+    except Problem as error:
+        # The writer keeps trying; success is never reported before it is stored.
+        return _build_pending_outcome(runtime, verified, claim, error.message)
+    if not commit.is_closed:
+        return _build_pending_outcome(
+            runtime, verified, claim, "another process took over this call, and its outcome counts"
+        )
+    return outcome
+
+
+async def _build_input_required(
+    runtime: Runtime, verified: Verified, input_requests: InputRequests, call_id: str, now: str
+) -> Outcome:
+    """Build the outcome with the server's input requests and a round token to answer them with."""
+    validated = verified.executed.authorized.validated
+    tenant = validated.received.caller.tenant
+    keys = await runtime.keys.get(runtime.store, tenant)
+    return build_input_required_outcome(
+        verified, input_requests, call_id, now, issue_round_token(keys, runtime, validated, call_id, input_requests)
     )
 
 
-def rendered(verified: Verified, call_id: str, state: State, problem: Problem | None, now: str) -> Outcome:
-    """The envelope of a call that was dispatched, good or bad."""
-    executed, said = verified.executed, verified.said
-    validated = executed.authorized.validated
-    trace_id, more = validated.received.trail.trace_id, _more(verified, now)
-    if problem is not None:
-        body = failure_body(problem, call_id=call_id, state=state, trace_id=trace_id, more=more)
-        return Outcome(
-            call_id=call_id, state=state, body=body, face=problem.face, retry_after_ms=problem.retry_after_ms
-        )
-    envelope = {
-        "call_id": call_id,
-        "state": state.value,
-        "is_error": False,
-        "trace_id": trace_id,
-        "result": verified.payload,
-        **(_described(said) if said else _UNDESCRIBED),
-        "provenance": {
-            "source": (said and said.source) or validated.tool.name,
-            "retrieved_at": now,
-            "data_version": said.data_version if said else None,
-        },
-        **more,
-    }
-    return Outcome(call_id=call_id, state=state, body=orjson.dumps(envelope))
+def _get_success_state(verified: Verified) -> State:
+    return State.SUCCEEDED if verified.input_requests is None else State.NEEDS_INPUT
 
 
-def asked_back(verified: Verified, asks: Asks, call_id: str, now: str, round_text: str) -> Outcome:
-    """The envelope of a call whose tool asks first: no result, and what an answer refers to."""
-    envelope = {
-        "call_id": call_id,
-        "state": State.NEEDS_INPUT,
-        "is_error": False,
-        "trace_id": verified.executed.authorized.validated.received.trail.trace_id,
-        "asks": {"server": asks.server, "questions": asks.questions, "round": round_text},
-        **_more(verified, now),
-    }
-    return Outcome(call_id=call_id, state=State.NEEDS_INPUT, body=orjson.dumps(envelope))
+def _get_mutation_state(problem: Problem) -> State:
+    if isinstance(problem, OutcomeUnknown):
+        return State.UNKNOWN
+    return get_refusal_state(problem) if problem.nothing_happened else get_failure_state(problem)
 
 
-def _more(verified: Verified, now: str) -> dict[str, Any]:
-    """What every envelope of a dispatched call says."""
-    executed, said = verified.executed, verified.said
-    validated = executed.authorized.validated
-    more: dict[str, Any] = {
-        "tool": _tool(validated.tool),
-        "decision": {"rules": executed.authorized.decision.rules},
-        "execution": {
-            "duration_ms": int(executed.seconds * 1_000_000) / 1000,
-            "attempts": executed.attempts,
-            "cost": said.cost if said else None,
-        },
-        "input": _input(validated) if validated.mutations else _UNCHANGED,
-        "context": validated.hooked.context + verified.hooked.context,
-        "warnings": validated.warnings + validated.hooked.messages + verified.hooked.messages,
-        "created_at": now,
-    }
-    if validated.round is not None:
-        more["continues"] = validated.round.continues
-    return more
+def _build_pending_outcome(runtime: Runtime, verified: Verified, claim: Claim, why: str) -> Outcome:
+    problem = RecordingPending(
+        f"{why}; the call itself has ended", details={"call_id": claim.call_id}, retry_after_ms=1000
+    )
+    return build_outcome(verified, claim.call_id, State.UNKNOWN, problem, runtime.stamps.now())
 
 
-_UNDESCRIBED = {"summary": None, "search_text": None, "pagination": None}
+def _record_late_end(runtime: Runtime, executed: Executed) -> None:
+    """Record the end of a thread that outlived its deadline, if it ends: that settles the unknown outcome."""
+    late_result, claim = executed.late_result, executed.claim
+    if late_result is None or claim is None:
+        return
+
+    async def wait_and_reply() -> None:
+        await asyncio.wait({late_result})
+        verified = await verify(runtime, build_late_execution(executed, claim, late_result))
+        if not isinstance(verified.problem, OutcomeUnknown):
+            await _reply_to_mutation(runtime, verified, claim)
+
+    task = asyncio.create_task(wait_and_reply(), name=f"late-{claim.call_id}")
+    _late_tasks.add(task)
+    task.add_done_callback(_late_tasks.discard)
 
 
-def _described(said: Result) -> dict[str, Any]:
-    return {"summary": said.summary, "search_text": said.search_text, "pagination": _pagination(said)}
-
-
-_UNCHANGED = orjson.Fragment(b'{"mutations":[]}')
-_tools: dict[str, orjson.Fragment] = {}
-
-
-def _tool(tool: CompiledTool) -> orjson.Fragment:
-    """Rendered once per version: it stands in every envelope."""
-    known = _tools.get(tool.digest)
-    if known is None:
-        fields = {"name": tool.name, "version": tool.contract.version, "digest": tool.digest}
-        known = _tools[tool.digest] = orjson.Fragment(orjson.dumps(fields))
-    return known
-
-
-def _input(validated: Validated) -> dict[str, Any]:
-    return {"mutations": [{"path": m.path, "source": m.source, "change": m.change} for m in validated.mutations]}
-
-
-def _pagination(result: Result) -> dict[str, Any] | None:
-    if result.cursor is None and result.has_more is None and result.total_count is None:
-        return None
-    return {"cursor": result.cursor, "has_more": result.has_more, "total_count": result.total_count}
+async def refuse_call(runtime: Runtime, received: Received, validated: Validated | None, problem: Problem) -> Outcome:
+    """Refuse a call that was not executed, or whose result is withheld; one entry is durable before the answer."""
+    tool = validated.tool if validated else None
+    state = get_refusal_state(problem)
+    try:
+        await runtime.writer.put(audit.build_refusal_entry(runtime, received, validated, problem, state))
+    except Problem as write_error:
+        problem, state = write_error, State.FAILED
+    runtime.metrics.record_end(tool.contract if tool else None, state, runtime.clock.monotonic() - received.started_at)
+    outcome = build_refusal_outcome(received, problem, state, validated.hook_effects if validated else NO_HOOK_EFFECTS)
+    return outcome if not isinstance(problem, Unavailable) else replace(outcome, retry_after_ms=1000)

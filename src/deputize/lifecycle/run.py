@@ -1,10 +1,11 @@
-"""The one way through: request → validate → authorize → execute → verify → reply, on one screen.
+"""Run every call through its phases: request → validate → authorize → execute → verify → reply.
 
-Every call from every door passes `Lifecycle.run`. Each phase takes the type the one before it made, so leaving one out
-does not type-check. This is the only file that opens spans; deadlines are set in `validate` and only shrink from there.
+Every call from every interface passes `Lifecycle.run`. Each phase takes the type that the one before it made, so a
+skipped phase does not type-check. Only this file opens spans. Deadlines are set in `validate` and only shrink.
 """
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from deputize.core.call import CallRequest
@@ -13,127 +14,147 @@ from deputize.core.clock import Deadline
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
 from deputize.core.telemetry import Span
-from deputize.lifecycle.approvals.ask import ask
-from deputize.lifecycle.authorize import allowed_by_token, authorize
-from deputize.lifecycle.carried import Desk
-from deputize.lifecycle.claim import AnsweredFor
-from deputize.lifecycle.dry_run import dry_run
-from deputize.lifecycle.execute import dispatch, execute
-from deputize.lifecycle.limit import UNLIMITED, Unlimited, admit, admit_now
-from deputize.lifecycle.order import leave
-from deputize.lifecycle.phases import Authorized, Executed, Held, Received, Validated
-from deputize.lifecycle.resume import hand_back, is_for_others, take, waiting
-from deputize.lifecycle.retry import request_again
-from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.rounds import answered
-from deputize.lifecycle.settle import refuse, settle
-from deputize.lifecycle.submit import go_on, goes_on, outlives, require_tellable, submit
-from deputize.lifecycle.validate import validate
+from deputize.lifecycle.approval.gate import request_approval
+from deputize.lifecycle.authorize import authorize
+from deputize.lifecycle.claim import ClaimGuard
+from deputize.lifecycle.durable.active_runs import ActiveRuns
+from deputize.lifecycle.durable.resource_locks import release_locks
+from deputize.lifecycle.durable.resume import (
+    ClaimedRun,
+    claim_run,
+    load_pending_run,
+    requeue_run,
+    should_requeue,
+)
+from deputize.lifecycle.durable.retry_request import build_retry_request
+from deputize.lifecycle.elicitation.round_token import attach_responses
+from deputize.lifecycle.execute import dispatch_tool, execute
+from deputize.lifecycle.hooks import ToolHooks
+from deputize.lifecycle.limits import run_within_limits
+from deputize.lifecycle.phases import Authorized, CallProgress, Executed, Received, Validated
+from deputize.lifecycle.preview.dry_run import perform_dry_run
+from deputize.lifecycle.reply import refuse_call, reply
+from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.submit import continue_as_run, require_valid_callback, submit_run
+from deputize.lifecycle.validate import validate_call
 from deputize.lifecycle.verify import verify
 
 
 class Lifecycle:
-    def __init__(self, rooms: Rooms) -> None:
-        self.rooms = rooms
+    """Runs calls through the six phases."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     def run(self, caller: Caller, request: CallRequest) -> Coroutine[Any, Any, Outcome]:
-        """Any call, to its end. Raises nothing a caller could cause: every refusal is an outcome too."""
+        """Run a call to its outcome. Raises nothing a caller could cause: every refusal is an outcome too."""
         received = self._receive(caller, request)
-        return self._carry(received) if received.trail.tracer is None else self._trace(received)
+        return self._run_phases(received) if received.trail.tracer is None else self._run_with_trace(received)
 
-    async def _trace(self, received: Received) -> Outcome:
-        with received.trail.call(received.request.tool, received.call_id):
-            return await self._carry(received)
+    async def _run_with_trace(self, received: Received) -> Outcome:
+        with received.trail.start_call(received.request.tool, received.call_id):
+            return await self._run_phases(received)
 
-    async def _carry(self, received: Received) -> Outcome:
-        rooms, phase = self.rooms, received.trail.phase
+    async def _run_phases(self, received: Received) -> Outcome:
+        runtime, phase = self.runtime, received.trail.start_phase
         validated: Validated | None = None
         try:
-            authority = rooms.authority.known(received.caller.tenant) or await rooms.authority.of(
-                received.caller.tenant
-            )
+            authority = await runtime.authority.load_tenant(received.caller.tenant)
             with phase(Span.VALIDATE):
-                validated = validate(received, authority, rooms.metrics)
-                if received.request.answers is not None:
-                    validated = await answered(rooms, validated, received.request.answers)
-                hooks = rooms.hooks.around(validated.tool.name)
-                if hooks is not None:
-                    by_token = allowed_by_token(received.caller, validated.tool.contract, authority)
-                    validated = await hooks.before(validated, by_token)
+                run_job = partial(runtime.jobs.run_job, received.caller.tenant)
+                validated = await validate_call(received, authority, runtime.metrics, run_job)
+                if received.request.input_responses is not None:
+                    validated = await attach_responses(runtime, validated, received.request.input_responses)
+                if (hooks := self._find_hooks(validated)) is not None:
+                    token_decision = authority.check_token(received.caller, validated.tool.contract)
+                    validated = await hooks.run_before(validated, token_decision)
             with phase(Span.AUTHORIZE):
-                authorized = await authorize(rooms, validated, authority, may_ask=True)
-                require_tellable(rooms, authorized)
-            with admit_now(rooms, authorized) or await admit(rooms, authorized) as limited:
-                if received.request.dry_run:
-                    return await dry_run(rooms, limited.for_nothing(authorized))
-                if authorized.decision.demands:
-                    return await ask(rooms, limited.noted(authorized))
-                if outlives(authorized):
-                    return await submit(rooms, limited.noted(authorized))
-                with phase(Span.EXECUTE):
-                    executed = await execute(rooms, limited.noted(authorized))
-                if isinstance(executed, Outcome):
-                    limited.replayed()
-                    return executed
-                with AnsweredFor(rooms, executed.authorized, executed.held):
-                    if goes_on(executed) and (taken_on := await go_on(rooms, executed)) is not None:
-                        return taken_on
-                    return await self._end(executed, limited)
+                authorized = await authorize(runtime, validated, authority, may_ask=True)
+            if received.request.callback is not None:
+                require_valid_callback(runtime, authorized)
+            return await run_within_limits(runtime, authorized, self._act)
         except Problem as problem:
-            if validated is not None and (hooks := rooms.hooks.around(validated.tool.name)) is not None:
-                validated = await hooks.failed(validated, problem)
-            return await refuse(rooms, received, validated, problem)
+            if validated is not None and (hooks := self._find_hooks(validated)) is not None:
+                validated = await hooks.run_failure(validated, problem)
+            return await refuse_call(runtime, received, validated, problem)
 
-    async def retry(self, caller: Caller, call_id: str) -> Outcome:
-        """A run that came to no good end, once more, where that can do no harm. Raises where it cannot be asked for."""
-        return await self.run(caller, await request_again(self.rooms, caller, call_id))
+    async def _act(self, authorized: Authorized, progress: CallProgress) -> Outcome:
+        """Take the call's route: preview it, request approval, queue it, or execute it now."""
+        runtime, received = self.runtime, authorized.validated.received
+        if received.request.dry_run:
+            return await perform_dry_run(runtime, authorized)
+        if authorized.decision.requirements or authorized.validated.outlives_request:
+            submit = request_approval if authorized.decision.requirements else submit_run
+            outcome = await submit(runtime, authorized)
+            # A repeated key gets the call that was submitted first.
+            progress.is_replay = outcome.call_id != received.call_id
+            return outcome
+        with ClaimGuard(runtime, authorized) as guard:
+            with received.trail.start_phase(Span.EXECUTE):
+                executed = await execute(runtime, authorized, guard)
+            if isinstance(executed, Outcome):
+                progress.is_replay = True
+                return executed
+            if executed.problem is not None and received.request.may_continue:
+                continuation = await continue_as_run(runtime, executed)
+                if continuation is not None:
+                    return continuation
+            return await self._finish_call(executed, progress)
 
-    async def resume(self, tenant: str, call_id: str, desk: Desk) -> None:
-        """A run, from where it was written down to its end. Enters behind validation and passes everything after it."""
-        rooms = self.rooms
-        run = await waiting(rooms, tenant, call_id)
-        taken = None if run is None else await take(rooms, run)
-        if taken is None:
+    async def retry_call(self, caller: Caller, call_id: str) -> Outcome:
+        """Run a failed call again, where that is safe. Raises where it cannot be retried."""
+        return await self.run(caller, await build_retry_request(self.runtime, caller, call_id))
+
+    async def resume_run(self, tenant: str, call_id: str, active_runs: ActiveRuns) -> None:
+        """Run a queued call to its outcome. It was validated when it was queued, and passes every later phase."""
+        runtime = self.runtime
+        pending_run = await load_pending_run(runtime, tenant, call_id)
+        run = None if pending_run is None else await claim_run(runtime, pending_run)
+        if run is None:
             return
-        authorized, held = taken
         try:
-            with AnsweredFor(rooms, authorized, held):
-                await self._carry_on(authorized, held, desk)
+            with run.charge, ClaimGuard(runtime, run.authorized, run.claim):
+                await self._run_claim(run, active_runs)
         finally:
-            leave(rooms, tenant, held.call_id, held.needs)
+            release_locks(runtime, tenant, run.claim.call_id, run.claim.resource_locks)
 
-    async def _carry_on(self, authorized: Authorized, held: Held, desk: Desk) -> None:
-        rooms = self.rooms
-        phase = authorized.validated.received.trail.phase
-        with phase(Span.EXECUTE), desk.carrying(authorized, held) as (held, carried):
-            tool = rooms.driver.find(authorized.validated.tool.contract)
-            executed = await carried.through(dispatch(rooms, authorized, tool, held))
-        if is_for_others(executed):
-            await hand_back(rooms, executed)
+    async def _run_claim(self, run: ClaimedRun, active_runs: ActiveRuns) -> None:
+        runtime, authorized, claim = self.runtime, run.authorized, run.claim
+        phase = authorized.validated.received.trail.start_phase
+        with phase(Span.EXECUTE), active_runs.track_run(authorized, claim) as (claim, active_run):
+            tool = runtime.driver.find_tool(authorized.validated.tool.contract)
+            executed = await active_run.await_tool(dispatch_tool(runtime, authorized, tool, claim))
+        if should_requeue(executed):
+            run.charge.refund()
+            await requeue_run(runtime, executed)
             return
-        await self._end(executed)
+        await self._finish_call(executed, run.charge.progress)
 
-    async def _end(self, executed: Executed, limited: Unlimited = UNLIMITED) -> Outcome:
-        """What the tool came to: held against its contract, recorded, and only then told."""
-        rooms, validated = self.rooms, executed.authorized.validated
-        phase, hooks = validated.received.trail.phase, rooms.hooks.around(validated.tool.name)
+    async def _finish_call(self, executed: Executed, progress: CallProgress) -> Outcome:
+        """Verify what the tool returned and record it, and only then return it."""
+        runtime, validated = self.runtime, executed.authorized.validated
+        phase, hooks = validated.received.trail.start_phase, self._find_hooks(validated)
         with phase(Span.VERIFY):
-            verified = await verify(rooms, executed)
-            limited.came_to(verified)
+            progress.verified = verified = await verify(runtime, executed)
             if hooks is not None:
-                verified = await hooks.ended(verified)
+                verified = await hooks.run_after(verified)
         with phase(Span.REPLY):
-            return await settle(rooms, verified)
+            return await reply(runtime, verified)
+
+    def _find_hooks(self, validated: Validated) -> ToolHooks | None:
+        hooks = self.runtime.hooks
+        return hooks.find_tool_hooks(validated.tool.name) if hooks.is_configured else None
 
     def _receive(self, caller: Caller, request: CallRequest) -> Received:
-        clock = self.rooms.clock
+        clock = self.runtime.clock
         call_id, now = clock.new_id(), clock.monotonic()
         return Received(
             call_id=call_id,
             caller=caller,
             request=request,
-            session=request.session or caller.session,
-            started=now,
+            # A token's session cannot be replaced by a request: limits are counted by it, and rules read it.
+            session=caller.session or request.session,
+            started_at=now,
             deadline=None if request.deadline_ms is None else Deadline.after(request.deadline_ms / 1000, now),
-            trail=self.rooms.tracing.trail(request.traceparent, call_id),
+            trail=self.runtime.tracing.start_trace(request.traceparent, call_id),
         )

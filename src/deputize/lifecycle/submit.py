@@ -1,202 +1,210 @@
-"""A call becomes a run: claimed, written down and queued in one commit, and answered at once.
+"""Submit a call as a run: claim, store and queue it in one commit, and answer at once.
 
-The same key again is the same run. A call that was begun inside its request may go on as a run too, where doing it
-again does it once. What follows happens in a worker, which re-enters the lifecycle in `resume.py`.
+A repeated key gets the same run. A call that started inside its request may continue as a run, too, if it is safe to
+repeat. A worker then re-enters the lifecycle in `durable/resume.py`.
 """
 
-from datetime import datetime
 from typing import Any
 
 import asyncpg
-import orjson
 
 from deputize.core.caller import Epochs
-from deputize.core.canonical import fingerprint
-from deputize.core.contract import MutationClass, TimeoutClass
-from deputize.core.errors import Malformed, ToolTimeout, Unavailable
-from deputize.core.events import TERMINAL, State
-from deputize.core.outcome import Outcome
-from deputize.execute.drivers.python import StillRunning
-from deputize.lifecycle import record
-from deputize.lifecycle.claim import decided_again, held_call, key_of, may_go_again, replay, said_otherwise
+from deputize.core.canonical import compute_fingerprint
+from deputize.core.contract.contract import MutationClass, is_safe_to_repeat
+from deputize.core.errors import MalformedRequest, ToolTimeout, Unavailable
+from deputize.core.outcome import Envelope, Outcome
+from deputize.core.states import TERMINAL_STATES, State
+from deputize.execute.drivers.python import ThreadOverrun
+from deputize.lifecycle.callbacks import require_callback_allowed, serialize_callback
+from deputize.lifecycle.claim import (
+    build_key_reuse_error,
+    derive_key,
+    load_holder_call,
+    reauthorize_if_stale,
+    replay_outcome,
+)
+from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized, Executed
-from deputize.lifecycle.recorded import caller_bytes, ends_at, input_bytes
-from deputize.lifecycle.reply import refused
-from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.webhooks import require_allowed, written
+from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.stored_call import compute_expiry, serialize_caller, serialize_input
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.commit_functions import CONTINUE_CALL_AS_RUN
+from deputize.store.commit_rows import QueueRunRow, RunRow
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
-from deputize.store.queries import load
-from deputize.store.rows import Queueing
+from deputize.store.queries import load_statements
 
-_SQL = load("runs")
-_FIRST_LOOK_MS = 500
-_SLOWEST_LOOK_MS = 30_000
-_NO_WORKER = ("no worker is alive to carry this call: it waits until one is started with deputize work",)
-
-
-def outlives(authorized: Authorized) -> bool:
-    """Whether the call is answered before it is made: because its caller says so, or its contract does."""
-    validated = authorized.validated
-    return (
-        validated.received.request.mode == "async"
-        or validated.tool.contract.timeout.timeout_class is TimeoutClass.ASYNC
-    )
+_SQL = load_statements("runs")
+_FIRST_POLL_MS = 500
+_MAX_POLL_MS = 30_000
+_NO_WORKER = ("no worker is running: the call stays queued until one is started with `deputize work`",)
 
 
-def require_tellable(rooms: Rooms, authorized: Authorized) -> None:
-    """A callback goes to an address it may go to, and belongs to a call that may outlive its request."""
+def require_valid_callback(runtime: Runtime, authorized: Authorized) -> None:
+    """Require that a callback has an allowed address and belongs to a call that may outlive its request."""
     request = authorized.validated.received.request
     if request.callback is None:
         return
     if request.dry_run:
-        raise Malformed(
-            "a dry run is answered in its own request, so nobody is called back",
+        raise MalformedRequest(
+            "a dry run is answered in its own request, so it takes no callback",
             details={"field": "callback"},
             nothing_happened=True,
         )
-    if not (outlives(authorized) or request.may_continue or authorized.decision.demands):
-        raise Malformed(
-            "this call is answered in its own request, so nobody is called back: ask for mode async, or let it go on",
+    if not (authorized.validated.outlives_request or request.may_continue or authorized.decision.requirements):
+        raise MalformedRequest(
+            "this call is answered in its own request, so it takes no callback: use mode async, or set may_continue",
             details={"field": "callback"},
             nothing_happened=True,
         )
-    require_allowed(rooms.settings.webhooks, request.callback)
+    require_callback_allowed(runtime.settings.webhooks, request.callback)
 
 
-async def submit(rooms: Rooms, authorized: Authorized) -> Outcome:
+async def submit_run(runtime: Runtime, authorized: Authorized) -> Outcome:
     validated = authorized.validated
     received, contract = validated.received, validated.tool.contract
     request, tenant, call_id = received.request, received.caller.tenant, received.call_id
-    keys = rooms.keys.ready(tenant) or await rooms.keys.load(rooms.store, tenant)
-    asked = fingerprint(keys.fingerprint, contract.full_name, validated.asked)
+    keys = await runtime.keys.get(runtime.store, tenant)
+    arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     if request.retry_of is not None:
-        return await again(rooms, authorized, keys, request.retry_of, asked)
-    key = key_of(authorized, asked)
-    opening = record.opening(rooms, authorized, asked, key.text, 0 if key.joined else contract.window_seconds)
-    told = None if request.callback is None else keys.seal(call_id, "callback", written(request.callback))
-    row = Queueing(tenant, call_id, opening, _run_columns(rooms, authorized, keys, call_id), told)
+        return await resolve_repeat(runtime, authorized, keys, request.retry_of, arguments_digest)
+    key = derive_key(authorized, arguments_digest)
+    opening_row = audit.build_opening_row(
+        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds
+    )
+    callback_ciphertext = (
+        None if request.callback is None else keys.seal(call_id, "callback", serialize_callback(request.callback))
+    )
+    row = QueueRunRow(
+        tenant, call_id, opening_row, _build_run_row(runtime, authorized, keys, call_id), callback_ciphertext
+    )
     try:
-        committed = await rooms.queue.put(row)
+        commit = await runtime.queue.put(row)
     except Unavailable as problem:
         if problem.nothing_happened:
             raise
-        # Nobody knows yet: a refusal would say more than that. Repeated with its key, or found by its id, it tells.
-        return refused(received, problem, State.UNKNOWN)
-    await decided_again(rooms, authorized, committed.epochs)
-    if committed.holder is not None:
-        return await again(rooms, authorized, keys, committed.holder, asked)
-    return accepted(authorized, call_id, State.QUEUED, warnings=_NO_WORKER if committed.alone else ())
-
-
-def _run_columns(
-    rooms: Rooms, authorized: Authorized, keys: KeySet, call_id: str
-) -> tuple[bytes, bytes, datetime, int, str]:
-    """What a run is gone on with, in the order of `queue_runs` and `continue_run`."""
-    validated = authorized.validated
-    received = validated.received
-    now_ms, longest = rooms.clock.epoch_ms(), rooms.settings.identity.max_grant_seconds
-    return (
-        keys.seal(call_id, "input", input_bytes(validated)),
-        keys.seal(call_id, "caller", caller_bytes(received.caller)),
-        ends_at(received.caller, now_ms=now_ms, longest_seconds=longest),
-        received.request.priority or validated.tool.contract.priority,
-        rooms.release,
+        # The commit may have succeeded, so do not refuse: repeating the key or reading the call by its id shows it.
+        return build_refusal_outcome(received, problem, State.UNKNOWN)
+    await reauthorize_if_stale(runtime, authorized, commit.epochs)
+    if commit.holder is not None:
+        return await resolve_repeat(runtime, authorized, keys, commit.holder, arguments_digest)
+    return build_accepted_outcome(
+        authorized, call_id, State.QUEUED, warnings=_NO_WORKER if commit.no_worker_alive else ()
     )
 
 
-def epochs_in(answers: list[asyncpg.Record]) -> Epochs:
-    row = next(each for each in answers if each["what"] == "epochs")
+def _build_run_row(runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str) -> RunRow:
+    validated = authorized.validated
+    received = validated.received
+    now_ms, max_seconds = runtime.clock.epoch_ms(), runtime.settings.identity.max_grant_seconds
+    return RunRow(
+        input=keys.seal(call_id, "input", serialize_input(validated)),
+        caller=keys.seal(call_id, "caller", serialize_caller(received.caller)),
+        not_after=compute_expiry(received.caller, now_ms=now_ms, longest_seconds=max_seconds),
+        priority=received.request.priority or validated.tool.contract.priority,
+        release=runtime.release,
+    )
+
+
+def parse_epochs(rows: list[asyncpg.Record]) -> Epochs:
+    row = next(each for each in rows if each["kind"] == "epochs")
     return Epochs(registry=row["registry"], policy=row["policy"], revocation=row["revocation"])
 
 
-async def again(rooms: Rooms, authorized: Authorized, keys: KeySet, holder: str, asked: bytes) -> Outcome:
-    """What a repeated key gets. An unknown outcome is tried again where the upstream takes it once; what somebody
-    stopped is not brought back by a key that did not hear of it, only by who asks for it by its id.
+async def resolve_repeat(
+    runtime: Runtime, authorized: Authorized, keys: KeySet, holder_id: str, arguments_digest: bytes
+) -> Outcome:
+    """Return the outcome of a repeated key; resume an unknown call if the upstream deduplicates by key.
+
+    A canceled call is resumed only by its id: a client that repeats the key may not know of the cancellation.
     """
-    call = await held_call(rooms, authorized, holder)
-    if call["fingerprint"] != asked:
-        raise said_otherwise(authorized)
-    wanted = authorized.validated.received.request.retry_of is not None or not call["cancel_asked"]
-    if call["state"] == State.UNKNOWN and wanted and may_go_again(authorized.validated.tool.contract):
-        if await _continue(rooms, authorized, keys, holder, call["owner_epoch"]):
-            return accepted(authorized, holder, State.QUEUED)
-        # Somebody was faster; whatever became of it is the answer.
-        call = await held_call(rooms, authorized, holder)
+    call = await load_holder_call(runtime, authorized, holder_id)
+    if call["fingerprint"] != arguments_digest:
+        raise build_key_reuse_error(authorized)
+    can_continue = authorized.validated.received.request.retry_of is not None or not call["cancel_requested"]
+    if call["state"] == State.UNKNOWN and can_continue and is_safe_to_repeat(authorized.validated.tool.contract):
+        if await _continue_run(runtime, authorized, keys, holder_id, call["owner_epoch"]):
+            return build_accepted_outcome(authorized, holder_id, State.QUEUED)
+        # Another process was faster: return what became of the call.
+        call = await load_holder_call(runtime, authorized, holder_id)
     state = State(call["state"])
-    if state in TERMINAL:
-        return replay(keys, call, holder, state, joined=False)
-    return accepted(authorized, holder, state)
+    if state in TERMINAL_STATES:
+        return replay_outcome(keys, call, holder_id, state, is_join=False)
+    return build_accepted_outcome(authorized, holder_id, state)
 
 
-async def _continue(rooms: Rooms, authorized: Authorized, keys: KeySet, call_id: str, epoch: int) -> bool:
-    """A call that was begun becomes a run, unless it changed hands meanwhile."""
+async def _continue_run(runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str, epoch: int) -> bool:
+    """Continue a started call as a run, unless another owner took it over meanwhile."""
     tenant = authorized.validated.received.caller.tenant
-    columns = _run_columns(rooms, authorized, keys, call_id)
-    async with rooms.store.writing() as connection:
-        answers = await connection.fetch(_SQL["continue_run"], rooms.lease.boot, tenant, call_id, epoch, *columns)
-        goes = any(each["what"] == "held" for each in answers)
-        if goes:
+    run = _build_run_row(runtime, authorized, keys, call_id)
+    arguments = CONTINUE_CALL_AS_RUN.build_row_arguments(runtime.lease.boot_id, tenant, call_id, epoch, run=run)
+    async with runtime.store.write_transaction() as connection:
+        rows = await connection.fetch(CONTINUE_CALL_AS_RUN.sql, *arguments)
+        is_claimed = any(each["kind"] == "continued" for each in rows)
+        if is_claimed:
             await _add_callback(connection, authorized, keys, call_id)
-    await decided_again(rooms, authorized, epochs_in(answers))
-    return goes
+    await reauthorize_if_stale(runtime, authorized, parse_epochs(rows))
+    return is_claimed
 
 
 async def _add_callback(connection: Connection, authorized: Authorized, keys: KeySet, call_id: str) -> None:
     received = authorized.validated.received
     if received.request.callback is not None:
-        box = keys.seal(call_id, "callback", written(received.request.callback))
-        await connection.execute(_SQL["add_callback"], received.caller.tenant, call_id, box)
+        ciphertext = keys.seal(call_id, "callback", serialize_callback(received.request.callback))
+        await connection.execute(_SQL["insert_callback"], received.caller.tenant, call_id, ciphertext)
 
 
-def goes_on(executed: Executed) -> bool:
-    """Whether a call whose time is over goes on as a run: its caller allows it and set the time that is over, and to do
-    it again is to do it once. A thread that still acts is not joined by a second one.
+def _should_continue(executed: Executed) -> bool:
+    """Tell whether a call that ran out of its caller's time continues as a run.
+
+    It must be safe to repeat, and a thread that still acts is not joined by a second one.
     """
     problem, validated = executed.problem, executed.authorized.validated
-    if problem is None or not validated.received.request.may_continue:
-        return False
-    ended_by = problem if isinstance(problem, ToolTimeout) else problem.__cause__
-    contract, own = validated.tool.contract, validated.received.deadline
+    timeout = problem if problem is None or isinstance(problem, ToolTimeout) else problem.__cause__
+    contract, caller_deadline = validated.tool.contract, validated.received.deadline
     return (
-        isinstance(ended_by, ToolTimeout)
-        and own is not None
-        and own.at == validated.deadline.at
-        and may_go_again(contract)
-        and not (isinstance(ended_by, StillRunning) and contract.mutation_class is not MutationClass.READ)
+        isinstance(timeout, ToolTimeout)
+        and caller_deadline is not None
+        and caller_deadline.at == validated.deadline.at
+        and is_safe_to_repeat(contract)
+        and not (isinstance(timeout, ThreadOverrun) and contract.mutation_class is not MutationClass.READ)
     )
 
 
-async def go_on(rooms: Rooms, executed: Executed) -> Outcome | None:
-    """The run a call goes on as; None where it could not be handed on, and ended as it did."""
-    authorized, held = executed.authorized, executed.held
+async def continue_as_run(runtime: Runtime, executed: Executed) -> Outcome | None:
+    """Continue a call that ran out of time as a run; return None if it ends as it did."""
+    if not _should_continue(executed):
+        return None
+    authorized, claim = executed.authorized, executed.claim
     received = authorized.validated.received
-    keys = rooms.keys.ready(received.caller.tenant) or await rooms.keys.load(rooms.store, received.caller.tenant)
-    if held is None:
-        outcome = await submit(rooms, authorized)
-    elif await _continue(rooms, authorized, keys, held.call_id, held.epoch):
-        outcome = accepted(authorized, held.call_id, State.QUEUED)
+    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    if claim is None:
+        outcome = await submit_run(runtime, authorized)
+    elif await _continue_run(runtime, authorized, keys, claim.call_id, claim.epoch):
+        outcome = build_accepted_outcome(authorized, claim.call_id, State.QUEUED)
     else:
         return None
-    rooms.credentials.forget(authorized)
+    runtime.credentials.forget_call(authorized)
     return outcome
 
 
-def poll_after_ms(age_seconds: float) -> int:
-    """When to look again: after a tenth of the time that was waited already."""
-    return int(min(max(_FIRST_LOOK_MS, age_seconds * 100), _SLOWEST_LOOK_MS))
+def compute_poll_ms(age_seconds: float) -> int:
+    """Compute when to poll again: after a tenth of the call's age."""
+    return int(min(max(_FIRST_POLL_MS, age_seconds * 100), _MAX_POLL_MS))
 
 
-def links(call_id: str) -> dict[str, str]:
-    own = f"/v1/calls/{call_id}"
-    return {"self": own, "events": f"{own}/events", "cancel": f"{own}/cancel"}
+def build_call_links(call_id: str) -> dict[str, str]:
+    url = f"/v1/calls/{call_id}"
+    return {"self": url, "events": f"{url}/events", "cancel": f"{url}/cancel"}
 
 
-def accepted(authorized: Authorized, call_id: str, state: State, *, warnings: tuple[str, ...] = ()) -> Outcome:
-    """Not an end: where to look for it, and when."""
+def build_accepted_outcome(
+    authorized: Authorized, call_id: str, state: State, *, warnings: tuple[str, ...] = ()
+) -> Outcome:
+    """Build the outcome of a call that has not ended: where and when to poll for it."""
     received, tool = authorized.validated.received, authorized.validated.tool
     if received.request.mode == "sync":
-        warnings = (f"{tool.name} runs asynchronously by its contract, although mode sync was asked for", *warnings)
+        warnings = (f"{tool.name} runs asynchronously by its contract, although mode sync was requested", *warnings)
     body: dict[str, Any] = {
         "call_id": call_id,
         "state": state,
@@ -204,8 +212,10 @@ def accepted(authorized: Authorized, call_id: str, state: State, *, warnings: tu
         "trace_id": received.trail.trace_id,
         "tool": {"name": tool.name, "version": tool.contract.version, "digest": tool.digest},
         "decision": {"rules": authorized.decision.rules},
-        "poll_after_ms": _FIRST_LOOK_MS,
-        "links": links(call_id),
+        "poll_after_ms": _FIRST_POLL_MS,
+        "links": build_call_links(call_id),
         "warnings": (*authorized.validated.warnings, *warnings),
     }
-    return Outcome(call_id=call_id, state=state, body=orjson.dumps(body), accepted=True, retry_after_ms=_FIRST_LOOK_MS)
+    return Outcome(
+        call_id=call_id, state=state, envelope=Envelope(body), is_accepted=True, retry_after_ms=_FIRST_POLL_MS
+    )

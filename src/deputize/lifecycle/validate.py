@@ -1,78 +1,123 @@
-"""Phase two: the tool is known to this caller, its version resolves, and the arguments fit its schema.
+"""Phase two: resolve the tool and its version for this caller, and check the arguments against its schema.
 
-The tool's own semantic checks come later, after authorization and before any effect: run here, they would tell
-strangers what exists, and refuse to replay a deletion because the thing is gone.
+The tool's own semantic checks come later, after authorization and before any effect: run here, they would reveal what
+exists to callers without permission, and refuse to replay a deletion because its target is gone.
 """
 
+import asyncio
 from typing import Any
 
-from deputize.catalog.compiled import CompiledTool
+from deputize.catalog.compiled_tool import CompiledTool
+from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_apart
 from deputize.core.call import Mutation
-from deputize.core.canonical import NotCanonical, canonical
+from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
-from deputize.core.contract import LifecycleState
+from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import ParseFailed, SchemaViolation
-from deputize.govern.decide import visible
+from deputize.core.json_values import has_more_values
+from deputize.evidence.metrics import Metrics
+from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
-from deputize.prove.metrics import Metrics
+
+# Larger arguments are validated in a thread: each step looks at each value.
+_SMALL_VALUES = 2_000
 
 
-def validate(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
+class _CostlyArguments(Exception):
+    """The schema makes these arguments too costly to validate here."""
+
+    def __init__(self, tool: CompiledTool, canonical: bytes) -> None:
+        self.tool = tool
+        self.canonical = canonical
+
+
+async def validate_call(
+    received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner
+) -> Validated:
+    """Validate a call: large arguments in a thread, and those that the schema makes costly in another process."""
+    try:
+        if not has_more_values(received.request.arguments, _SMALL_VALUES):
+            return validate(received, authority, metrics)
+        return await asyncio.to_thread(validate, received, authority, metrics)
+    except _CostlyArguments as costly:
+        tool = costly.tool
+        is_valid = await validate_apart(tool.model_schema, costly.canonical, run_job)
+    if is_valid is None:
+        raise SchemaViolation(
+            f"the arguments of {tool.name} take too long to check against the patterns of its schema; send less",
+            nothing_happened=True,
+        )
+    return await asyncio.to_thread(validate, received, authority, metrics, is_valid=is_valid)
+
+
+def validate(
+    received: Received, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
+) -> Validated:
+    """Validate a call here. `is_valid` is the result of a validation in another process."""
     caller, request = received.caller, received.request
-    # Before anything is told about any tool: who was revoked does not even learn what there is.
+    # Before anything is said about any tool: a revoked caller must not learn which tools exist.
     authority.revocations.check(caller)
-    found = authority.tools.resolve(request.tool, request.version, visible=lambda name: visible(caller, name))
-    tool = found.tool
+    version = authority.tools.resolve_version(
+        request.tool, request.version, visible=lambda name: is_tool_visible(caller, name)
+    )
+    tool = version.tool
     arguments = request.arguments
     try:
-        as_sent = canonical(arguments)
+        canonical_arguments = canonicalize(arguments)
     except NotCanonical as error:
         raise ParseFailed(f"the arguments have no canonical form: {error}") from error
     call_input: dict[str, Any] = arguments
     mutations: tuple[Mutation, ...] = ()
-    if not tool.is_valid_input(arguments):
-        call_input, mutations = _coerced(tool, arguments, metrics)
+    if is_valid is None:
+        if is_costly_document(tool.costs[0], canonical_arguments):
+            raise _CostlyArguments(tool, canonical_arguments)
+        is_valid = tool.is_valid_input(arguments)
+    elif not is_valid:
+        metrics.record_schema_violation(tool.contract, "input")
+        raise SchemaViolation(f"the arguments of {tool.name} do not match its schema", nothing_happened=True)
+    if not is_valid:
+        call_input, mutations = _coerce_arguments(tool, arguments, metrics)
     return Validated(
         received=received,
         tool=tool,
-        deadline=_deadline(received, tool.contract.timeout.effective_seconds),
-        canonical=as_sent,
+        deadline=_compute_deadline(received, tool.contract.timeout.effective_seconds),
+        canonical=canonical_arguments,
         call_input=call_input,
         mutations=mutations,
-        warnings=_warnings(found.state, tool),
+        warnings=_build_warnings(version.state, tool),
     )
 
 
-def _coerced(
+def _coerce_arguments(
     tool: CompiledTool, arguments: dict[str, Any], metrics: Metrics
 ) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
-    call_input, mutations = tool.coerce(arguments)
+    call_input, mutations = tool.coerce_arguments(arguments)
     if mutations and tool.is_valid_input(call_input):
         return call_input, mutations
-    metrics.misfit(tool.contract, "input")
-    errors = tool.input_errors(arguments)
+    metrics.record_schema_violation(tool.contract, "input")
+    errors = tool.list_input_errors(arguments)
     raise SchemaViolation(
-        f"the arguments of {tool.name} do not fit: {_first(errors)}",
+        f"the arguments of {tool.name} do not match its schema: {_describe_first_error(errors)}",
         details={"errors": errors, "example": tool.example},
         nothing_happened=True,
     )
 
 
-def _first(errors: list[dict[str, Any]]) -> str:
+def _describe_first_error(errors: list[dict[str, Any]]) -> str:
     if not errors:
         return "see details"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{errors[0]['path'] or '/'} {errors[0]['message']}{more}"
 
 
-def _deadline(received: Received, seconds: float) -> Deadline:
-    """min(the class's time, what the caller has left)."""
-    own = Deadline(at=received.started + seconds)
-    return own if received.deadline is None or own.at <= received.deadline.at else received.deadline
+def _compute_deadline(received: Received, seconds: float) -> Deadline:
+    """Return the earlier of the tool's deadline and the caller's."""
+    tool_deadline = Deadline(at=received.started_at + seconds)
+    return tool_deadline if received.deadline is None or tool_deadline.at <= received.deadline.at else received.deadline
 
 
-def _warnings(state: LifecycleState, tool: CompiledTool) -> tuple[str, ...]:
+def _build_warnings(state: LifecycleState, tool: CompiledTool) -> tuple[str, ...]:
     if state is not LifecycleState.DEPRECATED:
         return ()
     life = tool.contract.life

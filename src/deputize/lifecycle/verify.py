@@ -1,119 +1,153 @@
-"""Phase five: the result is held against the contract before anybody relies on it.
+"""Phase five: check the result against the contract before it is returned.
 
-A mutation whose result fails here has happened all the same: it is reported as failed, never released for a repeat.
+A mutation whose result fails here has acted all the same: it is reported as failed, and its key is not released.
 """
 
+import asyncio
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from deputize.catalog.schemas import depth
-from deputize.core.canonical import NotCanonical, canonical
-from deputize.core.errors import PredicateFailed, Problem, QuestionRefused, ResultInvalid
+import orjson
+
+from deputize.catalog.costly_documents import is_costly_document, validate_apart
+from deputize.catalog.schemas import measure_depth
+from deputize.core.canonical import NotCanonical, canonicalize
+from deputize.core.errors import InputRequestRejected, PredicateFailed, Problem, ResultInvalid
+from deputize.core.json_values import has_more_values
+from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
-from deputize.core.questions import Asks
+from deputize.evidence.metrics import Metrics
 from deputize.execute.driver import Drivers
-from deputize.execute.drivers.python import StillRunning
-from deputize.lifecycle.execute import late_end
+from deputize.execute.drivers.python import ThreadOverrun
+from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Verified
-from deputize.lifecycle.questions import held_to_shapes
-from deputize.lifecycle.rooms import Rooms
-from deputize.prove.metrics import Metrics
+from deputize.lifecycle.runtime import Runtime
 
-# Deeper than this, what writes a result down cannot write it.
-_DEEPEST = 100
+# The serializer cannot encode results that nest deeper than this.
+_MAX_DEPTH = 100
+# Larger results are checked in a thread: each step looks at each value.
+_SMALL_VALUES = 2_000
 
 
-async def verify(rooms: Rooms, executed: Executed) -> Verified:
-    """`late_end` of a mutation comes here again; until then what was lent to the call is remembered."""
+class _CostlyResult(Exception):
+    """The schema makes this result too costly to validate here."""
+
+
+async def verify(runtime: Runtime, executed: Executed) -> Verified:
+    """Verify the result. A late result of a mutation comes here again; until then its secrets stay remembered."""
     authorized = executed.authorized
     if authorized.validated.tool.contract.auth.credential == "none":
-        return await _checked(rooms, executed)
+        return await _check_output(runtime, executed)
     try:
-        return rooms.credentials.unquoted(await _checked(rooms, executed))
+        return runtime.credentials.withhold_secrets(await _check_output(runtime, executed))
     finally:
-        if executed.held is None or late_end(executed) is None:
-            rooms.credentials.forget(authorized)
+        if executed.claim is None or executed.late_result is None:
+            runtime.credentials.forget_call(authorized)
 
 
-async def _checked(rooms: Rooms, executed: Executed) -> Verified:
+async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
     if executed.problem is not None:
         return Verified(executed=executed, problem=executed.problem)
     output = executed.output
-    if isinstance(output, Asks):
-        return _asked_back(rooms, executed, output)
-    said = output if isinstance(output, Result) else None
-    payload = output if said is None else said.payload
+    if isinstance(output, InputRequests):
+        return _check_input_requests(runtime, executed, output)
+    result = output if isinstance(output, Result) else None
+    payload = output if result is None else result.payload
     try:
-        if said is not None:
-            _against_envelope(said)
-        as_returned = _against_contract(executed, payload, rooms.metrics)
+        if result is not None:
+            _check_result_fields(result)
+        canonical_result = await _check_contract_apart(runtime, executed, payload)
         if executed.authorized.validated.tool.contract.verifies:
-            await _against_tool(executed, payload, rooms.driver)
+            await _confirm_with_tool(executed, payload, runtime.driver)
     except Problem as problem:
-        # Whatever the check says of itself, it came after the effect.
-        problem.nothing_happened = False
-        return Verified(executed=executed, problem=problem)
-    return Verified(executed=executed, problem=None, payload=payload, canonical=as_returned, said=said)
+        # Whatever the check reports, it ran after the effect.
+        return Verified(executed=executed, problem=problem.replace(nothing_happened=False))
+    return Verified(executed=executed, problem=None, payload=payload, canonical=canonical_result, result=result)
 
 
-def _asked_back(rooms: Rooms, executed: Executed, asks: Asks) -> Verified:
-    """No result yet, and so nothing for the contract: what is asked is held to what may be asked."""
+def _check_input_requests(runtime: Runtime, executed: Executed, input_requests: InputRequests) -> Verified:
+    """Check the server's input requests; there is no result yet to check against the contract."""
     try:
-        shaped = held_to_shapes(asks, urlsplit(rooms.settings.identity.public_url or "").hostname)
-    except QuestionRefused as problem:
+        clean_requests = sanitize_requests(
+            input_requests, urlsplit(runtime.settings.identity.public_url or "").hostname
+        )
+    except InputRequestRejected as problem:
         return Verified(executed=executed, problem=problem)
-    told = canonical({"questions": shaped.questions, "state": shaped.state})
-    return Verified(executed=executed, problem=None, canonical=told, asks=shaped)
+    canonical_bytes = canonicalize({"questions": clean_requests.requests, "state": clean_requests.request_state})
+    return Verified(executed=executed, problem=None, canonical=canonical_bytes, input_requests=clean_requests)
 
 
-def _against_envelope(said: Result) -> None:
-    """What a tool says about its payload stands in the envelope, so it must be of kinds an envelope can hold."""
-    texts = (said.summary, said.search_text, said.cursor, said.source, said.data_version)
-    numbers = (said.cost, said.total_count)
-    fits = (
+def _check_result_fields(result: Result) -> None:
+    """Check the types of the tool's own description of its result, which becomes part of the envelope."""
+    texts = (result.summary, result.search_text, result.cursor, result.source, result.data_version)
+    numbers = (result.cost, result.total_count)
+    is_valid = (
         all(text is None or isinstance(text, str) for text in texts)
         and all(number is None or isinstance(number, int | float) for number in numbers)
-        and (said.has_more is None or isinstance(said.has_more, bool))
+        and (result.has_more is None or isinstance(result.has_more, bool))
     )
-    if not fits:
-        raise ResultInvalid("the tool describes its result with values of the wrong types")
+    if not is_valid:
+        raise ResultInvalid("the tool's Result has fields of the wrong types")
     try:
-        canonical({"texts": texts, "numbers": numbers})
+        canonicalize({"texts": texts, "numbers": numbers})
     except NotCanonical as error:
-        raise ResultInvalid(f"the tool describes its result in a way that JSON cannot carry: {error}") from error
+        raise ResultInvalid(f"the tool's Result has fields that JSON cannot represent: {error}") from error
 
 
-def _against_contract(executed: Executed, payload: Any, metrics: Metrics) -> bytes:
-    """The result's canonical bytes, once schema and predicates hold."""
+async def _check_contract_apart(runtime: Runtime, executed: Executed, payload: Any) -> bytes:
+    """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
+    tool = executed.authorized.validated.tool
+    try:
+        if not has_more_values(payload, _SMALL_VALUES):
+            return _check_contract(executed, payload, runtime.metrics)
+        return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics)
+    except _CostlyResult:
+        run_job = partial(runtime.jobs.run_job, executed.authorized.validated.received.caller.tenant)
+        is_valid = await validate_apart(tool.contract.output_schema, orjson.dumps(payload), run_job)
+    if is_valid is None:
+        raise ResultInvalid(f"the result of {tool.name} takes too long to check against the patterns of its schema")
+    return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics, is_valid=is_valid)
+
+
+def _check_contract(executed: Executed, payload: Any, metrics: Metrics, *, is_valid: bool | None = None) -> bytes:
+    """Return the result's canonical bytes, once schema and predicates hold."""
     validated = executed.authorized.validated
     tool = validated.tool
-    # Before the validator, which is made for JSON and fails on what is none.
+    # Before the validator, which accepts only JSON values.
     try:
-        as_returned = canonical({"result": payload})
+        canonical_result = canonicalize({"result": payload})
     except NotCanonical as error:
-        raise ResultInvalid(f"{tool.name} returned a value that JSON cannot carry exactly: {error}") from error
-    if as_returned.count(b"{") + as_returned.count(b"[") > _DEEPEST and depth(payload) > _DEEPEST:
-        raise ResultInvalid(f"{tool.name} returned a value that nests deeper than {_DEEPEST} levels")
-    if not tool.is_valid_output(payload):
-        metrics.misfit(tool.contract, "output")
-        errors = tool.output_errors(payload)
-        raise ResultInvalid(f"{tool.name} returned something its schema does not allow", details={"errors": errors})
-    failed = tool.failed_predicates(validated.call_input, payload)
-    if failed:
+        raise ResultInvalid(f"{tool.name} returned a value that JSON cannot represent exactly: {error}") from error
+    if canonical_result.count(b"{") + canonical_result.count(b"[") > _MAX_DEPTH and measure_depth(payload) > _MAX_DEPTH:
+        raise ResultInvalid(f"{tool.name} returned a value that nests deeper than {_MAX_DEPTH} levels")
+    if is_valid is None:
+        if is_costly_document(tool.costs[1], canonical_result):
+            raise _CostlyResult
+        is_valid = tool.is_valid_output(payload)
+    elif not is_valid:
+        metrics.record_schema_violation(tool.contract, "output")
+        raise ResultInvalid(f"{tool.name} returned a value that does not match its schema")
+    if not is_valid:
+        metrics.record_schema_violation(tool.contract, "output")
+        errors = tool.list_output_errors(payload)
+        raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
+    failures = tool.find_failed_predicates(validated.call_input, payload)
+    if failures:
         raise PredicateFailed(
-            f"the result of {tool.name} fails its check {failed[0].name}",
-            details={"predicates": [{"name": p.name, "description": p.description} for p in failed]},
+            f"the result of {tool.name} fails the check {failures[0].name}",
+            details={"predicates": [{"name": p.name, "description": p.description} for p in failures]},
         )
-    return as_returned
+    return canonical_result
 
 
-async def _against_tool(executed: Executed, payload: Any, driver: Drivers) -> None:
-    """The tool's own check of what it did."""
+async def _confirm_with_tool(executed: Executed, payload: Any, driver: Drivers) -> None:
+    """Run the tool's own check of its effect."""
     validated = executed.authorized.validated
-    tool = driver.find(validated.tool.contract)
+    tool = driver.find_tool(validated.tool.contract)
     try:
         await driver.confirm(tool, validated.call_input, payload, validated.tool.contract.timeout.effective_seconds)
-    except (StillRunning, TimeoutError) as error:
+    except (ThreadOverrun, TimeoutError) as error:
         raise PredicateFailed(f"{validated.tool.name} did not confirm its own result in time") from error
     except Problem:
         raise

@@ -1,1 +1,1 @@
-"""What outlives a request: leases of processes, and the sweeper that finds what the dead left open."""
+"""Run calls that outlive their request: process leases, the durable engine and checkpoints."""

@@ -1,8 +1,8 @@
-"""The seam to the durable engine (DBOS on our PostgreSQL). Nothing else imports it, and only ids cross.
+"""Wrap the durable engine (DBOS on our PostgreSQL). Nothing else imports DBOS, and only ids cross this border.
 
-Our tables are the truth: a run's state, its owner, its outcome. The engine queues, hands out, and remembers to whom a
-run was handed; it is never asked what became of one. A run enters through `deputize.enqueue_run`, in the transaction
-that wrote our row. Handing it out has no steps to remember: a run that is handed out twice is begun once.
+Our tables are the source of truth for a run's state, owner and outcome. The engine only queues runs, hands them to
+workers and remembers to which. A run enters through `deputize.enqueue_run`, in the transaction that wrote our row. A
+run that the engine hands out twice starts once.
 """
 
 import asyncio
@@ -13,38 +13,38 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dbos import DBOS, DBOSPortableJSONSerializer, Queue
 
-# One queue for everything; tenants are its partitions, so that none waits behind another's flood.
+# One queue with a partition per tenant, so that no tenant waits behind another's flood.
 QUEUE = "runs"
 _APPLICATION = "deputize"
-# Of what is handed out, which never changes, and not of Deputize: the engine gives a run to workers of one version
-# only, and releases must be able to carry each other's.
+# The version of the workflow, which never changes, and not of Deputize: the engine gives a run only to workers of one
+# version, and releases must be able to run each other's runs.
 _VERSION = "deputize-1"
 _CONNECTIONS = 6
-_MOST_AT_ONCE = 500
-_ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+_PAGE_SIZE = 500
+_TERMINAL_STATUSES = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
-# (tenant, call id): carries one run as far as it goes. Raises nothing: its outcome is in our tables.
-Carry = Callable[[str, str], Awaitable[None]]
+# Takes the tenant and the call id, and executes the run. Raises nothing: the outcome is in our tables.
+RunHandler = Callable[[str, str], Awaitable[None]]
 
 
-class Engine:
-    """One per process: the library underneath keeps one set of workflows for a whole process."""
+class DurableEngine:
+    """The engine of this process. There can be only one, because DBOS keeps its workflows per process."""
 
-    def __init__(self, dsn: str, *, executor: str, at_once: int, poll_seconds: float) -> None:
+    def __init__(self, dsn: str, *, executor: str, concurrency: int, poll_seconds: float) -> None:
         self._dsn = dsn
         self._executor = executor
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._poll_seconds = poll_seconds
-        self._share = _fair_share(at_once, 1)
+        self._share = _compute_fair_share(concurrency, 1)
         self._queue: Queue | None = None
 
-    async def start(self, carry: Carry) -> None:
-        """Begins to take runs, on the running loop: launched from a thread, coroutines would get another one."""
+    async def start(self, run_handler: RunHandler) -> None:
+        """Start to take runs on the running event loop; launched from a thread, DBOS would start another loop."""
         config: Any = {
             "name": _APPLICATION,
             "system_database_url": self._dsn,
             "sys_db_pool_size": _CONNECTIONS,
-            "db_engine_kwargs": {"pool_pre_ping": False, "connect_args": _connection(self._dsn)},
+            "db_engine_kwargs": {"pool_pre_ping": False, "connect_args": _build_connect_args(self._dsn)},
             "executor_id": self._executor,
             "application_version": _VERSION,
             "run_migrations": False,
@@ -54,75 +54,74 @@ class Engine:
         engine: Any = DBOS(config=config)
 
         async def body(tenant: str, call_id: str) -> None:
-            await carry(tenant, call_id)
+            await run_handler(tenant, call_id)
 
         DBOS.workflow(name="carry", max_recovery_attempts=None)(body)
         DBOS.listen_queues([QUEUE])
         try:
             DBOS.launch()
-            # When the database is away the library waits ever longer, up to a minute, and everything handed out here
-            # would wait with it. There is no setting for it. What it fails to note down is handed out again, and found
-            # to be done.
+            # While the database is away, DBOS waits up to a minute, and all runs of this worker would wait with it.
+            # There is no setting for it. A run whose end DBOS fails to record is handed out again, and has then ended.
             engine._sys_db._retry_connection_errors = False
             self._queue = await DBOS.register_queue_async(
                 QUEUE,
-                worker_concurrency=self._at_once,
+                worker_concurrency=self._concurrency,
                 partition_worker_concurrency=self._share,
                 polling_interval_sec=self._poll_seconds,
             )
         except BaseException:
-            await _destroy(0)
+            await _destroy_engine(0)
             raise
 
     async def stop(self, *, seconds: float) -> None:
-        """Takes no more; waits so long for what runs. What is still running then is a live peer's to take over."""
+        """Take no more runs, and wait for those that run. After the given time, other workers take them over."""
         if self._queue is not None:
             self._queue = None
-            await _destroy(seconds)
+            await _destroy_engine(seconds)
 
-    async def share_among(self, tenants: int) -> None:
-        """Divides the places of every worker among so many tenants that have runs, with room for one that comes."""
-        share = _fair_share(self._at_once, tenants)
+    async def divide_among_tenants(self, tenants: int) -> None:
+        """Divide the slots of every worker among this many tenants with runs, with some to spare for a new one."""
+        share = _compute_fair_share(self._concurrency, tenants)
         if share != self._share and self._queue is not None:
             await self._queue.set_partition_worker_concurrency_async(share)
             self._share = share
 
-    async def held_by(self, *executors: str) -> Sequence[str]:
-        """Some of the runs that were handed to these processes and not finished there, by the engine's names for them.
-        Each begins with the run's own id.
-        """
-        found = await DBOS.list_workflows_async(
-            status="PENDING", executor_id=list(executors), limit=_MOST_AT_ONCE, load_input=False, load_output=False
+    async def list_pending_workflows(self, *executors: str) -> Sequence[str]:
+        """List a page of unfinished workflows of these processes. Each id begins with the id of its run."""
+        workflows = await DBOS.list_workflows_async(
+            status="PENDING", executor_id=list(executors), limit=_PAGE_SIZE, load_input=False, load_output=False
         )
-        return [each.workflow_id for each in found]
+        return [each.workflow_id for each in workflows]
 
-    async def hand_out_again(self, names: Sequence[str]) -> None:
-        """To whoever is there. Nothing is compared and set here: two may get the same run, and one begins it."""
-        await DBOS.resume_workflows_async(list(names), queue_name=QUEUE)
+    async def requeue_workflows(self, workflow_ids: Sequence[str]) -> None:
+        """Requeue workflows for any worker. Two workers may get the same run; only one can begin it."""
+        await DBOS.resume_workflows_async(list(workflow_ids), queue_name=QUEUE)
 
-    async def forget_ended(self) -> int:
-        """Some of those that were handed out and came back; our tables tell all there is to tell of them. How many."""
-        found = await DBOS.list_workflows_async(status=_ENDED, limit=_MOST_AT_ONCE, load_input=False, load_output=False)
-        if found:
-            await DBOS.delete_workflows_async([each.workflow_id for each in found])
-        return len(found)
+    async def delete_ended_workflows(self) -> int:
+        """Delete a page of ended workflows, which our tables do not need, and return their number."""
+        workflows = await DBOS.list_workflows_async(
+            status=_TERMINAL_STATUSES, limit=_PAGE_SIZE, load_input=False, load_output=False
+        )
+        if workflows:
+            await DBOS.delete_workflows_async([each.workflow_id for each in workflows])
+        return len(workflows)
 
 
-def _connection(dsn: str) -> dict[str, str]:
-    """What the engine writes need not be durable: forgotten in a crash, a run is handed out again. So its commits wait
-    for no disk, and keep none busy that others wait for. What we enqueue is in a commit of ours, which does.
+def _build_connect_args(dsn: str) -> dict[str, str]:
+    """Build connection arguments with `synchronous_commit=off`. The engine's own writes need not survive a crash: a run
+    is then handed out again. Runs are enqueued in commits of ours, which are durable.
     """
-    given = dict(parse_qsl(urlsplit(dsn).query)).get("options", "")
-    return {"application_name": "deputize runs", "options": f"{given} -c synchronous_commit=off".strip()}
+    options = dict(parse_qsl(urlsplit(dsn).query)).get("options", "")
+    return {"application_name": "deputize runs", "options": f"{options} -c synchronous_commit=off".strip()}
 
 
-async def _destroy(seconds: float) -> None:
-    # The library made the loop's threads its own and ends them; whoever stays needs new ones.
+async def _destroy_engine(seconds: float) -> None:
+    # DBOS replaced the loop's executor and shuts it down, so the loop needs a new one.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
     await asyncio.to_thread(DBOS.destroy, destroy_registry=True, workflow_completion_timeout_sec=int(seconds))
 
 
-def _fair_share(at_once: int, tenants: int) -> int:
-    """How many places of a worker one tenant may take: an equal part of all but a quarter, which is for newcomers."""
-    spare = max(1, at_once // 4) if at_once > 1 else 0
-    return max(1, (at_once - spare) // max(tenants, 1))
+def _compute_fair_share(concurrency: int, tenants: int) -> int:
+    """Compute how many slots of a worker one tenant may use: an equal share of three quarters; the rest is spare."""
+    spare = max(1, concurrency // 4) if concurrency > 1 else 0
+    return max(1, (concurrency - spare) // max(tenants, 1))

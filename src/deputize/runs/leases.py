@@ -1,7 +1,7 @@
-"""One lease per process boot. A process that cannot prove its own lease dispatches no effect.
+"""Hold the lease of this process. Without a valid lease, a process starts no effect.
 
-PostgreSQL's clock decides when a lease ends; the process itself reckons from before it asked, with a margin, so it
-always stops before others believe it dead.
+PostgreSQL's clock decides when a lease ends. The process measures from before it sent the renewal, with a margin, so it
+always stops before other processes consider it dead.
 """
 
 import asyncio
@@ -11,73 +11,84 @@ import structlog
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable
-from deputize.store.pool import LOST, Store
-from deputize.store.queries import load
+from deputize.core.periodic_task import PeriodicTask
+from deputize.store.pool import CONNECTION_ERRORS, Store
+from deputize.store.queries import load_statements
 
-_SQL = load("runs")
+_SQL = load_statements("runs")
 log = structlog.get_logger(__name__)
 
 
-class Lease:
-    def __init__(self, store: Store, clock: Clock, *, boot: str, seconds: float, release: str) -> None:
+class ProcessLease(PeriodicTask):
+    """The lease by which other processes know that this one is alive."""
+
+    task_name = "lease"
+    tolerated_errors = CONNECTION_ERRORS
+    runs_at_start = False
+
+    def __init__(self, store: Store, clock: Clock, *, boot_id: str, seconds: float, release: str) -> None:
+        super().__init__()
         self._store = store
         self._clock = clock
         self._seconds = seconds
         self._release = release
-        self._good_until = float("-inf")
+        self._valid_until = float("-inf")
         self._lapsed_until = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-        self.boot = boot
+        self.boot_id = boot_id
         self.skew_seconds = 0.0
 
     @property
-    def is_good(self) -> bool:
-        return self._clock.monotonic() < self._good_until
+    def is_valid(self) -> bool:
+        """True while this process may start effects."""
+        return self._clock.monotonic() < self._valid_until
 
     @property
-    def was_cut_off(self) -> bool:
-        """Whether this process lost the database a moment ago. So may have others that live: nobody calls them dead
-        before they had the time to say so.
+    def has_recently_lapsed(self) -> bool:
+        """True shortly after this process lost the database. Other live processes may have lost it too, so they get
+        time to renew before they are considered dead.
         """
         return self._clock.monotonic() < self._lapsed_until + self._seconds / 2
 
-    def require(self) -> None:
-        """Raises before an effect that others may already have given up on."""
-        if not self.is_good:
+    def require_valid(self) -> None:
+        """Raise `Unavailable` if other processes may already have taken over this one's runs."""
+        if not self.is_valid:
             raise Unavailable(
-                "this gateway cannot prove that it is alive to the others, so it starts nothing",
+                "this gateway could not renew its lease in PostgreSQL, so it starts no calls",
                 retry_after_ms=1000,
                 nothing_happened=True,
             )
 
+    @property
+    def interval_seconds(self) -> float:
+        return self._seconds / 4
+
     async def start(self) -> None:
+        """Acquire the lease, then keep renewing it."""
         await self.renew()
-        self._task = asyncio.create_task(self._keep(), name="lease")
+        await super().start()
+
+    async def run_step(self) -> float:
+        await self.renew()
+        return self.interval_seconds
+
+    def report_error(self, error: Exception) -> None:
+        log.warning("lease_not_renewed", reason=repr(error))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self._good_until = float("-inf")
-        with contextlib.suppress(*LOST):
+        """Stop renewing and end the lease."""
+        await super().stop()
+        self._valid_until = float("-inf")
+        with contextlib.suppress(*CONNECTION_ERRORS):
             # A database that does not answer sees the lease run out by itself.
-            async with asyncio.timeout(self._seconds), self._store.writing() as connection:
-                await connection.execute(_SQL["end_lease"], self.boot)
+            async with asyncio.timeout(self._seconds), self._store.write_transaction() as connection:
+                await connection.execute(_SQL["end_lease"], self.boot_id)
 
     async def renew(self) -> None:
-        asked = self._clock.monotonic()
-        async with asyncio.timeout(self._seconds / 2), self._store.writing() as connection:
-            database_ms = await connection.fetchval(_SQL["renew_lease"], self.boot, self._seconds, self._release)
-        if self._good_until != float("-inf") and not self.is_good:
+        """Renew the lease, and measure the clock skew to PostgreSQL."""
+        started_at = self._clock.monotonic()
+        async with asyncio.timeout(self._seconds / 2), self._store.write_transaction() as connection:
+            database_ms = await connection.fetchval(_SQL["renew_lease"], self.boot_id, self._seconds, self._release)
+        if self._valid_until != float("-inf") and not self.is_valid:
             self._lapsed_until = self._clock.monotonic()
-        self._good_until = asked + self._seconds * 0.8
+        self._valid_until = started_at + self._seconds * 0.8
         self.skew_seconds = (self._clock.epoch_ms() - database_ms) / 1000
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(self._seconds / 4)
-            try:
-                await self.renew()
-            except LOST as error:
-                log.warning("lease_not_renewed", reason=repr(error))

@@ -1,1 +1,1 @@
-"""What is kept in PostgreSQL: pools, named SQL, migrations, group commit. Above: the rooms. Below: core."""
+"""Store data in PostgreSQL: pools, named SQL, migrations, group commit, keys; and the counters of limits."""

@@ -1,4 +1,4 @@
-"""Connections, by what they may do: readers see one tenant, the writer appends, the direct one listens and locks."""
+"""Open connections by role: readers see one tenant, writers write, and the direct connection listens and locks."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -8,16 +8,16 @@ from typing import Literal, TypeAlias
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-# Anything SQL can be sent through, pooled or not.
+# A connection, from a pool or not.
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 
-# The database is away, went away meanwhile, or left a connection that is of no use any more.
-LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# The database is unreachable, or the connection to it broke.
+CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
-# Taken anew for each transaction: behind a pooler, the next one may run in another session.
-_AS_READER = "select set_config('role', $1, true), set_config('deputize.tenant', $2, true)"
-# A process that is frozen in the middle of one must not keep its locks from the others for ever.
-_AS_WRITER = """
+# Set for each transaction: behind a connection pooler, the next one may run in another session.
+_SET_READER_ROLE = "select set_config('role', $1, true), set_config('deputize.tenant', $2, true)"
+# The timeout frees the locks of a process that freezes in the middle of a transaction.
+_SET_WRITER_ROLE = """
 select set_config('role', $1, true), set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)
 """
@@ -26,14 +26,15 @@ READER = "deputize_reader"
 WRITER = "deputize_writer"
 
 
-async def connect(dsn: str, role: str) -> asyncpg.Connection:
+async def connect_with_role(dsn: str, role: str) -> asyncpg.Connection:
+    """Open a connection that acts as a role."""
     connection: asyncpg.Connection = await asyncpg.connect(dsn)
-    await _take(connection, role)
+    await _set_role(connection, role)
     return connection
 
 
-async def _take(connection: Connection, role: str) -> None:
-    """The role, and what the barrier and durability stand on, whatever this server's or database's defaults are."""
+async def _set_role(connection: Connection, role: str) -> None:
+    """Set the role, and the settings that the commit barrier and durability need, whatever the server's defaults."""
     await connection.execute(
         f"set role {role}; set jit = off; set default_transaction_isolation = 'read committed';"
         "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
@@ -42,7 +43,7 @@ async def _take(connection: Connection, role: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
-    """The database as the rooms above see it: two DSNs, two roles, no way to read without naming a tenant."""
+    """The database: two DSNs and two roles. Nothing can be read without naming a tenant."""
 
     dsn: str
     direct_dsn: str
@@ -51,39 +52,42 @@ class Store:
 
     @classmethod
     async def open(cls, dsn: str, *, direct_dsn: str | None = None, read_connections: int = 8) -> "Store":
+        """Open the pools of both roles."""
+
         async def as_reader(connection: Connection) -> None:
-            await _take(connection, READER)
+            await _set_role(connection, READER)
 
         async def as_writer(connection: Connection) -> None:
-            await _take(connection, WRITER)
+            await _set_role(connection, WRITER)
 
         readers = await asyncpg.create_pool(dsn, min_size=1, max_size=read_connections, init=as_reader)
         writers = await asyncpg.create_pool(dsn, min_size=1, max_size=4, init=as_writer)
         return cls(dsn=dsn, direct_dsn=direct_dsn or dsn, readers=readers, writers=writers)
 
     async def close(self) -> None:
+        """Close the pools."""
         for pool in (self.readers, self.writers):
             with contextlib.suppress(TimeoutError):
                 await pool.close()
 
     async def connect_writer(self) -> asyncpg.Connection:
-        """The group committer's own connection, past any pooler: its role must hold from one batch to the next."""
-        return await connect(self.direct_dsn, WRITER)
+        """Open the connection of the group commit, without a pooler: its role must last from batch to batch."""
+        return await connect_with_role(self.direct_dsn, WRITER)
 
     @contextlib.asynccontextmanager
-    async def reading(self, tenant: str, *, repeatable: bool = False) -> AsyncIterator[Connection]:
-        """A read-only look at one tenant; row-level security hides every other one."""
+    async def read_transaction(self, tenant: str, *, repeatable: bool = False) -> AsyncIterator[Connection]:
+        """Open a read-only transaction on one tenant; row-level security hides all others."""
         isolation: Literal["repeatable_read", "read_committed"] = "repeatable_read" if repeatable else "read_committed"
         async with (
             self.readers.acquire() as connection,
             connection.transaction(readonly=True, isolation=isolation),
         ):
-            await connection.execute(_AS_READER, READER, tenant)
+            await connection.execute(_SET_READER_ROLE, READER, tenant)
             yield connection
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[Connection]:
-        """One transaction as the writer, for what is not a call's batch: leases, sweeping, administrative acts."""
+    async def write_transaction(self) -> AsyncIterator[Connection]:
+        """Open a transaction as the writer, for all but the batches of calls: leases, sweeps, administrative acts."""
         async with self.writers.acquire() as connection, connection.transaction(isolation="read_committed"):
-            await connection.execute(_AS_WRITER, WRITER)
+            await connection.execute(_SET_WRITER_ROLE, WRITER)
             yield connection

@@ -1,11 +1,11 @@
-"""The rows every tenant stands on, made the first time somebody of that tenant appears."""
+"""Create the rows of a tenant when its first caller appears."""
 
 from deputize.store.pool import Connection
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 
-_SQL = load("keys")
+_SQL = load_statements("keys")
 
 
 async def ensure_tenant(connection: Connection, tenant: str) -> None:
-    """The tenant and its epochs, if they are not there yet; safe to repeat and to race."""
+    """Create the tenant and its epochs unless they exist; safe to repeat and to run concurrently."""
     await connection.execute(_SQL["ensure_tenant"], tenant)

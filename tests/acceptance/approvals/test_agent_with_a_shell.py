@@ -7,20 +7,19 @@ record; then the person who reads the terminal says yes, and the call is made on
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
-from deputize.govern.approvals.codes import MOST_WRONG_PER_TICKET
-from deputize.govern.identity.sessions import Sessions
+from deputize.govern.approvals.approval_codes import MAX_FAILURES_PER_APPROVAL
+from deputize.govern.identity.sessions import SessionSealer
 from deputize.store.keys import MasterKey
-from tests.acceptance.approvals.scene import NOTES, Scene, Waiting, open_scene
-from tests.acceptance.cli.shell import Running
+from tests.acceptance.approvals.attacks import ATTACKS, register_attack, require_refusal
+from tests.acceptance.approvals.scenario import NOTES, PendingApproval, Scenario, open_scenario
+from tests.acceptance.cli.cli_process import BackgroundCommand
 
 pytestmark = pytest.mark.requirement("GOV-3")
 
@@ -31,295 +30,358 @@ _keys = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
-    with open_scene() as opened:
+def scenario() -> Iterator[Scenario]:
+    with open_scenario() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def wanted(scene: Scene) -> Waiting:
+def pending_approval(scenario: Scenario) -> PendingApproval:
     """What the agent wants approved: the first note gone."""
-    return scene.ask(1, "wanted")
+    return scenario.request_deletion(1, "wanted")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One way to try; `tries` is how many refusals to decide it leaves on record."""
-
-    go: Callable[[Scene, Waiting], None]
-    tries: int
-
-
-WAYS: dict[str, Way] = {}
+@register_attack(refusals=2)
+def the_command_line_with_its_own_token(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    for named in (pending_approval.request_id, pending_approval.call_id):
+        done = scenario.run_cli("approvals", "approve", named, "--yes", token=scenario.token)
+        assert done.code == 1, done.output
+        assert "only people decide" in done.err
 
 
-def way(tries: int) -> Callable[[Callable[[Scene, Waiting], None]], Callable[[Scene, Waiting], None]]:
-    def known(go: Callable[[Scene, Waiting], None]) -> Callable[[Scene, Waiting], None]:
-        WAYS[go.__name__.replace("_", " ")] = Way(go=go, tries=tries)
-        return go
-
-    return known
+@register_attack(refusals=1)
+def the_command_line_with_the_developers_token(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    done = scenario.run_cli("approvals", "approve", pending_approval.request_id, "--yes")
+    assert (done.code, "this token is not valid for deciding approval requests" in done.err) == (1, True), done.output
 
 
-def refused(answer: httpx2.Response, *slugs: str) -> dict[str, Any]:
-    """Said no to, by one of our own refusals."""
-    assert 400 <= answer.status_code < 500, answer.text
-    error: dict[str, Any] = answer.json()["error"]
-    assert error["slug"] in slugs, answer.text
-    return error
+@register_attack(refusals=2)
+def a_token_it_signed_for_somebody_else(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    path = f"/v1/approvals/{pending_approval.request_id}/approve"
+    require_refusal(scenario.post(path, YES, token=scenario.mint_token("--user", "boss")), "ticket-not-found")
+    boss = scenario.mint_token("--user", "boss", "--scope", "deputize:admin")
+    assert (
+        require_refusal(scenario.post(path, YES, token=boss), "not-an-approver")["details"]["rule"]
+        == "console-audience"
+    )
 
 
-@way(tries=2)
-def the_command_line_with_its_own_token(scene: Scene, wanted: Waiting) -> None:
-    for named in (wanted.ticket, wanted.call):
-        done = scene.cli("approvals", "approve", named, "--yes", token=scene.token)
-        assert done.code == 1, done.said
-        assert "only a person decides" in done.err
-
-
-@way(tries=1)
-def the_command_line_with_the_developers_token(scene: Scene, wanted: Waiting) -> None:
-    done = scene.cli("approvals", "approve", wanted.ticket, "--yes")
-    assert (done.code, "this token is not one for deciding" in done.err) == (1, True), done.said
-
-
-@way(tries=2)
-def a_token_it_signed_for_somebody_else(scene: Scene, wanted: Waiting) -> None:
-    path = f"/v1/approvals/{wanted.ticket}/approve"
-    refused(scene.post(path, YES, token=scene.made("--user", "boss")), "ticket-not-found")
-    boss = scene.made("--user", "boss", "--scope", "deputize:admin")
-    assert refused(scene.post(path, YES, token=boss), "not-an-approver")["details"]["rule"] == "console-audience"
-
-
-@way(tries=2)
-def a_token_that_bears_the_terminals_name(scene: Scene, wanted: Waiting) -> None:
-    token = scene.made("--user", "terminal", "--scope", "deputize:admin", "--scope", "deputize:break-glass")
+@register_attack(refusals=2)
+def a_token_that_bears_the_terminals_name(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    token = scenario.mint_token("--user", "terminal", "--scope", "deputize:admin", "--scope", "deputize:break-glass")
     for word in ("approve", "break-glass"):
-        refused(scene.post(f"/v1/approvals/{wanted.ticket}/{word}", YES, token=token), "not-an-approver")
+        require_refusal(
+            scenario.post(f"/v1/approvals/{pending_approval.request_id}/{word}", YES, token=token), "not-an-approver"
+        )
 
 
-@way(tries=2)
-def saying_yes_or_no_over_rest(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=2)
+def saying_yes_or_no_over_rest(scenario: Scenario, pending_approval: PendingApproval) -> None:
     for word in ("approve", "deny"):
-        error = refused(scene.post(f"/v1/approvals/{wanted.ticket}/{word}", YES), "not-an-approver")
+        error = require_refusal(
+            scenario.post(f"/v1/approvals/{pending_approval.request_id}/{word}", YES), "not-an-approver"
+        )
         assert error["details"]["rule"] == "humans-only"
 
 
-@way(tries=0)
-def json_rpc(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def json_rpc(scenario: Scenario, pending_approval: PendingApproval) -> None:
     for method in ("approvals.approve", "approvals/approve", "tickets.resolve", "calls.approve"):
-        params = {"ticket_id": wanted.ticket, "call_id": wanted.call}
-        said = scene.post("/rpc", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).json()
+        params = {"ticket_id": pending_approval.request_id, "call_id": pending_approval.call_id}
+        said = scenario.post("/rpc", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).json()
         assert said["error"]["code"] == -32601, said
 
 
-@way(tries=MOST_WRONG_PER_TICKET + 1)
-def guessing_codes(scene: Scene, wanted: Waiting) -> None:
-    """At another ticket than the one it wants, so that the person need not wait: even the right code is locked out."""
-    other = scene.ask(2, "guessed")
-    path = f"/v1/approvals/{other.ticket}/approve"
-    for guess in range(MOST_WRONG_PER_TICKET):
-        answer = scene.post(path, YES, headers={"deputize-code": f"0000-000{guess}"})
-        assert refused(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
-    locked = refused(scene.post(path, YES, headers={"deputize-code": other.code}), "not-an-approver")
+@register_attack(refusals=MAX_FAILURES_PER_APPROVAL + 1)
+def guessing_codes(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    """Guess at another request than the one it wants: after that even the right code is locked out there."""
+    other = scenario.request_deletion(2, "guessed")
+    path = f"/v1/approvals/{other.request_id}/approve"
+    for guess in range(MAX_FAILURES_PER_APPROVAL):
+        answer = scenario.post(path, YES, headers={"deputize-code": f"0000-000{guess}"})
+        assert require_refusal(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
+    locked = require_refusal(scenario.post(path, YES, headers={"deputize-code": other.code}), "not-an-approver")
     assert "too many wrong codes" in locked["message"]
-    assert (scene.state(other.call), scene.votes(other.ticket)) == ("awaiting_approval", [])
+    assert (scenario.call_state(other.call_id), scenario.votes(other.request_id)) == ("awaiting_approval", [])
 
 
-@way(tries=1)
-def the_code_of_another_ticket(scene: Scene, wanted: Waiting) -> None:
-    other = scene.ask(2, "other")
-    answer = scene.post(f"/v1/approvals/{wanted.ticket}/approve", YES, headers={"deputize-code": other.code})
-    assert refused(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
+@register_attack(refusals=1)
+def the_code_of_another_request(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    other = scenario.request_deletion(2, "other")
+    answer = scenario.post(
+        f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers={"deputize-code": other.code}
+    )
+    assert require_refusal(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
 
 
-@way(tries=2)
-def a_code_that_a_person_used_already(scene: Scene, wanted: Waiting) -> None:
-    """It looked over somebody's shoulder: a code decides once, about one ticket."""
-    other = scene.ask(len(scene.notes), "spent")
-    done = scene.cli("approvals", "deny", other.ticket, "--reason", "keep it", "--code", other.code, "--yes")
-    assert done.code == 0, done.said
+@register_attack(refusals=2)
+def a_code_that_a_person_used_already(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    """Reuse a code that it read from the terminal: a code decides once, about one request."""
+    other = scenario.request_deletion(len(scenario.notes), "spent")
+    done = scenario.run_cli("approvals", "deny", other.request_id, "--reason", "keep it", "--code", other.code, "--yes")
+    assert done.code == 0, done.output
     code = {"deputize-code": other.code}
-    refused(scene.post(f"/v1/approvals/{other.ticket}/approve", YES, headers=code), "ticket-closed")
-    refused(scene.post(f"/v1/approvals/{wanted.ticket}/approve", YES, headers=code), "not-an-approver")
-    assert scene.state(other.call) == "denied"
+    require_refusal(scenario.post(f"/v1/approvals/{other.request_id}/approve", YES, headers=code), "ticket-closed")
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers=code), "not-an-approver"
+    )
+    assert scenario.call_state(other.call_id) == "denied"
 
 
-@way(tries=2)
-def a_token_exchanged_for_another(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=2)
+def a_token_exchanged_for_another(scenario: Scenario, pending_approval: PendingApproval) -> None:
     asked = {
-        "grant_type": EXCHANGE, "subject_token": scene.token, "subject_token_type": ACCESS_TOKEN, "agent": "terminal",
-    }  # fmt: skip
+        "grant_type": EXCHANGE,
+        "subject_token": scenario.token,
+        "subject_token_type": ACCESS_TOKEN,
+        "agent": "terminal",
+    }
     for more in ({"audience": "deputize-console"}, {"resource": "https://console.example"}):
-        assert scene.form("/oauth/token", {**asked, **more}).status_code == 400
+        assert scenario.post_form("/oauth/token", {**asked, **more}).status_code == 400
     for scope in ("deputize:admin", "deputize:break-glass"):
-        assert scene.form("/oauth/token", {**asked, "scope": scope}).status_code == 400
-    lent = scene.form("/oauth/token", asked)
+        assert scenario.post_form("/oauth/token", {**asked, "scope": scope}).status_code == 400
+    lent = scenario.post_form("/oauth/token", asked)
     assert lent.status_code == 200, lent.text
     token = lent.json()["access_token"]
-    refused(scene.post(f"/v1/approvals/{wanted.ticket}/approve", YES, token=token), "ticket-not-found")
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, token=token), "ticket-not-found"
+    )
     # The developer's own, lent to nobody but the agent itself.
-    mine = scene.form("/oauth/token", {**asked, "subject_token": scene.developers, "agent": "helper"})
+    mine = scenario.post_form("/oauth/token", {**asked, "subject_token": scenario.developer_token, "agent": "helper"})
     again = mine.json()["access_token"]
-    refused(scene.post(f"/v1/approvals/{wanted.ticket}/approve", YES, token=again), "not-an-approver")
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, token=again), "not-an-approver"
+    )
 
 
-@way(tries=2)
-def breaking_the_glass(scene: Scene, wanted: Waiting) -> None:
-    done = scene.cli("approvals", "break-glass", wanted.ticket, "--reason", "it burns", "--yes", token=scene.token)
-    assert done.code == 1, done.said
-    refused(scene.post(f"/v1/approvals/{wanted.ticket}/break-glass", YES), "not-an-approver")
+@register_attack(refusals=2)
+def breaking_the_glass(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    done = scenario.run_cli(
+        "approvals", "break-glass", pending_approval.request_id, "--reason", "it burns", "--yes", token=scenario.token
+    )
+    assert done.code == 1, done.output
+    require_refusal(scenario.post(f"/v1/approvals/{pending_approval.request_id}/break-glass", YES), "not-an-approver")
 
 
-@way(tries=2)
-def many_at_once(scene: Scene, wanted: Waiting) -> None:
-    said = {"tickets": [wanted.ticket], "decision": "approve", "reason": "all of them", "vary": ["number"]}
-    answer = scene.post("/v1/approvals/batch", said)
+@register_attack(refusals=2)
+def a_batch_decision(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    said = {
+        "tickets": [pending_approval.request_id],
+        "decision": "approve",
+        "reason": "all of them",
+        "vary": ["number"],
+    }
+    answer = scenario.post("/v1/approvals/batch", said)
     assert answer.status_code == 200, answer.text
     assert [each["refused"] for each in answer.json()["decisions"]] == ["not-an-approver"]
-    done = scene.cli("approvals", "batch", "approve", wanted.ticket, "--yes", token=scene.token)
-    assert done.code == 1, done.said
+    done = scenario.run_cli("approvals", "batch", "approve", pending_approval.request_id, "--yes", token=scenario.token)
+    assert done.code == 1, done.output
 
 
-@way(tries=1)
-def headers_that_say_who_it_is(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=1)
+def headers_that_say_who_it_is(scenario: Scenario, pending_approval: PendingApproval) -> None:
     claimed = {
         "x-forwarded-user": "boss", "x-remote-user": "boss", "x-forwarded-email": "boss@example.com",
         "x-auth-request-groups": "approvers", "deputize-user": "boss", "deputize-tenant": "dev", "x-tenant": "dev",
         "x-forwarded-for": "127.0.0.1", "x-deputize-human": "true",
     }  # fmt: skip
-    refused(scene.post(f"/v1/approvals/{wanted.ticket}/approve", YES, headers=claimed), "not-an-approver")
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers=claimed), "not-an-approver"
+    )
 
 
-@way(tries=0)
-def answering_it_as_another_kind_of_ticket(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def answering_it_as_a_reconciliation_task(scenario: Scenario, pending_approval: PendingApproval) -> None:
     said = {"outcome": "happened", "reason": "I saw it"}
-    path = f"/v1/tickets/{wanted.ticket}/resolve"
-    refused(scene.post(path, said), "scope-missing")
-    refused(scene.post(path, said, token=scene.developers), "ticket-not-found")
+    path = f"/v1/reconciliation-tasks/{pending_approval.request_id}/resolve"
+    require_refusal(scenario.post(path, said), "scope-missing")
+    require_refusal(scenario.post(path, said, token=scenario.developer_token), "ticket-not-found")
 
 
-@way(tries=0)
-def rules_that_permit_everything(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def rules_that_permit_everything(scenario: Scenario, pending_approval: PendingApproval) -> None:
     files = [{"path": "open.cedar", "text": '@id("open") permit (principal, action, resource);'}]
-    answer = scene.http.put("/v1/policies", json={"files": files}, headers={"authorization": f"Bearer {scene.token}"})
-    refused(answer, "scope-missing")
+    answer = scenario.http.put(
+        "/v1/policies", json={"files": files}, headers={"authorization": f"Bearer {scenario.token}"}
+    )
+    require_refusal(answer, "scope-missing")
 
 
-@way(tries=0)
-def other_arguments_under_the_same_key(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def rules_that_permit_everything_with_the_token_that_clients_get(
+    scenario: Scenario, pending_approval: PendingApproval
+) -> None:
+    token = (scenario.folder / ".deputize" / "agent-token").read_text().strip()
+    files = [{"path": "open.cedar", "text": '@id("open") permit (principal, action, resource);'}]
+    answer = scenario.http.put("/v1/policies", json={"files": files}, headers={"authorization": f"Bearer {token}"})
+    require_refusal(answer, "scope-missing")
+
+
+@register_attack(refusals=0)
+def rules_that_permit_everything_with_the_developers_token(
+    scenario: Scenario, pending_approval: PendingApproval
+) -> None:
+    """It has the scope, but nothing that only the terminal shows; a code for something else does not help either."""
+    files = [{"path": "open.cedar", "text": '@id("open") permit (principal, action, resource);'}]
+    admin = {"authorization": f"Bearer {scenario.developer_token}"}
+    for code in ("", "0000-0000", pending_approval.code):
+        headers = {**admin, **({"deputize-confirmation": code} if code else {})}
+        answer = scenario.http.put("/v1/policies", json={"files": files}, headers=headers)
+        error = require_refusal(answer, "operator-confirmation-required")
+        assert error["details"]["rule"] == "operator-terminal-code"
+    (scenario.folder / "open.cedar").write_text(files[0]["text"])
+    done = scenario.run_cli("policy", "put", "open.cedar", "--code", pending_approval.code)
+    assert (done.code, "E3231" in done.err) == (1, True), done.output
+
+
+@register_attack(refusals=0)
+def a_manifest_that_says_it_only_reads(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    shown = scenario.http.get(
+        "/v1/tools/hello.forget", headers={"authorization": f"Bearer {scenario.developer_token}"}
+    ).json()
+    manifest = {
+        **shown["contract"], "name": "peek", "effects": "read", "side_effects": [],
+        "handler": {"target": "tools.hello:forget"},
+    }  # fmt: skip
+    answer = scenario.post("/v1/tools", manifest, token=scenario.developer_token)
+    assert 400 <= answer.status_code < 500, answer.text
+
+
+@register_attack(refusals=0)
+def other_arguments_under_the_same_key(scenario: Scenario, pending_approval: PendingApproval) -> None:
     asked = {"tool": "hello.forget", "arguments": {"number": 3}}
-    refused(scene.post("/v1/calls", asked, headers={"idempotency-key": "wanted"}), "key-reused")
+    require_refusal(scenario.post("/v1/calls", asked, headers={"idempotency-key": "wanted"}), "key-reused")
 
 
-@way(tries=0)
-def the_same_call_once_more(scene: Scene, wanted: Waiting) -> None:
-    """With its key it is the same ticket, with another key another one, and nothing is tried again."""
+@register_attack(refusals=0)
+def the_same_call_once_more(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    """With its key it is the same request, with another key another one, and nothing is tried again."""
     asked = {"tool": "hello.forget", "arguments": {"number": 1}}
-    again = scene.post("/v1/calls", asked, headers={"idempotency-key": "wanted"})
-    assert (again.status_code, again.json()["approval"]["ticket_id"]) == (202, wanted.ticket)
-    other = scene.ask(1, f"more-{next(_keys)}")
-    assert other.ticket != wanted.ticket
-    done = scene.cli("calls", "retry", wanted.call, token=scene.token)
-    assert done.code == 1, done.said
+    again = scenario.post("/v1/calls", asked, headers={"idempotency-key": "wanted"})
+    assert (again.status_code, again.json()["approval"]["ticket_id"]) == (202, pending_approval.request_id)
+    other = scenario.request_deletion(1, f"more-{next(_keys)}")
+    assert other.request_id != pending_approval.request_id
+    done = scenario.run_cli("calls", "retry", pending_approval.call_id, token=scenario.token)
+    assert done.code == 1, done.output
 
 
-@way(tries=1)
-def the_page_without_a_sign_in(scene: Scene, wanted: Waiting) -> None:
-    page = f"/console/tickets/{wanted.ticket}"
-    shown = scene.http.get(page)
+@register_attack(refusals=1)
+def the_page_without_a_sign_in(scenario: Scenario, pending_approval: PendingApproval) -> None:
+    page = f"/console/tickets/{pending_approval.request_id}"
+    shown = scenario.http.get(page)
     assert (shown.status_code, "code" in shown.text, "hello.forget" in shown.text) == (200, True, False)
-    own = {"origin": scene.url}
+    own = {"origin": scenario.url}
     said = {"binding": "0" * 64, "reason": "yes", "form_token": "x"}
-    assert scene.form(f"{page}/approve", said, **own).status_code == 401
-    assert scene.form(f"{page}/code", {"code": "0000-0000"}, **own).status_code == 403
+    assert scenario.post_form(f"{page}/approve", said, **own).status_code == 401
+    assert scenario.post_form(f"{page}/code", {"code": "0000-0000"}, **own).status_code == 403
 
 
-@way(tries=0)
-def a_session_it_forged(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def a_session_it_forged(scenario: Scenario, pending_approval: PendingApproval) -> None:
     """Sealed with the master key, which lies in the folder as well; the console's own lies nowhere."""
     clock = Clock()
     person = Caller(
         tenant="dev", user="boss", issuer="terminal", human=True, console=True, only_decides=True,
         groups=frozenset({"approvers"}), auth_time=clock.epoch_ms() // 1000, expires_at=clock.epoch_ms() // 1000 + 600,
     )  # fmt: skip
-    master = MasterKey.read(scene.folder / ".deputize" / "master.key")
-    sessions = Sessions(master.derived("console sessions"), clock, issued_for="None\0")
-    shown = scene.http.get(f"/v1/approvals/{wanted.ticket}", headers={"authorization": f"Bearer {scene.token}"}).json()
-    page, own = f"/console/tickets/{wanted.ticket}/approve", {"origin": scene.url}
-    for ticket in (None, wanted.ticket):
-        forged = sessions.seal(person, ticket=ticket)
-        opened = sessions.open(forged)
+    master = MasterKey.read(scenario.folder / ".deputize" / "master.key")
+    sessions = SessionSealer(master.derive_key("console sessions"), clock, issued_for="None\0")
+    shown = scenario.http.get(
+        f"/v1/approvals/{pending_approval.request_id}", headers={"authorization": f"Bearer {scenario.token}"}
+    ).json()
+    page, own = f"/console/tickets/{pending_approval.request_id}/approve", {"origin": scenario.url}
+    for ticket in (None, pending_approval.request_id):
+        forged = sessions.seal_session(person, approval_id=ticket)
+        opened = sessions.open_session(forged)
         assert opened is not None
         said = {"binding": shown["binding"], "form_token": opened.form_token}
-        assert scene.form(page, said, cookie=f"deputize-session={forged}", **own).status_code == 401
-        assert scene.form(page, {**said, "session": forged}, **own).status_code == 401
+        assert scenario.post_form(page, said, cookie=f"deputize-session={forged}", **own).status_code == 401
+        assert scenario.post_form(page, {**said, "session": forged}, **own).status_code == 401
 
 
-@way(tries=0)
-def a_form_of_another_site(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def a_form_of_another_site(scenario: Scenario, pending_approval: PendingApproval) -> None:
     for path in ("approve", "deny", "code"):
         for headers in ({"origin": "https://evil.example"}, {"sec_fetch_site": "cross-site"}, {}):
-            answer = scene.form(f"/console/tickets/{wanted.ticket}/{path}", {"code": wanted.code}, **headers)
+            answer = scenario.post_form(
+                f"/console/tickets/{pending_approval.request_id}/{path}", {"code": pending_approval.code}, **headers
+            )
             assert answer.status_code == 403, answer.text
 
 
-@way(tries=0)
-def a_worker_of_its_own(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def a_worker_of_its_own(scenario: Scenario, pending_approval: PendingApproval) -> None:
     """It carries what was approved, like any other, and nothing else."""
-    with Running("work", folder=scene.folder) as worker:
-        worker.until("▶")
+    with BackgroundCommand("work", folder=scenario.folder) as worker:
+        worker.wait_for_line("▶")
         time.sleep(1.5)
 
 
-@way(tries=0)
-def a_second_gateway(scene: Scene, wanted: Waiting) -> None:
+@register_attack(refusals=0)
+def a_second_gateway(scenario: Scenario, pending_approval: PendingApproval) -> None:
     """One that would show codes on a terminal of the agent's own."""
-    done = scene.cli("dev")
-    assert (done.code, "already runs" in done.err) == (2, True), done.said
+    done = scenario.run_cli("dev")
+    assert (done.code, "is already running" in done.err) == (2, True), done.output
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_it_cannot_approve_by(scene: Scene, wanted: Waiting, name: str) -> None:
-    way, before = WAYS[name], len(_about_approvals(scene))
-    way.go(scene, wanted)
-    after = _about_approvals(scene)
-    assert len(after) - before == way.tries, after[before:]
-    assert (scene.state(wanted.call), scene.votes(wanted.ticket)) == ("awaiting_approval", [])
-    assert scene.notes == list(NOTES)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_it_cannot_approve_by(scenario: Scenario, pending_approval: PendingApproval, name: str) -> None:
+    way, before = ATTACKS[name], len(_list_approval_refusals(scenario))
+    way.run(scenario, pending_approval)
+    after = _list_approval_refusals(scenario)
+    assert len(after) - before == way.refusals, after[before:]
+    assert (scenario.call_state(pending_approval.call_id), scenario.votes(pending_approval.request_id)) == (
+        "awaiting_approval",
+        [],
+    )
+    assert scenario.notes == list(NOTES)
 
 
-def _about_approvals(scene: Scene) -> list[dict[str, Any]]:
+def _list_approval_refusals(scenario: Scenario) -> list[dict[str, Any]]:
     words = ("approve", "deny", "break_glass", "code")
-    return [entry for entry in scene.refusals() if entry.get("command") in words]
+    return [entry for entry in scenario.list_refusals() if entry.get("command") in words]
 
 
-def test_the_person_who_reads_the_terminal_says_yes_and_it_is_done_once(scene: Scene, wanted: Waiting) -> None:
-    assert len(WAYS) >= 10
+def test_the_person_who_reads_the_terminal_says_yes_and_it_is_done_once(
+    scenario: Scenario, pending_approval: PendingApproval
+) -> None:
+    assert len(ATTACKS) >= 10
     # Whatever the agent read and wrote: the code stands nowhere but in the terminal.
-    for file in scene.folder.rglob("*"):
+    for file in scenario.folder.rglob("*"):
         if file.is_file() and "data" not in file.parts:
-            assert wanted.code.encode() not in file.read_bytes(), file
-    done = scene.cli("approvals", "approve", wanted.ticket, "--code", wanted.code, "--reason", "I do", "--yes")
-    assert done.code == 0, done.said
+            assert pending_approval.code.encode() not in file.read_bytes(), file
+    done = scenario.run_cli(
+        "approvals",
+        "approve",
+        pending_approval.request_id,
+        "--code",
+        pending_approval.code,
+        "--reason",
+        "I do",
+        "--yes",
+    )
+    assert done.code == 0, done.output
     for _ in range(200):
-        if scene.state(wanted.call) == "succeeded":
+        if scenario.call_state(pending_approval.call_id) == "succeeded":
             break
         time.sleep(0.1)
-    assert (scene.state(wanted.call), scene.notes) == ("succeeded", list(NOTES[1:]))
-    assert (scene.votes(wanted.ticket), scene.decisions(wanted.ticket)) == (["terminal"], ["approved"])
+    assert (scenario.call_state(pending_approval.call_id), scenario.notes) == ("succeeded", list(NOTES[1:]))
+    assert (scenario.votes(pending_approval.request_id), scenario.list_decisions(pending_approval.request_id)) == (
+        ["terminal"],
+        ["approved"],
+    )
 
 
-def test_a_yes_to_what_it_was_is_none_to_what_it_made_of_it(scene: Scene) -> None:
+def test_a_yes_to_what_it_was_is_none_to_what_it_made_of_it(scenario: Scenario) -> None:
     """It changes the notes behind the back of who decides: the one that goes is the one they saw, or none."""
-    waiting = scene.ask(1, "switched")
-    before = scene.notes
-    (scene.folder / "notes.txt").write_text("".join(f"{note}\n" for note in reversed(before)))
-    done = scene.cli("approvals", "approve", waiting.ticket, "--code", waiting.code, "--yes")
-    assert done.code == 0, done.said
+    waiting = scenario.request_deletion(1, "switched")
+    before = scenario.notes
+    (scenario.folder / "notes.txt").write_text("".join(f"{note}\n" for note in reversed(before)))
+    done = scenario.run_cli("approvals", "approve", waiting.request_id, "--code", waiting.code, "--yes")
+    assert done.code == 0, done.output
     for _ in range(200):
-        if scene.state(waiting.call) not in ("queued", "running"):
+        if scenario.call_state(waiting.call_id) not in ("queued", "running"):
             break
         time.sleep(0.1)
-    assert scene.state(waiting.call) in ("failed", "awaiting_approval")
-    assert scene.notes == before[::-1]
+    assert scenario.call_state(waiting.call_id) in ("failed", "awaiting_approval")
+    assert scenario.notes == before[::-1]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.shell import Running, make_project
+from tests.acceptance.cli.cli_process import BackgroundCommand, make_project
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Path]:
+def workspace() -> Iterator[Path]:
     """A folder to work in that a database under another account can pass through."""
     folder = Path(tempfile.mkdtemp(prefix="deputize-desk-"))
     folder.chmod(0o711)
@@ -20,10 +20,10 @@ def desk() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def shop(desk: Path) -> Iterator[Path]:
+def shop_project(workspace: Path) -> Iterator[Path]:
     """A project with a running gateway; all a person typed is `deputize init` and `deputize dev`."""
-    folder = make_project(desk / "shop")
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
+    folder = make_project(workspace / "shop")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
         yield folder
         assert dev.interrupt() == 0

@@ -1,4 +1,4 @@
-"""A dangerous call at a shell: it waits, somebody looks, says yes or no, and whoever asked hears of it."""
+"""Decide a dangerous call at a shell: it waits, an approver decides, and the caller sees the outcome."""
 
 import json
 import os
@@ -16,7 +16,14 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.acceptance.cli.shell import PATIENCE, PROGRAM, Done, Running, deputize, make_project
+from tests.acceptance.cli.cli_process import (
+    PROGRAM,
+    TIMEOUT_SECONDS,
+    BackgroundCommand,
+    CompletedCommand,
+    make_project,
+    run_deputize,
+)
 
 pytestmark = pytest.mark.requirement("GOV-3")
 
@@ -56,35 +63,36 @@ console_audience = "console"
 jwks_file = "people.jwks.json"
 tenant = "dev"
 human = true
+same_subjects_as = "urn:deputize:development"
 """
 
 
 @dataclass
-class Desk:
+class ApprovalProject:
     """A project in which `deputize dev` runs in a terminal that only a person reads."""
 
     folder: Path
-    dev: Running
+    dev: BackgroundCommand
     key: Ed25519PrivateKey
     codes: dict[str, str] = field(default_factory=dict)
 
-    def type(self, *words: str, **more: Any) -> Done:
-        return deputize(*words, folder=self.folder, **more)
+    def run_cli(self, *words: str, **more: Any) -> CompletedCommand:
+        return run_deputize(*words, folder=self.folder, **more)
 
-    def ask(self, name: str, *more: str) -> dict[str, Any]:
-        """A call that waits, as programs hear of it."""
-        done = self.type("call", "crm.delete_user", f"name={name}", "--json", *more)
-        assert done.code == 3, done.said
-        told: dict[str, Any] = done.json
-        return told
+    def request_approval(self, name: str, *more: str) -> dict[str, Any]:
+        """Make a call that waits for approval, and return its envelope."""
+        done = self.run_cli("call", "crm.delete_user", f"name={name}", "--json", *more)
+        assert done.code == 3, done.output
+        envelope: dict[str, Any] = done.json
+        return envelope
 
-    def code(self, ticket: str) -> str:
-        while ticket not in self.codes:
-            _, _, told, rest = self.dev.until("⏸ ticket").split(" ", 3)
-            self.codes[told] = rest.rpartition(" ")[2]
-        return self.codes[ticket]
+    def read_code(self, request_id: str) -> str:
+        while request_id not in self.codes:
+            line = self.dev.wait_for_line("⏸ approval request").removeprefix("⏸ approval request ")
+            self.codes[line.partition(":")[0]] = line.rpartition(" ")[2]
+        return self.codes[request_id]
 
-    def person(self, name: str, *, ago: int = 5, **more: Any) -> str:
+    def sign_token(self, name: str, *, ago: int = 5, **more: Any) -> str:
         now = int(time.time())
         claims = {
             "iss": PEOPLE, "aud": "console", "sub": name, "iat": now, "exp": now + 600, "jti": f"{name}-{now}",
@@ -94,197 +102,212 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def at(desk: Path) -> Iterator[Desk]:
-    folder, key = make_project(desk / "crm"), Ed25519PrivateKey.generate()
+def project(workspace: Path) -> Iterator[ApprovalProject]:
+    folder, key = make_project(workspace / "crm"), Ed25519PrivateKey.generate()
     (folder / "tools" / "crm.py").write_text(TOOLS)
     jwk = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
     jwk.pop("key_ops", None)
     (folder / "people.jwks.json").write_text(json.dumps({"keys": [{**jwk, "kid": "people", "use": "sig"}]}))
     with (folder / "deputize.toml").open("a") as file:
         file.write(ISSUER)
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        yield Desk(folder=folder, dev=dev, key=key)
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        yield ApprovalProject(folder=folder, dev=dev, key=key)
         assert dev.interrupt() == 0
 
 
-def test_a_call_that_waits_says_for_whom_and_is_no_error(at: Desk) -> None:
-    done = at.type("call", "crm.delete_user", "name=Ana", "--key", "ana")
-    assert done.code == 3, done.said
+def test_a_call_that_waits_says_for_whom_and_is_no_error(project: ApprovalProject) -> None:
+    done = project.run_cli("call", "crm.delete_user", "name=Ana", "--key", "ana")
+    assert done.code == 3, done.output
     first, second, third, fourth, last = done.err.splitlines()
 
     assert (done.code, done.out) == (3, "")
     assert first == (
-        "⏸ needs approval: destructive-needs-human (policies/default.cedar:24): "
-        "What cannot be taken back needs a human's word."
+        "⏸ Approval required: destructive-needs-human (policies/default.cedar:24): "
+        "Irreversible actions require human approval."
     )
-    assert second == "  asked approvers · a no unless decided within 1 day · you may disconnect"
-    assert re.fullmatch(r"  people decide at http://127\.0\.0\.1:\d+/console/tickets/[0-9a-f-]{36}", third)
-    assert re.fullmatch(r"  look: deputize approvals show (\S{36})   follow: deputize calls watch \1", fourth)
-    assert re.fullmatch(r"  call [0-9a-f-]{36} · ticket [0-9a-f-]{36} · key ana", last)
-    again = at.ask("Ana", "--key", "ana")
+    again = project.request_approval("Ana", "--key", "ana")
+    call_id = again["call_id"]
+    assert second == (
+        "  Waiting for approval by group approvers. Denied automatically in 1 day. "
+        f"Safe to exit: `deputize calls watch {call_id}`."
+    )
+    assert re.fullmatch(r"  Decide in the console: http://127\.0\.0\.1:\d+/console/tickets/[0-9a-f-]{36}", third)
+    assert fourth == f"  Details: deputize approvals show {call_id}"
+    assert re.fullmatch(r"  call [0-9a-f-]{36} · approval request [0-9a-f-]{36} · key ana", last)
     assert again["approval"]["ticket_id"] in last
-    assert at.type("calls", "cancel", again["call_id"]).out == (
-        "✓ canceled: nobody had decided yet, and nothing was done\n"
+    assert project.run_cli("calls", "cancel", call_id).out == (
+        "✓ Canceled: it was not approved yet, and nothing was executed\n"
     )
 
 
-def test_one_screen_tells_all_there_is_to_decide(at: Desk) -> None:
-    token = at.type("token", "--user", "ana", "--agent", "billing-bot", "--scope", "crm:delete").out.strip()
-    asked = at.ask("Bo", "--token", token)
-    shown = at.type("approvals", "show", asked["call_id"])
+def test_one_screen_shows_everything_an_approver_needs(project: ApprovalProject) -> None:
+    token = project.run_cli("token", "--user", "ana", "--agent", "billing-bot", "--scope", "crm:delete").out.strip()
+    asked = project.request_approval("Bo", "--token", token)
+    shown = project.run_cli("approvals", "show", asked["call_id"])
 
     assert shown.code == 0
     for line in (
-        r"⏸ waits for a decision · ticket [0-9a-f-]{36}",
+        r"⏸ Waiting for approval · approval request [0-9a-f-]{36}",
         r"  billing-bot for ana   crm\.delete_user 0\.1\.0 \(digest [0-9a-f]{12}…\)",
         r'    "name": "Bo"',
         r"    ▶ delete crm\.users/1 \(1\)",
         r'        before: \{"name": "Bo"\}',
         r"    invoices: 14",
-        r"  undo: nothing takes it back",
-        r"    destructive-needs-human \(policies/default\.cedar:24\): What cannot be taken back needs a human's word\.",
-        r"    approvers: one person",
-        r"    asked approvers · a no unless decided within 1 hour \(\d{4}-\d\d-\d\d \d\d:\d\d UTC\)",
+        r"  Undo: not possible",
+        r"    destructive-needs-human \(policies/default\.cedar:24\): Irreversible actions require human approval\.",
+        r"    approvers: one approval",
+        r"    Waiting for approval by group approvers\. Denied automatically in 1 hour\. "
+        r"Deadline: \d{4}-\d\d-\d\d \d\d:\d\d UTC\.",
     ):
         assert re.search(f"^{line}$", shown.out, re.MULTILINE), (line, shown.out)
-    assert f"yes: deputize approvals approve {asked['approval']['ticket_id']} --code CODE" in shown.err
-    assert at.type("approvals", "show", asked["call_id"], "--json").json["may_decide"] is False
-    listed = at.type("approvals", "list").out
+    assert f"Approve: deputize approvals approve {asked['approval']['ticket_id']} --code CODE" in shown.err
+    assert project.run_cli("approvals", "show", asked["call_id"], "--json").json["may_decide"] is False
+    listed = project.run_cli("approvals", "list").out
     assert asked["approval"]["ticket_id"] in listed
     assert "billing-bot for ana" in listed
 
 
-def test_the_code_of_the_terminal_decides_and_the_call_goes_on(at: Desk) -> None:
-    asked = at.ask("Cy")
-    ticket, call = asked["approval"]["ticket_id"], asked["call_id"]
-    with Running("calls", "watch", call, folder=at.folder) as watching:
-        watching.until("awaiting_approval asked approvers")
-        approved = at.type("approvals", "approve", ticket, "--code", "-", typed=f"{at.code(ticket)}\n")
-        assert (approved.code, approved.out) == (0, f"✓ approved: call {call} goes on by itself\n")
-        watching.until("succeeded")
-        assert watching.end() == 0
-    assert at.type("calls", "show", call, "--json").json["result"].startswith("Cy is gone")
-    assert "✓ approved, and the call was begun" in at.type("approvals", "show", call).out
-    late = at.type("approvals", "deny", ticket, "--reason", "too late", "--code", at.code(ticket))
+def test_the_code_of_the_terminal_decides_and_the_call_continues(project: ApprovalProject) -> None:
+    asked = project.request_approval("Cy")
+    request_id, call = asked["approval"]["ticket_id"], asked["call_id"]
+    with BackgroundCommand("calls", "watch", call, folder=project.folder) as watching:
+        watching.wait_for_line("awaiting_approval Waiting for approval by group approvers.")
+        approved = project.run_cli(
+            "approvals", "approve", request_id, "--code", "-", stdin=f"{project.read_code(request_id)}\n"
+        )
+        assert (approved.code, approved.out) == (0, f"✓ Approved: call {call} continues automatically\n")
+        watching.wait_for_line("succeeded")
+        assert watching.wait_for_exit() == 0
+    assert project.run_cli("calls", "show", call, "--json").json["result"].startswith("Cy is gone")
+    assert "✓ Approved; the call was started" in project.run_cli("approvals", "show", call).out
+    late = project.run_cli(
+        "approvals", "deny", request_id, "--reason", "too late", "--code", project.read_code(request_id)
+    )
     assert (late.code, "E3714" in late.err) == (1, True)
 
 
-def test_whoever_does_not_read_the_terminal_decides_nothing(at: Desk) -> None:
-    asked = at.ask("Di")
-    ticket = asked["approval"]["ticket_id"]
-    bare = at.type("approvals", "approve", ticket)
+def test_without_the_code_of_the_terminal_nothing_is_decided(project: ApprovalProject) -> None:
+    asked = project.request_approval("Di")
+    request_id = asked["approval"]["ticket_id"]
+    bare = project.run_cli("approvals", "approve", request_id)
     assert (bare.code, "rule: console-audience" in bare.err) == (1, True)
-    assert "add --code with what the terminal of deputize dev shows" in bare.err
-    wrong = at.type("approvals", "approve", ticket, "--code", "0000-0000")
+    assert "add --code with the code that deputize dev shows" in bare.err
+    wrong = project.run_cli("approvals", "approve", request_id, "--code", "0000-0000")
     assert (wrong.code, "rule: terminal-code" in wrong.err) == (1, True)
-    assert at.type("approvals", "approve", ticket, "--code", "0000–0000").code == 2
-    last = at.type("approvals", "approve", "last", "--token", at.person("bo"))
-    assert (last.code, "may not be the one you saw" in last.err) == (2, True)
-    assert ticket in at.type("approvals", "show", "last").out
-    other = at.type("approvals", "approve", "last", "--binding", "0" * 64, "--code", at.code(ticket))
+    assert project.run_cli("approvals", "approve", request_id, "--code", "0000–0000").code == 2
+    last = project.run_cli("approvals", "approve", "last", "--token", project.sign_token("bo"))
+    assert (last.code, "last may mean a newer one" in last.err) == (2, True)
+    assert request_id in project.run_cli("approvals", "show", "last").out
+    other = project.run_cli(
+        "approvals", "approve", "last", "--binding", "0" * 64, "--code", project.read_code(request_id)
+    )
     assert (other.code, "E3229" in other.err) == (1, True)
-    eve = at.type("token", "--user", "eve").out.strip()
-    assert "E3713" in at.type("approvals", "show", ticket, "--token", eve).err
-    assert at.type("approvals", "list", "--token", eve).out == "Nothing waits for a decision.\n"
-    assert at.type("calls", "show", asked["call_id"], "--json").json["state"] == "awaiting_approval"
+    eve = project.run_cli("token", "--user", "eve").out.strip()
+    assert "E3713" in project.run_cli("approvals", "show", request_id, "--token", eve).err
+    assert project.run_cli("approvals", "list", "--token", eve).out == "No open approval requests.\n"
+    assert project.run_cli("calls", "show", asked["call_id"], "--json").json["state"] == "awaiting_approval"
 
 
-def test_a_no_is_read_by_whoever_asked_and_does_nothing_to_their_terminal(at: Desk) -> None:
-    asked = at.ask("Ed", "--key", "ed")
-    ticket = asked["approval"]["ticket_id"]
-    assert at.type("approvals", "deny", ticket, "--code", at.code(ticket)).code == 2
+def test_the_caller_reads_a_denial_and_its_terminal_is_safe(project: ApprovalProject) -> None:
+    asked = project.request_approval("Ed", "--key", "ed")
+    request_id = asked["approval"]["ticket_id"]
+    assert project.run_cli("approvals", "deny", request_id, "--code", project.read_code(request_id)).code == 2
     why = "he \x1b[31mpays\x1b[0m well"
-    denied = at.type("approvals", "deny", ticket, "--code", at.code(ticket), "--reason", why)
-    assert (denied.code, "whoever made it reads your reason" in denied.out) == (0, True)
-    told = at.type("call", "crm.delete_user", "name=Ed", "--key", "ed")
-    watched = at.type("calls", "watch", asked["call_id"])
-    shown = at.type("approvals", "show", ticket)
+    denied = project.run_cli("approvals", "deny", request_id, "--code", project.read_code(request_id), "--reason", why)
+    assert (denied.code, "its caller sees your reason" in denied.out) == (0, True)
+    repeated = project.run_cli("call", "crm.delete_user", "name=Ed", "--key", "ed")
+    watched = project.run_cli("calls", "watch", asked["call_id"])
+    shown = project.run_cli("approvals", "show", request_id)
 
-    assert (told.code, watched.code, shown.code) == (1, 1, 0)
-    assert "✗ A human said no (E3213)" in told.err
-    for said in (told.err, watched.out, shown.out):
+    assert (repeated.code, watched.code, shown.code) == (1, 1, 0)
+    assert "✗ An approver denied this call (E3213)" in repeated.err
+    for said in (repeated.err, watched.out, shown.out):
         assert r"he \x1b[31mpays\x1b[0m well" in said
         assert "\x1b" not in said
 
 
-def test_who_waits_gets_the_result_after_the_yes(at: Desk) -> None:
-    with Running("call", "crm.delete_user", "name=Flo", "--wait", folder=at.folder) as waiting:
-        waiting.until("⏸ needs approval")
-        waiting.until("awaiting_approval")
-        ticket = at.type("approvals", "list", "--json").json["approvals"][0]["ticket_id"]
-        assert at.type("approvals", "approve", ticket, "--code", at.code(ticket)).code == 0
-        waiting.until('"Flo is gone')
-        assert waiting.end() == 0
+def test_who_waits_gets_the_result_after_the_yes(project: ApprovalProject) -> None:
+    with BackgroundCommand("call", "crm.delete_user", "name=Flo", "--wait", folder=project.folder) as waiting:
+        waiting.wait_for_line("⏸ Approval required")
+        waiting.wait_for_line("awaiting_approval")
+        request_id = project.run_cli("approvals", "list", "--json").json["approvals"][0]["ticket_id"]
+        assert project.run_cli("approvals", "approve", request_id, "--code", project.read_code(request_id)).code == 0
+        waiting.wait_for_line('"Flo is gone')
+        assert waiting.wait_for_exit() == 0
 
 
-def test_a_person_at_a_terminal_sees_it_and_is_asked_for_the_code(at: Desk) -> None:
-    ticket = at.ask("Gus")["approval"]["ticket_id"]
+def test_a_person_at_a_terminal_sees_it_and_is_asked_for_the_code(project: ApprovalProject) -> None:
+    request_id = project.request_approval("Gus")["approval"]["ticket_id"]
     mine, theirs = pty.openpty()
-    command = [PROGRAM, "approvals", "approve", ticket]
-    with subprocess.Popen(command, cwd=at.folder, env={}, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    command = [PROGRAM, "approvals", "approve", request_id]
+    with subprocess.Popen(command, cwd=project.folder, env={}, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         said = _read_until(mine, "type the code")
-        os.write(mine, f"{at.code(ticket)}\n".encode())
-        said += _read_until(mine, "goes on by itself")
-        assert process.wait(PATIENCE) == 0
+        os.write(mine, f"{project.read_code(request_id)}\n".encode())
+        said += _read_until(mine, "continues automatically")
+        assert process.wait(TIMEOUT_SECONDS) == 0
     os.close(mine)
-    assert "waits for a decision" in said
+    assert "Waiting for approval" in said
     assert '"name": "Gus"' in said
 
 
 def _read_until(terminal: int, words: str) -> str:
     said = ""
     while words not in said:
-        assert select.select([terminal], [], [], PATIENCE)[0], said
+        assert select.select([terminal], [], [], TIMEOUT_SECONDS)[0], said
         said += os.read(terminal, 65_536).decode(errors="replace")
     return said
 
 
-def test_equal_calls_are_decided_together_by_somebody_signed_in(at: Desk) -> None:
-    asked = [at.ask(name)["approval"]["ticket_id"] for name in ("Hal", "Ida")]
-    bo = at.person("bo")
-    assert at.type("approvals", "show", asked[0], "--token", bo, "--json").json["may_decide"] is True
-    refused = at.type("approvals", "batch", "approve", *asked, "--token", bo)
+def test_equal_calls_are_decided_together_by_an_approver(project: ApprovalProject) -> None:
+    asked = [project.request_approval(name)["approval"]["ticket_id"] for name in ("Hal", "Ida")]
+    bo = project.sign_token("bo")
+    assert project.run_cli("approvals", "show", asked[0], "--token", bo, "--json").json["may_decide"] is True
+    refused = project.run_cli("approvals", "batch", "approve", *asked, "--token", bo)
     assert (refused.code, "differs from" in refused.err) == (1, True)
-    stale = at.type("approvals", "batch", "approve", *asked, "--vary", "name", "--token", at.person("cy", ago=5000))
-    assert (stale.code, stale.out.count("left open: you signed in longer ago")) == (1, 2)
-    done = at.type("approvals", "batch", "approve", *asked, "--vary", "name", "--token", bo)
-    assert done.code == 0, done.said
+    stale = project.run_cli(
+        "approvals", "batch", "approve", *asked, "--vary", "name", "--token", project.sign_token("cy", ago=5000)
+    )
+    assert (stale.code, stale.out.count("not decided, still open: you signed in more than")) == (1, 2)
+    done = project.run_cli("approvals", "batch", "approve", *asked, "--vary", "name", "--token", bo)
+    assert done.code == 0, done.output
     assert [f'"name": "{name}"' in done.out for name in ("Hal", "Ida")] == [True, True]
     assert len(re.findall(r"^✓ .* approved$", done.out, re.MULTILINE)) == 2
 
 
-def test_two_people_break_the_glass(at: Desk) -> None:
-    ticket = at.ask("Jo")["approval"]["ticket_id"]
-    words = ("approvals", "break-glass", ticket, "--reason", "the site is down", "--token")
-    assert "rule: break-glass-scope" in at.type(*words, at.person("g0")).err
-    first, second = (at.person(name, scope="deputize:break-glass") for name in ("g1", "g2"))
-    assert "a second person who may has to do the same" in at.type(*words, first).out
-    assert "rule: one-vote-each" in at.type(*words, first).err
-    assert "goes on by itself, and everybody is told" in at.type(*words, second).out
-    assert "g2 broke the glass" in at.type("approvals", "show", ticket).out
+def test_two_people_override_in_an_emergency(project: ApprovalProject) -> None:
+    request_id = project.request_approval("Jo")["approval"]["ticket_id"]
+    words = ("approvals", "break-glass", request_id, "--reason", "the site is down", "--token")
+    assert "rule: break-glass-scope" in project.run_cli(*words, project.sign_token("g0")).err
+    first, second = (project.sign_token(name, scope="deputize:break-glass") for name in ("g1", "g2"))
+    assert "A second authorised person must run the same command." in project.run_cli(*words, first).out
+    assert "rule: one-vote-each" in project.run_cli(*words, first).err
+    assert "continues automatically, and all approvers are notified" in project.run_cli(*words, second).out
+    assert "g2 by emergency override" in project.run_cli("approvals", "show", request_id).out
 
 
-def test_nobody_decides_about_their_own_call(at: Desk) -> None:
-    ticket = at.ask("Kim")["approval"]["ticket_id"]
-    own = at.type("approvals", "approve", ticket, "--token", at.person("developer"))
+def test_callers_cannot_approve_their_own_call(project: ApprovalProject) -> None:
+    request_id = project.request_approval("Kim")["approval"]["ticket_id"]
+    own = project.run_cli("approvals", "approve", request_id, "--token", project.sign_token("developer"))
     assert (own.code, "rule: no-self-approval" in own.err) == (1, True)
-    assert "somebody else decides about it" in own.err
+    assert "another person must approve it" in own.err
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202eevil\u2066 [bold]x[/] \r✓ approved\n" + "A" * 50_000
 
 
-def test_what_callers_write_moves_and_hides_nothing(at: Desk) -> None:
+def test_what_callers_write_moves_and_hides_nothing(project: ApprovalProject) -> None:
     arguments = json.dumps({"name": HOSTILE})
-    done = at.type("call", "crm.delete_user", "--args", "-", "--json", typed=arguments)
-    assert done.code == 3, done.said[:500]
-    ticket = done.json["approval"]["ticket_id"]
-    shown = at.type("approvals", "show", ticket)
-    batch = at.type("approvals", "batch", "deny", ticket, "--reason", "no", "--token", at.person("bo"))
+    done = project.run_cli("call", "crm.delete_user", "--args", "-", "--json", stdin=arguments)
+    assert done.code == 3, done.output[:500]
+    request_id = done.json["approval"]["ticket_id"]
+    shown = project.run_cli("approvals", "show", request_id)
+    batch = project.run_cli(
+        "approvals", "batch", "deny", request_id, "--reason", "no", "--token", project.sign_token("bo")
+    )
 
-    for said in (shown.said, batch.said):
+    for said in (shown.output, batch.output):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", said)
         assert r"\x1b[2J" in said
         assert not re.search(r"^✓ approved", said, re.MULTILINE)

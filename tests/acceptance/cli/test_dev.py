@@ -1,4 +1,4 @@
-"""`deputize dev` from its first line to its last: what it starts, what it leaves out, how it ends."""
+"""Run `deputize dev` from its first line to its last: what it starts, what it refuses, how it stops."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.shell import Running, deputize, make_project, postgres_of
+from tests.acceptance.cli.cli_process import BackgroundCommand, find_postgres_pids, make_project, run_deputize
 
-UNFINISHED = '''
+REJECTED_TOOL = '''
 from deputize import tool
 
 
@@ -33,9 +33,9 @@ def add(first: int, second: int) -> int:
 
 
 @pytest.mark.requirement("CON-7")
-def test_a_tool_that_is_not_admitted_hears_every_reason_and_keeps_nobody_out(desk: Path) -> None:
-    folder = make_project(desk / "unfinished")
-    (folder / "tools" / "sums.py").write_text(UNFINISHED)
+def test_a_tool_that_is_not_admitted_hears_every_reason_and_keeps_nobody_out(workspace: Path) -> None:
+    folder = make_project(workspace / "unfinished")
+    (folder / "tools" / "sums.py").write_text(REJECTED_TOOL)
     (folder / "tools" / "broken.py").write_text("import nowhere_to_be_found\n")
     (folder / "tools" / "plain.py").write_text("def shout(text):\n    return text.upper()\n")
     (folder / "tools" / "plain.yaml").write_text(
@@ -57,130 +57,150 @@ def test_a_tool_that_is_not_admitted_hears_every_reason_and_keeps_nobody_out(des
         examples: [{text: hello}]
         """
     )
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        said = "\n".join(dev.said)
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        said = "\n".join(dev.lines)
 
         assert "✓ 1 tool from tools/sums.py: 1 read" in said
-        assert "✗ sums.poke 0.1.0 (tools/sums.py) was left out:" in said
-        for reason in ("number has no description", "auth lets anybody", "resources are missing", "undo is missing"):
+        assert "✗ sums.poke 0.1.0 (tools/sums.py) was not registered:" in said
+        for reason in (
+            "number has no description",
+            "auth requires no scope",
+            "resources is missing",
+            "undo is missing",
+        ):
             assert reason in said
         assert "nowhere_to_be_found" in said
-        assert deputize("call", "sums.add", "first=2", "second=3", folder=folder).out == "5\n"
-        assert deputize("call", "plain.shout", "text=hi", folder=folder).out == '"HI"\n'
+        assert run_deputize("call", "sums.add", "first=2", "second=3", folder=folder).out == "5\n"
+        assert run_deputize("call", "plain.shout", "text=hi", folder=folder).out == '"HI"\n'
         assert dev.interrupt() == 0
 
 
-def test_an_end_and_a_new_start_keep_everything_but_the_processes(desk: Path) -> None:
-    folder = make_project(desk / "again")
+def test_an_end_and_a_new_start_keep_everything_but_the_processes(workspace: Path) -> None:
+    folder = make_project(workspace / "again")
     words = ("call", "hello.remember", "text=once", "--key", "k1")
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        token = (folder / ".deputize" / "token").read_text()
-        assert any(line.strip() == token.strip() for line in dev.said)
-        first = deputize(*words, folder=folder)
-        assert postgres_of(folder)
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        token, agent_token = ((folder / ".deputize" / name).read_text().strip() for name in ("token", "agent-token"))
+        said = "\n".join(dev.lines)
+        assert (agent_token in said, token in said) == (True, False), "what is printed is pasted into clients"
+        first = run_deputize(*words, folder=folder)
+        assert find_postgres_pids(folder)
         assert dev.interrupt() == 0
-        assert dev.said[-1] == "✓ stopped; keys and data stay in .deputize for the next time"
-    assert postgres_of(folder) == []
+        assert dev.lines[-1] == "✓ Stopped. Keys and data are kept in .deputize."
+    assert find_postgres_pids(folder) == []
     assert not (folder / ".deputize" / "dev.json").exists()
-    gone = deputize(*words, folder=folder)
+    gone = run_deputize(*words, folder=folder)
     assert (gone.code, "start one with deputize dev" in gone.err) == (2, True)
 
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        assert not any("eyJ" in line for line in dev.said), "the token is shown once"
-        assert deputize(*words, folder=folder).out == first.out
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        assert not any("eyJ" in line for line in dev.lines), "the token is shown once"
+        assert run_deputize(*words, folder=folder).out == first.out
         assert (folder / "notes.txt").read_text() == "once\n"
         assert dev.interrupt(signal.SIGTERM) == 0
-    assert postgres_of(folder) == []
+    assert find_postgres_pids(folder) == []
 
 
-def test_a_declaration_that_changed_under_its_version_is_told_how_to_go_on(desk: Path) -> None:
-    folder = make_project(desk / "changed")
+def test_a_changed_declaration_under_the_same_version_explains_how_to_fix_it(workspace: Path) -> None:
+    folder = make_project(workspace / "changed")
     file = folder / "tools" / "hello.py"
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
         dev.interrupt()
-    file.write_text(file.read_text().replace("Say hello to somebody.", "Say hello, warmly."))
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        said = "\n".join(dev.said)
-        assert "✗ hello.greet 0.1.0 (tools/hello.py) was left out:" in said
-        assert 'raise the version, as in version="0.1.1"' in said
-        done = deputize("call", "hello.remember", "text=still here", folder=folder)
-        assert done.code == 0, done.said
+    file.write_text(file.read_text().replace("Say hello to a person.", "Say hello, warmly."))
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        said = "\n".join(dev.lines)
+        assert "✗ hello.greet 0.1.0 (tools/hello.py) was not registered:" in said
+        assert 'raise the version, for example version="0.1.1"' in said
+        done = run_deputize("call", "hello.remember", "text=still here", folder=folder)
+        assert done.code == 0, done.output
         dev.interrupt()
 
 
-def test_what_a_killed_gateway_left_behind_is_taken_over_and_ended(desk: Path) -> None:
-    folder = make_project(desk / "killed")
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
+def test_what_a_killed_gateway_left_behind_is_taken_over_and_ended(workspace: Path) -> None:
+    folder = make_project(workspace / "killed")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
         dev.interrupt(signal.SIGKILL)
-    assert postgres_of(folder)
-    assert deputize("call", "hello.greet", "name=Ana", folder=folder).code == 2
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        assert deputize("call", "hello.greet", "name=Ana", folder=folder).code == 0
-        twice = deputize("dev", folder=folder)
-        assert (twice.code, "already runs for this project at http" in twice.err) == (2, True)
+    assert find_postgres_pids(folder)
+    assert run_deputize("call", "hello.greet", "name=Ana", folder=folder).code == 2
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        assert run_deputize("call", "hello.greet", "name=Ana", folder=folder).code == 0
+        twice = run_deputize("dev", folder=folder)
+        assert (twice.code, "is already running for this project at http" in twice.err) == (2, True)
         dev.interrupt()
-    assert postgres_of(folder) == []
+    assert find_postgres_pids(folder) == []
 
 
-def test_an_interrupt_on_the_way_leaves_nothing_running(desk: Path) -> None:
-    folder = make_project(desk / "hasty")
-    with Running("dev", folder=folder) as dev:
-        dev.until("✓ PostgreSQL")
+def test_an_interrupt_on_the_way_leaves_nothing_running(workspace: Path) -> None:
+    folder = make_project(workspace / "hasty")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("✓ PostgreSQL")
         assert dev.interrupt() == 0
-        assert dev.said[-1].startswith("✓ stopped")
-    assert postgres_of(folder) == []
+        assert dev.lines[-1].startswith("✓ Stopped")
+    assert find_postgres_pids(folder) == []
 
 
-def test_every_event_is_a_line_of_json_for_programs(desk: Path) -> None:
-    folder = make_project(desk / "machine")
-    with Running("dev", "--json", folder=folder) as dev:
-        dev.until('{"event": "ready"')
+def test_every_event_is_a_line_of_json_for_programs(workspace: Path) -> None:
+    folder = make_project(workspace / "machine")
+    with BackgroundCommand("dev", "--json", folder=folder) as dev:
+        dev.wait_for_line('{"event": "ready"')
         dev.interrupt()
-        events = [json.loads(line) for line in dev.said]
-    told = ["postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
-    assert [each["event"] for each in events] == told
+        events = [json.loads(line) for line in dev.lines]
+    names = ["postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
+    assert [each["event"] for each in events] == names
     assert events[4] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 5}
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[5]["docs"])
 
 
-def test_a_port_that_is_taken_is_refused_when_asked_for_and_passed_over_when_usual(desk: Path) -> None:
-    folder = make_project(desk / "ports")
+def test_a_port_that_is_taken_is_refused_when_asked_for_and_passed_over_when_usual(workspace: Path) -> None:
+    folder = make_project(workspace / "ports")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        refused = deputize("dev", "--port", str(port), folder=folder)
-        assert (refused.code, f"Port {port} is taken" in refused.err, "--port 0" in refused.err) == (2, True, True)
+        refused = run_deputize("dev", "--port", str(port), folder=folder)
+        assert (refused.code, f"Port {port} is in use" in refused.err, "--port 0" in refused.err) == (2, True, True)
         settings = folder / "deputize.toml"
         settings.write_text(settings.read_text().replace("\nport = 0", f"\nport = {port}"))
-        with Running("dev", folder=folder) as dev:
-            dev.until("▶")
-            assert any(line.startswith(f"! port {port} is taken, so ") for line in dev.said)
+        with BackgroundCommand("dev", folder=folder) as dev:
+            dev.wait_for_line("▶")
+            assert any(line.startswith(f"! Port {port} is in use; using ") for line in dev.lines)
             dev.interrupt()
 
 
 @pytest.mark.requirement("GOV-3")
-def test_a_call_that_waits_for_a_person_shows_its_code_here_and_nowhere_else(desk: Path) -> None:
-    folder = make_project(desk / "waiting")
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        deputize("call", "hello.remember", "text=milk", folder=folder)
-        call = deputize("call", "hello.forget", "number=1", folder=folder)
-        line = dev.until("⏸")
-        code = re.fullmatch(r"⏸ ticket ([0-9a-f-]{36}) hello\.forget for developer · code (.{4}-.{4})", line)
+def test_a_call_that_waits_for_a_person_shows_its_code_here_and_nowhere_else(workspace: Path) -> None:
+    folder = make_project(workspace / "waiting")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        run_deputize("call", "hello.remember", "text=milk", folder=folder)
+        call = run_deputize("call", "hello.forget", "number=1", folder=folder)
+        line = dev.wait_for_line("⏸")
+        code = re.fullmatch(r"⏸ approval request ([0-9a-f-]{36}): hello\.forget for developer · code (.{4}-.{4})", line)
         assert code is not None, line
-        shown = deputize("calls", "list", "--json", folder=folder)
-        assert code[2] not in call.said + shown.said
+        shown = run_deputize("calls", "list", "--json", folder=folder)
+        assert code[2] not in call.output + shown.output
         assert not [path for path in folder.rglob("*") if path.is_file() and code[2].encode() in path.read_bytes()]
         assert dev.interrupt() == 0
-    with Running("dev", folder=folder) as dev:
-        dev.until("▶")
-        again = dev.until("⏸")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        again = dev.wait_for_line("⏸")
         assert code[1] in again
         assert code[2] not in again
+        assert dev.interrupt() == 0
+
+
+@pytest.mark.requirement("GOV-3")
+def test_without_its_lock_file_there_is_still_only_one_gateway_that_shows_codes(workspace: Path) -> None:
+    folder = make_project(workspace / "alone")
+    with BackgroundCommand("dev", folder=folder) as dev:
+        dev.wait_for_line("▶")
+        (folder / ".deputize" / "dev.lock").unlink()
+        second = run_deputize("dev", folder=folder)
+        assert second.code == 2
+        assert f"Another deputize dev (process {dev.pid}) is running on the database" in second.err
+        assert "code" not in second.out
+        assert run_deputize("call", "hello.greet", "name=Ana", folder=folder).code == 0, "it keeps its database"
         assert dev.interrupt() == 0

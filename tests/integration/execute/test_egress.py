@@ -1,4 +1,4 @@
-"""The way out, against real servers on this machine: what may be reached, and tricks to reach the rest."""
+"""Test egress against real servers on this machine: allowed hosts, and attempts to bypass the checks."""
 
 import asyncio
 import datetime
@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from deputize.core.errors import EgressDenied, Problem, ResourceLimit, UpstreamTimeout, UpstreamUnavailable
-from deputize.execute.egress import Egress, Resolve
+from deputize.core.errors import EgressDenied, Problem, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
+from deputize.execute.egress import Egress, HostResolver
 
 Answer = Callable[[str, str], bytes]
 
 
 class Server:
-    """A bare HTTP server: `answer(path, host)` gives the bytes; empty bytes mean silence."""
+    """Run a bare HTTP server: `answer(path, host)` returns the response bytes; empty bytes mean no response."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -50,18 +50,18 @@ class Server:
             writer.close()
 
 
-def ok(body: bytes, *headers: bytes) -> bytes:
+def make_ok_response(body: bytes, *headers: bytes) -> bytes:
     lines = [b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), b"Connection: close", *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-def to(location: str) -> bytes:
+def make_redirect(location: str) -> bytes:
     head = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     return head.encode()
 
 
 @asynccontextmanager
-async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+async def run_server(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server(answer)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
@@ -71,7 +71,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
         listener.close()
 
 
-def answering(*addresses: str) -> Resolve:
+def make_resolver(*addresses: str) -> HostResolver:
     async def resolver(host: str, port: int) -> Sequence[str]:
         return addresses
 
@@ -79,8 +79,8 @@ def answering(*addresses: str) -> Resolve:
 
 
 @asynccontextmanager
-async def going(
-    *allow: str, resolver: Resolve | None = None, tls: ssl.SSLContext | None = None, **limits: float
+async def open_egress(
+    *allow: str, resolver: HostResolver | None = None, tls: ssl.SSLContext | None = None, **limits: float
 ) -> AsyncIterator[Egress]:
     more = {} if resolver is None else {"resolver": resolver}
     egress = Egress(
@@ -97,7 +97,10 @@ async def going(
 
 
 async def test_an_allowed_host_is_reached_under_its_own_name() -> None:
-    async with serving(lambda path, host: ok(path.encode())) as server, going("localhost") as egress:
+    async with (
+        run_server(lambda path, host: make_ok_response(path.encode())) as server,
+        open_egress("localhost") as egress,
+    ):
         assert await egress.get(f"http://localhost:{server.port}/keys") == b"/keys"
         assert await egress.get(f"http://LocalHost:{server.port}/x") == b"/x"
         assert server.hosts[0] == f"localhost:{server.port}"
@@ -108,27 +111,27 @@ async def test_an_allowed_host_is_reached_under_its_own_name() -> None:
     ["localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"],
 )
 async def test_this_machine_is_not_reached_by_any_of_its_names(host: str) -> None:
-    async with serving(lambda path, host: ok(b"private")) as server, going() as egress:
+    async with run_server(lambda path, host: make_ok_response(b"private")) as server, open_egress() as egress:
         with pytest.raises((EgressDenied, UpstreamUnavailable)):
             await egress.get(f"https://{host}:{server.port}/")
         assert server.hosts == []
 
 
 async def test_a_public_name_that_leads_to_this_machine_is_refused() -> None:
-    async with going(resolver=answering("127.0.0.1")) as egress:
+    async with open_egress(resolver=make_resolver("127.0.0.1")) as egress:
         with pytest.raises(EgressDenied, match="not public"):
             await egress.get("https://innocent.example/")
 
 
 async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
-    async with going(resolver=answering("93.184.215.14", "10.0.0.7")) as egress:
+    async with open_egress(resolver=make_resolver("93.184.215.14", "10.0.0.7")) as egress:
         with pytest.raises(EgressDenied):
             await egress.get("https://innocent.example/")
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "fd00:ec2::254", "224.0.0.1", "0.0.0.0"])
 async def test_an_allowed_name_cannot_be_turned_into_a_metadata_service(address: str) -> None:
-    async with going("idp.internal", resolver=answering(address)) as egress:
+    async with open_egress("idp.internal", resolver=make_resolver(address)) as egress:
         with pytest.raises(EgressDenied):
             await egress.get("https://idp.internal/")
 
@@ -136,13 +139,13 @@ async def test_an_allowed_name_cannot_be_turned_into_a_metadata_service(address:
 async def test_a_name_is_looked_up_once_so_its_second_answer_leads_nowhere() -> None:
     asked = 0
 
-    async def rebinding(host: str, port: int) -> Sequence[str]:
+    async def rebind(host: str, port: int) -> Sequence[str]:
         nonlocal asked
         asked += 1
         return ["127.0.0.1"] if asked == 1 else ["127.0.0.2"]
 
-    async with serving(lambda path, host: ok(b"first")) as server:
-        async with going("idp.internal", resolver=rebinding) as egress:
+    async with run_server(lambda path, host: make_ok_response(b"first")) as server:
+        async with open_egress("idp.internal", resolver=rebind) as egress:
             assert await egress.get(f"http://idp.internal:{server.port}/") == b"first"
         assert asked == 1
 
@@ -155,24 +158,24 @@ async def test_a_name_is_looked_up_once_so_its_second_answer_leads_nowhere() -> 
     ],
 )  # fmt: skip
 async def test_a_redirect_to_a_forbidden_place_is_refused(location: str) -> None:
-    async with serving(lambda path, host: to(location)) as server, going("localhost") as egress:
+    async with run_server(lambda path, host: make_redirect(location)) as server, open_egress("localhost") as egress:
         with pytest.raises(EgressDenied):
             await egress.get(f"http://localhost:{server.port}/")
 
 
 async def test_a_few_redirects_are_followed_and_more_are_not() -> None:
-    def hop(path: str, host: str) -> bytes:
+    def redirect_next(path: str, host: str) -> bytes:
         left = int(path[1:])
-        return to(f"/{left - 1}") if left else ok(b"arrived")
+        return make_redirect(f"/{left - 1}") if left else make_ok_response(b"arrived")
 
-    async with serving(hop) as server, going("localhost") as egress:
+    async with run_server(redirect_next) as server, open_egress("localhost") as egress:
         assert await egress.get(f"http://localhost:{server.port}/3") == b"arrived"
         with pytest.raises(UpstreamUnavailable, match="redirects"):
             await egress.get(f"http://localhost:{server.port}/4")
 
 
 async def test_plain_http_is_for_allowed_hosts_only() -> None:
-    async with going() as egress:
+    async with open_egress() as egress:
         with pytest.raises(EgressDenied, match="https"):
             await egress.get("http://public.example/")
 
@@ -181,34 +184,34 @@ async def test_plain_http_is_for_allowed_hosts_only() -> None:
     "url", ["", "ftp://a.example/", "https://", "//a.example", "https://a:b@c.example/", "x" * 3000]
 )
 async def test_what_cannot_be_fetched_is_refused_without_trying(url: str) -> None:
-    async with going() as egress:
+    async with open_egress() as egress:
         with pytest.raises(EgressDenied):
             await egress.get(url)
 
 
 async def test_answers_that_are_too_large_too_slow_compressed_or_broken_are_cut_off() -> None:
     answers = {
-        "/large": ok(b"x" * 20_000),
+        "/large": make_ok_response(b"x" * 20_000),
         "/endless": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 20_000,
         "/silent": b"",
-        "/squeezed": ok(b"x", b"Content-Encoding: gzip"),
+        "/squeezed": make_ok_response(b"x", b"Content-Encoding: gzip"),
         "/missing": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         "/broken": b"what?\r\n\r\n",
         "/short": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\nx",
     }
     expected: dict[str, type[Problem]] = {
-        "/large": ResourceLimit,
-        "/endless": ResourceLimit,
+        "/large": ResourceLimitExceeded,
+        "/endless": ResourceLimitExceeded,
         "/silent": UpstreamTimeout,
     }
-    async with serving(lambda path, host: answers[path]) as server, going("localhost", seconds=1.0) as egress:
+    async with run_server(lambda path, host: answers[path]) as server, open_egress("localhost", seconds=1.0) as egress:
         for path in answers:
             with pytest.raises(expected.get(path, UpstreamUnavailable)):
                 await egress.get(f"http://localhost:{server.port}{path}")
 
 
 async def test_a_body_is_sent_once_with_its_headers_and_the_answer_comes_back() -> None:
-    async with serving(lambda path, host: ok(b"heard")) as server, going("localhost") as egress:
+    async with run_server(lambda path, host: make_ok_response(b"heard")) as server, open_egress("localhost") as egress:
         url = f"http://localhost:{server.port}/ask"
         assert await egress.post(url, b'{"a":1}', headers={"Content-Type": "application/json"}) == b"heard"
         assert server.bodies == [b'{"a":1}']
@@ -217,63 +220,63 @@ async def test_a_body_is_sent_once_with_its_headers_and_the_answer_comes_back() 
 
 
 async def test_a_sent_body_follows_no_redirect() -> None:
-    async with serving(lambda path, host: to("/elsewhere")) as server, going("localhost") as egress:
-        with pytest.raises(UpstreamUnavailable, match="answered 302"):
+    async with run_server(lambda path, host: make_redirect("/elsewhere")) as server, open_egress("localhost") as egress:
+        with pytest.raises(UpstreamUnavailable, match="HTTP 302"):
             await egress.post(f"http://localhost:{server.port}/", b"secret")
         assert len(server.hosts) == 1
 
 
 async def test_what_is_sent_and_what_comes_back_is_bounded_in_size_and_time() -> None:
     answers = {
-        "/large": ok(b"x" * 200),
+        "/large": make_ok_response(b"x" * 200),
         "/silent": b"",
         "/created": b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n",
     }
-    async with serving(lambda path, host: answers[path]) as server, going("localhost") as egress:
+    async with run_server(lambda path, host: answers[path]) as server, open_egress("localhost") as egress:
         here = f"http://localhost:{server.port}"
-        with pytest.raises(ResourceLimit, match="not sent"):
+        with pytest.raises(ResourceLimitExceeded, match="request body is larger"):
             await egress.post(f"{here}/large", b"x" * 10_001)
         assert server.hosts == []
-        with pytest.raises(ResourceLimit, match="larger than 100"):
+        with pytest.raises(ResourceLimitExceeded, match="larger than 100"):
             await egress.post(f"{here}/large", b"", max_bytes=100)
         with pytest.raises(UpstreamTimeout):
             await egress.post(f"{here}/silent", b"", seconds=0.1)
-        with pytest.raises(UpstreamUnavailable, match="answered 201"):
+        with pytest.raises(UpstreamUnavailable, match="HTTP 201"):
             await egress.post(f"{here}/created", b"")
 
 
 @pytest.mark.parametrize("url", ["https://localhost/", "https://10.0.0.1/", "http://public.example/", "file:///x"])
 async def test_nothing_is_sent_to_where_nothing_is_fetched_from(url: str) -> None:
-    async with going() as egress:
+    async with open_egress() as egress:
         with pytest.raises(EgressDenied):
             await egress.post(url, b"secret")
 
 
 async def test_a_host_that_cannot_be_found_or_does_not_listen_is_said_to_be_unavailable() -> None:
-    async def nowhere(host: str, port: int) -> Sequence[str]:
+    async def fail_to_resolve(host: str, port: int) -> Sequence[str]:
         raise OSError("no such host")
 
-    async with going(resolver=nowhere) as egress:
+    async with open_egress(resolver=fail_to_resolve) as egress:
         with pytest.raises(UpstreamUnavailable):
             await egress.get("https://nowhere.example/")
-    async with serving(lambda path, host: ok(b"")) as server:
+    async with run_server(lambda path, host: make_ok_response(b"")) as server:
         port = server.port
-    async with going("localhost") as egress:
+    async with open_egress("localhost") as egress:
         with pytest.raises(UpstreamUnavailable):
             await egress.get(f"http://localhost:{port}/")
 
 
 async def test_a_second_address_is_tried_when_the_first_does_not_listen() -> None:
-    two = answering("127.0.0.9", "127.0.0.1")
+    two = make_resolver("127.0.0.9", "127.0.0.1")
     async with (
-        serving(lambda path, host: ok(b"here")) as server,
-        going("idp.internal", resolver=two) as egress,
+        run_server(lambda path, host: make_ok_response(b"here")) as server,
+        open_egress("idp.internal", resolver=two) as egress,
     ):
         assert await egress.get(f"http://idp.internal:{server.port}/") == b"here"
 
 
-def _certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context for `name`, and a client's that trusts it."""
+def _make_certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Build a server's TLS context for `name`, and a client's that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -300,10 +303,10 @@ def _certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContex
 
 
 async def test_tls_is_checked_against_the_name_while_the_address_is_pinned(tmp_path: Path) -> None:
-    server_side, client_side = _certificate(tmp_path, "idp.internal")
-    async with serving(lambda path, host: ok(host.encode()), server_side) as server:
-        local = answering("127.0.0.1")
-        async with going("idp.internal", "other.internal", resolver=local, tls=client_side) as egress:
+    server_side, client_side = _make_certificate(tmp_path, "idp.internal")
+    async with run_server(lambda path, host: make_ok_response(host.encode()), server_side) as server:
+        local = make_resolver("127.0.0.1")
+        async with open_egress("idp.internal", "other.internal", resolver=local, tls=client_side) as egress:
             assert await egress.get(f"https://idp.internal:{server.port}/") == f"idp.internal:{server.port}".encode()
             with pytest.raises(UpstreamUnavailable):
                 await egress.get(f"https://other.internal:{server.port}/")
@@ -313,32 +316,32 @@ def test_the_embedded_addresses_in_this_file_are_what_they_seem() -> None:
     assert ipaddress.IPv6Address("2002:7f00:1::").sixtofour == ipaddress.IPv4Address("127.0.0.1")
 
 
-async def test_what_is_told_is_answered_with_a_status_and_follows_nobody() -> None:
+async def test_a_post_returns_the_status_and_follows_no_redirect() -> None:
     def answer(path: str, host: str) -> bytes:
-        return to("http://localhost/elsewhere") if path == "/moved" else b"HTTP/1.1 204 Heard\r\n\r\n"
+        return make_redirect("http://localhost/elsewhere") if path == "/moved" else b"HTTP/1.1 204 Heard\r\n\r\n"
 
-    async with serving(answer) as server, going("localhost") as egress:
+    async with run_server(answer) as server, open_egress("localhost") as egress:
         here = f"http://localhost:{server.port}"
         sent = {"webhook-id": "w"}
         assert await egress.send(f"{here}/", b"told", headers=sent, seconds=2) == 204
         assert await egress.send(f"{here}/moved", b"told", headers=sent, seconds=2) == 302
         assert (server.bodies, len(server.hosts)) == ([b"told", b"told"], 2)
         assert "webhook-id: w" in server.heads[0].lower()
-        with pytest.raises(ResourceLimit):
+        with pytest.raises(ResourceLimitExceeded):
             await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=2)
         with pytest.raises(EgressDenied):
             await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=2)
 
 
 async def test_a_connection_of_ones_own_passes_the_same_checks() -> None:
-    async with serving(lambda path, host: ok(b"private")) as server:
-        async with going("localhost") as egress:
+    async with run_server(lambda path, host: make_ok_response(b"private")) as server:
+        async with open_egress("localhost") as egress:
             spoken = await egress.dial(f"http://localhost:{server.port}/", asyncio.Protocol)
             assert isinstance(spoken, asyncio.Protocol)
             with pytest.raises(UpstreamUnavailable):
                 await egress.dial("http://localhost:1/", asyncio.Protocol)
         for address in ("127.0.0.1", "169.254.169.254"):
-            async with going(resolver=answering(address)) as egress:
+            async with open_egress(resolver=make_resolver(address)) as egress:
                 with pytest.raises(EgressDenied):
                     await egress.dial(f"https://innocent.example:{server.port}/", asyncio.Protocol)
         assert server.hosts == []

@@ -1,4 +1,4 @@
-"""Policies and hooks about the same call, through real gateways: the strictest answer holds, whoever gives it."""
+"""Policies and hooks about the same call, through real gateways: the strictest answer holds, anyone who gives it."""
 
 import subprocess
 import sys
@@ -15,15 +15,15 @@ from pydantic import Field
 from deputize import Context, Fact, HookCall, Internal, Permission, Stop, Update, tool
 from deputize.app import open_gateway
 from deputize.catalog.importers.python import ATTRIBUTE
-from deputize.core.definition import PythonTool
+from deputize.core.config_error import ConfigError
+from deputize.core.contract.tools import PythonTool
 from deputize.core.hooks import LoadedHook
-from deputize.core.mistakes import Misconfigured
 from deputize.core.outcome import Outcome
-from deputize.core.settings import Hook, Policy
-from tests.integration.conftest import serving
-from tests.integration.govern import decision_point
-from tests.integration.lifecycle.lab import Lab, body, lab_settings, slug
-from tests.integration.lifecycle.tools import TOOLS, effects_of
+from deputize.core.settings import HookSettings, PolicySettings
+from tests.integration.conftest import serve_gateway
+from tests.support import authzen_server
+from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, parse_body
+from tests.support.scripted_tools import TOOLS, list_effects
 
 pytestmark = [pytest.mark.requirement("INV-6"), pytest.mark.requirement("GOV-2")]
 
@@ -40,9 +40,9 @@ TOOLS_BY_VERDICT = {"allow": "look", "ask": "assign", "deny": "erase"}
 ANSWERS = {"allow": "succeeded", "ask": "awaiting_approval", "deny": "permission-denied"}
 
 
-def answer(outcome: Outcome) -> str:
+def call_result(outcome: Outcome) -> str:
     """What became of a call: the refusal, or how far it got."""
-    return slug(outcome) or body(outcome)["state"]
+    return error_slug(outcome) or parse_body(outcome)["state"]
 
 
 @tool(effects="read", namespace="lab")
@@ -63,7 +63,7 @@ async def tip(
     return amount
 
 
-def speak(call: HookCall) -> Any:
+def answer_by_tag(call: HookCall) -> Any:
     """The tag says what to answer."""
     what, _, value = call.arguments["tag"].partition(":")
     match what:
@@ -77,78 +77,78 @@ def speak(call: HookCall) -> Any:
             return None
 
 
-HOOKS = (LoadedHook(name="tags", moment="before", function=speak, is_async=False),)
+HOOKS = (LoadedHook(name="tags", moment="before", function=answer_by_tag, is_async=False),)
 
 
 @asynccontextmanager
-async def opened(dsn: str, folder: Path, **policy: Any) -> AsyncIterator[Lab]:
+async def open_policy_lab(dsn: str, folder: Path, **policy: Any) -> AsyncIterator[GatewayLab]:
     file = folder / "rules.cedar"
     file.write_text(POLICIES)
-    settings = lab_settings(dsn, folder).model_copy(update={"policy": Policy(files=(str(file),), **policy)})
+    settings = lab_settings(dsn, folder).model_copy(update={"policy": PolicySettings(files=(str(file),), **policy)})
     db = await asyncpg.connect(dsn)
     own: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in (priced, tip)]
     try:
         async with open_gateway(settings, tools=[*TOOLS, *own], hooks=HOOKS, development=True) as gateway:
-            assert not gateway.refused, [problem.details for problem in gateway.refused]
-            yield Lab(gateway=gateway, folder=folder, dsn=dsn, db=db)
+            assert not gateway.startup_problems, [problem.details for problem in gateway.startup_problems]
+            yield GatewayLab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:
         await db.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def lab(module_database: str, lab_folder: Path) -> AsyncIterator[Lab]:
-    async with opened(module_database, lab_folder) as found:
+async def lab(module_database: str, lab_folder: Path) -> AsyncIterator[GatewayLab]:
+    async with open_policy_lab(module_database, lab_folder) as found:
         yield found
 
 
 @pytest.mark.parametrize("opinion", BEHAVIORS)
 @pytest.mark.parametrize("verdict", TOOLS_BY_VERDICT)
-async def test_the_strictest_answer_holds(lab: Lab, verdict: str, opinion: str) -> None:
+async def test_the_strictest_answer_holds(lab: GatewayLab, verdict: str, opinion: str) -> None:
     tag = f"vote:{opinion}"
-    before = len(effects_of(tag))
+    before = len(list_effects(tag))
     outcome = await lab.call(TOOLS_BY_VERDICT[verdict], tag, key=f"{verdict}-{opinion}")
 
     strictest = max(verdict, opinion, key=BEHAVIORS.index)
-    assert answer(outcome) == ANSWERS[strictest]
-    assert len(effects_of(tag)) - before == (strictest == "allow")
-    rules = (await lab.entries(outcome.call_id))[0]["rules"]
+    assert call_result(outcome) == ANSWERS[strictest]
+    assert len(list_effects(tag)) - before == (strictest == "allow")
+    rules = (await lab.fetch_entries(outcome.call_id))[0]["rules"]
     assert ("hook:tags" in rules) == (opinion == strictest)
     if opinion == strictest != verdict:
-        told = body(outcome)["approval"] if strictest == "ask" else body(outcome)["error"]["details"]
+        told = parse_body(outcome)["approval"] if strictest == "ask" else parse_body(outcome)["error"]["details"]
         assert told["rules"] == [{"id": "hook:tags", "where": "", "reason": "as the tag says"}]
     if strictest == "ask":
         # Neither the rule nor the hook names anybody, so it is for the usual approvers.
-        assert body(outcome)["approval"]["groups"] == ["approvers"]
+        assert parse_body(outcome)["approval"]["groups"] == ["approvers"]
 
 
-async def test_the_policies_decide_about_what_a_hook_made_of_the_input(lab: Lab) -> None:
+async def test_the_policies_decide_about_what_a_hook_made_of_the_input(lab: GatewayLab) -> None:
     denied = await lab.call("put", "rename:forbidden")
-    assert (slug(denied), effects_of("forbidden")) == ("permission-denied", [])
-    assert body(denied)["error"]["details"]["rules"][0]["id"] == "not-this-one"
-    assert slug(await lab.call("put", "forbidden")) == "permission-denied"
-    assert slug(await lab.call("put", "rename:fine")) is None
-    assert [effect.tag for effect in effects_of("fine")] == ["fine"]
+    assert (error_slug(denied), list_effects("forbidden")) == ("permission-denied", [])
+    assert parse_body(denied)["error"]["details"]["rules"][0]["id"] == "not-this-one"
+    assert error_slug(await lab.call("put", "forbidden")) == "permission-denied"
+    assert error_slug(await lab.call("put", "rename:fine")) is None
+    assert [effect.tag for effect in list_effects("fine")] == ["fine"]
 
 
-async def test_the_policies_decide_about_the_default_that_a_tool_goes_by(lab: Lab) -> None:
-    assert body(await lab.call("tip", {"tag": "x", "amount": 5}))["result"] == 5
+async def test_the_policies_decide_about_the_default_that_a_tool_goes_by(lab: GatewayLab) -> None:
+    assert parse_body(await lab.call("tip", {"tag": "x", "amount": 5}))["result"] == 5
     silent = await lab.call("tip", "x")
-    assert slug(silent) == "permission-denied"
-    assert body(silent)["error"]["details"]["rules"][0]["id"] == "small-tips"
+    assert error_slug(silent) == "permission-denied"
+    assert parse_body(silent)["error"]["details"]["rules"][0]["id"] == "small-tips"
 
 
-async def test_a_hook_may_set_what_callers_may_not_even_see(lab: Lab) -> None:
-    assert slug(await lab.call("priced", {"tag": "x", "region": "mars"})) == "schema-violation"
+async def test_a_hook_may_set_what_callers_may_not_even_see(lab: GatewayLab) -> None:
+    assert error_slug(await lab.call("priced", {"tag": "x", "region": "mars"})) == "schema-violation"
     outcome = await lab.call("priced", "region:mars")
-    assert body(outcome)["result"] == "mars"
-    assert body(outcome)["input"]["mutations"] == [
+    assert parse_body(outcome)["result"] == "mars"
+    assert parse_body(outcome)["input"]["mutations"] == [
         {"path": "/region", "source": "hook:tags", "change": "absent→string"}
     ]
 
 
 @pytest.fixture
-def peer() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, decision_point.__file__], stdout=subprocess.PIPE, text=True) as process:
+def authzen_url() -> Iterator[str]:
+    with subprocess.Popen([sys.executable, authzen_server.__file__], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -168,22 +168,22 @@ def peer() -> Iterator[str]:
     ],
 )
 async def test_hooks_tighten_what_a_remote_decision_point_says(
-    fresh_database: str, tmp_path: Path, peer: str, engine: str, mood: str, opinion: str, expected: str
+    fresh_database: str, tmp_path: Path, authzen_url: str, engine: str, mood: str, opinion: str, expected: str
 ) -> None:
-    async with opened(fresh_database, tmp_path, engine=engine, authzen_url=f"{peer}/{mood}") as lab:
+    async with open_policy_lab(fresh_database, tmp_path, engine=engine, authzen_url=f"{authzen_url}/{mood}") as lab:
         outcome = await lab.call("look", f"vote:{opinion}")
-        assert answer(outcome) == expected
+        assert call_result(outcome) == expected
 
 
 async def test_a_hook_of_the_settings_that_nobody_loaded_stops_the_start(module_database: str, tmp_path: Path) -> None:
     settings = lab_settings(module_database, tmp_path)
-    named = settings.model_copy(update={"hooks": (Hook(name="guard", function="hooks/check.py:guard"),)})
-    with pytest.raises(Misconfigured, match="and was not loaded: start with deputize dev or serve"):
+    named = settings.model_copy(update={"hooks": (HookSettings(name="guard", function="hooks/check.py:guard"),)})
+    with pytest.raises(ConfigError, match=r"but was not loaded\. Start with deputize dev or serve"):
         async with open_gateway(named, development=True):
             pass
 
 
-async def test_over_http_a_stopped_call_and_what_hooks_add_look_alike_through_every_door(
+async def test_stopped_calls_and_hook_context_are_the_same_on_every_http_interface(
     fresh_database: str, tmp_path: Path
 ) -> None:
     def guard(call: HookCall) -> Stop | Context:
@@ -191,11 +191,11 @@ async def test_over_http_a_stopped_call_and_what_hooks_add_look_alike_through_ev
         return Stop("not this user") if asked.get("id") == 13 else Context({"seen": asked.get("id")})
 
     hooks = [LoadedHook(name="guard", moment="before", function=guard, is_async=False, tools="shop.get_user")]
-    async with serving(fresh_database, tmp_path, hooks=hooks) as served:
-        good = await served.call("shop.get_user", {"id": 7})
+    async with serve_gateway(fresh_database, tmp_path, hooks=hooks) as gateway:
+        good = await gateway.call("shop.get_user", {"id": 7})
         assert (good.status_code, good.json()["context"]) == (200, [{"source": "hook:guard", "value": {"seen": 7}}])
-        stopped = await served.call("shop.get_user", {"id": 13})
+        stopped = await gateway.call("shop.get_user", {"id": 13})
         assert (stopped.status_code, stopped.json()["error"]["number"]) == (403, "E3215")
-        told = await served.rpc("calls.create", {"tool": "shop.get_user", "arguments": {"id": 13}})
+        told = await gateway.call_rpc("calls.create", {"tool": "shop.get_user", "arguments": {"id": 13}})
         assert told["error"]["data"]["error"]["details"]["hook"] == "guard"
-        assert (await served.call("shop.list_users", {})).json()["context"] == []
+        assert (await gateway.call("shop.list_users", {})).json()["context"] == []

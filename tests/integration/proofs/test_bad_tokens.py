@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from deputize.core.clock import Clock
-from deputize.core.errors import Permission
-from deputize.core.settings import Identity, Issuer
-from deputize.govern.identity.tokens import TokenVerifier
-from proofs.kit.bad_tokens import Bad, Material, bad_tokens
-from proofs.kit.idp.keys import new_keys
+from deputize.core.errors import PermissionProblem
+from deputize.core.settings import IdentitySettings, IssuerSettings
+from deputize.govern.identity.token_verifier import TokenVerifier
+from proofs.confused_deputy.bad_tokens import BadToken, TokenMaterial, generate_bad_tokens
+from proofs.kit.idp.keys import generate_keys
 
 _ISSUER, _AUDIENCE = "http://127.0.0.1:9999", "http://127.0.0.1:7070"
 _AT_LEAST = 1000
@@ -27,49 +27,49 @@ def _claims(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def material() -> Material:
-    keys = new_keys("idp")
+def material() -> TokenMaterial:
+    keys = generate_keys("idp")
     good = {key.algorithm: key.sign(_claims()) for key in keys}
     lent = _claims(iss=f"{_AUDIENCE}/t/acme", act={"sub": "agent-0"}, tools=[], grants=[])
-    return Material(
+    return TokenMaterial(
         keys=keys,
-        good=good,
-        plain=good,
+        good_tokens=good,
+        plain_tokens=good,
         id_token=keys[0].sign(_claims(aud="people"), typ=None),
-        delegated=new_keys("ours")[2].sign(lent),
-        trap="http://127.0.0.1:1",
+        delegated_token=generate_keys("ours")[2].sign(lent),
+        trap_url="http://127.0.0.1:1",
     )
 
 
 @pytest.fixture
-def verifier(material: Material, tmp_path: Path) -> TokenVerifier:
+def verifier(material: TokenMaterial, tmp_path: Path) -> TokenVerifier:
     file = tmp_path / "jwks.json"
-    file.write_text(json.dumps({"keys": [key.jwk(private=False) for key in material.keys]}))
-    issuer = Issuer(issuer=_ISSUER, audience=_AUDIENCE, jwks_file=file, tenant_claim="tenant")
+    file.write_text(json.dumps({"keys": [key.to_jwk(include_private=False) for key in material.keys]}))
+    issuer = IssuerSettings(issuer=_ISSUER, audience=_AUDIENCE, jwks_file=file, tenant_claim="tenant", tenants=("*",))
 
     async def fetch(url: str) -> bytes:
         raise AssertionError(f"a token made the gateway fetch {url}")
 
-    return TokenVerifier(Identity(issuers=(issuer,)), Clock(), fetch)
+    return TokenVerifier(IdentitySettings(issuers=(issuer,)), Clock(), fetch)
 
 
-async def test_every_good_token_is_accepted(material: Material, verifier: TokenVerifier) -> None:
-    for token in material.good.values():
-        assert (await verifier.verify(token.encode())).user == "user-0"
+async def test_every_good_token_is_accepted(material: TokenMaterial, verifier: TokenVerifier) -> None:
+    for token in material.good_tokens.values():
+        assert (await verifier.verify_caller(token.encode())).user == "user-0"
 
 
 async def test_no_bad_token_is_accepted_and_each_is_refused_for_itself(
-    material: Material, verifier: TokenVerifier
+    material: TokenMaterial, verifier: TokenVerifier
 ) -> None:
-    bad = bad_tokens(material)
+    bad = generate_bad_tokens(material)
     assert len({each.token for each in bad}) >= _AT_LEAST
     assert len({each.label for each in bad}) == len(bad)
     assert [each.label for each in bad if not await _is_refused(verifier, each)] == []
 
 
-async def _is_refused(verifier: TokenVerifier, bad: Bad) -> bool:
+async def _is_refused(verifier: TokenVerifier, bad: BadToken) -> bool:
     try:
-        await verifier.verify(bad.token.encode("latin-1"))
-    except Permission:
+        await verifier.verify_caller(bad.token.encode("latin-1"))
+    except PermissionProblem:
         return True
     return False

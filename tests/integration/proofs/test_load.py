@@ -9,16 +9,16 @@ import httpx2
 import orjson
 import pytest
 
-from proofs.kit.companions import start_echo, start_ledger
-from proofs.kit.load import LoadFailed, Sample, Target, http_load, measure, paired_rounds
-from proofs.kit.world import World
+from proofs.kit.helper_servers import start_echo, start_ledger
+from proofs.kit.load import LoadError, Sample, Target, make_http_load, run_paired_rounds, run_wrk
+from proofs.kit.sandbox import Sandbox
 
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="no wrk: apt-get install -y wrk")
 
 KEYS = """
 from collections import Counter
 import orjson
-from proofs.kit.serving import answer, read_body, serve
+from proofs.kit.asgi_server import send_json, read_body, serve_app
 keys, unauthorized = Counter(), 0
 async def app(scope, receive, send):
     global unauthorized
@@ -29,38 +29,40 @@ async def app(scope, receive, send):
         unauthorized += headers.get(b"authorization") != b"Bearer t"
     repeated = sum(1 for count in keys.values() if count > 1) if scope["method"] == "GET" else 0
     seen = {"distinct": len(keys), "repeated": repeated, "unauthorized": unauthorized}
-    await answer(send, 200, orjson.dumps(seen))
-serve(app)
+    await send_json(send, 200, orjson.dumps(seen))
+serve_app(app)
 """
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with World() as world:
+async def world() -> AsyncIterator[Sandbox]:
+    async with Sandbox() as world:
         yield world
 
 
 @needs_wrk
-async def test_the_echo_is_measured(world: World) -> None:
+async def test_the_echo_is_measured(world: Sandbox) -> None:
     target = Target(url=await start_echo(world), body=orjson.dumps({"a": 'quote " and \\ and ü'}))
-    sample = await measure(target, seconds=1, connections=8)
+    sample = await run_wrk(target, seconds=1, connections=8)
     assert sample.requests > 100
     assert 0.9 < sample.seconds < 2
     assert 0 < sample.p50_ms <= sample.p99_ms <= sample.max_ms
 
 
 @needs_wrk
-async def test_a_rate_of_refusals_is_no_rate(world: World) -> None:
+async def test_a_rate_of_refusals_is_no_rate(world: Sandbox) -> None:
     ledger = await start_ledger(world)
-    with pytest.raises(LoadFailed, match="4xx"):
-        await measure(Target(url=f"{ledger.url}/nowhere"), seconds=1, connections=2)
+    with pytest.raises(LoadError, match="4xx"):
+        await run_wrk(Target(url=f"{ledger.url}/nowhere"), seconds=1, connections=2)
 
 
 @needs_wrk
-async def test_every_request_may_carry_a_key_of_its_own(world: World) -> None:
-    keys = await world.start("keys", [sys.executable, "-c", KEYS], cwd=Path.cwd(), ready_line="listening on ")
-    url = (await keys.line("listening on ")).partition("listening on ")[2]
-    load = http_load(Target(url=url, headers={"Authorization": "Bearer t"}, unique_keys=True), connections=4, threads=2)
+async def test_every_request_may_carry_a_key_of_its_own(world: Sandbox) -> None:
+    keys = await world.start_process("keys", [sys.executable, "-c", KEYS], cwd=Path.cwd(), ready_line="listening on ")
+    url = (await keys.wait_for_line("listening on ")).partition("listening on ")[2]
+    load = make_http_load(
+        Target(url=url, headers={"Authorization": "Bearer t"}, unique_keys=True), connections=4, threads=2
+    )
     first, second = await load(1), await load(1)
     async with httpx2.AsyncClient(trust_env=False) as client:
         seen = (await client.get(url)).json()
@@ -80,7 +82,7 @@ async def test_rounds_are_paired_and_take_turns() -> None:
         order.append("b")
         return Sample(requests=20 * len(order), seconds=seconds)
 
-    paired = await paired_rounds(a, b, rounds=3, seconds=2, warmup=0)
+    paired = await run_paired_rounds(a, b, rounds=3, seconds=2, warmup=0)
     assert order == ["a", "b", "b", "a", "a", "b"]
     assert paired.ratios == (10 / 40, 40 / 60, 50 / 120)
     assert paired.median == 50 / 120

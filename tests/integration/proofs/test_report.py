@@ -7,10 +7,18 @@ from pathlib import Path
 import orjson
 import pytest
 
-from proofs.__main__ import Proof, run
-from proofs.kit.facts import commit_facts
-from proofs.kit.report import Verdict, as_json, is_wrong, judge, last_line, passes, shortcomings
-from proofs.kit.world import World
+from proofs.__main__ import Proof, run_proof
+from proofs.kit.facts import read_commit_facts
+from proofs.kit.report import (
+    Verdict,
+    check_bars,
+    find_shortcomings,
+    has_passed,
+    has_wrong_result,
+    render_json,
+    render_last_line,
+)
+from proofs.kit.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = Verdict(figures={"ratio": 0.4567891, "rounds": 7}, bars={"ratio": (">=", 0.35)}, controls={"no lock": True})
@@ -29,28 +37,28 @@ GOOD = Verdict(figures={"ratio": 0.4567891, "rounds": 7}, bars={"ratio": (">=", 
     ids=["below", "missing", "not a number", "of another kind", "control not caught", "no bar"],
 )
 def test_whatever_is_not_shown_fails(verdict: Verdict) -> None:
-    assert not passes(verdict)
-    assert last_line("x", verdict).endswith("FAIL")
+    assert not has_passed(verdict)
+    assert render_last_line("x", verdict).endswith("FAIL")
 
 
 def test_what_meets_its_bars_passes_in_one_line() -> None:
-    assert passes(GOOD)
-    assert [bar.passed for bar in judge(GOOD)] == [True]
-    assert last_line("x", GOOD) == "x: ratio 0.4568 >= 0.35, rounds 7, control no lock caught: PASS"
+    assert has_passed(GOOD)
+    assert [bar.is_met for bar in check_bars(GOOD)] == [True]
+    assert render_last_line("x", GOOD) == "x: ratio 0.4568 >= 0.35, rounds 7, control no lock caught: PASS"
 
 
-async def good(world: World) -> Verdict:
-    world.say("working")
+async def passing_proof(world: Sandbox) -> Verdict:
+    world.log("working")
     return GOOD
 
 
-async def broken(world: World) -> Verdict:
+async def failing_proof(world: Sandbox) -> Verdict:
     raise RuntimeError("it broke")
 
 
 async def test_a_proof_leaves_its_result_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "results" / "x.json"
-    assert passes(await run(Proof(name="x", promise="It works.", prove=good), full=True, json=file))
+    assert has_passed(await run_proof(Proof(name="x", promise="It works.", prove=passing_proof), full=True, json=file))
     kept = orjson.loads(file.read_bytes())
     assert (kept["name"], kept["passed"], kept["form"]) == ("x", True, "full")
     assert kept["bars"]["ratio"] == {"op": ">=", "bar": 0.35, "figure": 0.4567891, "passed": True}
@@ -60,12 +68,14 @@ async def test_a_proof_leaves_its_result_as_json(tmp_path: Path, capsys: pytest.
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].endswith("PASS")
     assert "working" in told.err
-    assert shortcomings(file.parent) == []
+    assert find_shortcomings(file.parent) == []
 
 
 async def test_a_proof_that_breaks_off_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "x.json"
-    assert not passes(await run(Proof(name="x", promise="It works.", prove=broken), full=False, json=file))
+    assert not has_passed(
+        await run_proof(Proof(name="x", promise="It works.", prove=failing_proof), full=False, json=file)
+    )
     assert orjson.loads(file.read_bytes())["passed"] is False
     told = capsys.readouterr()
     assert told.out.splitlines()[-1].endswith("FAIL")
@@ -81,23 +91,23 @@ async def test_a_proof_that_breaks_off_has_failed(tmp_path: Path, capsys: pytest
         ({}, {}, True),
     ],
 )
-def test_what_came_out_wrong_is_told_from_what_was_late(
+def test_a_wrong_result_is_distinguished_from_a_late_one(
     figures: dict[str, float], controls: dict[str, bool], wrong: bool
 ) -> None:
     verdict = Verdict(figures=figures, bars={"lost": ("==", 0), "ms": ("<=", 10)}, controls=controls)
-    assert not passes(verdict)
-    assert is_wrong(verdict) is wrong
+    assert not has_passed(verdict)
+    assert has_wrong_result(verdict) is wrong
 
 
 def test_kept_results_are_judged_anew(tmp_path: Path) -> None:
-    result = orjson.loads(as_json("x", GOOD, full=False, about={}))
+    result = orjson.loads(render_json("x", GOOD, full=False, run_facts={}))
     result["figures"]["ratio"] = 0.1
     (tmp_path / "x.json").write_bytes(orjson.dumps(result))
-    assert len(shortcomings(tmp_path)) == 2  # not the full form, and below its bar, though it says `passed`
+    assert len(find_shortcomings(tmp_path)) == 2  # not the full form, and below its bar, though it says `passed`
 
 
 def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:
-    assert commit_facts(tmp_path) == {"commit": "unknown", "dirty": True}
+    assert read_commit_facts(tmp_path) == {"commit": "unknown", "dirty": True}
 
 
 @pytest.mark.parametrize(("name", "code"), [("list", 0), ("no_such_proof", 2)])

@@ -1,4 +1,4 @@
-"""Admission: each of the eight conditions by itself, all of them at once, and nothing but a refusal for nonsense."""
+"""Test admission: each of the eight conditions alone, all of them at once, and arbitrary input."""
 
 from typing import Any
 
@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.admission import admit, admit_beside, nobody
-from deputize.catalog.exposed import no_facts
-from deputize.core.contract import Contract
-from deputize.core.errors import NotAdmitted
-from tests.unit.catalog.contracts import INPUT, contract, input_with
+from deputize.catalog.admission import admit_contract, check_conflicts, find_no_owner
+from deputize.catalog.policy_facts import find_no_fact
+from deputize.core.contract.contract import Contract
+from deputize.core.errors import ToolNotAdmitted
+from tests.support.contracts import INPUT, make_contract, make_input_schema
 
 pytestmark = pytest.mark.requirement("CON-7")
 
 USERS = [{"resource": "crm.users", "op": "update", "scope": "{id}"}]
-GONE: dict[str, Any] = {"effects": "destructive", "resources": USERS, "preview": True}
+DELETE_PREVIEW: dict[str, Any] = {"effects": "destructive", "resources": USERS, "preview": True}
 VAULT: dict[str, Any] = {"scopes": ["crm:write"], "credential": "vault", "secret": "crm/key"}
 
 
-def reasons(known: dict[str, str] | None = None, **changes: Any) -> list[tuple[str, str]]:
+def rejection_reasons(tool_versions: dict[str, str] | None = None, **changes: Any) -> list[tuple[str, str]]:
     try:
-        admit(contract(**changes), known=(known or {}).get)
-    except NotAdmitted as refused:
+        admit_contract(make_contract(**changes), find_owner=(tool_versions or {}).get)
+    except ToolNotAdmitted as refused:
         found = refused.details["reasons"]
         assert all(each["reason"] and each["fix"] for each in found)
         return [(each["conjunct"], each["path"]) for each in found]
@@ -30,7 +30,7 @@ def reasons(known: dict[str, str] | None = None, **changes: Any) -> list[tuple[s
 
 
 def test_a_complete_contract_is_admitted() -> None:
-    assert reasons() == []
+    assert rejection_reasons() == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"error_schema": {"properties": 5}}, ("schemas_valid", "/error_schema/properties")),
         ({"predicates": [{"name": "p", "holds": {"minimum": "1"}}]}, ("schemas_valid", "/predicates/0/holds/minimum")),
         ({"version": "1.0.0-01"}, ("version_registered", "/version")),
-        ({**GONE, "auth": {}}, ("auth_policy_defined", "/auth")),
+        ({**DELETE_PREVIEW, "auth": {}}, ("auth_policy_defined", "/auth")),
         ({"auth": {"credential": "vault"}}, ("auth_policy_defined", "/auth/secret")),
         ({"auth": {"credential": "delegated"}}, ("auth_policy_defined", "/auth/audience")),
         ({"auth": {"secret": "crm/api-key"}}, ("auth_policy_defined", "/auth/secret")),
@@ -49,10 +49,16 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"timeout": {"timeout_class": "async"}}, ("timeout_class_assigned", "/timeout/seconds")),
         ({"idempotency": {"key_argument": "key"}}, ("idempotency_specified", "/idempotency/key_argument")),
         ({"effects": "destructive", "preview": True}, ("mutation_class_labelled", "/resources")),
-        ({**GONE, "preview": False}, ("mutation_class_labelled", "/preview")),
+        ({**DELETE_PREVIEW, "preview": False}, ("mutation_class_labelled", "/preview")),
         ({"preview_rules": {}}, ("mutation_class_labelled", "/preview_rules")),
-        ({**GONE, "auth": {"scopes": ["s"], "readonly_secret": "a"}}, ("auth_policy_defined", "/auth/readonly_secret")),
-        ({**GONE, "auth": {**VAULT, "readonly_secret": "crm/key"}}, ("auth_policy_defined", "/auth/readonly_secret")),
+        (
+            {**DELETE_PREVIEW, "auth": {"scopes": ["s"], "readonly_secret": "a"}},
+            ("auth_policy_defined", "/auth/readonly_secret"),
+        ),
+        (
+            {**DELETE_PREVIEW, "auth": {**VAULT, "readonly_secret": "crm/key"}},
+            ("auth_policy_defined", "/auth/readonly_secret"),
+        ),
         ({"auth": {**VAULT, "readonly_secret": "crm/low"}}, ("auth_policy_defined", "/auth/readonly_secret")),
         ({"effects": "write", "resources": USERS}, ("mutation_class_labelled", "/undo")),
         ({"resources": USERS}, ("mutation_class_labelled", "/resources")),
@@ -61,11 +67,11 @@ def test_a_complete_contract_is_admitted() -> None:
     ],
 )
 def test_each_condition_is_judged(changes: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert reasons(**changes) == [expected]
+    assert rejection_reasons(**changes) == [expected]
 
 
 def test_a_refused_tool_hears_every_reason_at_once() -> None:
-    found = reasons(
+    found = rejection_reasons(
         version="1.0.0-01", effects="write", auth={}, timeout={"timeout_class": "async"}, examples=[],
         idempotency={"key_argument": "nothing"}, output_schema={"type": "strin"},
     )  # fmt: skip
@@ -76,10 +82,10 @@ def test_a_refused_tool_hears_every_reason_at_once() -> None:
 
 
 def test_the_message_names_the_tool_the_first_reason_and_the_way_out() -> None:
-    with pytest.raises(NotAdmitted) as refused:
-        admit(contract(examples=[]))
+    with pytest.raises(ToolNotAdmitted) as refused:
+        admit_contract(make_contract(examples=[]))
     assert refused.value.message == (
-        "crm.get_user 1.0.0 cannot be registered: /examples are missing; give the arguments of one call that works"
+        "crm.get_user 1.0.0 cannot be registered: /examples is missing; add the arguments of one call that works"
     )
 
 
@@ -92,22 +98,25 @@ GOOD = {"type": "string", "description": "A word", "examples": ["a"]}
     [
         ({"type": "array"}, ""),
         ({"type": "object", "properties": {}}, ""),
-        (input_with(word={"type": "string", "examples": ["a"]}), "/properties/word"),
-        (input_with(word={"type": "string", "description": "A word"}), "/properties/word"),
-        (input_with(word={"description": "A word", "examples": ["a"]}), "/properties/word"),
-        (input_with(word={**GOOD, "x-sensitivity": "topsecret"}), "/properties/word/x-sensitivity"),
-        (input_with(word={**GOOD, "x-token-cost": -1}), "/properties/word/x-token-cost"),
-        (input_with(word={**GOOD, "format": "shoe-size"}), "/properties/word/format"),
-        (input_with(word={**GOOD, "$ref": "https://example.org/word"}), "/properties/word/$ref"),
-        ({**input_with(word={**GOOD, "x-internal": True}), "required": ["word"]}, "/properties/word"),
-        (input_with(inner={"description": "Inside", "type": "object", "properties": {"a": GOOD}}), "/properties/inner"),
-        ({**input_with(word=GOOD), "$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema"),
-        (input_with(word={**GOOD, "pattern": "(?=a)"}), ""),
-        (input_with(word={**GOOD, "$ref": "#/$defs/nothing"}), ""),
+        (make_input_schema(word={"type": "string", "examples": ["a"]}), "/properties/word"),
+        (make_input_schema(word={"type": "string", "description": "A word"}), "/properties/word"),
+        (make_input_schema(word={"description": "A word", "examples": ["a"]}), "/properties/word"),
+        (make_input_schema(word={**GOOD, "x-sensitivity": "topsecret"}), "/properties/word/x-sensitivity"),
+        (make_input_schema(word={**GOOD, "x-token-cost": -1}), "/properties/word/x-token-cost"),
+        (make_input_schema(word={**GOOD, "format": "shoe-size"}), "/properties/word/format"),
+        (make_input_schema(word={**GOOD, "$ref": "https://example.org/word"}), "/properties/word/$ref"),
+        ({**make_input_schema(word={**GOOD, "x-internal": True}), "required": ["word"]}, "/properties/word"),
+        (
+            make_input_schema(inner={"description": "Inside", "type": "object", "properties": {"a": GOOD}}),
+            "/properties/inner",
+        ),
+        ({**make_input_schema(word=GOOD), "$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema"),
+        (make_input_schema(word={**GOOD, "pattern": "(?=a)"}), "/properties/word/pattern"),
+        (make_input_schema(word={**GOOD, "$ref": "#/$defs/nothing"}), ""),
     ],
-)  # fmt: skip
+)
 def test_a_schema_that_is_open_foreign_or_unexplained_is_refused(schema: dict[str, Any], path: str) -> None:
-    found = reasons(input_schema=schema, examples=[{}] if "required" not in schema else [{"word": "a"}])
+    found = rejection_reasons(input_schema=schema, examples=[{}] if "required" not in schema else [{"word": "a"}])
     assert ("schemas_valid", f"/input_schema{path}") in found
 
 
@@ -127,17 +136,17 @@ def test_a_schema_that_is_open_foreign_or_unexplained_is_refused(schema: dict[st
     ],
 )
 def test_a_property_may_explain_itself_in_more_than_one_way(part: dict[str, Any]) -> None:
-    assert reasons(input_schema=input_with(part=part), examples=[{}]) == []
+    assert rejection_reasons(input_schema=make_input_schema(part=part), examples=[{}]) == []
 
 
 @pytest.mark.requirement("CON-4")
 def test_examples_and_defaults_of_properties_must_fit_too() -> None:
-    schema = input_with(
+    schema = make_input_schema(
         size={"type": "integer", "description": "How big", "default": "3"},
         word={"$ref": "#/$defs/word"},
     )
     schema["$defs"] = {"word": {**GOOD, "examples": [1]}}
-    found = reasons(input_schema=schema, examples=[{}])
+    found = rejection_reasons(input_schema=schema, examples=[{}])
     assert ("contract_tests_passing", "/input_schema/properties/size/default") in found
     assert ("contract_tests_passing", "/input_schema/properties/word/examples/0") in found
 
@@ -146,35 +155,42 @@ def test_deep_schemas_are_refused_without_being_walked() -> None:
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"not": deep}
-    assert ("schemas_valid", "/output_schema") in reasons(output_schema={"anyOf": [deep]})
+    assert ("schemas_valid", "/output_schema") in rejection_reasons(output_schema={"anyOf": [deep]})
 
 
 @pytest.mark.requirement("CON-1")
 def test_names_that_no_model_api_takes_or_that_belong_to_others_are_refused() -> None:
     long = "a" * 40
-    assert ("version_registered", "/name") in reasons(namespace=long, name=long)
-    assert ("version_registered", "/aliases/0") in reasons(aliases=["crm.find"], known={"crm.find": "crm.search"})
-    assert ("version_registered", "/name") in reasons(known={"crm.get_user": "crm.other"})
-    assert reasons(aliases=["crm.find"], known={"crm.find": "crm.get_user", "crm.get_user": "crm.get_user"}) == []
+    assert ("version_registered", "/name") in rejection_reasons(namespace=long, name=long)
+    assert ("version_registered", "/aliases/0") in rejection_reasons(
+        aliases=["crm.find"], tool_versions={"crm.find": "crm.search"}
+    )
+    assert ("version_registered", "/name") in rejection_reasons(tool_versions={"crm.get_user": "crm.other"})
+    assert (
+        rejection_reasons(
+            aliases=["crm.find"], tool_versions={"crm.find": "crm.get_user", "crm.get_user": "crm.get_user"}
+        )
+        == []
+    )
 
 
 @pytest.mark.requirement("INV-8")
 def test_scopes_name_arguments_that_exist_and_may_be_written_down() -> None:
     schema = {**INPUT, "properties": {**INPUT["properties"], "mail": {**GOOD, "x-sensitivity": "pii"}}}
     scoped = [{"resource": "crm.users", "op": "delete", "scope": scope} for scope in ("{nobody}", "{mail}", "{id}")]
-    found = reasons(resources=scoped, effects="destructive", preview=True, input_schema=schema)
+    found = rejection_reasons(resources=scoped, effects="destructive", preview=True, input_schema=schema)
     assert found == [("mutation_class_labelled", f"/resources/{place}/scope") for place in (0, 1)]
 
 
 @pytest.mark.requirement("CON-2")
 def test_dates_of_the_end_must_be_dates_in_order() -> None:
-    assert reasons(life={"sunset_date": "soon"}) == [("version_registered", "/life/sunset_date")]
+    assert rejection_reasons(life={"sunset_date": "soon"}) == [("version_registered", "/life/sunset_date")]
     dates = {"deprecation_date": "2031-01-01", "sunset_date": "2030-01-01"}
-    assert reasons(life=dates) == [("version_registered", "/life/sunset_date")]
+    assert rejection_reasons(life=dates) == [("version_registered", "/life/sunset_date")]
 
 
 def test_a_contract_without_a_canonical_form_is_refused() -> None:
-    assert ("schemas_valid", "") in reasons(annotations={"huge": 2**60})
+    assert ("schemas_valid", "") in rejection_reasons(annotations={"huge": 2**60})
 
 
 KEY = {"key": {"type": "string", "description": "The key of the call", "examples": ["k"]}}
@@ -183,25 +199,36 @@ KEY = {"key": {"type": "string", "description": "The key of the call", "examples
 @pytest.mark.parametrize(
     ("status", "why"),
     [
-        (None, "is no tool"),
-        (contract(input_schema=input_with(**KEY), effects="destructive", resources=USERS), "changes things"),
-        (contract(), "takes no key"),
-        (contract(input_schema={**INPUT, "properties": {**INPUT["properties"], **KEY}}), "wants more"),
-        (contract(input_schema=input_with(key={"type": "integer", "description": "No text"})), "takes no key"),
+        (None, "is not a callable tool"),
+        (
+            make_contract(input_schema=make_input_schema(**KEY), effects="destructive", resources=USERS),
+            "has side effects",
+        ),
+        (make_contract(), "has no argument `key`"),
+        (
+            make_contract(input_schema={**INPUT, "properties": {**INPUT["properties"], **KEY}}),
+            "requires more than",
+        ),
+        (
+            make_contract(input_schema=make_input_schema(key={"type": "integer", "description": "No text"})),
+            "has no argument `key`",
+        ),
     ],
 )
 def test_a_status_must_be_a_read_that_takes_a_key(status: Contract | None, why: str) -> None:
-    with pytest.raises(NotAdmitted, match=why) as refused:
-        admit(contract(status="crm.plan_status"), other=lambda _: status)
+    with pytest.raises(ToolNotAdmitted, match=why) as refused:
+        admit_contract(make_contract(status="crm.plan_status"), find_contract=lambda _: status)
     assert {each["path"] for each in refused.value.details["reasons"]} == {"/status"}
 
 
 def test_a_status_that_can_be_asked_is_admitted() -> None:
     asked = {
-        "crm.plan_status": contract(input_schema={**input_with(**KEY), "required": ["key"]}, examples=[{"key": "k"}])
+        "crm.plan_status": make_contract(
+            input_schema={**make_input_schema(**KEY), "required": ["key"]}, examples=[{"key": "k"}]
+        )
     }
-    admit(contract(status="crm.plan_status"), other=asked.get)
-    admit(contract(status="crm.plan_status"))
+    admit_contract(make_contract(status="crm.plan_status"), find_contract=asked.get)
+    admit_contract(make_contract(status="crm.plan_status"))
 
 
 keywords = st.sampled_from(
@@ -217,20 +244,20 @@ junk = st.recursive(
 
 @given(st.dictionaries(keywords, junk, max_size=6))
 def test_any_nonsense_in_place_of_a_schema_is_refused_or_admitted_but_never_breaks(schema: dict[str, Any]) -> None:
-    reasons(input_schema=schema, output_schema=schema)
+    rejection_reasons(input_schema=schema, output_schema=schema)
 
 
 def test_what_others_did_since_speaks_against_an_admitted_contract_as_it_would_have_before() -> None:
-    made, taken = contract(), {contract().full_name: "crm.another"}
-    admit_beside(made, known=nobody, facts=no_facts, other=nobody)
-    with pytest.raises(NotAdmitted) as late:
-        admit_beside(made, known=taken.get, facts=no_facts, other=nobody)
-    with pytest.raises(NotAdmitted) as before:
-        admit(made, known=taken.get)
+    made, taken = make_contract(), {make_contract().full_name: "crm.another"}
+    check_conflicts(made, find_owner=find_no_owner, find_fact=find_no_fact, find_contract=find_no_owner)
+    with pytest.raises(ToolNotAdmitted) as late:
+        check_conflicts(made, find_owner=taken.get, find_fact=find_no_fact, find_contract=find_no_owner)
+    with pytest.raises(ToolNotAdmitted) as before:
+        admit_contract(made, find_owner=taken.get)
     assert late.value.details == before.value.details
 
 
 def test_of_a_contract_itself_nothing_is_judged_again_beside_others() -> None:
-    broken = contract(output_schema={"type": "strin"})
-    assert reasons(output_schema={"type": "strin"})
-    admit_beside(broken, known=nobody, facts=no_facts, other=nobody)
+    broken = make_contract(output_schema={"type": "strin"})
+    assert rejection_reasons(output_schema={"type": "strin"})
+    check_conflicts(broken, find_owner=find_no_owner, find_fact=find_no_fact, find_contract=find_no_owner)

@@ -1,4 +1,4 @@
-"""Safe coercion: what it corrects, what it leaves, and the two laws it never breaks."""
+"""Test argument coercion: what it corrects, what it leaves unchanged, and its two invariants."""
 
 import copy
 from typing import Any
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.compiled import CompiledTool
+from deputize.catalog.compiled_tool import CompiledTool
 from deputize.core.call import Mutation
-from tests.unit.catalog.contracts import contract, input_with
+from tests.support.contracts import make_contract, make_input_schema
 
 pytestmark = [pytest.mark.requirement("INV-11"), pytest.mark.requirement("CON-11")]
 
@@ -19,7 +19,7 @@ NODE = {
     "properties": {"size": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
 }
 SCHEMA: dict[str, Any] = {
-    **input_with(
+    **make_input_schema(
         count={"type": "integer", "minimum": 0},
         ratio={"type": "number"},
         on={"type": "boolean"},
@@ -35,7 +35,7 @@ SCHEMA: dict[str, Any] = {
     ),
     "$defs": {"node": NODE},
 }
-TOOL = CompiledTool(contract(input_schema=SCHEMA))
+TOOL = CompiledTool(make_contract(input_schema=SCHEMA))
 
 scalars = st.one_of(
     st.none(),
@@ -69,7 +69,7 @@ arguments = st.dictionaries(st.sampled_from([*SCHEMA["properties"], "unknown"]),
     ],
 )
 def test_a_slip_with_one_meaning_is_corrected(given_value: Any, wanted: Any, change: str) -> None:
-    found, mutations = TOOL.coerce(given_value)
+    found, mutations = TOOL.coerce_arguments(given_value)
     assert found == wanted
     assert mutations == (Mutation(path="/" + next(iter(wanted)), source="coercion", change=change),)
 
@@ -86,22 +86,22 @@ def test_a_slip_with_one_meaning_is_corrected(given_value: Any, wanted: Any, cha
 )  # fmt: skip
 def test_what_would_be_lossy_or_a_guess_is_left_as_it_came(left: dict[str, Any]) -> None:
     before = copy.deepcopy(left)
-    found, mutations = TOOL.coerce(left)
+    found, mutations = TOOL.coerce_arguments(left)
     assert found is left
     assert mutations == ()
     assert left == before
 
 
-def test_what_hides_inside_json_text_is_held_to_what_a_door_accepts() -> None:
-    schema = input_with(place={"type": "object", "x-open": True, "additionalProperties": True})
-    tool = CompiledTool(contract(input_schema=schema))
+def test_json_inside_text_is_held_to_the_rules_of_interfaces() -> None:
+    schema = make_input_schema(place={"type": "object", "x-open": True, "additionalProperties": True})
+    tool = CompiledTool(make_contract(input_schema=schema))
     for text in ('{"x": "\\u0000"}', '{"x": ' + "[" * 60 + "]" * 60 + "}", '{"x": 99999999999999999999}'):
-        assert tool.coerce({"place": text}) == ({"place": text}, ())
+        assert tool.coerce_arguments({"place": text}) == ({"place": text}, ())
 
 
 def test_coercion_reaches_into_lists_objects_and_schemas_that_contain_themselves() -> None:
     deep = {"tree": {"size": "1", "next": {"size": "2", "next": {"size": 3}}}, "tags": ["1", 2], "text": "3"}
-    found, mutations = TOOL.coerce(deep)
+    found, mutations = TOOL.coerce_arguments(deep)
     assert found == {
         "tree": {"size": 1, "next": {"size": 2, "next": {"size": 3}}},
         "tags": [1, 2],
@@ -111,9 +111,9 @@ def test_coercion_reaches_into_lists_objects_and_schemas_that_contain_themselves
 
 
 def test_a_required_property_with_a_default_is_filled_and_recorded() -> None:
-    schema = {**input_with(size={"type": "integer", "default": 10}, q={"type": "string"}), "required": ["size"]}
-    tool = CompiledTool(contract(input_schema=schema))
-    found, mutations = tool.coerce({"q": "x"})
+    schema = {**make_input_schema(size={"type": "integer", "default": 10}, q={"type": "string"}), "required": ["size"]}
+    tool = CompiledTool(make_contract(input_schema=schema))
+    found, mutations = tool.coerce_arguments({"q": "x"})
     assert found == {"q": "x", "size": 10}
     assert mutations == (Mutation(path="/size", source="default", change="absent→default"),)
 
@@ -123,14 +123,14 @@ def test_between_two_kinds_of_object_nothing_is_chosen() -> None:
         {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
         {"type": "object", "properties": {"x": {"type": "string"}, "y": {"type": "integer"}}, "required": ["y"]},
     ]
-    tool = CompiledTool(contract(input_schema=input_with(what={"oneOf": kinds})))
-    assert tool.coerce({"what": {"x": "1"}}) == ({"what": {"x": "1"}}, ())
+    tool = CompiledTool(make_contract(input_schema=make_input_schema(what={"oneOf": kinds})))
+    assert tool.coerce_arguments({"what": {"x": "1"}}) == ({"what": {"x": "1"}}, ())
 
 
 @given(arguments)
 def test_a_coerced_value_fits_the_schema_or_is_what_came_in(came: dict[str, Any]) -> None:
     before = copy.deepcopy(came)
-    found, mutations = TOOL.coerce(came)
+    found, mutations = TOOL.coerce_arguments(came)
     assert came == before
     if mutations:
         assert TOOL.is_valid_input(found)
@@ -141,4 +141,4 @@ def test_a_coerced_value_fits_the_schema_or_is_what_came_in(came: dict[str, Any]
 
 @given(arguments.filter(TOOL.is_valid_input))
 def test_valid_input_is_never_changed(came: dict[str, Any]) -> None:
-    assert TOOL.coerce(came) == (came, ())
+    assert TOOL.coerce_arguments(came) == (came, ())

@@ -1,51 +1,59 @@
-"""Keyword search: the exact name first, the best words next, and nothing learned about hidden tools."""
+"""Test keyword search: exact names first, then the best matches, and no information about hidden tools."""
 
 import asyncio
 
 import pytest
 
-from deputize.catalog.search import Found, SearchIndex, words
+from deputize.catalog.search import SearchIndex, SearchResult, split_words
 from deputize.catalog.snapshot import TenantTools
-from deputize.core.contract import LifecycleState
-from tests.unit.catalog.contracts import contract, snapshot_of, version_of
+from deputize.core.contract.contract import LifecycleState
+from tests.support.contracts import make_contract, make_snapshot, make_version
 
 pytestmark = pytest.mark.requirement("REG-1")
 
 
-def catalog() -> TenantTools:
-    return snapshot_of(
-        version_of(contract(description="Look up one customer by number.", aliases=["crm.lookup"])),
-        version_of(contract(name="delete_user", description="Remove a customer for good.", tags=["gdpr"])),
-        version_of(contract(namespace="mail", name="send", description="Send a message to a customer.")),
-        version_of(contract(namespace="billing", name="list_invoices", description="All invoices of a customer.",
-                            search_hint="receipts, payments")),
-        version_of(contract(namespace="lab", name="secret_tool", description="Fly a zeppelin."), LifecycleState.DRAFT),
-    )  # fmt: skip
+def make_catalog() -> TenantTools:
+    return make_snapshot(
+        make_version(make_contract(description="Look up one customer by number.", aliases=["crm.lookup"])),
+        make_version(make_contract(name="delete_user", description="Remove a customer for good.", tags=["gdpr"])),
+        make_version(make_contract(namespace="mail", name="send", description="Send a message to a customer.")),
+        make_version(
+            make_contract(
+                namespace="billing",
+                name="list_invoices",
+                description="All invoices of a customer.",
+                search_hint="receipts, payments",
+            )
+        ),
+        make_version(
+            make_contract(namespace="lab", name="secret_tool", description="Fly a zeppelin."), LifecycleState.DRAFT
+        ),
+    )
 
 
-def index_of(tools: TenantTools) -> SearchIndex:
+def build_index(tools: TenantTools) -> SearchIndex:
     index = SearchIndex()
-    index.follow(tools)
+    asyncio.run(index.update(tools))
     return index
 
 
-def names(found: Found) -> list[str]:
-    return [each.name for each in found.matches]
+def match_names(result: SearchResult) -> list[str]:
+    return [each.name for each in result.matches]
 
 
-INDEX = index_of(catalog())
-ALL = frozenset(catalog().tools)
+INDEX = build_index(make_catalog())
+ALL = frozenset(make_catalog().tools)
 
 
 @pytest.mark.parametrize("query", ["mail.send", "mail__send", " mail.send "])
 def test_an_exact_name_comes_first(query: str) -> None:
     found = INDEX.search(query, ALL)
     assert found.matches[0].name == "mail.send"
-    assert found.matches[0].exact
+    assert found.matches[0].is_exact
 
 
 def test_an_alias_counts_as_the_name() -> None:
-    assert INDEX.search("crm.lookup", ALL).matches[0].exact
+    assert INDEX.search("crm.lookup", ALL).matches[0].is_exact
 
 
 @pytest.mark.parametrize(
@@ -55,7 +63,7 @@ def test_an_alias_counts_as_the_name() -> None:
      ("invo", "billing.list_invoices")],
 )  # fmt: skip
 def test_the_best_words_win(query: str, first: str) -> None:
-    assert names(INDEX.search(query, ALL))[0] == first
+    assert match_names(INDEX.search(query, ALL))[0] == first
 
 
 def test_no_match_is_an_answer_a_program_can_read() -> None:
@@ -65,46 +73,53 @@ def test_no_match_is_an_answer_a_program_can_read() -> None:
 
 def test_only_visible_tools_are_found_counted_and_weighed() -> None:
     visible = {"crm.get_user", "mail.send"}
-    alone = index_of(snapshot_of(*(each for entry in catalog() if entry.name in visible for each in entry.versions)))
+    alone = build_index(
+        make_snapshot(*(each for entry in make_catalog() if entry.name in visible for each in entry.versions))
+    )
     for query in ("customer", "user", "send", "crm.delete_user", "invoice", "cust"):
         assert INDEX.search(query, visible) == alone.search(query, visible)
         assert INDEX.search(query, list(visible)) == alone.search(query, visible)
 
 
 def test_words_of_hidden_tools_take_nobodys_place() -> None:
-    shown = version_of(contract(namespace="mail", name="send", description="Sends refunds by post."))
+    shown = make_version(make_contract(namespace="mail", name="send", description="Sends refunds by post."))
     letters = "abcdefghijklmnop"
     words_like_it = " ".join(f"ref{one}{other}" for one in letters for other in letters)
-    hidden = version_of(contract(namespace="lab", name="crowd", description=words_like_it))
-    for tools in (snapshot_of(shown), snapshot_of(shown, hidden)):
-        assert names(index_of(tools).search("ref", frozenset({"mail.send"}))) == ["mail.send"]
+    hidden = make_version(make_contract(namespace="lab", name="crowd", description=words_like_it))
+    for tools in (make_snapshot(shown), make_snapshot(shown, hidden)):
+        assert match_names(build_index(tools).search("ref", frozenset({"mail.send"}))) == ["mail.send"]
 
 
 def test_the_index_follows_changes_and_leaves_the_rest() -> None:
-    tools = catalog()
-    index = index_of(tools)
-    newer = snapshot_of(version_of(contract(version="1.1.0", description="Fetch one zebra by number."))).tools
-    gone = snapshot_of(
-        version_of(contract(namespace="mail", name="send", description="Send a message."), LifecycleState.RETIRED)
+    tools = make_catalog()
+    index = build_index(tools)
+    newer = make_snapshot(make_version(make_contract(version="1.1.0", description="Fetch one zebra by number."))).tools
+    gone = make_snapshot(
+        make_version(
+            make_contract(namespace="mail", name="send", description="Send a message."), LifecycleState.RETIRED
+        )
     ).tools
-    index.follow(tools.changed(2, {**newer, **gone}))
-    assert names(index.search("zebra", ALL)) == ["crm.get_user"]
+    asyncio.run(index.update(tools.replace_entries(2, {**newer, **gone})))
+    assert match_names(index.search("zebra", ALL)) == ["crm.get_user"]
     assert index.search("zebra", ALL).matches[0].version == "1.1.0"
-    assert "crm.get_user" not in names(index.search("look", ALL))
-    assert names(index.search("message", ALL)) == []
-    index.follow(snapshot_of())
+    assert "crm.get_user" not in match_names(index.search("look", ALL))
+    assert match_names(index.search("message", ALL)) == []
+    asyncio.run(index.update(make_snapshot()))
     assert index.search("customer", ALL).reason == "no_match"
 
 
 async def test_a_gateway_may_catch_up_in_small_steps() -> None:
-    tools = snapshot_of(*(version_of(contract(name=f"tool{n}", description=f"Number {n} of many.")) for n in range(60)))
-    index = SearchIndex()
-    await asyncio.gather(index.catch_up(tools), index.catch_up(tools))
-    assert index.search("many", frozenset(tools.tools)) == index_of(tools).search("many", frozenset(tools.tools))
+    tools = make_snapshot(
+        *(make_version(make_contract(name=f"tool{n}", description=f"Number {n} of many.")) for n in range(60))
+    )
+    once, twice = SearchIndex(), SearchIndex()
+    await once.update(tools)
+    await asyncio.gather(twice.update(tools), twice.update(tools))
+    assert twice.search("many", frozenset(tools.tools)) == once.search("many", frozenset(tools.tools))
 
 
 def test_words_are_split_and_made_singular() -> None:
-    assert words("listOpenInvoices, HTTPServer of the categories_v2") == [
+    assert split_words("listOpenInvoices, HTTPServer of the categories_v2") == [
         "list", "open", "invoice", "http", "server", "category", "v", "2",
     ]  # fmt: skip
 

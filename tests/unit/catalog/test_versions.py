@@ -1,10 +1,17 @@
-"""SemVer order and ranges, by example and by law."""
+"""Test SemVer order and ranges, by examples and by properties."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.versions import NotARange, NotAVersion, in_range, parse, parse_range, resolve
+from deputize.catalog.versions import (
+    InvalidVersion,
+    InvalidVersionRange,
+    is_in_range,
+    parse_range,
+    parse_version,
+    resolve_version,
+)
 
 pytestmark = pytest.mark.requirement("CON-8")
 
@@ -33,20 +40,20 @@ IN_ORDER = [
 
 
 def test_versions_order_as_semver_says() -> None:
-    assert sorted(sorted(IN_ORDER), key=parse) == IN_ORDER
+    assert sorted(sorted(IN_ORDER), key=parse_version) == IN_ORDER
 
 
 @given(versions, versions, versions)
 def test_the_order_is_total_and_transitive(a: str, b: str, c: str) -> None:
-    first, second, third = sorted((a, b, c), key=parse)
-    assert parse(first) <= parse(second) <= parse(third)
-    assert parse(first) <= parse(third)
-    assert (parse(a) == parse(b)) == (a == b)
+    first, second, third = sorted((a, b, c), key=parse_version)
+    assert parse_version(first) <= parse_version(second) <= parse_version(third)
+    assert parse_version(first) <= parse_version(third)
+    assert (parse_version(a) == parse_version(b)) == (a == b)
 
 
 @given(releases, pre_releases.filter(bool))
 def test_a_pre_release_comes_before_its_release(release: str, pre: str) -> None:
-    assert parse(release + pre) < parse(release)
+    assert parse_version(release + pre) < parse_version(release)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +74,8 @@ def test_a_pre_release_comes_before_its_release(release: str, pre: str) -> None:
     ],
 )
 def test_what_is_no_version_is_refused(text: str) -> None:
-    with pytest.raises(NotAVersion, match="is not a version; write"):
-        parse(text)
+    with pytest.raises(InvalidVersion, match="is not a version; write"):
+        parse_version(text)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +97,8 @@ def test_what_is_no_version_is_refused(text: str) -> None:
     ],
 )
 def test_ranges_hold_what_they_say(asked: str, inside: list[str], outside: list[str]) -> None:
-    assert [version for version in inside if not in_range(asked, version)] == []
-    assert [version for version in outside if in_range(asked, version)] == []
+    assert [version for version in inside if not is_in_range(asked, version)] == []
+    assert [version for version in outside if is_in_range(asked, version)] == []
 
 
 @pytest.mark.parametrize(
@@ -99,15 +106,15 @@ def test_ranges_hold_what_they_say(asked: str, inside: list[str], outside: list[
     ["", "^", "~", "1.x.3", "x.1", ">=1", "newest", "1.2.3 || 2", "^latest", "^" + "1" * 80, "1.2.3-" + "a" * 80],
 )
 def test_what_is_no_range_is_refused_and_covers_nothing(text: str) -> None:
-    with pytest.raises(NotARange, match=r"write 1\.2\.3"):
+    with pytest.raises(InvalidVersionRange, match=r"write 1\.2\.3"):
         parse_range(text)
-    assert not in_range(text, "1.0.0")
+    assert not is_in_range(text, "1.0.0")
 
 
 @given(ranges, st.lists(versions, max_size=8))
 def test_what_is_resolved_is_a_candidate_inside_the_range(asked: str, candidates: list[str]) -> None:
-    found = resolve(asked, candidates)
-    inside = [version for version in candidates if in_range(asked, version)]
+    found = resolve_version(asked, candidates)
+    inside = [version for version in candidates if is_in_range(asked, version)]
     assert (found is None) == (not inside)
     assert found is None or found in inside
 
@@ -117,26 +124,26 @@ def test_nothing_better_than_the_resolved_version_was_passed_over(
     asked: str, candidates: list[str], data: st.DataObject
 ) -> None:
     deprecated = data.draw(st.sets(st.sampled_from(candidates))) if candidates else set()
-    found = resolve(asked, candidates, deprecated=deprecated)
-    inside = [version for version in candidates if in_range(asked, version)]
-    releases_inside = [version for version in inside if parse(version).is_release]
+    found = resolve_version(asked, candidates, deprecated_versions=deprecated)
+    inside = [version for version in candidates if is_in_range(asked, version)]
+    releases_inside = [version for version in inside if parse_version(version).is_release]
     fresh = [version for version in releases_inside if version not in deprecated]
     if fresh:
-        assert found == max(fresh, key=parse)
+        assert found == max(fresh, key=parse_version)
     elif releases_inside:
-        assert found == max(releases_inside, key=parse)
+        assert found == max(releases_inside, key=parse_version)
 
 
 @given(ranges, versions, versions, versions)
 def test_a_range_has_no_holes(asked: str, a: str, b: str, c: str) -> None:
-    low, middle, high = sorted((a, b, c), key=parse)
-    if in_range(asked, low) and in_range(asked, high):
-        assert in_range(asked, middle)
+    low, middle, high = sorted((a, b, c), key=parse_version)
+    if is_in_range(asked, low) and is_in_range(asked, high):
+        assert is_in_range(asked, middle)
 
 
 def test_latest_passes_over_deprecated_and_pre_release_versions_unless_nothing_else_is_left() -> None:
-    assert resolve("latest", ["1.0.0", "1.1.0", "2.0.0-rc.1"], deprecated={"1.1.0"}) == "1.0.0"
-    assert resolve("LATEST", ["1.0.0", "2.0.0-rc.1"], deprecated={"1.0.0"}) == "1.0.0"
-    assert resolve("latest", ["2.0.0-rc.1"]) == "2.0.0-rc.1"
-    assert resolve("2.0.0-rc.1", ["1.0.0", "2.0.0-rc.1"]) == "2.0.0-rc.1"
-    assert resolve("latest", []) is None
+    assert resolve_version("latest", ["1.0.0", "1.1.0", "2.0.0-rc.1"], deprecated_versions={"1.1.0"}) == "1.0.0"
+    assert resolve_version("LATEST", ["1.0.0", "2.0.0-rc.1"], deprecated_versions={"1.0.0"}) == "1.0.0"
+    assert resolve_version("latest", ["2.0.0-rc.1"]) == "2.0.0-rc.1"
+    assert resolve_version("2.0.0-rc.1", ["1.0.0", "2.0.0-rc.1"]) == "2.0.0-rc.1"
+    assert resolve_version("latest", []) is None

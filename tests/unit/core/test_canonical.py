@@ -12,7 +12,7 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deputize.core.canonical import NotCanonical, canonical, commitment, digest, fingerprint
+from deputize.core.canonical import NotCanonical, canonicalize, compute_commitment, compute_digest, compute_fingerprint
 
 SAFE = 2**53 - 1
 
@@ -40,30 +40,30 @@ json_objects = st.dictionaries(_text, json_values, max_size=5)
 @example({"\U00010000": 1, "\ue000": 2})
 @example({"n": 10**15, "m": [1e22, {"k": 1.5}]})
 def test_the_fast_path_equals_rfc_8785_for_any_object(value: dict[str, Any]) -> None:
-    assert canonical(value) == rfc8785.dumps(value)
+    assert canonicalize(value) == rfc8785.dumps(value)
 
 
 @given(json_values)
 def test_any_json_value_has_the_form_of_rfc_8785(value: Any) -> None:
-    assert canonical(value) == rfc8785.dumps(value)
+    assert canonicalize(value) == rfc8785.dumps(value)
 
 
 @given(json_objects)
 def test_canonical_bytes_read_back_are_canonical_again(value: dict[str, Any]) -> None:
-    once = canonical(value)
+    once = canonicalize(value)
     # A float beyond 2^53 is spelt like an integer; only a reader that knows it for a float gets the value back.
     back = json.loads(once, parse_int=lambda digits: int(digits) if abs(int(digits)) <= SAFE else float(digits))
-    assert canonical(back) == once
+    assert canonicalize(back) == once
 
 
 @given(json_objects, st.randoms())
 def test_the_order_of_keys_does_not_matter(value: dict[str, Any], random: Any) -> None:
     shuffled = list(value.items())
     random.shuffle(shuffled)
-    assert canonical(dict(shuffled)) == canonical(value)
+    assert canonicalize(dict(shuffled)) == canonicalize(value)
 
 
-def _nested(depth: int) -> dict[str, Any]:
+def _make_nested(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"a": value}
@@ -92,36 +92,38 @@ def _nested(depth: int) -> dict[str, Any]:
         {"a": datetime(2026, 1, 1, tzinfo=UTC)},
         math.nan,
         2**53,
-        _nested(100_000),
+        _make_nested(100_000),
     ],
 )
 def test_what_has_no_canonical_form_is_refused(value: Any) -> None:
     with pytest.raises(NotCanonical):
-        canonical(value)
+        canonicalize(value)
 
 
 def test_deep_but_finite_nesting_is_canonical() -> None:
-    value = _nested(200)
-    assert canonical(value) == b'{"a":' * 200 + b"{}" + b"}" * 200
+    value = _make_nested(200)
+    assert canonicalize(value) == b'{"a":' * 200 + b"{}" + b"}" * 200
 
 
 def test_a_digest_names_its_algorithm_and_hashes_the_canonical_bytes() -> None:
-    assert digest({"b": 1, "a": 2}) == "sha256:" + hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
+    assert compute_digest({"b": 1, "a": 2}) == "sha256:" + hashlib.sha256(b'{"a":2,"b":1}').hexdigest()
 
 
 @given(st.binary(min_size=32, max_size=32), json_objects, json_objects)
 def test_equal_fingerprints_mean_equal_requests(key: bytes, one: dict[str, Any], other: dict[str, Any]) -> None:
-    same = canonical(one) == canonical(other)
-    assert (fingerprint(key, "a.b", canonical(one)) == fingerprint(key, "a.b", canonical(other))) is same
-    assert fingerprint(key, "a.b", canonical(one)) != fingerprint(key, "a.c", canonical(one))
+    same = canonicalize(one) == canonicalize(other)
+    assert (
+        compute_fingerprint(key, "a.b", canonicalize(one)) == compute_fingerprint(key, "a.b", canonicalize(other))
+    ) is same
+    assert compute_fingerprint(key, "a.b", canonicalize(one)) != compute_fingerprint(key, "a.c", canonicalize(one))
 
 
 def test_a_fingerprint_is_keyed_by_tenant() -> None:
-    assert fingerprint(b"k" * 32, "a.b", b'{"x":1}') == hmac.digest(b"k" * 32, b'a.b\0{"x":1}', "sha256")
-    assert fingerprint(b"k" * 32, "a.b", b'{"x":1}') != fingerprint(b"l" * 32, "a.b", b'{"x":1}')
+    assert compute_fingerprint(b"k" * 32, "a.b", b'{"x":1}') == hmac.digest(b"k" * 32, b'a.b\0{"x":1}', "sha256")
+    assert compute_fingerprint(b"k" * 32, "a.b", b'{"x":1}') != compute_fingerprint(b"l" * 32, "a.b", b'{"x":1}')
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(), st.binary())
 def test_a_commitment_binds_the_data_under_its_salt(salt: bytes, one: bytes, other: bytes) -> None:
-    assert (commitment(salt, one) == commitment(salt, other)) is (one == other)
-    assert commitment(salt, one) != commitment(bytes(16) if any(salt) else b"\x01" * 16, one)
+    assert (compute_commitment(salt, one) == compute_commitment(salt, other)) is (one == other)
+    assert compute_commitment(salt, one) != compute_commitment(bytes(16) if any(salt) else b"\x01" * 16, one)

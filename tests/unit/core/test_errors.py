@@ -5,11 +5,12 @@ from http import HTTPStatus
 import pytest
 
 from deputize.core import errors
-from deputize.core.errors import Code, Internal, Problem, by_slug, every_problem
+from deputize.core.errors import ErrorCode, InternalError, Problem, find_problem_type, list_problem_types
+from tests.support.cases import check_each
 
 pytestmark = pytest.mark.requirement("CON-6")
 
-LEAVES = list(every_problem())
+LEAVES = list(list_problem_types())
 BRANCHES = Problem.__subclasses__()
 GRPC = {
     "CANCELLED",
@@ -67,22 +68,29 @@ ELEVEN = {
     "APPROVAL_REQUIRED",
 }
 # JSON-RPC gives all wrong parameters one code.
-SHARED_JSONRPC = {-32602: {"schema-violation", "coercion-failed", "round-refused", "answers-invalid"}}
+SHARED_JSONRPC = {-32602: {"schema-violation", "round-refused", "answers-invalid"}}
 FAMILIES = {
-    errors.Request: 30, errors.Registry: 31, errors.Permission: 32, errors.Validation: 33, errors.Execution: 34,
-    errors.Upstream: 35, errors.Secrets: 36, errors.Asynchronous: 37, errors.Audit: 38,
-}  # fmt: skip
+    errors.RequestProblem: 30,
+    errors.RegistryProblem: 31,
+    errors.PermissionProblem: 32,
+    errors.ValidationProblem: 33,
+    errors.ExecutionProblem: 34,
+    errors.UpstreamProblem: 35,
+    errors.SecretsProblem: 36,
+    errors.AsyncProblem: 37,
+    errors.AuditProblem: 38,
+}
 
-each_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
+each_leaf = check_each("leaf", LEAVES, label=lambda leaf: leaf.__name__)
 
 
 @each_leaf
-def test_every_face_is_complete_and_speaks_known_vocabularies(leaf: type[Problem]) -> None:
-    face = leaf.face
+def test_every_error_spec_is_complete_and_uses_known_vocabularies(leaf: type[Problem]) -> None:
+    face = leaf.spec
     assert HTTPStatus(face.http).value >= 400
     assert face.grpc in GRPC
     assert face.error_class in ERROR_CLASSES
-    assert face.code in Code
+    assert face.code in ErrorCode
     assert face.title.strip()
     assert not face.title.endswith(".")
     assert face.advice.strip().endswith(".")
@@ -94,22 +102,22 @@ def test_every_face_is_complete_and_speaks_known_vocabularies(leaf: type[Problem
 @each_leaf
 def test_every_number_belongs_to_its_branch(leaf: type[Problem]) -> None:
     branch = next(branch for branch in BRANCHES if issubclass(leaf, branch))
-    assert leaf.face.number // 100 == FAMILIES[branch]
+    assert leaf.spec.number // 100 == FAMILIES[branch]
 
 
 @each_leaf
 def test_every_problem_can_be_found_again_by_the_slug_it_is_stored_under(leaf: type[Problem]) -> None:
-    assert by_slug(leaf.face.slug) is leaf
+    assert find_problem_type(leaf.spec.slug) is leaf
 
 
 @each_leaf
 def test_json_rpc_codes_are_the_specifications_or_lie_outside_its_reserved_range(leaf: type[Problem]) -> None:
-    code = leaf.face.jsonrpc_code
+    code = leaf.spec.jsonrpc_code
     assert code in {-32700, -32600, -32601, -32602, -32603} or not -32768 <= code <= -32000
 
 
 def test_slugs_numbers_and_json_rpc_codes_are_unique_but_for_those_shared_on_purpose() -> None:
-    faces = [leaf.face for leaf in LEAVES]
+    faces = [leaf.spec for leaf in LEAVES]
     assert len({face.slug for face in faces}) == len(faces)
     assert len({face.number for face in faces}) == len(faces)
     by_code: dict[int, set[str]] = {}
@@ -119,8 +127,8 @@ def test_slugs_numbers_and_json_rpc_codes_are_unique_but_for_those_shared_on_pur
 
 
 def test_the_eleven_codes_are_exactly_these_and_all_in_use() -> None:
-    assert {code.value for code in Code} == ELEVEN
-    assert {leaf.face.code.value for leaf in LEAVES} == ELEVEN
+    assert {code.value for code in ErrorCode} == ELEVEN
+    assert {leaf.spec.code.value for leaf in LEAVES} == ELEVEN
 
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
@@ -131,28 +139,48 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
 
 
 def test_a_slug_of_a_newer_release_reads_as_internal() -> None:
-    assert by_slug("made-up-in-2031") is Internal
+    assert find_problem_type("made-up-in-2031") is InternalError
 
 
-def test_a_problem_carries_its_own_facts_and_falls_back_to_its_faces_advice() -> None:
+def test_a_problem_has_its_own_facts_and_falls_back_to_the_advice_of_its_spec() -> None:
     plain = errors.RateLimited("too many", details={"limit": 3}, retry_after_ms=250)
     assert (plain.message, dict(plain.details), plain.retry_after_ms) == ("too many", {"limit": 3}, 250)
-    assert plain.advice == errors.RateLimited.face.advice
+    assert plain.advice == errors.RateLimited.spec.advice
     assert errors.RateLimited("too many", advice="Come back.").advice == "Come back."
 
 
 def test_only_what_proves_it_says_that_nothing_happened() -> None:
     assert not errors.ToolFailed("no").nothing_happened
     assert errors.ToolFailed("no", nothing_happened=True).nothing_happened
-    proving = {leaf.face.slug for leaf in LEAVES if leaf("x").nothing_happened}
+    proving = {leaf.spec.slug for leaf in LEAVES if leaf("x").nothing_happened}
     assert proving == {
-        "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict", "circuit-open",
+        "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict",
         "upstream-rate-limited", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
         "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid", "link-needed",
         "upstream-sign-in-failed",
     }  # fmt: skip
 
 
+def test_a_replaced_problem_is_a_copy_with_its_cause_and_traceback() -> None:
+    class OwnTimeout(errors.ToolTimeout):
+        def __init__(self, message: str, seconds: float) -> None:
+            super().__init__(message, details={"seconds": seconds})
+            self.seconds = seconds
+
+    cause = ValueError("late")
+    try:
+        raise OwnTimeout("took too long", 1.5) from cause
+    except OwnTimeout as raised:
+        problem = raised
+    other = problem.replace(nothing_happened=True, attempts=3, advice="Wait.")
+    assert (other.nothing_happened, other.attempts, other.advice) == (True, 3, "Wait.")
+    assert (other.message, str(other), other.details, other.seconds) == (
+        "took too long", "took too long", {"seconds": 1.5}, 1.5,
+    )  # fmt: skip
+    assert (other.__cause__, other.__traceback__) == (cause, problem.__traceback__)
+    assert (problem.nothing_happened, problem.attempts) == (False, 1)
+
+
 def test_nothing_that_may_have_acted_is_called_safe_to_repeat() -> None:
-    for slug in ("outcome-unknown", "recording-pending", "tool-failed", "result-invalid", "crashed"):
-        assert not by_slug(slug).face.retryable
+    for slug in ("outcome-unknown", "recording-pending", "tool-failed", "result-invalid"):
+        assert not find_problem_type(slug).spec.retryable

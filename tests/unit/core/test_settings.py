@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deputize.core.section import Section
-from deputize.core.settings import McpServer, Settings
+from deputize.core.settings import McpServerSettings, Settings
+from deputize.core.settings.base import SettingsSection
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_settings_cannot_be_changed_once_read() -> None:
 
 def test_every_setting_is_explained() -> None:
     sections = [field.annotation for field in Settings.model_fields.values()]
-    models = [each for each in sections if isinstance(each, type) and issubclass(each, Section)]
+    models = [each for each in sections if isinstance(each, type) and issubclass(each, SettingsSection)]
     unexplained = [
         f"{model.__name__}.{name}"
         for model in models
@@ -94,7 +94,7 @@ def test_every_setting_is_explained() -> None:
 def test_two_servers_of_one_tenant_cannot_have_one_name(empty_folder: Path) -> None:
     server = '[[servers]]\nname = "orders"\nurl = "https://orders.example/mcp"\n'
     (empty_folder / "deputize.toml").write_text(server + server)
-    with pytest.raises(ValidationError, match="two servers are called orders"):
+    with pytest.raises(ValidationError, match="two servers have the name orders"):
         Settings()
     (empty_folder / "deputize.toml").write_text(server + server + 'tenant = "other"\n')
     assert [each.tenant for each in Settings().servers] == [None, "other"]
@@ -103,7 +103,7 @@ def test_two_servers_of_one_tenant_cannot_have_one_name(empty_folder: Path) -> N
 def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: Path) -> None:
     server = '[[servers]]\nname = "orders"\ncredential = "delegated"\naudience = "https://orders.example"\n'
     (empty_folder / "deputize.toml").write_text(server + 'command = ["orders"]\nsecret_env = "TOKEN"\n')
-    with pytest.raises(ValidationError, match="told its credential once, when it starts"):
+    with pytest.raises(ValidationError, match="gets its credential only when it starts"):
         Settings()
     (empty_folder / "deputize.toml").write_text(server + 'url = "https://orders.example/mcp"\n')
     assert Settings().servers[0].credential == "delegated"
@@ -117,14 +117,14 @@ def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: 
         ({"url": "https://orders.example/mcp", "credential": "link", "client_id": "us"}, "issuer"),
         ({"url": "https://orders.example/mcp", "credential": "link", "secret": "orders"}, "client_id"),
         ({"url": "https://orders.example/mcp", "credential": "client", "issuer": "https://a.example"}, "client_id"),
-        ({"url": "https://orders.example/mcp", "issuer": "https://a.example"}, "of use"),
+        ({"url": "https://orders.example/mcp", "issuer": "https://a.example"}, "need credential"),
     ],
 )
 def test_a_server_that_is_signed_in_to_says_all_that_is_needed_and_nothing_unsafe(said: Any, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        McpServer.model_validate({"name": "orders", **said})
+        McpServerSettings.model_validate({"name": "orders", **said})
 
 
 def test_a_server_at_this_machine_or_over_https_can_be_linked() -> None:
     for url in ("https://orders.example/mcp", "http://127.0.0.1:9/mcp", "http://localhost:9/mcp"):
-        assert McpServer.model_validate({"name": "orders", "url": url, "credential": "link"}).client_id is None
+        assert McpServerSettings.model_validate({"name": "orders", "url": url, "credential": "link"}).client_id is None

@@ -1,4 +1,4 @@
-"""Retries: only what says so, only while there is time, anywhere up to the exponential step."""
+"""Test retries: only retryable problems, only within the deadline, with backoff and jitter."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.core.contract import RetryPolicy
+from deputize.core.contract.contract import RetryPolicy
 from deputize.core.errors import Problem, ToolFailed, UpstreamRateLimited, UpstreamUnavailable
-from deputize.execute.retry import backoff, retried
+from deputize.execute.retry import compute_backoff, retry_after_failure
 
 pytestmark = pytest.mark.requirement("INV-12")
 QUICK = RetryPolicy(max_attempts=4, base_seconds=0.001, backoff_max_seconds=0.002)
@@ -23,7 +23,7 @@ _policies = st.builds(
 
 
 class Attempts:
-    """A tool that fails in order with these problems and then succeeds."""
+    """Build a tool that fails with these problems in order and then succeeds."""
 
     def __init__(self, *problems: Problem) -> None:
         self.problems = list(problems)
@@ -36,14 +36,14 @@ class Attempts:
         return "done"
 
 
-async def _retry(attempts: Attempts, first: Problem, **changes: Any) -> tuple[str, int]:
+async def _run_retries(attempts: Attempts, first: Problem, **changes: Any) -> tuple[str, int]:
     options: dict[str, Any] = {
         "policy": QUICK, "may_repeat": lambda _: True, "seconds_left": lambda: 10.0, "jitter": lambda: 1.0,
     }  # fmt: skip
-    return await retried(attempts, first, **{**options, **changes})
+    return await retry_after_failure(attempts, first, **{**options, **changes})
 
 
-def _down(**options: Any) -> UpstreamUnavailable:
+def _make_unavailable(**options: Any) -> UpstreamUnavailable:
     return UpstreamUnavailable("down", **options)
 
 
@@ -52,60 +52,63 @@ def test_a_pause_is_anywhere_between_nothing_and_the_exponential_step(
     policy: RetryPolicy, attempt: int, drawn: float
 ) -> None:
     step = min(policy.base_seconds * policy.backoff_multiplier ** (attempt - 1), policy.backoff_max_seconds)
-    assert backoff(policy, attempt, _down(), lambda: drawn) == step * drawn
-    assert backoff(policy, attempt, _down(), lambda: 0.0) == 0.0
-    assert backoff(policy, attempt, _down(), lambda: 1.0) <= policy.backoff_max_seconds
+    assert compute_backoff(policy, attempt, _make_unavailable(), lambda: drawn) == step * drawn
+    assert compute_backoff(policy, attempt, _make_unavailable(), lambda: 0.0) == 0.0
+    assert compute_backoff(policy, attempt, _make_unavailable(), lambda: 1.0) <= policy.backoff_max_seconds
 
 
 @given(_policies, st.integers(1, 10), st.floats(0, 1), st.integers(1, 10**6))
 def test_a_pause_is_never_shorter_than_the_upstream_asked_for(
     policy: RetryPolicy, attempt: int, drawn: float, asked: int
 ) -> None:
-    pause = backoff(policy, attempt, UpstreamRateLimited("slow down", retry_after_ms=asked), lambda: drawn)
+    pause = compute_backoff(policy, attempt, UpstreamRateLimited("slow down", retry_after_ms=asked), lambda: drawn)
     assert pause >= asked / 1000
 
 
 async def test_a_retryable_problem_is_tried_again_until_it_succeeds() -> None:
-    attempts = Attempts(_down())
-    assert await _retry(attempts, _down()) == ("done", 3)
+    attempts = Attempts(_make_unavailable())
+    assert await _run_retries(attempts, _make_unavailable()) == ("done", 3)
     assert attempts.numbers == [2, 3]
 
 
 async def test_what_is_not_retryable_is_not_tried_again() -> None:
     attempts = Attempts()
     with pytest.raises(ToolFailed) as failed:
-        await _retry(attempts, ToolFailed("no"))
+        await _run_retries(attempts, ToolFailed("no"))
     assert (attempts.numbers, failed.value.attempts) == ([], 1)
     attempts = Attempts(ToolFailed("no"))
     with pytest.raises(ToolFailed) as failed:
-        await _retry(attempts, _down())
+        await _run_retries(attempts, _make_unavailable())
     assert (attempts.numbers, failed.value.attempts) == ([2], 2)
 
 
 async def test_what_may_not_be_repeated_is_not_tried_again_however_retryable_it_is() -> None:
     attempts = Attempts()
     with pytest.raises(UpstreamUnavailable):
-        await _retry(attempts, _down(), may_repeat=lambda problem: problem.nothing_happened)
+        await _run_retries(attempts, _make_unavailable(), may_repeat=lambda problem: problem.nothing_happened)
     assert attempts.numbers == []
 
 
 async def test_the_last_problem_is_raised_once_all_attempts_are_used() -> None:
-    problems = [_down() for _ in range(3)]
-    attempts = Attempts(*problems)
+    attempts = Attempts(*(UpstreamUnavailable(f"down in attempt {number}") for number in (2, 3, 4)))
     with pytest.raises(UpstreamUnavailable) as last:
-        await _retry(attempts, _down())
-    assert last.value is problems[-1]
+        await _run_retries(attempts, _make_unavailable())
+    assert last.value.message == "down in attempt 4"
     assert (attempts.numbers, last.value.attempts) == ([2, 3, 4], 4)
 
 
 async def test_nothing_happened_is_only_said_of_a_call_when_it_is_true_of_every_attempt() -> None:
-    """The first may have acted; that a later one certainly did not must not give its key back."""
+    """The first attempt may have acted, so a later one without effect must not release the idempotency key."""
     certain = UpstreamRateLimited("slow down")
     with pytest.raises(UpstreamRateLimited) as last:
-        await _retry(Attempts(certain), _down(), policy=RetryPolicy(max_attempts=2, base_seconds=0.001))
+        await _run_retries(
+            Attempts(certain), _make_unavailable(), policy=RetryPolicy(max_attempts=2, base_seconds=0.001)
+        )
     assert not last.value.nothing_happened
     with pytest.raises(UpstreamRateLimited) as last:
-        await _retry(Attempts(*[UpstreamRateLimited("slow down") for _ in range(3)]), UpstreamRateLimited("slow down"))
+        await _run_retries(
+            Attempts(*[UpstreamRateLimited("slow down") for _ in range(3)]), UpstreamRateLimited("slow down")
+        )
     assert last.value.nothing_happened
 
 
@@ -113,27 +116,27 @@ async def test_nothing_happened_is_only_said_of_a_call_when_it_is_true_of_every_
 async def test_nothing_is_tried_that_could_only_start_after_the_deadline(left: float) -> None:
     attempts = Attempts()
     with pytest.raises(UpstreamUnavailable):
-        await _retry(attempts, _down(), seconds_left=lambda: left)
+        await _run_retries(attempts, _make_unavailable(), seconds_left=lambda: left)
     assert attempts.numbers == []
 
 
 async def test_an_upstream_that_asks_for_more_patience_than_there_is_time_is_not_tried_again() -> None:
     attempts = Attempts()
     with pytest.raises(UpstreamRateLimited):
-        await _retry(attempts, UpstreamRateLimited("slow down", retry_after_ms=11_000))
+        await _run_retries(attempts, UpstreamRateLimited("slow down", retry_after_ms=11_000))
     assert attempts.numbers == []
 
 
 async def test_the_pause_the_upstream_asked_for_is_really_taken() -> None:
     clock: Callable[[], float] = asyncio.get_running_loop().time
     began = clock()
-    await _retry(Attempts(), UpstreamRateLimited("slow down", retry_after_ms=60), jitter=lambda: 0.0)
+    await _run_retries(Attempts(), UpstreamRateLimited("slow down", retry_after_ms=60), jitter=lambda: 0.0)
     assert clock() - began >= 0.06
 
 
 async def test_a_canceled_call_is_not_tried_again() -> None:
     attempts = Attempts()
-    task = asyncio.create_task(_retry(attempts, UpstreamRateLimited("slow down", retry_after_ms=5000)))
+    task = asyncio.create_task(_run_retries(attempts, UpstreamRateLimited("slow down", retry_after_ms=5000)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

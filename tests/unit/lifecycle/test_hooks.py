@@ -8,34 +8,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
-from deputize.core.decision import Behavior, Rule, Verdict, demanded
+from deputize.core.decision import Behavior, MatchedRule, Verdict, build_approval_requirements
 from deputize.core.hooks import (
     MAX_CONTEXT_BYTES,
     MAX_TEXT,
-    Answer,
     Context,
-    Hooked,
+    HookAnswer,
+    HookEffects,
+    HookMoment,
+    InvalidHookAnswer,
     LoadedHook,
     Message,
-    Moment,
-    Nonsense,
     Permission,
     Stop,
     Update,
-    answers_of,
+    parse_hook_answers,
 )
-from deputize.execute.hooks import HookBroke, HookRunner
-from deputize.lifecycle.hooks import Hooks, tightened
+from deputize.execute.hook_runner import HookFailure, HookRunner
+from deputize.lifecycle.hooks import Hooks, tighten_verdict
 
 pytestmark = pytest.mark.requirement("INV-6")
 
 VERDICTS = st.builds(
     lambda behavior, errors: Verdict(
         behavior=Behavior.DENY if errors else behavior,
-        rules=(Rule(id="policy"),),
+        rules=(MatchedRule(id="policy"),),
         digest="d",
         errors=errors,
-        demands=demanded([Rule(id="policy")]) if behavior is Behavior.ASK and not errors else (),
+        requirements=build_approval_requirements([MatchedRule(id="policy")])
+        if behavior is Behavior.ASK and not errors
+        else (),
     ),
     st.sampled_from([Behavior.ALLOW, Behavior.ASK, Behavior.DENY]),
     st.sampled_from([(), ("a rule broke",)]),
@@ -43,17 +45,17 @@ VERDICTS = st.builds(
 OPINIONS = st.lists(st.sampled_from(list(Behavior)), max_size=6)
 
 
-def _opinion(number: int, behavior: Behavior) -> Verdict:
-    rules = (Rule(id=f"hook:h{number}"),)
-    demands = demanded(rules) if behavior is Behavior.ASK else ()
-    return Verdict(behavior=behavior, rules=rules, digest="", source="hook", demands=demands)
+def _make_verdict(number: int, behavior: Behavior) -> Verdict:
+    rules = (MatchedRule(id=f"hook:h{number}"),)
+    demands = build_approval_requirements(rules) if behavior is Behavior.ASK else ()
+    return Verdict(behavior=behavior, rules=rules, digest="", source="hook", requirements=demands)
 
 
 @pytest.mark.requirement("GOV-2")
 @given(VERDICTS, OPINIONS)
 def test_no_hook_makes_a_decision_weaker(verdict: Verdict, behaviors: list[Behavior]) -> None:
-    opinions = tuple(_opinion(number, behavior) for number, behavior in enumerate(behaviors))
-    answer = tightened(verdict, Hooked(permissions=opinions))
+    opinions = tuple(_make_verdict(number, behavior) for number, behavior in enumerate(behaviors))
+    answer = tighten_verdict(verdict, HookEffects(permissions=opinions))
 
     strictest = max([verdict.behavior, *behaviors], key=lambda each: each.strictness)
     assert answer.behavior is strictest
@@ -64,64 +66,84 @@ def test_no_hook_makes_a_decision_weaker(verdict: Verdict, behaviors: list[Behav
     expected = (["policy"] if verdict.behavior is strictest else []) + spoke
     assert [rule.id for rule in answer.rules] == expected
     # Whoever asked has to be answered, each of them.
-    assert [each.rule for each in answer.demands] == (expected if strictest is Behavior.ASK else [])
+    assert [each.rule for each in answer.requirements] == (expected if strictest is Behavior.ASK else [])
 
 
 def test_without_hooks_the_verdict_is_the_very_same() -> None:
-    verdict = _opinion(0, Behavior.ALLOW)
-    assert tightened(verdict, Hooked()) is verdict
+    verdict = _make_verdict(0, Behavior.ALLOW)
+    assert tighten_verdict(verdict, HookEffects()) is verdict
 
 
 @pytest.mark.parametrize("said", [None, [], (), Context(1), [Message("a"), Context({"b": [None]})]])
-@pytest.mark.parametrize("moment", get_args(Moment))
-def test_any_hook_may_say_nothing_or_add(said: Any, moment: Moment) -> None:
+@pytest.mark.parametrize("moment", get_args(HookMoment))
+def test_any_hook_may_say_nothing_or_add(said: Any, moment: HookMoment) -> None:
     expected = said if isinstance(said, list | tuple) else [] if said is None else [said]
-    assert list(answers_of(said, moment)) == list(expected)
+    assert list(parse_hook_answers(said, moment)) == list(expected)
 
 
-ONLY_BEFORE: list[Answer] = [Update({"a": 1}, drop=["b"]), Stop("no"), Permission("ask"), Permission("passthrough")]
+ONLY_BEFORE: list[HookAnswer] = [Update({"a": 1}, drop=["b"]), Stop("no"), Permission("ask"), Permission("passthrough")]
 
 
 @pytest.mark.parametrize("said", ONLY_BEFORE, ids=repr)
-def test_only_before_the_effect_a_call_can_be_changed_or_stopped(said: Answer) -> None:
-    assert answers_of(said, "before") == (said,)
-    later: list[Moment] = ["after", "failure"]
+def test_only_before_the_effect_a_call_can_be_changed_or_stopped(said: HookAnswer) -> None:
+    assert parse_hook_answers(said, "before") == (said,)
+    later: list[HookMoment] = ["after", "failure"]
     for moment in later:
-        with pytest.raises(Nonsense, match="may answer Context, Message"):
-            answers_of(said, moment)
+        with pytest.raises(InvalidHookAnswer, match="may return Context, Message"):
+            parse_hook_answers(said, moment)
 
 
-def odd(kind: Any, *given: Any, **named: Any) -> Any:
+def build_unchecked(kind: Any, *args: Any, **kwargs: Any) -> Any:
     """What no type checker would let through."""
-    return kind(*given, **named)
+    return kind(*args, **kwargs)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        True, "stop", {"stop": True}, [Stop("a"), "b"], Stop, Stop("x" * (MAX_TEXT + 1)), Stop("\ud800"), odd(Stop, 7),
-        odd(Message, None), odd(Permission, "maybe"), odd(Permission, "allow", None), odd(Permission, []),
-        Context(float("nan")), Context(object()), Context({1: 2}), Context("x" * MAX_CONTEXT_BYTES), Context(2**60),
-        odd(Update, "a"), odd(Update, None), odd(Update, {1: 2}), Update({"a": object()}), Update({"a": b"bytes"}),
-        odd(Update, {}, drop="a"), odd(Update, {}, drop=[1]), odd(Update, {}, drop=None),
+        True,
+        "stop",
+        {"stop": True},
+        [Stop("a"), "b"],
+        Stop,
+        Stop("x" * (MAX_TEXT + 1)),
+        Stop("\ud800"),
+        build_unchecked(Stop, 7),
+        build_unchecked(Message, None),
+        build_unchecked(Permission, "maybe"),
+        build_unchecked(Permission, "allow", None),
+        build_unchecked(Permission, []),
+        Context(float("nan")),
+        Context(object()),
+        Context({1: 2}),
+        Context("x" * MAX_CONTEXT_BYTES),
+        Context(2**60),
+        build_unchecked(Update, "a"),
+        build_unchecked(Update, None),
+        build_unchecked(Update, {1: 2}),
+        Update({"a": object()}),
+        Update({"a": b"bytes"}),
+        build_unchecked(Update, {}, drop="a"),
+        build_unchecked(Update, {}, drop=[1]),
+        build_unchecked(Update, {}, drop=None),
     ],
-    ids=lambda said: repr(said)[:40],
-)  # fmt: skip
+    ids=lambda said: repr(said).partition(" at 0x")[0][:40],
+)
 def test_anything_else_is_nonsense(said: Any) -> None:
-    with pytest.raises(Nonsense):
-        answers_of(said, "before")
+    with pytest.raises(InvalidHookAnswer):
+        parse_hook_answers(said, "before")
 
 
 @given(st.recursive(st.none() | st.booleans() | st.text() | st.floats() | st.binary(), st.lists, max_leaves=5))
 def test_whatever_a_hook_returns_is_an_answer_or_nonsense(said: Any) -> None:
     if said is None or said == []:
-        assert answers_of(said, "before") == ()
+        assert parse_hook_answers(said, "before") == ()
     else:
-        with pytest.raises(Nonsense, match="it answered with"):
-            answers_of(said, "before")
+        with pytest.raises(InvalidHookAnswer, match="it returned"):
+            parse_hook_answers(said, "before")
 
 
-def _hook(function: Any, *, is_async: bool = True, tools: str = "*") -> LoadedHook:
+def _make_hook(function: Any, *, is_async: bool = True, tools: str = "*") -> LoadedHook:
     return LoadedHook(name="h", moment="before", function=function, is_async=is_async, tools=tools)
 
 
@@ -172,8 +194,8 @@ def _stops_iteration() -> None:
 )
 async def test_a_hook_that_breaks_is_said_to_have_broken(function: Any, is_async: bool, why: str) -> None:
     runner = HookRunner()
-    with pytest.raises(HookBroke) as broke:
-        await runner.run(_hook(function, is_async=is_async), (), 0.05)
+    with pytest.raises(HookFailure) as broke:
+        await runner.run(_make_hook(function, is_async=is_async), (), 0.05)
     assert str(broke.value) == f"it {why}"
     runner.close()
 
@@ -186,15 +208,15 @@ async def test_a_hook_in_a_thread_is_given_up_in_time() -> None:
         asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
 
     runner = HookRunner()
-    with pytest.raises(HookBroke, match="took longer"):
-        await runner.run(_hook(waits, is_async=False), (), 0.05)
+    with pytest.raises(HookFailure, match="took longer"):
+        await runner.run(_make_hook(waits, is_async=False), (), 0.05)
     gate.set()
     runner.close()
 
 
 async def test_a_canceled_request_is_not_a_broken_hook() -> None:
     runner = HookRunner()
-    task = asyncio.create_task(runner.run(_hook(_hangs), (), 10))
+    task = asyncio.create_task(runner.run(_make_hook(_hangs), (), 10))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -203,8 +225,8 @@ async def test_a_canceled_request_is_not_a_broken_hook() -> None:
 
 
 def test_only_tools_a_glob_matches_have_anything_around_them() -> None:
-    hooks = Hooks([_hook(_hangs, tools="crm.*_user")], Clock(), "production")
-    assert hooks.around("crm.list_users") is None
-    assert hooks.around("crm.get_user") is hooks.around("crm.get_user") is not None
-    assert Hooks([], Clock(), "production").around("crm.get_user") is None
+    hooks = Hooks([_make_hook(_hangs, tools="crm.*_user")], Clock(), "production")
+    assert hooks.find_tool_hooks("crm.list_users") is None
+    assert hooks.find_tool_hooks("crm.get_user") is hooks.find_tool_hooks("crm.get_user") is not None
+    assert not Hooks([], Clock(), "production").is_configured
     hooks.close()

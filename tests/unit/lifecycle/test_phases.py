@@ -16,39 +16,41 @@ _HEAD = """
 from deputize.core.outcome import Outcome
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.authorize import authorize
+from deputize.lifecycle.claim import ClaimGuard
 from deputize.lifecycle.execute import execute
 from deputize.lifecycle.phases import Authorized, Executed, Received, Validated, Verified
-from deputize.lifecycle.rooms import Rooms
-from deputize.lifecycle.settle import settle
+from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.reply import reply
 from deputize.lifecycle.validate import validate
 from deputize.lifecycle.verify import verify
 
 
-async def carry(rooms: Rooms, received: Received, authority: TenantAuthority) -> Outcome:
+async def run_phases(runtime: Runtime, received: Received, authority: TenantAuthority) -> Outcome:
 """
 
 _GOOD = """
-    validated = validate(received, authority, rooms.metrics)
-    authorized = await authorize(rooms, validated, authority)
-    executed = await execute(rooms, authorized)
+    validated = validate(received, authority, runtime.metrics)
+    authorized = await authorize(runtime, validated, authority)
+    guard = ClaimGuard(runtime, authorized)
+    executed = await execute(runtime, authorized, guard)
     if isinstance(executed, Outcome):
         return executed
-    verified = await verify(rooms, executed)
-    return await settle(rooms, verified)
+    verified = await verify(runtime, executed)
+    return await reply(runtime, verified)
 """
 
 # Each leaves one phase out of the good one: what is handed over, to whom, and what should have been.
 _BAD = {
     "without_validate": (
-        "authorize(rooms, received, authority)", 'Argument 2 to "authorize"', "Received", "Validated",
+        "authorize(runtime, received, authority)", 'Argument 2 to "authorize"', "Received", "Validated",
     ),
-    "without_authorize": ("execute(rooms, validated)", 'Argument 2 to "execute"', "Validated", "Authorized"),
-    "without_execute": ("verify(rooms, authorized)", 'Argument 2 to "verify"', "Authorized", "Executed"),
-    "without_verify": ("settle(rooms, executed)", 'Argument 2 to "settle"', "Executed", "Verified"),
+    "without_authorize": ("execute(runtime, validated, guard)", 'Argument 2 to "execute"', "Validated", "Authorized"),
+    "without_execute": ("verify(runtime, authorized)", 'Argument 2 to "verify"', "Authorized", "Executed"),
+    "without_verify": ("reply(runtime, executed)", 'Argument 2 to "reply"', "Executed", "Verified"),
 }  # fmt: skip
 
 
-def _bad(call: str) -> str:
+def _replace_call(call: str) -> str:
     """The good one with one hand-over replaced."""
     name = call.partition("(")[0]
     replaced, count = re.subn(rf"{name}\([^)]*\)", call, _GOOD)
@@ -57,10 +59,10 @@ def _bad(call: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def mypy_errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What mypy says of each snippet; one run for all, since most of it is reading the package."""
     folder = tmp_path_factory.mktemp("snippets")
-    snippets = {"good": _GOOD, **{name: _bad(call) for name, (call, *_) in _BAD.items()}}
+    snippets = {"good": _GOOD, **{name: _replace_call(call) for name, (call, *_) in _BAD.items()}}
     for name, text in snippets.items():
         (folder / f"{name}.py").write_text(_HEAD + text.lstrip("\n"), encoding="utf-8")
     ran = subprocess.run(
@@ -73,17 +75,17 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {name: [line for line in lines if f"/{name}.py:" in line and ": error:" in line] for name in snippets}
 
 
-def test_a_call_that_passes_every_phase_type_checks(judged: dict[str, list[str]]) -> None:
-    assert judged["good"] == []
+def test_a_call_that_passes_every_phase_type_checks(mypy_errors: dict[str, list[str]]) -> None:
+    assert mypy_errors["good"] == []
 
 
 @pytest.mark.parametrize("name", _BAD)
-def test_leaving_a_phase_out_does_not_type_check(judged: dict[str, list[str]], name: str) -> None:
+def test_leaving_a_phase_out_does_not_type_check(mypy_errors: dict[str, list[str]], name: str) -> None:
     _, where, given, wanted = _BAD[name]
     assert any(
         where in line and f'"{given}"' in line and f'expected "{wanted}"' in line and "[arg-type]" in line
-        for line in judged[name]
-    ), judged[name]
+        for line in mypy_errors[name]
+    ), mypy_errors[name]
 
 
 def test_only_the_run_opens_phases() -> None:
@@ -97,13 +99,13 @@ def test_the_run_opens_each_phase_once_and_in_order() -> None:
     # A run that goes on was decided again before it comes here; it is executed, and ends like any other call.
     every = ["VALIDATE", "AUTHORIZE", "EXECUTE", "EXECUTE", "VERIFY", "REPLY"]
     assert re.findall(r"phase\(Span\.(\w+)\)", text) == every
-    called = re.findall(r"= (?:await )?(validate|authorize|execute|verify)\(|return await (settle)\(", text)
-    assert [name or last for name, last in called] == ["validate", "authorize", "execute", "verify", "settle"]
+    called = re.findall(r"= (?:await )?(validate|authorize|execute|verify)(?:_call)?\(|return await (reply)\(", text)
+    assert [name or last for name, last in called] == ["validate", "authorize", "execute", "verify", "reply"]
 
 
-def test_every_door_goes_through_the_one_run() -> None:
+def test_every_interface_uses_the_one_lifecycle_run() -> None:
     """Nothing outside the lifecycle takes a phase by itself."""
-    taken = re.compile(r"from deputize\.lifecycle\.(validate|authorize|execute|verify|settle|claim)\b")
+    taken = re.compile(r"from deputize\.lifecycle\.(validate|authorize|execute|verify|reply|claim)\b")
     outside = [
         path
         for path in (ROOT / "src" / "deputize").rglob("*.py")

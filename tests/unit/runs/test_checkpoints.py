@@ -11,33 +11,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
-from deputize.core.errors import SealBroken
-from deputize.runs.checkpoints import Chain, Checkpoint, Kind, newest, opened
-from deputize.runs.keeper import MOST_BYTES, plain
+from deputize.core.errors import UnsealFailed
+from deputize.runs.checkpoint_writer import MAX_STATE_BYTES, encode_state
+from deputize.runs.checkpoints import Checkpoint, CheckpointChain, CheckpointKind, find_newest_valid, unseal_state
 from deputize.store.keys import KeySet
-from tests.unit.runs.states import SAMPLES
+from tests.unit.runs.sample_states import SAMPLES
 from tests.unit.runs.test_deltas import JSON
 
 pytestmark = pytest.mark.requirement("RES-7")
 
-KEYS = KeySet.of("dev", {1: b"k" * 32}, Clock())
+KEYS = KeySet.from_data_keys("dev", {1: b"k" * 32}, Clock())
 CALL = "01890000-0000-7000-8000-000000000000"
 KINDS: Any = st.sampled_from([("micro", None), ("macro", None), ("named", "here"), ("named", "there")])
 
 
-class Table:
+class CheckpointTable:
     """What the database keeps of a call, by the rules of `store/queries/checkpoints.sql`; held to it in
-    tests/integration/runs/test_checkpoints.py."""
+    tests/integration/runs/test_checkpoint_writer.py."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Checkpoint] = {}
         self.states: dict[int, bytes] = {}
 
-    def save(self, chain: Chain, state: bytes, kind: Kind = "micro", name: str | None = None) -> Checkpoint:
-        made = chain.next(state, kind, name)
-        chain.stored(made, state)
+    def save(
+        self, chain: CheckpointChain, state: bytes, kind: CheckpointKind = "micro", name: str | None = None
+    ) -> Checkpoint:
+        made = chain.seal_next(state, kind, name)
+        chain.mark_stored(made, state)
         self.rows[made.seq], self.states[made.seq] = made, state
-        self._prune(chain.frames(made))
+        self._prune(chain.list_frames(made))
         return made
 
     def _prune(self, frames: list[int]) -> None:
@@ -52,31 +54,31 @@ class Table:
         self.rows = {seq: row for seq, row in self.rows.items() if seq in kept or seq in frames}
 
     def newest(self) -> tuple[int, bytes] | None:
-        async def read(seq: int) -> Checkpoint | None:
+        async def read_checkpoint(seq: int) -> Checkpoint | None:
             return self.rows.get(seq)
 
-        found = asyncio.run(newest(KEYS, CALL, sorted(self.rows, reverse=True), read))
+        found = asyncio.run(find_newest_valid(KEYS, CALL, sorted(self.rows, reverse=True), read_checkpoint))
         return None if found is None else (found[0].seq, found[1])
 
 
-def damaged(row: Checkpoint, at: int) -> Checkpoint:
-    at %= len(row.box)
-    return replace(row, box=row.box[:at] + bytes([row.box[at] ^ 1]) + row.box[at + 1 :])
+def damage_checkpoint(row: Checkpoint, at: int) -> Checkpoint:
+    at %= len(row.ciphertext)
+    return replace(row, ciphertext=row.ciphertext[:at] + bytes([row.ciphertext[at] ^ 1]) + row.ciphertext[at + 1 :])
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(JSON, KINDS), min_size=1, max_size=24), st.sets(st.integers(0, 23)))
 def test_any_sequence_of_saves_by_any_owners_restores_exactly_the_newest(
-    saves: list[tuple[Any, tuple[Kind, str | None]]], takeovers: set[int]
+    saves: list[tuple[Any, tuple[CheckpointKind, str | None]]], takeovers: set[int]
 ) -> None:
-    table, epoch, chain = Table(), 1, Chain(KEYS, CALL, epoch=1)
+    table, epoch, chain = CheckpointTable(), 1, CheckpointChain(KEYS, CALL, epoch=1)
     grown: list[Any] = []
     for number, (value, (kind, name)) in enumerate(saves):
         if number in takeovers:
             epoch, last = epoch + 1, max(table.rows, default=-1)
-            chain = Chain(KEYS, CALL, epoch=epoch, last=last)
+            chain = CheckpointChain(KEYS, CALL, epoch=epoch, last=last)
         grown.append(value)
-        state = plain({"all": grown, "last": value})
+        state = encode_state({"all": grown, "last": value})
         table.save(chain, state, kind, name)
         assert table.newest() == (number, state)
 
@@ -84,15 +86,15 @@ def test_any_sequence_of_saves_by_any_owners_restores_exactly_the_newest(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), KINDS, st.randoms(use_true_random=False), st.data())
 def test_any_one_damaged_row_falls_back_to_the_one_before_at_most(
-    count: int, usual: tuple[Kind, str | None], dice: random.Random, data: st.DataObject
+    count: int, usual: tuple[CheckpointKind, str | None], dice: random.Random, data: st.DataObject
 ) -> None:
-    table, chain = Table(), Chain(KEYS, CALL, epoch=1)
+    table, chain = CheckpointTable(), CheckpointChain(KEYS, CALL, epoch=1)
     for number in range(count + 1):
         kind, name = data.draw(KINDS) if number % 5 == 4 else usual
-        table.save(chain, plain({"seen": list(range(number * 50)), "noise": dice.random()}), kind, name)
+        table.save(chain, encode_state({"seen": list(range(number * 50)), "noise": dice.random()}), kind, name)
     victim = data.draw(st.sampled_from(sorted(table.rows)))
     whole = dict(table.rows)
-    for broken in (damaged(whole[victim], data.draw(st.integers(0, 10_000))), None):
+    for broken in (damage_checkpoint(whole[victim], data.draw(st.integers(0, 10_000))), None):
         table.rows = {seq: row for seq, row in whole.items() if seq != victim} | ({victim: broken} if broken else {})
         found = table.newest()
         assert found is not None
@@ -103,44 +105,44 @@ def test_any_one_damaged_row_falls_back_to_the_one_before_at_most(
 
 @given(st.sampled_from(["seq", "epoch", "kind", "name", "parent"]))
 def test_a_row_that_was_moved_or_renamed_does_not_open(field: str) -> None:
-    row = Chain(KEYS, CALL, epoch=1).next(plain({"a": 1}), "named", "here")
-    assert opened(KEYS, CALL, row, None) == b'{"a":1}'
+    row = CheckpointChain(KEYS, CALL, epoch=1).seal_next(encode_state({"a": 1}), "named", "here")
+    assert unseal_state(KEYS, CALL, row, None) == b'{"a":1}'
     other: dict[str, Any] = {"seq": 5, "epoch": 2, "kind": "macro", "name": "there", "parent": 7}
-    with pytest.raises(SealBroken):
-        opened(KEYS, CALL, replace(row, **{field: other[field]}), row)
-    with pytest.raises(SealBroken):
-        opened(KEYS, CALL.replace("1", "2"), row, None)
+    with pytest.raises(UnsealFailed):
+        unseal_state(KEYS, CALL, replace(row, **{field: other[field]}), row)
+    with pytest.raises(UnsealFailed):
+        unseal_state(KEYS, CALL.replace("1", "2"), row, None)
 
 
 def test_a_difference_to_another_frame_is_not_believed() -> None:
-    table, chain = Table(), Chain(KEYS, CALL, epoch=1)
+    table, chain = CheckpointTable(), CheckpointChain(KEYS, CALL, epoch=1)
     for number in range(4):
-        table.save(chain, plain({"rows": list(range(1000)), "at": number}))
+        table.save(chain, encode_state({"rows": list(range(1000)), "at": number}))
     second, third = table.rows[2], table.rows[3]
     assert (second.parent, third.parent) == (0, 1)
-    with pytest.raises(SealBroken):
-        opened(KEYS, CALL, second, table.rows[1])
-    with pytest.raises(SealBroken):
-        opened(KEYS, CALL, third, None)
+    with pytest.raises(UnsealFailed):
+        unseal_state(KEYS, CALL, second, table.rows[1])
+    with pytest.raises(UnsealFailed):
+        unseal_state(KEYS, CALL, third, None)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_compressed_differences_of_real_states_are_at_least_sixty_percent_smaller(name: str) -> None:
-    chain, whole, stored = Chain(KEYS, CALL, epoch=1), 0, 0
+    chain, whole, stored = CheckpointChain(KEYS, CALL, epoch=1), 0, 0
     for state in SAMPLES[name](random.Random(7), 40):
-        data = plain(state)
-        made = chain.next(data, "micro")
-        chain.stored(made, data)
-        whole, stored = whole + len(data), stored + len(made.box)
+        data = encode_state(state)
+        made = chain.seal_next(data, "micro")
+        chain.mark_stored(made, data)
+        whole, stored = whole + len(data), stored + len(made.ciphertext)
     assert stored <= 0.4 * whole, f"{name}: {1 - stored / whole:.1%}"
 
 
 def test_a_chain_writes_a_whole_one_every_so_often() -> None:
-    chain, parents = Chain(KEYS, CALL, epoch=1), []
+    chain, parents = CheckpointChain(KEYS, CALL, epoch=1), []
     for number in range(40):
-        data = plain({"rows": list(range(500)), "at": number})
-        made = chain.next(data, "micro")
-        chain.stored(made, data)
+        data = encode_state({"rows": list(range(500)), "at": number})
+        made = chain.seal_next(data, "micro")
+        chain.mark_stored(made, data)
         parents.append(made.parent)
     assert [number for number, parent in enumerate(parents) if parent is None] == [0, 1, 16, 17, 32, 33]
     assert all(parent is None or (number - parent) % 2 == 0 for number, parent in enumerate(parents))
@@ -151,14 +153,14 @@ def test_a_chain_writes_a_whole_one_every_so_often() -> None:
 )
 def test_what_would_not_come_back_the_same_is_refused(state: Any) -> None:
     with pytest.raises(ValueError, match="plain JSON"):
-        plain(state)
+        encode_state(state)
 
 
 def test_a_state_has_a_largest_size() -> None:
     with pytest.raises(ValueError, match="at most"):
-        plain("x" * MOST_BYTES)
+        encode_state("x" * MAX_STATE_BYTES)
 
 
 @given(JSON)
 def test_a_plain_state_comes_back_the_same(state: Any) -> None:
-    assert orjson.loads(plain(state)) == state
+    assert orjson.loads(encode_state(state)) == state

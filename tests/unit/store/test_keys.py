@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
-from deputize.core.errors import SealBroken
-from deputize.core.mistakes import Misconfigured
+from deputize.core.config_error import ConfigError
+from deputize.core.errors import UnsealFailed
 from deputize.store.keys import KEY_BYTES, KeySet, MasterKey
 from deputize.store.private_file import write_once
 
@@ -17,66 +17,66 @@ CALL = "01890000-0000-7000-8000-000000000001"
 OTHER_CALL = "01890000-0000-7000-8000-000000000002"
 
 
-def keys(tenant: str = "acme") -> KeySet:
-    return KeySet.of(tenant, {1: b"\x01" * KEY_BYTES}, Clock())
+def make_keys(tenant: str = "acme") -> KeySet:
+    return KeySet.from_data_keys(tenant, {1: b"\x01" * KEY_BYTES}, Clock())
 
 
 @pytest.mark.requirement("GOV-6")
 @given(data=st.binary(max_size=4000) | st.binary(max_size=50).map(lambda part: part * 200))
 def test_what_is_sealed_opens_to_the_same_bytes_and_shows_none_of_them(data: bytes) -> None:
-    box = keys().seal(CALL, "outcome", data)
-    assert keys().open(CALL, "outcome", box) == data
+    box = make_keys().seal(CALL, "outcome", data)
+    assert make_keys().unseal(CALL, "outcome", box) == data
     if len(data) > 8:
         assert data not in box
 
 
 @pytest.mark.requirement("GOV-6")
-def test_a_box_opens_only_for_its_tenant_call_and_kind() -> None:
-    box = keys().seal(CALL, "input", b"secret")
+def test_ciphertext_decrypts_only_for_its_tenant_call_and_kind() -> None:
+    box = make_keys().seal(CALL, "input", b"secret")
     for holder, call_id, kind in (
-        (keys("other"), CALL, "input"),
-        (keys(), OTHER_CALL, "input"),
-        (keys(), CALL, "outcome"),
-        (KeySet.of("acme", {1: b"\x02" * KEY_BYTES}, Clock()), CALL, "input"),
+        (make_keys("other"), CALL, "input"),
+        (make_keys(), OTHER_CALL, "input"),
+        (make_keys(), CALL, "outcome"),
+        (KeySet.from_data_keys("acme", {1: b"\x02" * KEY_BYTES}, Clock()), CALL, "input"),
     ):
-        with pytest.raises(SealBroken):
-            holder.open(call_id, kind, box)
+        with pytest.raises(UnsealFailed):
+            holder.unseal(call_id, kind, box)
 
 
 @given(place=st.integers(min_value=0), flip=st.integers(min_value=1, max_value=255))
-def test_a_box_with_any_bit_changed_does_not_open(place: int, flip: int) -> None:
-    box = bytearray(keys().seal(CALL, "input", b"secret" * 400))
+def test_ciphertext_with_any_bit_changed_does_not_decrypt(place: int, flip: int) -> None:
+    box = bytearray(make_keys().seal(CALL, "input", b"secret" * 400))
     box[place % len(box)] ^= flip
-    with pytest.raises(SealBroken):
-        keys().open(CALL, "input", bytes(box))
+    with pytest.raises(UnsealFailed):
+        make_keys().unseal(CALL, "input", bytes(box))
 
 
 @given(box=st.binary(max_size=60))
-def test_bytes_that_are_no_box_do_not_open(box: bytes) -> None:
-    with pytest.raises(SealBroken):
-        keys().open(CALL, "input", box)
+def test_bytes_that_are_not_ciphertext_do_not_decrypt(box: bytes) -> None:
+    with pytest.raises(UnsealFailed):
+        make_keys().unseal(CALL, "input", box)
 
 
-def test_equal_values_make_unequal_boxes() -> None:
-    assert keys().seal(CALL, "input", b"same") != keys().seal(CALL, "input", b"same")
+def test_equal_values_make_different_ciphertext() -> None:
+    assert make_keys().seal(CALL, "input", b"same") != make_keys().seal(CALL, "input", b"same")
 
 
 def test_large_repetitive_values_are_kept_small() -> None:
-    assert len(keys().seal(CALL, "outcome", b'{"a": 1}' * 1000)) < 1000
+    assert len(make_keys().seal(CALL, "outcome", b'{"a": 1}' * 1000)) < 1000
 
 
-def test_after_a_rotation_old_boxes_open_and_fingerprints_stay() -> None:
-    old = keys()
-    new = KeySet.of("acme", {1: b"\x01" * KEY_BYTES, 2: b"\x02" * KEY_BYTES}, Clock())
-    assert new.open(CALL, "input", old.seal(CALL, "input", b"x")) == b"x"
-    assert new.fingerprint == old.fingerprint
-    with pytest.raises(SealBroken):
-        old.open(CALL, "input", new.seal(CALL, "input", b"x"))
+def test_after_a_rotation_old_ciphertext_decrypts_and_fingerprints_stay() -> None:
+    old = make_keys()
+    new = KeySet.from_data_keys("acme", {1: b"\x01" * KEY_BYTES, 2: b"\x02" * KEY_BYTES}, Clock())
+    assert new.unseal(CALL, "input", old.seal(CALL, "input", b"x")) == b"x"
+    assert new.fingerprint_key == old.fingerprint_key
+    with pytest.raises(UnsealFailed):
+        old.unseal(CALL, "input", new.seal(CALL, "input", b"x"))
 
 
 def test_keys_do_not_show_themselves_when_printed() -> None:
     material = b"\x41" * KEY_BYTES
-    shown = repr(KeySet.of("acme", {1: material}, Clock())) + repr(MasterKey(material=material))
+    shown = repr(KeySet.from_data_keys("acme", {1: material}, Clock())) + repr(MasterKey(material=material))
     assert "AAAA" not in shown
     assert "fingerprint" not in shown
 
@@ -90,10 +90,10 @@ def test_a_wrapped_key_opens_only_for_its_tenant_and_version() -> None:
         ("acme", 2, master),
         ("acme", 1, MasterKey(material=b"\x02" * KEY_BYTES)),
     ):
-        with pytest.raises(SealBroken):
+        with pytest.raises(UnsealFailed):
             opener.unwrap(tenant, version, wrapped)
     for damaged in (b"", b"\x09" + wrapped[1:], wrapped[:10]):
-        with pytest.raises(SealBroken):
+        with pytest.raises(UnsealFailed):
             master.unwrap("acme", 1, damaged)
 
 
@@ -108,15 +108,15 @@ def test_the_master_key_is_made_once_and_privately(tmp_path: Path) -> None:
 
 def test_mistakes_with_the_master_key_are_one_sentence_with_the_way_out(tmp_path: Path) -> None:
     path = tmp_path / "master.key"
-    with pytest.raises(Misconfigured, match=r"missing.*openssl rand"):
+    with pytest.raises(ConfigError, match=r"missing.*openssl rand"):
         MasterKey.read(path)
     write_once(path, b"short")
-    with pytest.raises(Misconfigured, match="5 bytes instead of 32"):
+    with pytest.raises(ConfigError, match="5 bytes instead of 32"):
         MasterKey.read(path)
     path.chmod(0o604)
-    with pytest.raises(Misconfigured, match="chmod 600"):
+    with pytest.raises(ConfigError, match="chmod 600"):
         MasterKey.read(path)
-    with pytest.raises(Misconfigured, match="not a file"):
+    with pytest.raises(ConfigError, match="not a file"):
         MasterKey.read(tmp_path)
 
 

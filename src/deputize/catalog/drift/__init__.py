@@ -1,1 +1,1 @@
-"""What changed in a server's declarations since somebody agreed to them, and what in them should make one look."""
+"""Compare the definitions of MCP servers with their pins, and flag what needs review."""

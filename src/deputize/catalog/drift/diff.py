@@ -1,33 +1,37 @@
-"""What is different between two declarations, for people to read: by place, with everything hidden made visible.
+"""Show the differences between two declarations by path, with hidden characters made visible.
 
-It tells differences in meaning (`core/declared.py`): there are some exactly where the digests differ.
-
-Above: `judge.py`, and doors that show it. Below: `core/plain.py`.
+Differences are in meaning (`core/contract/normalized_definition.py`): there are some if and only if the digests differ.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import SequenceMatcher
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from deputize.catalog.drift.names import looks
-from deputize.catalog.drift.shown import shown
-from deputize.catalog.schemas import pointer
-from deputize.core.canonical import canonical
-from deputize.core.declared import DEEPEST, UNORDERED, Shape, meant, within
-from deputize.core.frozen import frozen
-from deputize.core.plain import MOST, plain, plain_lines
+from deputize.catalog.drift.hidden_text import reveal_hidden_text
+from deputize.catalog.drift.lookalike_names import normalize_lookalikes
+from deputize.catalog.schemas import format_pointer
+from deputize.core.canonical import canonicalize
+from deputize.core.contract.normalized_definition import (
+    MAX_SORT_DEPTH,
+    UNORDERED_SHAPES,
+    Shape,
+    get_child_shape,
+    normalize_value,
+)
+from deputize.core.display_text import MAX_CHARACTERS, to_display_lines, to_display_text
+from deputize.core.value_types import frozen
 
 Path = tuple[str | int, ...]
 MOST_DIFFERENCES: Final = 500
-_BEFORE_IT: Final = 120
-_NOTHING: Final = object()
+_CONTEXT_CHARACTERS: Final = 120
+_ABSENT: Final = object()
 
 
 @frozen
 class Difference:
-    """One place (a JSON pointer; of members of a set, that of the set) and what stood and stands there, all of visible
-    characters, in lines; None is nothing.
+    """The values before and after at one JSON pointer, as lines of visible characters; None if there is no value.
+
+    For members of a set, the pointer is that of the set.
     """
 
     where: str
@@ -35,121 +39,112 @@ class Difference:
     after: str | None
 
 
-def differences(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Difference, ...]:
-    """What differs in meaning between two declarations, in the order of the document. What is only written in another
-    order is not told. Without a `before` everything is new, without an `after` everything is gone.
+def diff_definitions(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Difference, ...]:
+    """List the differences in meaning between two declarations, in document order.
+
+    Changes of order alone are left out. Without `before` everything is new; without `after` everything is removed.
     """
-    found: list[Difference] = []
-    for each in _differ(dict(before or {}), dict(after or {}), Shape.TOOL, ()):
-        if len(found) == MOST_DIFFERENCES:
-            return (*found, Difference(where="", before=None, after="⟨… more differences than are shown⟩"))
-        found.append(each)
-    return tuple(found)
+    result: list[Difference] = []
+    for each in _iter_differences(dict(before or {}), dict(after or {}), Shape.TOOL, ()):
+        if len(result) == MOST_DIFFERENCES:
+            return (*result, Difference(where="", before=None, after="⟨… more differences⟩"))
+        result.append(each)
+    return tuple(result)
 
 
-def lines(found: Iterable[Difference]) -> list[str]:
-    """The differences as lines: the place, then what was (`- `) and what is (`+ `), and a line around them (`  `)."""
-    told: list[str] = []
-    for each in found:
-        told.append(each.where or "/")
-        told += _marked(_split(each.before), _split(each.after))
-    return told
-
-
-def _differ(before: Any, after: Any, shape: Shape, path: Path) -> Iterator[Difference]:
-    if len(path) <= DEEPEST:
+def _iter_differences(before: Any, after: Any, shape: Shape, path: Path) -> Iterator[Difference]:
+    if len(path) <= MAX_SORT_DEPTH:
         if isinstance(before, dict) and isinstance(after, dict):
             for key in (*after, *(key for key in before if key not in after)):
-                old, new = before.get(key, _NOTHING), after.get(key, _NOTHING)
-                yield from _differ(old, new, within(shape, key, old if new is _NOTHING else new), (*path, key))
+                old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
+                yield from _iter_differences(
+                    old, new, get_child_shape(shape, key, old if new is _ABSENT else new), (*path, key)
+                )
             return
         if isinstance(before, list) and isinstance(after, list):
-            inside = within(shape, None, None)
-            yield from (_set if shape in UNORDERED else _list)(before, after, inside, path)
+            inside = get_child_shape(shape, None, None)
+            yield from (_diff_sets if shape in UNORDERED_SHAPES else _diff_lists)(before, after, inside, path)
             return
-    if not _same(before, after, shape, len(path)):
-        yield _told(before, after, path)
+    if not _is_same(before, after, shape, len(path)):
+        yield _make_difference(before, after, path)
 
 
-def _list(before: list[Any], after: list[Any], inside: Shape, path: Path) -> Iterator[Difference]:
+def _diff_lists(before: list[Any], after: list[Any], inside: Shape, path: Path) -> Iterator[Difference]:
     for place in range(max(len(before), len(after))):
-        old = before[place] if place < len(before) else _NOTHING
-        new = after[place] if place < len(after) else _NOTHING
-        yield from _differ(old, new, inside, (*path, place))
+        old = before[place] if place < len(before) else _ABSENT
+        new = after[place] if place < len(after) else _ABSENT
+        yield from _iter_differences(old, new, inside, (*path, place))
 
 
-def _set(before: list[Any], after: list[Any], inside: Shape, path: Path) -> Iterator[Difference]:
-    """Members that both have are passed over. Of the others, schemas are held against each other one by one."""
+def _diff_sets(before: list[Any], after: list[Any], inside: Shape, path: Path) -> Iterator[Difference]:
+    """Compare two sets. Common members are skipped; if as many schemas were removed as added, compare them in pairs."""
     level = len(path) + 1
-    gone, new = _without(before, after, inside, level), _without(after, before, inside, level)
-    if inside is Shape.SCHEMA and len(gone) == len(new):
-        for (_, old), (place, member) in zip(gone, new, strict=True):
-            yield from _differ(old, member, inside, (*path, place))
+    old_members, new_members = (
+        _subtract_members(before, after, inside, level),
+        _subtract_members(after, before, inside, level),
+    )
+    if inside is Shape.SCHEMA and len(old_members) == len(new_members):
+        for (_, old), (place, member) in zip(old_members, new_members, strict=True):
+            yield from _iter_differences(old, member, inside, (*path, place))
         return
-    yield from (_told(member, _NOTHING, path) for _, member in gone)
-    yield from (_told(_NOTHING, member, path) for _, member in new)
+    yield from (_make_difference(member, _ABSENT, path) for _, member in old_members)
+    yield from (_make_difference(_ABSENT, member, path) for _, member in new_members)
 
 
-def _without(members: list[Any], others: list[Any], shape: Shape, level: int) -> list[tuple[int, Any]]:
-    there = Counter(_form(each, shape, level) for each in others)
-    left: list[tuple[int, Any]] = []
+def _subtract_members(members: list[Any], others: list[Any], shape: Shape, level: int) -> list[tuple[int, Any]]:
+    counts = Counter(_canonicalize(each, shape, level) for each in others)
+    extra_members: list[tuple[int, Any]] = []
     for place, each in enumerate(members):
-        form = _form(each, shape, level)
-        if there[form]:
-            there[form] -= 1
+        form = _canonicalize(each, shape, level)
+        if counts[form]:
+            counts[form] -= 1
         else:
-            left.append((place, each))
-    return left
+            extra_members.append((place, each))
+    return extra_members
 
 
-def _same(before: Any, after: Any, shape: Shape, level: int) -> bool:
-    if before is _NOTHING or after is _NOTHING:
+def _is_same(before: Any, after: Any, shape: Shape, level: int) -> bool:
+    if before is _ABSENT or after is _ABSENT:
         return before is after
-    return _form(before, shape, level) == _form(after, shape, level)
+    return _canonicalize(before, shape, level) == _canonicalize(after, shape, level)
 
 
-def _form(value: Any, shape: Shape, level: int) -> bytes:
-    return canonical({"": meant(value, shape, level)})
+def _canonicalize(value: Any, shape: Shape, level: int) -> bytes:
+    return canonicalize({"": normalize_value(value, shape, level)})
 
 
-def _told(before: Any, after: Any, path: Path) -> Difference:
+def _make_difference(before: Any, after: Any, path: Path) -> Difference:
     if isinstance(before, str) and isinstance(after, str):
-        # Where two texts look the same, it is their letters that differ.
-        letters = looks(before) == looks(after)
-        old, new = _text(before, after, letters=letters), _text(after, before, letters=letters)
-        return Difference(where=plain(pointer(path)), before=old, after=new)
-    return Difference(where=plain(pointer(path)), before=_shown(before), after=_shown(after))
+        # Two texts that look the same differ in their letters, so these are escaped.
+        escape_non_ascii = normalize_lookalikes(before) == normalize_lookalikes(after)
+        old, new = (
+            _render_text(before, after, escape_non_ascii=escape_non_ascii),
+            _render_text(after, before, escape_non_ascii=escape_non_ascii),
+        )
+        return Difference(where=to_display_text(format_pointer(path)), before=old, after=new)
+    return Difference(
+        where=to_display_text(format_pointer(path)), before=_render_value(before), after=_render_value(after)
+    )
 
 
-def _shown(value: Any) -> str | None:
-    if value is _NOTHING:
+def _render_value(value: Any) -> str | None:
+    if value is _ABSENT:
         return None
-    return _text(value, value) if isinstance(value, str) else "\n".join(plain_lines(value))
+    return _render_text(value, value) if isinstance(value, str) else "\n".join(to_display_lines(value))
 
 
-def _text(text: str, other: str, *, letters: bool = False) -> str:
-    """A text as lines. A long one begins shortly before it differs from the other, or nobody would see where."""
+def _render_text(text: str, other: str, *, escape_non_ascii: bool = False) -> str:
+    """Render a text as lines. A long one starts shortly before the first difference, so that it is visible."""
     start = 0
-    if len(text) > MOST and text != other:
-        alike = zip(text, other, strict=False)
-        first = next((place for place, (one, two) in enumerate(alike) if one != two), min(len(text), len(other)))
-        start = max(0, first - _BEFORE_IT)
-    same = f"⟨{start:,} characters as before …⟩" if start else ""
+    if len(text) > MAX_CHARACTERS and text != other:
+        pairs = enumerate(zip(text, other, strict=False))
+        first = next((place for place, (left, right) in pairs if left != right), min(len(text), len(other)))
+        start = max(0, first - _CONTEXT_CHARACTERS)
+    prefix = f"⟨{start:,} unchanged characters …⟩" if start else ""
     rest = text[start:]
-    over = f"⟨… {len(rest) - MOST:,} more of {len(text):,} characters⟩" if len(rest) > MOST else ""
-    lines_of_it = "\n".join(shown(line, letters=letters) for line in rest[:MOST].split("\n"))
-    return same + '"' + lines_of_it.replace('"', '\\"') + '"' + over
-
-
-def _split(text: str | None) -> list[str]:
-    return [] if text is None else text.split("\n")
-
-
-def _marked(before: list[str], after: list[str]) -> Iterator[str]:
-    for kind, old, old_end, new, new_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if kind == "equal":
-            kept = before[old:old_end]
-            yield from (f"  {line}" for line in (kept if len(kept) <= 2 else [kept[0], "⟨…⟩", kept[-1]]))
-        else:
-            yield from (f"- {line}" for line in before[old:old_end])
-            yield from (f"+ {line}" for line in after[new:new_end])
+    excess = len(rest) - MAX_CHARACTERS
+    suffix = f"⟨… {excess:,} more of {len(text):,} characters⟩" if excess > 0 else ""
+    body = "\n".join(
+        reveal_hidden_text(line, escape_non_ascii=escape_non_ascii) for line in rest[:MAX_CHARACTERS].split("\n")
+    )
+    return prefix + '"' + body.replace('"', '\\"') + '"' + suffix

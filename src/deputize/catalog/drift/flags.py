@@ -1,16 +1,14 @@
-"""What in a definition should make somebody look before it is served: things hidden, passed off, or said to the model.
+"""Flag what needs review in a definition: hidden text, look-alike names, shadowing and prompt injection.
 
-A flag proves nothing and forbids nothing by itself: it keeps a definition waiting until an administrator has seen it.
-Texts of a flag are visible characters only (`core/plain.py`), safe to print.
+A flag is not proof of an attack. It holds a definition until an administrator has reviewed it. The texts of a flag
+contain visible characters only (`core/display_text.py`), so they are safe to print.
 
-    hidden_text     characters, comments and emptiness that hide what a model reads      hidden.py
-    mixed_script    letters of one script that pass for those of another                 names.py
-    look_alike      a name that is taken for another one                                 names.py
-    shadowing       a name or an address that another server has, or talk of its tools   here
-    instruction     sentences that speak to the model                                    phrases.py
-    ambiguous       one name, declared twice in different ways                           judge.py
-
-Above: `judge.py`, which asks. Below: `core/`.
+    hidden_text     characters, comments and whitespace that hide text from people       hidden_characters.py
+    mixed_script    letters of one script that look like those of another                lookalike_names.py
+    look_alike      a name that looks like another tool's name                           lookalike_names.py
+    shadowing       a name or URI that another server has, or a mention of its tools     this module
+    instruction     sentences addressed to the model                                     prompt_injection.py
+    ambiguous       one name, declared twice with different content                      verdicts.py
 """
 
 import re
@@ -20,29 +18,31 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
 
-from deputize.catalog.drift.hidden import hidden
-from deputize.catalog.drift.names import mixed, poses_as_latin, skeleton
-from deputize.catalog.drift.phrases import orders
-from deputize.catalog.drift.shown import shown
-from deputize.catalog.schemas import pointer
-from deputize.core.frozen import frozen
-from deputize.core.plain import plain
-from deputize.core.servers import Definition, Kind
-from deputize.core.uris import matches
+from deputize.catalog.drift.hidden_characters import find_hidden_text
+from deputize.catalog.drift.hidden_text import reveal_hidden_text
+from deputize.catalog.drift.lookalike_names import find_mixed_script, is_latin_lookalike, make_skeleton
+from deputize.catalog.drift.prompt_injection import find_injections
+from deputize.catalog.schemas import format_pointer
+from deputize.core.display_text import to_display_text
+from deputize.core.mcp.servers import Definition, DefinitionKind
+from deputize.core.mcp.uri_templates import can_expand_to
+from deputize.core.value_types import frozen
 
 MOST_FLAGS: Final = 50
-# Of one kind in one text: who is shown these looks at all of it.
-_MOST_ALIKE: Final = 5
+# The limit for one kind of flag in one text; a reviewer reads the whole text anyway.
+_MOST_PER_KIND: Final = 5
 _LONGEST_EXCERPT: Final = 200
-_AROUND: Final = 30
-# Names of one plain word ("search") are words of the language too; talk of them is no talk of a tool.
-_COMPOUND = re.compile(r"[a-z0-9](?=[A-Z])|[a-zA-Z0-9][_.\-/][a-zA-Z0-9]")
+_CONTEXT_CHARACTERS: Final = 30
+# A name that is one plain word ("search") also occurs in ordinary sentences, so it does not count as a mention.
+_COMPOUND_NAME = re.compile(r"[a-z0-9](?=[A-Z])|[a-zA-Z0-9][_.\-/][a-zA-Z0-9]")
 _SHORTEST_MENTION: Final = 6
-_NAMES = re.compile(r"[A-Za-z][\w.\-/]{4,}\w")
+_NAME_PATTERN = re.compile(r"[A-Za-z][\w.\-/]{4,}\w")
 Path = tuple[str | int, ...]
 
 
 class FlagCode(StrEnum):
+    """The kinds of flags; the module's docstring explains each."""
+
     HIDDEN_TEXT = "hidden_text"
     MIXED_SCRIPT = "mixed_script"
     LOOK_ALIKE = "look_alike"
@@ -53,8 +53,8 @@ class FlagCode(StrEnum):
 
 @frozen
 class Flag:
-    """One finding: `where` is a JSON pointer into what was declared, `excerpt` the place itself with everything hidden
-    made visible, `sentence` what is the matter with it.
+    """One finding: `where` is a JSON pointer into the declaration, `excerpt` the text with hidden characters made
+    visible, `sentence` what is wrong with it.
     """
 
     code: FlagCode
@@ -64,147 +64,152 @@ class Flag:
 
 
 @frozen
-class Known:
-    """A tool that callers of the tenant know already, under the name its own server (or namespace) gives it; or a
-    resource, or a template of such, by its address.
+class KnownDefinition:
+    """A tool that the tenant already has, by its name on its server or in its namespace; or a resource or resource
+    template, by its URI.
     """
 
     server: str
     name: str
-    kind: Kind = Kind.TOOL
+    kind: DefinitionKind = DefinitionKind.TOOL
 
 
-class Neighbours:
-    """All that is known, sorted once for the questions that are asked of each definition."""
+class DefinitionIndex:
+    """An index of known definitions, built once and queried for each definition."""
 
-    def __init__(self, known: Collection[Known]) -> None:
-        self._alike: dict[str, list[Known]] = {}
-        self._called: dict[str, list[Known]] = {}
-        self._resources = [each for each in known if each.kind is Kind.RESOURCE]
-        self._templates = [each for each in known if each.kind is Kind.TEMPLATE]
-        self._at: dict[str, list[Known]] = {}
+    def __init__(self, definitions: Collection[KnownDefinition]) -> None:
+        self._by_skeleton: dict[str, list[KnownDefinition]] = {}
+        self._by_qualified_name: dict[str, list[KnownDefinition]] = {}
+        self._resources = [each for each in definitions if each.kind is DefinitionKind.RESOURCE]
+        self._templates = [each for each in definitions if each.kind is DefinitionKind.TEMPLATE]
+        self._by_address: dict[str, list[KnownDefinition]] = {}
         for each in (*self._resources, *self._templates):
-            self._at.setdefault(each.name, []).append(each)
-        for each in (each for each in known if each.kind is Kind.TOOL):
+            self._by_address.setdefault(each.name, []).append(each)
+        for each in (each for each in definitions if each.kind is DefinitionKind.TOOL):
             full = f"{each.server}.{each.name}"
-            for looks in {skeleton(each.name), skeleton(full)}:
-                self._alike.setdefault(looks, []).append(each)
+            for name_skeleton in {make_skeleton(each.name), make_skeleton(full)}:
+                self._by_skeleton.setdefault(name_skeleton, []).append(each)
             for name in (full, f"{each.server}__{each.name}", f"{each.server}/{each.name}"):
-                self._called.setdefault(name, []).append(each)
-            if len(each.name) >= _SHORTEST_MENTION and _COMPOUND.search(each.name):
-                self._called.setdefault(each.name, []).append(each)
+                self._by_qualified_name.setdefault(name, []).append(each)
+            if len(each.name) >= _SHORTEST_MENTION and _COMPOUND_NAME.search(each.name):
+                self._by_qualified_name.setdefault(each.name, []).append(each)
 
-    def alike(self, name: str) -> list[Known]:
-        """Tools whose name, or name with its server's before it, looks like this one."""
-        return self._alike.get(skeleton(name), [])
+    def find_lookalikes(self, name: str) -> list[KnownDefinition]:
+        """Find tools whose name, with or without the server's name before it, looks like this one."""
+        return self._by_skeleton.get(make_skeleton(name), [])
 
-    def at(self, definition: Definition) -> Iterator[Known]:
-        """Resources and templates that an address of this definition could be taken for."""
-        yield from self._at.get(definition.name, ())
-        for each in self._templates if definition.kind is Kind.RESOURCE else self._resources:
-            if each.name != definition.name and (_stands_for(each, definition) or _stands_for(definition, each)):
+    def find_overlapping(self, definition: Definition) -> Iterator[KnownDefinition]:
+        """Find resources and resource templates that share a URI with this definition."""
+        yield from self._by_address.get(definition.name, ())
+        for each in self._templates if definition.kind is DefinitionKind.RESOURCE else self._resources:
+            if each.name != definition.name and (
+                _is_template_match(each, definition) or _is_template_match(definition, each)
+            ):
                 yield each
 
-    def mentioned(self, text: str) -> Iterator[tuple[int, int, list[Known]]]:
-        """Where a text names tools so that nothing else can be meant."""
-        for found in _NAMES.finditer(text):
-            called = self._called.get(found[0])
-            if called:
-                yield found.start(), found.end(), called
+    def find_mentions(self, text: str) -> Iterator[tuple[int, int, list[KnownDefinition]]]:
+        """Find where a text mentions tools unambiguously."""
+        for match in _NAME_PATTERN.finditer(text):
+            tools = self._by_qualified_name.get(match[0])
+            if tools:
+                yield match.start(), match.end(), tools
 
 
-def flags_of(definition: Definition, *, server: str, among: Neighbours, most: int = MOST_FLAGS) -> tuple[Flag, ...]:
-    """What there is to look at in one definition of `server`, beside all others, of other servers and its own."""
-    found: list[Flag] = []
-    for each in _all_flags(definition, server, among):
-        if each not in found:
-            found.append(each)
-        if len(found) >= most:
+def find_flags(
+    definition: Definition, *, server: str, index: DefinitionIndex, most: int = MOST_FLAGS
+) -> tuple[Flag, ...]:
+    """Find the flags of one definition of `server`, compared with all known definitions."""
+    flags: list[Flag] = []
+    for each in _iter_flags(definition, server, index):
+        if each not in flags:
+            flags.append(each)
+        if len(flags) >= most:
             break
-    return tuple(found)
+    return tuple(flags)
 
 
-def flags_of_instructions(text: str, *, server: str, among: Neighbours) -> tuple[Flag, ...]:
-    """The same for what a server says about how to use it as a whole."""
-    return tuple(_text_flags(text, ("instructions",), server, among))[:MOST_FLAGS]
+def find_instruction_flags(text: str, *, server: str, index: DefinitionIndex) -> tuple[Flag, ...]:
+    """Find the flags of a server's instructions."""
+    return tuple(_check_text(text, ("instructions",), server, index))[:MOST_FLAGS]
 
 
-def _all_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
-    if definition.kind is Kind.TOOL:
-        yield from _name_flags(definition.name, server, among)
-    elif definition.kind in (Kind.RESOURCE, Kind.TEMPLATE):
-        yield from _address_flags(definition, server, among)
-    for path, text, is_name in _texts(definition.said, ()):
-        if is_name and poses_as_latin(text) and not any(mixed(text)):
-            yield _flag(FlagCode.MIXED_SCRIPT, path, text, "reads as Latin letters and is of others")
-        yield from _text_flags(text, path, server, among)
+def _iter_flags(definition: Definition, server: str, index: DefinitionIndex) -> Iterator[Flag]:
+    if definition.kind is DefinitionKind.TOOL:
+        yield from _check_name(definition.name, server, index)
+    elif definition.kind in (DefinitionKind.RESOURCE, DefinitionKind.TEMPLATE):
+        yield from _check_address(definition, server, index)
+    for path, text, is_name in _iter_texts(definition.declaration, ()):
+        if is_name and is_latin_lookalike(text) and not any(find_mixed_script(text)):
+            sentence = "looks like Latin letters but uses letters of another script"
+            yield _make_flag(FlagCode.MIXED_SCRIPT, path, text, sentence)
+        yield from _check_text(text, path, server, index)
 
 
-def _name_flags(name: str, server: str, among: Neighbours) -> Iterator[Flag]:
-    for other in among.alike(name):
+def _check_name(name: str, server: str, index: DefinitionIndex) -> Iterator[Flag]:
+    for other in index.find_lookalikes(name):
         if other.server != server and other.name == name:
-            sentence = f"is the name of a tool of {plain(other.server)}, which may be called by mistake for it"
-            yield _flag(FlagCode.SHADOWING, ("name",), name, sentence)
+            sentence = f"is also the name of a tool of {to_display_text(other.server)}; models may confuse them"
+            yield _make_flag(FlagCode.SHADOWING, ("name",), name, sentence)
         elif other.name != name:
-            sentence = f"looks like {plain(other.name)} of {plain(other.server)}"
-            yield _flag(FlagCode.LOOK_ALIKE, ("name",), name, sentence)
+            sentence = f"looks like the tool {to_display_text(other.name)} of {to_display_text(other.server)}"
+            yield _make_flag(FlagCode.LOOK_ALIKE, ("name",), name, sentence)
 
 
-def _address_flags(definition: Definition, server: str, among: Neighbours) -> Iterator[Flag]:
-    where = "uri" if definition.kind is Kind.RESOURCE else "uriTemplate"
-    for other in among.at(definition):
+def _check_address(definition: Definition, server: str, index: DefinitionIndex) -> Iterator[Flag]:
+    where = "uri" if definition.kind is DefinitionKind.RESOURCE else "uriTemplate"
+    for other in index.find_overlapping(definition):
         if other.server != server:
-            sentence = f"is an address of {plain(other.server)}, too: {plain(other.name)}"
-            yield _flag(FlagCode.SHADOWING, (where,), definition.name, sentence)
+            sentence = f"is also a URI of {to_display_text(other.server)}: {to_display_text(other.name)}"
+            yield _make_flag(FlagCode.SHADOWING, (where,), definition.name, sentence)
 
 
-def _stands_for(template: Known | Definition, resource: Known | Definition) -> bool:
-    if template.kind is not Kind.TEMPLATE or resource.kind is not Kind.RESOURCE:
+def _is_template_match(template: KnownDefinition | Definition, resource: KnownDefinition | Definition) -> bool:
+    if template.kind is not DefinitionKind.TEMPLATE or resource.kind is not DefinitionKind.RESOURCE:
         return False
-    return matches(template.name, resource.name)
+    return can_expand_to(template.name, resource.name)
 
 
-def _text_flags(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:
-    seen: Counter[str] = Counter()
-    for start, end, what in hidden(text):
-        seen[what] += 1
-        if seen[what] <= _MOST_ALIKE:
-            yield _flag(FlagCode.HIDDEN_TEXT, path, _around(text, start, end), f"holds {what}")
-    for start, end in islice(mixed(text), _MOST_ALIKE):
+def _check_text(text: str, path: Path, server: str, index: DefinitionIndex) -> Iterator[Flag]:
+    counts: Counter[str] = Counter()
+    for start, end, what in find_hidden_text(text):
+        counts[what] += 1
+        if counts[what] <= _MOST_PER_KIND:
+            yield _make_flag(FlagCode.HIDDEN_TEXT, path, _cut_excerpt(text, start, end), f"contains {what}")
+    for start, end in islice(find_mixed_script(text), _MOST_PER_KIND):
         sentence = "mixes Latin letters with others that look like them"
-        yield _flag(FlagCode.MIXED_SCRIPT, path, _around(text, start, end), sentence)
-    for excerpt, what in orders(text):
-        yield _flag(FlagCode.INSTRUCTION, path, excerpt, what)
+        yield _make_flag(FlagCode.MIXED_SCRIPT, path, _cut_excerpt(text, start, end), sentence)
+    for excerpt, what in find_injections(text):
+        yield _make_flag(FlagCode.INSTRUCTION, path, excerpt, what)
     if path != ("name",):
-        yield from islice(_talk_of_others(text, path, server, among), _MOST_ALIKE)
+        yield from islice(_check_mentions(text, path, server, index), _MOST_PER_KIND)
 
 
-def _talk_of_others(text: str, path: Path, server: str, among: Neighbours) -> Iterator[Flag]:
-    for start, end, tools in among.mentioned(text):
+def _check_mentions(text: str, path: Path, server: str, index: DefinitionIndex) -> Iterator[Flag]:
+    for start, end, tools in index.find_mentions(text):
         if all(each.server != server for each in tools):
-            sentence = f"speaks of {plain(tools[0].name)}, a tool of {plain(tools[0].server)}"
-            yield _flag(FlagCode.SHADOWING, path, _around(text, start, end), sentence)
+            sentence = f"mentions {to_display_text(tools[0].name)}, a tool of {to_display_text(tools[0].server)}"
+            yield _make_flag(FlagCode.SHADOWING, path, _cut_excerpt(text, start, end), sentence)
 
 
-def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
-    """Every text of a definition, the names of its members included, and whether it is a name."""
-    waiting: list[tuple[Any, Path]] = [(value, path)]
-    while waiting:
-        each, place = waiting.pop()
+def _iter_texts(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
+    """Yield every text of a definition, including property names, with its path and whether it is a name."""
+    stack: list[tuple[Any, Path]] = [(value, path)]
+    while stack:
+        each, place = stack.pop()
         if isinstance(each, str):
             yield place, each, place == ("name",)
         elif isinstance(each, dict):
             yield from (((*place, key), key, True) for key in each)
-            waiting.extend((inside, (*place, key)) for key, inside in reversed(each.items()))
+            stack.extend((inside, (*place, key)) for key, inside in reversed(each.items()))
         elif isinstance(each, list):
-            waiting.extend((inside, (*place, index)) for index, inside in reversed(list(enumerate(each))))
+            stack.extend((inside, (*place, index)) for index, inside in reversed(list(enumerate(each))))
 
 
-def _around(text: str, start: int, end: int) -> str:
-    return text[max(0, start - _AROUND) : min(end, start + _LONGEST_EXCERPT) + _AROUND]
+def _cut_excerpt(text: str, start: int, end: int) -> str:
+    return text[max(0, start - _CONTEXT_CHARACTERS) : min(end, start + _LONGEST_EXCERPT) + _CONTEXT_CHARACTERS]
 
 
-def _flag(code: FlagCode, path: Path, excerpt: str, sentence: str) -> Flag:
-    letters = code in (FlagCode.MIXED_SCRIPT, FlagCode.LOOK_ALIKE)
-    visible = shown(excerpt[:_LONGEST_EXCERPT], letters=letters)
-    return Flag(code=code, where=plain(pointer(path)), excerpt=visible, sentence=sentence)
+def _make_flag(code: FlagCode, path: Path, excerpt: str, sentence: str) -> Flag:
+    escape_non_ascii = code in (FlagCode.MIXED_SCRIPT, FlagCode.LOOK_ALIKE)
+    visible = reveal_hidden_text(excerpt[:_LONGEST_EXCERPT], escape_non_ascii=escape_non_ascii)
+    return Flag(code=code, where=to_display_text(format_pointer(path)), excerpt=visible, sentence=sentence)

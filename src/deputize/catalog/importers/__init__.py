@@ -1,1 +1,1 @@
-"""Ways a contract comes in: a Python function with `@tool`, a manifest. Each ends in a `Contract`."""
+"""Import tools as contracts from Python functions with `@tool`, manifests and MCP servers."""

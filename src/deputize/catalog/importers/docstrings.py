@@ -1,4 +1,4 @@
-"""Docstrings in Google style, read for two things: what the function does, and what each argument means."""
+"""Parse Google-style docstrings for the description of a function and of its arguments."""
 
 import inspect
 import re
@@ -13,12 +13,14 @@ _ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Docstring:
+    """The description of a function, and of its arguments by name."""
+
     description: str = ""
     arguments: dict[str, str] = field(default_factory=dict)
 
 
-def read_docstring(text: str | None) -> Docstring:
-    """The words before the first section, and the entries of `Args:`."""
+def parse_docstring(text: str | None) -> Docstring:
+    """Parse the text before the first section as the description, and the entries of `Args:`."""
     if not text:
         return Docstring()
     sections: dict[str, list[str]] = {"": []}
@@ -31,25 +33,25 @@ def read_docstring(text: str | None) -> Docstring:
             current.append(line)
     arguments: dict[str, str] = {}
     for name in _ARGUMENT_SECTIONS & sections.keys():
-        arguments |= _arguments(sections[name])
-    return Docstring(description=_paragraphs(sections[""]), arguments=arguments)
+        arguments |= _parse_arguments(sections[name])
+    return Docstring(description=_join_paragraphs(sections[""]), arguments=arguments)
 
 
-def _paragraphs(lines: list[str]) -> str:
-    """Lines of one paragraph joined, paragraphs kept apart: wrapping was for an editor, not for readers."""
+def _join_paragraphs(lines: list[str]) -> str:
+    """Join the wrapped lines of each paragraph, and separate paragraphs by an empty line."""
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines).strip())
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _arguments(lines: list[str]) -> dict[str, str]:
+def _parse_arguments(lines: list[str]) -> dict[str, str]:
     indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     name = ""
     for line in lines:
         entry = _ARGUMENT.fullmatch(line.strip())
         if entry and len(line) - len(line.lstrip()) == min(indents):
             name = entry[1]
-            found[name] = entry[2]
+            arguments[name] = entry[2]
         elif name and line.strip():
-            found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+            arguments[name] = f"{arguments[name]} {line.strip()}".strip()
+    return arguments

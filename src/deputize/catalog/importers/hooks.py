@@ -1,4 +1,7 @@
-"""Hooks found in the files that `[[hooks]]` names. One that cannot be had stops the start: no guard is left out."""
+"""Load the hooks that `[[hooks]]` in `deputize.toml` names.
+
+A hook that cannot be loaded stops the start, because calls must not run without it.
+"""
 
 import inspect
 import sys
@@ -8,74 +11,79 @@ from types import ModuleType
 from typing import Any
 
 from deputize.catalog.importers.declaration import WrongDeclaration
-from deputize.catalog.importers.files import PRIVATE, import_file, matching
-from deputize.core.hooks import ATTRIBUTE, MOMENTS, LoadedHook
-from deputize.core.mistakes import Misconfigured
-from deputize.core.settings import Hook
+from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, import_file
+from deputize.core.config_error import ConfigError
+from deputize.core.hooks import HOOK_ATTRIBUTE, HOOK_MOMENTS, LoadedHook
+from deputize.core.settings import HookSettings
 
-_TAKES = {"before": ("call",), "after": ("call", "result"), "failure": ("call", "problem")}
+_PARAMETERS = {"before": ("call",), "after": ("call", "result"), "failure": ("call", "problem")}
 
 
-def load_hooks(hooks: Iterable[Hook], base: Path) -> tuple[LoadedHook, ...]:
-    """In the order of the settings, which is the order they run in."""
+def load_hooks(hooks: Iterable[HookSettings], base: Path) -> tuple[LoadedHook, ...]:
+    """Load all hooks, in the order of the settings, which is the order they run in."""
     base = base.resolve()
-    return tuple(_loaded(each, base) for each in _each_once(hooks))
+    return tuple(_load_hook(each, base) for each in _iter_unique_hooks(hooks))
 
 
-def _each_once(hooks: Iterable[Hook]) -> Iterator[Hook]:
+def _iter_unique_hooks(hooks: Iterable[HookSettings]) -> Iterator[HookSettings]:
     names: set[str] = set()
     for each in hooks:
         if each.name in names:
-            raise Misconfigured(f"Two hooks are called {each.name}: give one of them another name in deputize.toml.")
+            raise ConfigError(f"Two hooks are named {each.name}. Rename one of them in deputize.toml.")
         names.add(each.name)
         yield each
 
 
-def _loaded(declared: Hook, base: Path) -> LoadedHook:
-    file, separator, name = declared.function.rpartition(":")
+def _load_hook(hook: HookSettings, base: Path) -> LoadedHook:
+    file, separator, name = hook.function.rpartition(":")
     if not separator or not file.endswith(".py") or not name.isidentifier():
-        raise _wrong(declared, f"{declared.function} names no function: write it like hooks/check.py:guard")
+        raise _build_error(hook, f"{hook.function} is not FILE:FUNCTION; write it like hooks/check.py:guard")
     try:
-        paths = matching([file], base)
+        paths = find_files([file], base)
         if len(paths) != 1:
-            raise WrongDeclaration(f"{file} names {len(paths)} files: name the one its function is in")
-        module = _module(paths[0], base)
+            raise WrongDeclaration(f"{file} matches {len(paths)} files; name the file that contains the function")
+        module = _load_module(paths[0], base)
     except WrongDeclaration as error:
-        raise _wrong(declared, error.sentences[0]) from error
+        raise _build_error(hook, error.sentences[0]) from error
     function = getattr(module, name, None)
     if function is None:
-        raise _wrong(declared, f"there is no {name} in {file}: correct the name in deputize.toml")
-    moment = getattr(function, ATTRIBUTE, None)
-    if moment not in MOMENTS or not inspect.isfunction(function):
-        raise _wrong(
-            declared, f'{file}:{name} is not marked as a hook: write @hook("before"), "after" or "failure" above it'
+        raise _build_error(hook, f"{file} has no function {name}; correct the name in deputize.toml")
+    moment = getattr(function, HOOK_ATTRIBUTE, None)
+    if moment not in HOOK_MOMENTS or not inspect.isfunction(function):
+        raise _build_error(
+            hook, f'{file}:{name} is not marked as a hook; write @hook("before"), "after" or "failure" above it'
         )
-    _require_fitting(declared, function, f"{file}:{name}", _TAKES[moment])
+    _require_signature(hook, function, f"{file}:{name}", _PARAMETERS[moment])
     return LoadedHook(
-        name=declared.name,
+        name=hook.name,
         moment=moment,
         function=function,
         is_async=inspect.iscoroutinefunction(function),
-        tools=declared.tools,
-        seconds=declared.seconds,
+        tools=hook.tools,
+        seconds=hook.seconds,
         file=file,
     )
 
 
-def _module(path: Path, base: Path) -> ModuleType:
-    """A file that holds several hooks, or tools as well, is imported once, so that they share what it keeps."""
-    known = sys.modules.get(".".join((PRIVATE, *path.relative_to(base).with_suffix("").parts)))
-    return known if known is not None and known.__file__ == str(path) else import_file(path, base)
+def _load_module(path: Path, base: Path) -> ModuleType:
+    """Import a file once, so that several hooks, or hooks and tools, share its module state."""
+    module = sys.modules.get(".".join((MODULE_PREFIX, *path.relative_to(base).with_suffix("").parts)))
+    return module if module is not None and module.__file__ == str(path) else import_file(path, base)
 
 
-def _require_fitting(declared: Hook, function: Callable[..., Any], where: str, takes: tuple[str, ...]) -> None:
+def _require_signature(
+    hook: HookSettings, function: Callable[..., Any], where: str, parameters: tuple[str, ...]
+) -> None:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise _wrong(declared, f"{where} yields: return one answer, or a list of them")
+        raise _build_error(hook, f"{where} is a generator; return one answer or a list of answers")
     try:
-        inspect.signature(function).bind(*takes)
+        inspect.signature(function).bind(*parameters)
     except TypeError:
-        raise _wrong(declared, f"{where} is called as {function.__name__}({', '.join(takes)}): take these") from None
+        raise _build_error(
+            hook,
+            f"{where} does not accept the call {function.__name__}({', '.join(parameters)}); give it these parameters",
+        ) from None
 
 
-def _wrong(declared: Hook, sentence: str) -> Misconfigured:
-    return Misconfigured(f"The hook {declared.name} cannot be used: {sentence}.")
+def _build_error(hook: HookSettings, sentence: str) -> ConfigError:
+    return ConfigError(f"The hook {hook.name} cannot be loaded: {sentence}.")

@@ -1,206 +1,228 @@
-"""Tools of MCP servers: a definition as a server declares it becomes a contract as the operator describes it.
+"""Convert tool definitions of MCP servers into contracts.
 
-What a tool does, who may call it and with what credential is the operator's word, from `[[servers]]`; of the server
-come its name, its text and its schemas. Its annotations are kept to be looked at, and believed by nobody.
+The server provides the name, the description and the schemas. Effects, scopes and the credential come from the
+operator's settings in `[[servers]]`. The server's annotations are kept for display and never trusted.
 
-Above: `lifecycle/servers/`, which registers what is made here. Below: `server_schemas.py`, `core/servers.py`; nothing
-here speaks to a server.
+`operations/servers/` registers these contracts; nothing here connects to a server.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import ValidationError
 
 from deputize.catalog import versions
-from deputize.catalog.admission import LONGEST_OUTWARD, admit, refusal
-from deputize.catalog.importers.declaration import reasons_from
-from deputize.catalog.importers.examples import example_call
-from deputize.catalog.importers.server_schemas import Taken, input_of, output_of
-from deputize.catalog.schemas import MAX_DEPTH, BadSchema, compile_schema, depth
-from deputize.catalog.strictness import Reason
-from deputize.core.contract import Contract, Effects, Schema, TimeoutClass, ToolKind, Upstream
-from deputize.core.servers import Definition
-from deputize.core.settings import McpServer
+from deputize.catalog.admission import LONGEST_OUTWARD, admit_contract, build_refusal
+from deputize.catalog.importers.declaration import explain_validation_error
+from deputize.catalog.importers.examples import build_example_call
+from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema, convert_output_schema
+from deputize.catalog.schema_rules import Reason
+from deputize.catalog.schemas import MAX_DEPTH, BadSchema, compile_schema, measure_depth
+from deputize.core.contract.contract import Contract, Effects, Schema, TimeoutClass, ToolKind, UpstreamIdempotency
+from deputize.core.mcp.servers import Definition
+from deputize.core.patterns import matches_glob
+from deputize.core.settings import McpServerSettings
 
 FIRST_VERSION = "1.0.0"
-_LONGEST_WORD = 48
+_LONGEST_NAME = 48
 _LONGEST_TITLE = 255
 _LONGEST_DESCRIPTION = 2000
 _SHORTEST_DESCRIPTION = 10
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_APART = re.compile(r"[^a-z0-9]+")
-# What a server says of a tool that nobody here goes by.
-_BESIDE = ("title", "annotations", "execution")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+# Fields of a definition that are kept for display; no decision depends on them.
+_UNTRUSTED_FIELDS = ("title", "annotations", "execution")
 
 
-def served(server: McpServer, name: str) -> bool:
-    """Whether the operator serves this tool of the server; `name` as the server spells it."""
-    return any_glob(server.tools, name)
+def is_tool_served(server: McpServerSettings, name: str) -> bool:
+    """Tell whether the settings serve this tool of the server; `name` is the server's own name for it."""
+    return has_matching_glob(server.tools, name)
 
 
-def named(server: McpServer, names: Collection[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """The word each tool is registered under, by the name its server gives it. `taken` holds, in the same way, what is
-    registered already, and stays as it is: a tool never moves to another word. Of several that would have the same one,
-    all but one get a number, the same ones however the server lists them.
+def assign_names(
+    server: McpServerSettings, names: Collection[str], existing_names: Mapping[str, str]
+) -> dict[str, str]:
+    """Assign each of the server's tool names the name it is registered under.
+
+    `existing_names` has the assignments made before, which never change. If several tools would get the same name, all
+    but one get a number; which one does not depend on the order in which the server lists them.
     """
-    given = {name: taken[name] for name in names if name in taken}
-    used = set(taken.values())
-    room = min(_LONGEST_WORD, LONGEST_OUTWARD - len("__") - len(server.name))
-    new = sorted((name for name in set(names) if name not in taken), key=lambda name: (_word(name, room) != name, name))
+    names_by_tool = {name: existing_names[name] for name in names if name in existing_names}
+    names_in_use = set(existing_names.values())
+    max_length = min(_LONGEST_NAME, LONGEST_OUTWARD - len("__") - len(server.name))
+    new = sorted(
+        (name for name in set(names) if name not in existing_names),
+        key=lambda name: (_normalize_name(name, max_length) != name, name),
+    )
     for name in new:
-        word, number = _word(name, room), 1
-        while word in used:
+        candidate, number = _normalize_name(name, max_length), 1
+        while candidate in names_in_use:
             number += 1
-            word = _word(name, room - len(f"_{number}")) + f"_{number}"
-        given[name] = word
-        used.add(word)
-    return given
+            candidate = _normalize_name(name, max_length - len(f"_{number}")) + f"_{number}"
+        names_by_tool[name] = candidate
+        names_in_use.add(candidate)
+    return names_by_tool
 
 
-def imported(server: McpServer, definition: Definition, *, word: str, version: str = FIRST_VERSION) -> Contract:
-    """The contract of one tool, pinned to its definition, or `NotAdmitted` with every reason why there is none.
+def build_tool_contract(
+    server: McpServerSettings, definition: Definition, *, registered_name: str, version: str = FIRST_VERSION
+) -> Contract:
+    """Build the contract of one tool, pinned to its definition, or raise `ToolNotAdmitted` with every reason.
 
-    `word` is what `named` says; after an accepted change `version` is what `next_version` says.
+    `registered_name` comes from `assign_names`; after an accepted change `version` comes from `increment_major`.
     """
-    name = f"{server.name}.{word}"
-    faults = list(_shape_faults(definition.said))
-    if faults:
-        raise refusal(name, version, faults)
-    takes, gives = input_of(definition.said["inputSchema"]), output_of(definition.said.get("outputSchema"))
+    name = f"{server.name}.{registered_name}"
+    reasons = list(_check_shape(definition.declaration))
+    if reasons:
+        raise build_refusal(name, version, reasons)
+    input_schema, output_schema = (
+        convert_input_schema(definition.declaration["inputSchema"]),
+        convert_output_schema(definition.declaration.get("outputSchema")),
+    )
     fields = {
-        **_told_by_server(server, definition, takes, gives),
-        **_told_by_operator(server, definition.name, _effects(server, definition.name)),
+        **_collect_server_fields(server, definition, input_schema, output_schema),
+        **_collect_operator_fields(server, definition.name, _choose_effects(server, definition.name)),
         "namespace": server.name,
-        "name": word,
+        "name": registered_name,
         "version": version,
     }
     try:
         contract = Contract.model_validate(fields)
     except ValidationError as error:
-        raise refusal(name, version, list(reasons_from(error))) from error
-    admit(contract)
+        raise build_refusal(name, version, list(explain_validation_error(error))) from error
+    admit_contract(contract)
     return contract
 
 
-def next_version(version: str) -> str:
-    """The version of a changed definition: one major up, for nobody can tell what the change means to a caller."""
-    return f"{versions.parse(version).major + 1}.0.0"
+def increment_major(version: str) -> str:
+    """Increment the major version for a changed definition, because any change may break callers."""
+    return f"{versions.parse_version(version).major + 1}.0.0"
 
 
-def scopes_of(server: McpServer) -> tuple[str, ...]:
-    """Every scope that some tool of the server asks of its callers."""
-    return server.scopes or (_write_scope(server),)
+def list_scopes(server: McpServerSettings) -> tuple[str, ...]:
+    """List the scopes that the server's tools require of callers."""
+    return server.scopes or (_format_write_scope(server),)
 
 
-def _told_by_server(server: McpServer, definition: Definition, takes: Taken, gives: Taken) -> dict[str, Any]:
-    said = definition.said
-    beside = {key: said[key] for key in _BESIDE if key in said}
-    unenforced = [*takes.unenforced, *gives.unenforced]
-    example = _example(takes.schema)
+def _collect_server_fields(
+    server: McpServerSettings, definition: Definition, input_schema: EnforcedSchema, output_schema: EnforcedSchema
+) -> dict[str, Any]:
+    declaration = definition.declaration
+    extra_fields = {key: declaration[key] for key in _UNTRUSTED_FIELDS if key in declaration}
+    unenforced_paths = [*input_schema.unenforced_paths, *output_schema.unenforced_paths]
+    example = _build_example(input_schema.schema)
     return {
-        "title": _title(said)[:_LONGEST_TITLE],
-        "description": _description(server, definition),
+        "title": _choose_title(declaration)[:_LONGEST_TITLE],
+        "description": _choose_description(server, definition),
         "kind": ToolKind.MCP_TOOL,
         "handler": {"driver": "mcp", "target": f"{server.name}/{definition.name}", "pin": definition.digest},
-        "input_schema": takes.schema,
-        "output_schema": gives.schema,
+        "input_schema": input_schema.schema,
+        "output_schema": output_schema.schema,
         "examples": () if example is None else (example,),
         "external_mappings": {
-            "mcp": {"tool": definition.name, **beside, **({"unenforced": unenforced} if unenforced else {})}
+            "mcp": {
+                "tool": definition.name,
+                **extra_fields,
+                **({"unenforced": unenforced_paths} if unenforced_paths else {}),
+            }
         },
     }
 
 
-def read_by_operator(server: McpServer, name: str) -> dict[str, Any]:
-    """What the operator says of something that can only read."""
-    return _told_by_operator(server, name, Effects.READ)
+def collect_read_fields(server: McpServerSettings, name: str) -> dict[str, Any]:
+    """Collect the contract fields from the settings for something that only reads."""
+    return _collect_operator_fields(server, name, Effects.READ)
 
 
-def any_glob(globs: tuple[str, ...], name: str) -> bool:
-    return any(fnmatchcase(name, each) for each in globs)
+def has_matching_glob(globs: tuple[str, ...], name: str) -> bool:
+    """Tell whether any glob pattern matches the name."""
+    return any(matches_glob(name, each) for each in globs)
 
 
-def _told_by_operator(server: McpServer, name: str, effects: Effects) -> dict[str, Any]:
-    reads = effects is Effects.READ
-    slow = any_glob(server.slow, name)
-    repeatable = Upstream.DEDUPLICATES if any_glob(server.repeatable, name) else Upstream.CANNOT
-    # Nobody said what exactly is changed, so it is all of the server.
-    touched = {"resource": server.name, "op": "update" if effects is Effects.WRITE else "delete", "scope": "*"}
+def _collect_operator_fields(server: McpServerSettings, name: str, effects: Effects) -> dict[str, Any]:
+    is_read = effects is Effects.READ
+    is_slow = has_matching_glob(server.slow, name)
+    write_idempotency = (
+        UpstreamIdempotency.DEDUPLICATES if has_matching_glob(server.repeatable, name) else UpstreamIdempotency.CANNOT
+    )
+    # The settings do not say what exactly the tool changes, so the scope is the whole server.
+    resource = {"resource": server.name, "op": "update" if effects is Effects.WRITE else "delete", "scope": "*"}
     return {
         "effects": effects,
-        "resources": () if reads else (touched,),
+        "resources": () if is_read else (resource,),
         "auth": {
-            "scopes": server.scopes if reads else scopes_of(server),
+            "scopes": server.scopes if is_read else list_scopes(server),
             "credential": server.credential,
             "secret": server.secret if server.credential == "vault" else None,
             "audience": server.audience if server.credential == "delegated" else None,
         },
-        "timeout": {"timeout_class": TimeoutClass.LONG_RUNNING if slow else TimeoutClass.STANDARD},
-        "idempotency": {"upstream": Upstream.IDEMPOTENT if reads else repeatable},
+        "timeout": {"timeout_class": TimeoutClass.LONG_RUNNING if is_slow else TimeoutClass.STANDARD},
+        "idempotency": {"upstream": UpstreamIdempotency.IDEMPOTENT if is_read else write_idempotency},
         "observability": {"cost_category": "api"},
         "external_service": server.name,
         "provider": server.name,
     }
 
 
-def _effects(server: McpServer, name: str) -> Effects:
-    """As the operator says; of two things said, the worse, and of nothing said, the worst."""
-    if any_glob(server.writes, name):
+def _choose_effects(server: McpServerSettings, name: str) -> Effects:
+    """Choose the effects from the settings; `writes` wins over `reads`, and the default is destructive."""
+    if has_matching_glob(server.writes, name):
         return Effects.WRITE
-    return Effects.READ if any_glob(server.reads, name) else Effects.DESTRUCTIVE
+    return Effects.READ if has_matching_glob(server.reads, name) else Effects.DESTRUCTIVE
 
 
-def _write_scope(server: McpServer) -> str:
+def _format_write_scope(server: McpServerSettings) -> str:
     return f"{server.name}:write"
 
 
-def _word(name: str, room: int) -> str:
-    """The name in the spelling of this house: `getUser`, `get-user` and `issues/get` become words and underscores."""
-    apart = _APART.sub("_", _HUMP.sub("_", name).lower()).strip("_")
-    if not apart[:1].isalpha():
-        apart = f"tool_{apart}".strip("_")
-    return apart[:room].strip("_")
+def _normalize_name(name: str, max_length: int) -> str:
+    """Normalize a name to snake_case: `getUser`, `get-user` and `issues/get` become words joined by underscores."""
+    normal_name = _SEPARATORS.sub("_", _CAMEL_CASE.sub("_", name).lower()).strip("_")
+    if not normal_name[:1].isalpha():
+        normal_name = f"tool_{normal_name}".strip("_")
+    return normal_name[:max_length].strip("_")
 
 
-def _title(said: Mapping[str, Any]) -> str:
-    annotations = said.get("annotations")
-    titles = (said.get("title"), annotations.get("title") if isinstance(annotations, dict) else None)
+def _choose_title(declaration: Mapping[str, Any]) -> str:
+    annotations = declaration.get("annotations")
+    titles = (declaration.get("title"), annotations.get("title") if isinstance(annotations, dict) else None)
     return next((each for each in titles if isinstance(each, str) and each.strip()), "")
 
 
-def _description(server: McpServer, definition: Definition) -> str:
-    """The server's text, or a plain sentence; what is over the most that a contract says is left out."""
-    told = definition.said.get("description")
-    text = (told if isinstance(told, str) else "").strip() or _title(definition.said).strip()
-    whose = f"The tool {definition.name} of the server {server.name}."
+def _choose_description(server: McpServerSettings, definition: Definition) -> str:
+    """Choose the server's description, its title or a default sentence, cut to the length a contract allows."""
+    description = definition.declaration.get("description")
+    text = (description if isinstance(description, str) else "").strip() or _choose_title(
+        definition.declaration
+    ).strip()
+    fallback = f"The tool {definition.name} of the server {server.name}."
     if len(text) < _SHORTEST_DESCRIPTION:
-        text = f"{text}. {whose}" if text else whose
+        text = f"{text}. {fallback}" if text else fallback
     return text if len(text) <= _LONGEST_DESCRIPTION else text[: _LONGEST_DESCRIPTION - 1] + "…"
 
 
-def _example(schema: Schema) -> dict[str, Any] | None:
-    """A call that works, if the schema's own examples make one up; none is invented."""
+def _build_example(schema: Schema) -> dict[str, Any] | None:
+    """Build a valid example call from the schema's own examples; None if they are not enough."""
     try:
-        made = example_call(schema)
-        return made if made is not None and compile_schema(schema).is_valid(made) else None
+        example = build_example_call(schema)
+        return example if example is not None and compile_schema(schema).is_valid(example) else None
     except (BadSchema, TypeError, AttributeError, LookupError):
-        return None  # the schema is no schema, which admission says better
+        return None  # an invalid schema, which admission reports
 
 
-def _shape_faults(said: Mapping[str, Any]) -> Iterator[Reason]:
-    """What must hold before anything of a definition can be read at all."""
+def _check_shape(declaration: Mapping[str, Any]) -> Iterator[Reason]:
+    """Check what must hold before a definition's schemas can be converted."""
     for key in ("inputSchema", "outputSchema"):
-        schema = said.get(key)
+        schema = declaration.get(key)
         if schema is None and key == "outputSchema":
             continue
         if not isinstance(schema, dict):
-            yield _fault(key, "is no schema", "have the server declare a JSON Schema of an object")
-        elif depth(schema) > 2 * MAX_DEPTH:
-            yield _fault(key, f"nests deeper than {2 * MAX_DEPTH} levels", "have the server move parts to $defs")
+            yield _make_reason(key, "is not a schema", "have the server declare a JSON Schema object")
+        elif measure_depth(schema) > 2 * MAX_DEPTH:
+            reason = f"is nested deeper than {2 * MAX_DEPTH} levels"
+            yield _make_reason(key, reason, "have the server move parts to $defs")
 
 
-def _fault(path: str, reason: str, fix: str) -> Reason:
+def _make_reason(path: str, reason: str, fix: str) -> Reason:
     return Reason(conjunct="schemas_valid", path=f"/{path}", reason=reason, fix=fix)

@@ -1,54 +1,54 @@
-"""`@tool`: a typed Python function, sync or async, becomes a contract. The function stays what it was.
+"""Declare tools as typed Python functions, sync or async, with `@tool`. The function itself stays unchanged.
 
     @tool(effects="read")
     async def greet(name: Annotated[str, Field(description="Who to greet", examples=["Ana"])]) -> str:
-        \"\"\"Say hello to somebody.\"\"\"
+        \"\"\"Say hello to a person.\"\"\"
         return f"Hello, {name}!"
 
-In `tools/hello.py` that is `hello.greet` 0.1.0. Run by `execute/drivers/python.py`; this code is the
-operator's own and runs in the gateway's process.
+In `tools/hello.py` this is the tool `hello.greet` 0.1.0. `execute/drivers/python.py` runs it in the gateway's process;
+it is the operator's own code.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from deputize.catalog.importers.calling import checker, previewer, runner
 from deputize.catalog.importers.declaration import (
     WrongDeclaration,
-    default_idempotency,
-    idempotency_fields,
-    reasons_from,
-    resource_fields,
-    sentences,
-    timeout_fields,
+    choose_idempotency,
+    expand_idempotency,
+    expand_resource,
+    expand_timeout,
+    explain_validation_error,
+    format_reasons,
 )
-from deputize.catalog.importers.docstrings import Docstring, read_docstring
-from deputize.catalog.importers.examples import example_call, spread_examples
-from deputize.catalog.importers.files import PRIVATE, forget, import_file, matching
+from deputize.catalog.importers.docstrings import Docstring, parse_docstring
+from deputize.catalog.importers.examples import build_example_call, spread_examples
+from deputize.catalog.importers.function_adapter import adapt_previewer, adapt_tool, adapt_validator
 from deputize.catalog.importers.signatures import Signature, read_signature
-from deputize.core import contract as words
-from deputize.core.definition import PythonTool
+from deputize.catalog.importers.tool_files import MODULE_PREFIX
+from deputize.core.contract import contract as contract_types
+from deputize.core.contract.tools import PythonTool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__deputize_tool__"
-_AUTH = ("scopes", "permissions", "credential", "secret", "audience", "readonly_secret")
-_PREVIEW = "preview_"
+_AUTH_FIELDS = ("scopes", "permissions", "credential", "secret", "audience", "readonly_secret")
+_PREVIEW_PREFIX = "preview_"
 
 
-class Declared(TypedDict, total=False):
-    """What else an author may say; `deputize.core.contract` tells what each means.
+class ToolOptions(TypedDict, total=False):
+    """The optional fields of a declaration; `deputize.core.contract.contract` documents each of them.
 
-    `namespace` is the file's name unless given, `version` 0.1.0. `resources` may be short, as in
-    `"update crm.users/{id}"`; `timeout` is a class or seconds; `idempotency` says what the system behind the
-    tool makes of the same key twice. `credential` comes to the function as `context.credential`; a preview gets what
-    `readonly_secret` names instead. `preview_fresh_seconds` says how long a preview is believed, and `preview_volatile`
-    what of it may differ without meaning anything, as in `"/changes/*/before/seen_at"`.
+    `namespace` defaults to the file's name, `version` to 0.1.0. `resources` may be short, as in
+    `"update crm.users/{id}"`; `timeout` is a class or seconds; `idempotency` is what the upstream system does with a
+    repeated key. The function gets its credential as `context.credential`; a preview gets the one that
+    `readonly_secret` names. `preview_fresh_seconds` is how long a preview stays valid, and `preview_volatile` lists
+    values that may differ between two previews, as in `"/changes/*/before/seen_at"`.
     """
 
     namespace: str
@@ -56,28 +56,28 @@ class Declared(TypedDict, total=False):
     version: str
     title: str
     description: str
-    kind: words.ToolKind | str
+    kind: contract_types.ToolKind | str
     scopes: Sequence[str]
     permissions: Sequence[str]
     credential: Literal["none", "delegated", "vault"]
     secret: str
     audience: str
     readonly_secret: str
-    resources: Sequence[words.SideEffect | Mapping[str, Any] | str]
+    resources: Sequence[contract_types.SideEffect | Mapping[str, Any] | str]
     undo: str
     status: str
     preview_fresh_seconds: int
     preview_volatile: Sequence[str]
-    timeout: words.Timeout | Mapping[str, Any] | str | float
-    idempotency: words.Idempotency | Mapping[str, Any] | str
-    predicates: Mapping[str, words.Schema] | Sequence[words.Predicate | Mapping[str, Any]]
-    error_schema: words.Schema
-    observability: words.Observability | Mapping[str, Any]
-    retry: words.RetryPolicy | Mapping[str, Any]
-    breaker: words.Breaker | Mapping[str, Any]
-    limits: words.ResourceLimits | Mapping[str, Any]
-    network: words.NetworkPolicy | Mapping[str, Any]
-    checkpoints: words.Checkpoints | Mapping[str, Any]
+    timeout: contract_types.Timeout | Mapping[str, Any] | str | float
+    idempotency: contract_types.Idempotency | Mapping[str, Any] | str
+    predicates: Mapping[str, contract_types.Schema] | Sequence[contract_types.Predicate | Mapping[str, Any]]
+    error_schema: contract_types.Schema
+    observability: contract_types.Observability | Mapping[str, Any]
+    retry: contract_types.RetryPolicy | Mapping[str, Any]
+    breaker: contract_types.CircuitBreaker | Mapping[str, Any]
+    limits: contract_types.ResourceLimits | Mapping[str, Any]
+    network: contract_types.NetworkPolicy | Mapping[str, Any]
+    checkpoints: contract_types.Checkpoints | Mapping[str, Any]
     external_service: str
     priority: int
     aliases: Sequence[str]
@@ -86,14 +86,14 @@ class Declared(TypedDict, total=False):
     capability_refs: Sequence[str]
     external_mappings: Mapping[str, Any]
     annotations: Mapping[str, Any]
-    life: words.Life | Mapping[str, Any]
+    life: contract_types.EndOfLife | Mapping[str, Any]
     changelog: str
     breaking_changes: bool
     provider: str
     documentation_url: str
     source_code_url: str
     license: str
-    author: words.Author | Mapping[str, Any]
+    author: contract_types.Author | Mapping[str, Any]
 
 
 def tool(
@@ -104,107 +104,117 @@ def tool(
     verify: Callable[..., Any] | None = None,
     preview: Callable[..., Any] | None = None,
     returns: Any = None,
-    **declared: Unpack[Declared],
+    **options: Unpack[ToolOptions],
 ) -> Callable[[Function], Function]:
-    """Declare a tool beside the function that does the work.
+    """Declare the decorated function as a tool.
 
-    `validate(**arguments)` raises before any effect when the values make no sense, and may name fewer of them
-    than there are; `verify(arguments, output)` raises when a result must not be believed; `preview(**arguments)`
-    changes nothing and returns a `Preview` of what the tool would do, and may take a `context` too; `returns` names
-    the type inside a `Result`. A wrong declaration raises `WrongDeclaration` at once.
+    `validate(**arguments)` raises before any effect if the values are wrong, and may take only some of the arguments;
+    `verify(arguments, output)` raises if a result must be rejected; `preview(**arguments)` changes nothing, returns a
+    `Preview` of what the tool would do, and may also take a `context`; `returns` names the type inside a `Result`. A
+    wrong declaration raises `WrongDeclaration` at once.
     """
     frame = inspect.currentframe()
     scope = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
-    said = {
+    declaration = {
         "effects": effects, "validates": validate is not None, "verifies": verify is not None,
-        "preview": preview is not None, **declared,
+        "preview": preview is not None, **options,
     }  # fmt: skip
 
     def declare(function: Function) -> Function:
-        where = _where(function)
+        where = _locate_function(function)
         signature = read_signature(function, where, scope=scope, returns=returns)
-        previews, with_context = previewer(preview, signature, where) if preview else (None, False)
-        made = PythonTool(
-            contract=_contract(function, where, signature, said, examples),
-            run=runner(function, signature),
+        preview_function, takes_context = adapt_previewer(preview, signature, where) if preview else (None, False)
+        python_tool = PythonTool(
+            contract=_build_contract(function, where, signature, declaration, examples),
+            run=adapt_tool(function, signature),
             is_async=inspect.iscoroutinefunction(function),
-            takes_context=signature.context is not None,
-            validate=checker(validate, signature, where) if validate else None,
+            takes_context=signature.context_name is not None,
+            validate=adapt_validator(validate, signature, where) if validate else None,
             verify=verify,
-            preview=previews,
-            previews_with_context=with_context,
+            preview=preview_function,
+            previews_with_context=takes_context,
         )
-        setattr(function, ATTRIBUTE, made)
+        setattr(function, ATTRIBUTE, python_tool)
         return function
 
     return declare
 
 
-def _where(function: Any) -> str:
+def _locate_function(function: Any) -> str:
     if not inspect.isfunction(function):
-        raise WrongDeclaration(f"@tool stands before {function!r}; put it before a function")
+        raise WrongDeclaration(f"@tool decorates {function!r}; use it on a function")
     where = f"{Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno} {function.__name__}"
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise WrongDeclaration(f"{where}: a tool returns its result at once; return a list instead of yielding")
+        raise WrongDeclaration(f"{where}: a tool cannot be a generator; return a list instead of yielding")
     return where
 
 
-def _contract(
+def _build_contract(
     function: Callable[..., Any],
     where: str,
     signature: Signature,
-    said: Mapping[str, Any],
+    declaration: Mapping[str, Any],
     examples: Sequence[Mapping[str, Any]],
-) -> words.Contract:
-    doc = read_docstring(function.__doc__)
-    _describe(signature, doc, where)
-    if said.get("credential", "none") != "none" and signature.context is None:
-        raise WrongDeclaration(f"{where}: its credential comes with the context; add context: ToolContext")
-    _require_able_to_save(function, signature, said, where)
+) -> contract_types.Contract:
+    doc = parse_docstring(function.__doc__)
+    _add_descriptions(signature, doc, where)
+    if declaration.get("credential", "none") != "none" and signature.context_name is None:
+        raise WrongDeclaration(
+            f"{where}: the credential is passed in the context; add a parameter context: ToolContext"
+        )
+    _require_checkpoint_support(function, signature, declaration, where)
     calls = tuple(dict(example) for example in examples)
     spread_examples(signature.input_schema, calls)
     if not calls:
-        made = example_call(signature.input_schema)
-        calls = () if made is None else (made,)
-    description = said.get("description", doc.description)
+        example_arguments = build_example_call(signature.input_schema)
+        calls = () if example_arguments is None else (example_arguments,)
+    description = declaration.get("description", doc.description)
     if len(description) < 10:
-        raise WrongDeclaration(f"{where}: give it a docstring that says what it does; models choose by it")
+        raise WrongDeclaration(
+            f"{where}: its description has fewer than 10 characters; add a docstring that says what it does"
+        )
     fields = {
         "namespace": Path(inspect.getfile(function)).stem,
         "name": function.__name__,
         "version": "0.1.0",
         "observability": {},
-        **_fields(said, where),
+        **_expand_fields(declaration, where),
         "description": description,
         "input_schema": signature.input_schema,
         "output_schema": signature.output_schema,
         "examples": calls,
-        "handler": {"driver": "python", "target": target_of(function)},
+        "handler": {"driver": "python", "target": format_target(function)},
     }
     try:
-        return words.Contract.model_validate(fields)
+        return contract_types.Contract.model_validate(fields)
     except ValidationError as error:
-        raise WrongDeclaration(*sentences(where, reasons_from(error))) from error
+        raise WrongDeclaration(*format_reasons(where, explain_validation_error(error))) from error
 
 
-def _require_able_to_save(
-    function: Callable[..., Any], signature: Signature, said: Mapping[str, Any], where: str
+def _require_checkpoint_support(
+    function: Callable[..., Any], signature: Signature, declaration: Mapping[str, Any], where: str
 ) -> None:
-    checkpoints = said.get("checkpoints", {})
-    enabled = checkpoints.get("enabled") if isinstance(checkpoints, Mapping) else checkpoints.enabled
-    if enabled and (signature.context is None or not inspect.iscoroutinefunction(function)):
-        raise WrongDeclaration(f"{where}: it saves with await context.save; make it async and add context: ToolContext")
+    checkpoints = declaration.get("checkpoints", {})
+    is_enabled = checkpoints.get("enabled") if isinstance(checkpoints, Mapping) else checkpoints.enabled
+    if is_enabled and (signature.context_name is None or not inspect.iscoroutinefunction(function)):
+        raise WrongDeclaration(
+            f"{where}: checkpoints need await context.save; make it async and add a parameter context: ToolContext"
+        )
 
 
-def _fields(said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The author's short forms as the contract spells them."""
-    fields = dict(said)
-    rules = {key.removeprefix(_PREVIEW): fields.pop(key) for key in said if key.startswith(_PREVIEW)}
-    if rules and not said["preview"]:
-        raise WrongDeclaration(f"{where}: {_PREVIEW}{min(rules)} is about a preview, and it has none; add preview=")
-    if said["preview"]:
+def _expand_fields(declaration: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Expand the declaration's short forms into contract fields."""
+    fields = dict(declaration)
+    rules = {
+        key.removeprefix(_PREVIEW_PREFIX): fields.pop(key) for key in declaration if key.startswith(_PREVIEW_PREFIX)
+    }
+    if rules and not declaration["preview"]:
+        raise WrongDeclaration(
+            f"{where}: {_PREVIEW_PREFIX}{min(rules)} is set, but the tool has no preview; add preview="
+        )
+    if declaration["preview"]:
         fields["preview_rules"] = rules
-    auth = {key: fields.pop(key) for key in _AUTH if key in fields}
+    auth = {key: fields.pop(key) for key in _AUTH_FIELDS if key in fields}
     predicates = fields.get("predicates", ())
     if isinstance(predicates, Mapping):
         predicates = [{"name": name, "holds": holds} for name, holds in predicates.items()]
@@ -212,49 +222,33 @@ def _fields(said: Mapping[str, Any], where: str) -> dict[str, Any]:
         **fields,
         "auth": auth,
         "predicates": predicates,
-        "resources": [resource_fields(each) for each in fields.get("resources", ())],
-        "timeout": timeout_fields(fields.get("timeout", "standard")),
-        "idempotency": idempotency_fields(fields.get("idempotency", default_idempotency(fields["effects"]))),
+        "resources": [expand_resource(each) for each in fields.get("resources", ())],
+        "timeout": expand_timeout(fields.get("timeout", "standard")),
+        "idempotency": expand_idempotency(fields.get("idempotency", choose_idempotency(fields["effects"]))),
     }
 
 
-def target_of(function: Callable[..., Any]) -> str:
-    """`tools.hello:greet`: the same on every machine that holds the same files."""
-    return f"{function.__module__.removeprefix(PRIVATE + '.')}:{function.__qualname__}"
+def format_target(function: Callable[..., Any]) -> str:
+    """Format a function as `tools.hello:greet`, which is the same on every machine with the same files."""
+    return f"{function.__module__.removeprefix(MODULE_PREFIX + '.')}:{function.__qualname__}"
 
 
-def _describe(signature: Signature, doc: Docstring, where: str) -> None:
+def _add_descriptions(signature: Signature, doc: Docstring, where: str) -> None:
     properties = signature.input_schema.get("properties", {})
     for name, text in doc.arguments.items():
         if name in properties:
             properties[name].setdefault("description", text)
-        elif name != signature.context:
-            raise WrongDeclaration(f"{where}: the docstring explains {name}, which is no argument; take it out")
+        elif name != signature.context_name:
+            raise WrongDeclaration(
+                f"{where}: the docstring describes {name}, which is not an argument; remove it from the docstring"
+            )
 
 
-def collect(module: ModuleType) -> list[PythonTool]:
-    """The tools a module defines, in their order; what it imported from elsewhere is somebody else's."""
-    found: list[PythonTool] = []
+def collect_tools(module: ModuleType) -> list[PythonTool]:
+    """Collect the tools that a module defines, in order, without those it imports from other modules."""
+    tools: list[PythonTool] = []
     for value in vars(module).values():
-        made = getattr(value, ATTRIBUTE, None) if callable(value) else None
-        if isinstance(made, PythonTool) and value.__module__ == module.__name__ and made not in found:
-            found.append(made)
-    return found
-
-
-def load_files(globs: Iterable[str], base: Path) -> list[PythonTool]:
-    """Import the files anew and return their tools; two files that declare the same version are a mistake."""
-    forget()
-    base = base.resolve()
-    found: dict[tuple[str, str], tuple[PythonTool, Path]] = {}
-    for path in matching(globs, base):
-        here = path.relative_to(base)
-        for made in collect(import_file(path, base)):
-            key = (made.contract.full_name, made.contract.version)
-            if key in found:
-                raise WrongDeclaration(
-                    f"{here}: {key[0]} {key[1]} is already declared in {found[key][1]}; "
-                    "rename one of them or raise its version"
-                )
-            found[key] = (made, here)
-    return [made for made, _ in found.values()]
+        candidate = getattr(value, ATTRIBUTE, None) if callable(value) else None
+        if isinstance(candidate, PythonTool) and value.__module__ == module.__name__ and candidate not in tools:
+            tools.append(candidate)
+    return tools

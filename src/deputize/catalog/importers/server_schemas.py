@@ -1,185 +1,209 @@
-"""Schemas as MCP servers write them, made into what this gateway enforces on every call.
+"""Convert the schemas of MCP servers into schemas that this gateway enforces on every call.
 
-Servers write for many clients and in several drafts. What can be said in JSON Schema 2020-12 is said in it; what cannot
-be enforced here (a format nobody checks, a pattern that takes more than linear time) is left to the server and listed;
-what would let a schema mean something else tomorrow (references out of it) stays, and is refused by admission.
-References by the name of an `$anchor` are written as the way to it, where there is exactly one. Marks of our own
-(`x-internal` and the like) are the operator's to set, so a server's are dropped.
-
-Above: `mcp.py`. Below: `catalog/schemas.py`, `catalog/strictness.py`.
+Servers use several drafts of JSON Schema; everything is converted to 2020-12. What cannot be enforced here (an unknown
+format, a pattern that needs more than linear time) is left to the server and listed as unenforced. References to other
+documents stay, so that admission rejects them. A reference to an `$anchor` becomes a JSON pointer if the anchor is
+unique. The gateway's own keywords (`x-internal` and the like) are dropped, because only the operator may set them.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from deputize.catalog.exposed import MARK
-from deputize.catalog.schemas import DRAFT, FORMATS, BadSchema, children, compile_schema, follow, pointer, walk
-from deputize.catalog.strictness import Path, is_open, says_what
-from deputize.core.canonical import NotCanonical, canonical
-from deputize.core.contract import Schema
-from deputize.core.frozen import frozen
+from deputize.catalog.policy_facts import POLICY_KEYWORD
+from deputize.catalog.schema_rules import Path, has_type_constraint, is_open
+from deputize.catalog.schemas import (
+    DRAFT,
+    FORMATS,
+    BadSchema,
+    compile_schema,
+    format_pointer,
+    iter_subschemas,
+    resolve_refs,
+    walk_schema,
+)
+from deputize.core.canonical import NotCanonical, canonicalize
+from deputize.core.contract.contract import Schema
+from deputize.core.patterns import InvalidPattern, compile_pattern
+from deputize.core.value_types import frozen
 
-STRUCTURED: Final = ("properties", "structured")
-_OURS = frozenset({MARK, "x-internal", "x-sensitivity", "x-token-cost", "x-open"})
-_LARGEST = 2**53 - 1
-_UPPER = frozenset({"maximum", "exclusiveMaximum"})
-_LOWER = frozenset({"minimum", "exclusiveMinimum"})
-_ONE = frozenset(
+STRUCTURED_PATH: Final = ("properties", "structured")
+_OWN_KEYWORDS = frozenset({POLICY_KEYWORD, "x-internal", "x-sensitivity", "x-token-cost", "x-open"})
+_LARGEST_INTEGER = 2**53 - 1
+_UPPER_BOUNDS = frozenset({"maximum", "exclusiveMaximum"})
+_LOWER_BOUNDS = frozenset({"minimum", "exclusiveMinimum"})
+_SINGLE_SCHEMA_KEYWORDS = frozenset(
     {"additionalProperties", "unevaluatedProperties", "propertyNames", "items", "additionalItems", "unevaluatedItems",
      "contains", "not", "if", "then", "else", "contentSchema"}
 )  # fmt: skip
-_MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-# A schema under these, or beside them, says only a part of what may stand there: alone it cannot be closed.
-_PARTS = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
-_BRANCHES = frozenset({"anyOf", "oneOf"})
-_IN_PLACE = _PARTS | _BRANCHES | {"$ref"}
-# A way that reads the same as part of an address and as a pointer.
-_PLAIN_WAY = re.compile(r"[A-Za-z0-9$_./~-]*")
-# Defaults and examples are hints. Each is checked by compiling its schema, and all definitions with it: there is a most
-# of them, and of parts compiled for them.
+_SCHEMA_LIST_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+_SCHEMA_MAP_KEYWORDS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+# A schema under these keywords, or beside them, describes only a part of the value, so it cannot be closed alone.
+_PARTIAL_KEYWORDS = frozenset({"allOf", "if", "then", "else", "not", "dependentSchemas"})
+_BRANCH_KEYWORDS = frozenset({"anyOf", "oneOf"})
+_COMBINING_KEYWORDS = _PARTIAL_KEYWORDS | _BRANCH_KEYWORDS | {"$ref"}
+# A pointer whose characters need no escaping in a URI fragment.
+_PLAIN_POINTER = re.compile(r"[A-Za-z0-9$_./~-]*")
+# Defaults and examples are hints. Checking one compiles its schema with all definitions, so both numbers are limited.
 _MOST_HINTS = 200
 _MOST_COMPILED = 10_000
 
 
 @frozen
-class Taken:
-    """A schema to hold calls to, and pointers to what its server said that is not enforced here."""
+class EnforcedSchema:
+    """A schema to enforce, and JSON pointers to the server's keywords that are not enforced."""
 
     schema: Schema
-    unenforced: tuple[str, ...] = ()
+    unenforced_paths: tuple[str, ...] = ()
 
 
-def input_of(said: Schema) -> Taken:
-    """The arguments. An object that names properties takes those alone, unless it says otherwise."""
-    reader = _Reader(older=said.get("$schema", DRAFT) != DRAFT, place=("inputSchema",))
-    schema = reader.read(said)
+def convert_input_schema(server_schema: Schema) -> EnforcedSchema:
+    """Convert an input schema. An object with named properties is closed unless it declares other properties."""
+    converter = _SchemaConverter(
+        is_older_draft=server_schema.get("$schema", DRAFT) != DRAFT, base_path=("inputSchema",)
+    )
+    schema = converter.convert(server_schema)
     if "$ref" not in schema:
         schema.setdefault("type", "object")
-    _close(schema)
-    _open_what_says_nothing(schema)
-    _drop_false_hints(schema)
-    return Taken(schema=schema, unenforced=tuple(reader.left))
+    _close_objects(schema)
+    _mark_open_properties(schema)
+    _drop_invalid_hints(schema)
+    return EnforcedSchema(schema=schema, unenforced_paths=tuple(converter.unenforced_paths))
 
 
-def output_of(said: Schema | None) -> Taken:
-    """The envelope a result comes in: content blocks, and structured as well what the server promises to structure."""
+def convert_output_schema(server_schema: Schema | None) -> EnforcedSchema:
+    """Build the schema of a result: content blocks, and `structured` if the server declares an output schema."""
     content = {"type": "array", "items": {"type": "object"}}
-    if said is None:
+    if server_schema is None:
         schema = {"type": "object", "properties": {"content": content, "structured": {}}, "required": ["content"]}
-        return Taken(schema=schema)
-    reader = _Reader(older=said.get("$schema", DRAFT) != DRAFT, place=("outputSchema",))
-    inner = moved({key: value for key, value in reader.read(said).items() if key != "$schema"}, "", pointer(STRUCTURED))
+        return EnforcedSchema(schema=schema)
+    converter = _SchemaConverter(
+        is_older_draft=server_schema.get("$schema", DRAFT) != DRAFT, base_path=("outputSchema",)
+    )
+    inner = move_schema(
+        {key: value for key, value in converter.convert(server_schema).items() if key != "$schema"},
+        "",
+        format_pointer(STRUCTURED_PATH),
+    )
     parts = {"content": content, "structured": inner}
     schema = {"type": "object", "properties": parts, "required": ["content", "structured"]}
-    return Taken(schema=schema, unenforced=tuple(reader.left))
+    return EnforcedSchema(schema=schema, unenforced_paths=tuple(converter.unenforced_paths))
 
 
-def moved(schema: Schema, before: str, after: str) -> Schema:
-    """A copy of a schema that stood at one place of a document, to stand at another: its references follow it."""
+def move_schema(schema: Schema, before: str, after: str) -> Schema:
+    """Copy a schema from one place of a document to another, and rewrite its references."""
     old, new = f"#{before}", f"#{after}"
 
-    def at(node: Schema) -> Schema:
+    def rewrite_node(node: Schema) -> Schema:
         reference = node.get("$ref")
         if isinstance(reference, str) and (reference == old or reference.startswith(old + "/")):
             return {**node, "$ref": new + reference.removeprefix(old)}
         return node
 
-    return _mapped(schema, at)
+    return _map_schema(schema, rewrite_node)
 
 
-def _by_the_way(schema: Schema) -> Schema:
-    """References by name as references by the way from the root. A name that stands twice, or inside a part with an
-    address of its own, may mean another place: such a reference stays as it is, which nobody admits.
+def _resolve_anchors(schema: Schema) -> Schema:
+    """Rewrite references to anchors as JSON pointers from the root.
+
+    An anchor that occurs twice, or inside a part with its own `$id`, is ambiguous: its references stay as they are, and
+    admission rejects them.
     """
-    nodes = list(walk(schema))
+    nodes = list(walk_schema(schema))
     if any("$id" in node for _, node in nodes):
         return schema
-    places: dict[str, list[str]] = {}
+    pointers_by_anchor: dict[str, list[str]] = {}
     for path, node in nodes:
         for name in (node.get("$anchor"), node.get("$dynamicAnchor")):
             if isinstance(name, str):
-                places.setdefault(f"#{name}", []).append(pointer(path))
+                pointers_by_anchor.setdefault(f"#{name}", []).append(format_pointer(path))
 
-    def at(node: Schema) -> Schema:
+    def rewrite_node(node: Schema) -> Schema:
         reference = node.get("$ref")
-        found = places.get(reference, []) if isinstance(reference, str) else []
-        return {**node, "$ref": f"#{found[0]}"} if len(found) == 1 and _PLAIN_WAY.fullmatch(found[0]) else node
+        pointers = pointers_by_anchor.get(reference, []) if isinstance(reference, str) else []
+        return (
+            {**node, "$ref": f"#{pointers[0]}"}
+            if len(pointers) == 1 and _PLAIN_POINTER.fullmatch(pointers[0])
+            else node
+        )
 
-    return _mapped(schema, at) if places else schema
+    return _map_schema(schema, rewrite_node) if pointers_by_anchor else schema
 
 
-def _mapped(node: Schema, at: Callable[[Schema], Schema]) -> Schema:
-    """A copy with `at` applied to every object schema, and to nothing that only looks like one."""
-    made = dict(at(node))
+def _map_schema(node: Schema, transform: Callable[[Schema], Schema]) -> Schema:
+    """Copy a schema and apply `transform` to every object schema in it, but not to other objects."""
+    result = dict(transform(node))
     for keyword, value in node.items():
-        if keyword in _NAMED and isinstance(value, dict):
-            made[keyword] = {name: _inside(each, at) for name, each in value.items()}
-        elif keyword in _MANY and isinstance(value, list):
-            made[keyword] = [_inside(each, at) for each in value]
-        elif keyword in _ONE:
-            made[keyword] = _inside(value, at)
-    return made
+        if keyword in _SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+            result[keyword] = {name: _map_value(each, transform) for name, each in value.items()}
+        elif keyword in _SCHEMA_LIST_KEYWORDS and isinstance(value, list):
+            result[keyword] = [_map_value(each, transform) for each in value]
+        elif keyword in _SINGLE_SCHEMA_KEYWORDS:
+            result[keyword] = _map_value(value, transform)
+    return result
 
 
-def _inside(value: Any, at: Callable[[Schema], Schema]) -> Any:
-    return _mapped(value, at) if isinstance(value, dict) else value
+def _map_value(value: Any, transform: Callable[[Schema], Schema]) -> Any:
+    return _map_schema(value, transform) if isinstance(value, dict) else value
 
 
-class _Reader:
-    """Copies a schema into the draft that is enforced here, and notes what it leaves out."""
+class _SchemaConverter:
+    """A converter to JSON Schema 2020-12 that records the paths of keywords it leaves out."""
 
-    def __init__(self, *, older: bool, place: Path) -> None:
-        self._older = older
-        self._place = place
-        self.left: list[str] = []
+    def __init__(self, *, is_older_draft: bool, base_path: Path) -> None:
+        self._is_older_draft = is_older_draft
+        self._base_path = base_path
+        self.unenforced_paths: list[str] = []
 
-    def read(self, said: Schema) -> Schema:
-        made = self._node(said, ())
-        # Before 2019 nothing was named this way, so there the word means nothing.
-        return made if self._older else _by_the_way(made)
+    def convert(self, server_schema: Schema) -> Schema:
+        """Convert a whole schema."""
+        schema = self._convert_node(server_schema, ())
+        # Drafts before 2019-09 have no `$anchor`.
+        return schema if self._is_older_draft else _resolve_anchors(schema)
 
-    def _any(self, value: Any, path: Path) -> Any:
-        return self._node(value, path) if isinstance(value, dict) else value
+    def _convert_value(self, value: Any, path: Path) -> Any:
+        return self._convert_node(value, path) if isinstance(value, dict) else value
 
-    def _node(self, node: Schema, path: Path) -> Schema:
-        made: Schema = {}
+    def _convert_node(self, node: Schema, path: Path) -> Schema:
+        result: Schema = {}
         for keyword, value in node.items():
-            if keyword in _OURS or self._names_itself(keyword, value, path):
+            if keyword in _OWN_KEYWORDS or self._is_identity_keyword(keyword, value, path):
                 continue
-            if self._is_beyond(keyword, value):
-                self.left.append(pointer((*self._place, *path, keyword)))
+            if self._is_unenforceable(keyword, value):
+                self.unenforced_paths.append(format_pointer((*self._base_path, *path, keyword)))
             else:
-                made[keyword] = self._held(keyword, value, (*path, keyword))
-        return self._today(made)
+                result[keyword] = self._convert_keyword(keyword, value, (*path, keyword))
+        return self._modernize(result)
 
-    def _names_itself(self, keyword: str, value: Any, path: Path) -> bool:
-        """Where a schema lives and how it is written; of use to nobody here. Inside, an `$id` moves references."""
+    def _is_identity_keyword(self, keyword: str, value: Any, path: Path) -> bool:
+        """Tell whether a keyword is the root's `$id` or a `$schema`, which are dropped. A nested `$id` is kept."""
         return (keyword == "$id" and not path) or (keyword == "$schema" and (bool(path) or value != DRAFT))
 
-    def _is_beyond(self, keyword: str, value: Any) -> bool:
+    def _is_unenforceable(self, keyword: str, value: Any) -> bool:
         if keyword == "format":
             return isinstance(value, str) and value not in FORMATS
         if keyword == "pattern":
-            return isinstance(value, str) and not _compiles({"pattern": value})
-        # No call carries larger whole numbers, so bounds beyond them bound nothing.
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and ((keyword in _UPPER and value > _LARGEST) or (keyword in _LOWER and value < -_LARGEST))
+            return isinstance(value, str) and not _is_enforceable_pattern(value)
+        # Arguments cannot contain larger integers, so such bounds have no effect.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and (
+            (keyword in _UPPER_BOUNDS and value > _LARGEST_INTEGER)
+            or (keyword in _LOWER_BOUNDS and value < -_LARGEST_INTEGER)
+        )
 
-    def _held(self, keyword: str, value: Any, path: Path) -> Any:
-        if keyword in _NAMED and isinstance(value, dict):
-            return {name: self._any(each, (*path, name)) for name, each in value.items()}
-        if keyword in _MANY and isinstance(value, list):
-            return [self._any(each, (*path, place)) for place, each in enumerate(value)]
-        if keyword in _ONE:
-            return self._any(value, path)
-        if keyword == "dependencies" and self._older and isinstance(value, dict):
-            return {name: self._any(each, (*path, name)) for name, each in value.items()}
+    def _convert_keyword(self, keyword: str, value: Any, path: Path) -> Any:
+        if keyword in _SCHEMA_MAP_KEYWORDS and isinstance(value, dict):
+            return {name: self._convert_value(each, (*path, name)) for name, each in value.items()}
+        if keyword in _SCHEMA_LIST_KEYWORDS and isinstance(value, list):
+            return [self._convert_value(each, (*path, place)) for place, each in enumerate(value)]
+        if keyword in _SINGLE_SCHEMA_KEYWORDS:
+            return self._convert_value(value, path)
+        if keyword == "dependencies" and self._is_older_draft and isinstance(value, dict):
+            return {name: self._convert_value(each, (*path, name)) for name, each in value.items()}
         return value
 
-    def _today(self, node: Schema) -> Schema:
-        """What earlier drafts spelt otherwise."""
+    def _modernize(self, node: Schema) -> Schema:
+        """Replace keywords of earlier drafts by those of 2020-12."""
         reference = node.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/definitions/"):
             node["$ref"] = "#/$defs/" + reference.removeprefix("#/definitions/")
@@ -192,94 +216,98 @@ class _Reader:
         for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
             if isinstance(node.get(exclusive), bool) and node.pop(exclusive) and bound in node:
                 node[exclusive] = node.pop(bound)
-        if self._older and isinstance(node.get("dependencies"), dict):
-            wanted = node.pop("dependencies")
-            names = {name: each for name, each in wanted.items() if isinstance(each, list)}
-            schemas = {name: each for name, each in wanted.items() if not isinstance(each, list)}
+        if self._is_older_draft and isinstance(node.get("dependencies"), dict):
+            dependencies = node.pop("dependencies")
+            names = {name: each for name, each in dependencies.items() if isinstance(each, list)}
+            schemas = {name: each for name, each in dependencies.items() if not isinstance(each, list)}
             node.update({"dependentRequired": names} if names else {})
             node.update({"dependentSchemas": schemas} if schemas else {})
         return node
 
 
-def _close(schema: Schema) -> None:
-    """What a server did not declare nobody agreed to: objects that name their properties take no others. Where other
-    schemas speak of the same object, that would forbid what they allow, so it is left open and marked as such.
+def _close_objects(schema: Schema) -> None:
+    """Close objects with named properties, because undeclared properties were not reviewed.
+
+    An object that several schemas describe is left open and marked `x-open`, because closing one of them would forbid
+    what the others allow.
     """
-    shared = any(
-        "$ref" in node and (len(node.keys() & {"properties", "required"}) > 0 or _PARTS.intersection(map(str, path)))
-        for path, node in walk(schema)
+    has_shared_refs = any(
+        "$ref" in node
+        and (len(node.keys() & {"properties", "required"}) > 0 or _PARTIAL_KEYWORDS.intersection(map(str, path)))
+        for path, node in walk_schema(schema)
     )
-    waiting: list[tuple[Path, Any, bool]] = [((), schema, True)]
-    while waiting:
-        path, node, whole = waiting.pop()
+    stack: list[tuple[Path, Any, bool]] = [((), schema, True)]
+    while stack:
+        path, node, is_whole = stack.pop()
         if not isinstance(node, dict):
             continue
         if is_open(node):
-            said = "additionalProperties" in node or "unevaluatedProperties" in node
-            names = bool(node.get("properties")) or ("properties" in node and not path)
-            if whole and names and not said and not _IN_PLACE.intersection(node):
+            is_explicit = "additionalProperties" in node or "unevaluatedProperties" in node
+            has_names = bool(node.get("properties")) or ("properties" in node and not path)
+            if is_whole and has_names and not is_explicit and not _COMBINING_KEYWORDS.intersection(node):
                 node["additionalProperties"] = False
-            elif not _PARTS.intersection(map(str, path)):
+            elif not _PARTIAL_KEYWORDS.intersection(map(str, path)):
                 node["x-open"] = True
-        beside = "properties" in node or bool(_IN_PLACE.intersection(node) - _BRANCHES)
-        for step, child in children(node):
-            inside = True
-            if step[0] in _PARTS:
-                inside = False
-            elif step[0] in _BRANCHES:
-                inside = whole and not beside
+        has_siblings = "properties" in node or bool(_COMBINING_KEYWORDS.intersection(node) - _BRANCH_KEYWORDS)
+        for step, child in iter_subschemas(node):
+            is_child_whole = True
+            if step[0] in _PARTIAL_KEYWORDS:
+                is_child_whole = False
+            elif step[0] in _BRANCH_KEYWORDS:
+                is_child_whole = is_whole and not has_siblings
             elif step[0] == "$defs":
-                inside = not shared
-            waiting.append((path + step, child, inside))
+                is_child_whole = not has_shared_refs
+            stack.append((path + step, child, is_child_whole))
 
 
-def _open_what_says_nothing(schema: Schema) -> None:
-    """A property that may be anything is marked as such; one that may not be at all stays so."""
-    for _, node in walk(schema):
+def _mark_open_properties(schema: Schema) -> None:
+    """Mark properties without a type as `x-open`; a property that is `false` stays forbidden."""
+    for _, node in walk_schema(schema):
         properties = node.get("properties")
         if not isinstance(properties, dict):
             continue
         for name, part in properties.items():
             if isinstance(part, bool):
                 properties[name] = {"x-open": True} if part else {"not": {}, "x-open": True}
-            elif isinstance(part, dict) and not says_what(follow(schema, part)):
+            elif isinstance(part, dict) and not has_type_constraint(resolve_refs(schema, part)):
                 part["x-open"] = True
 
 
-def _drop_false_hints(schema: Schema) -> None:
-    """Defaults and examples that the schema itself would refuse; `null` for a text that may be left out is a habit."""
-    nodes = [node for _, node in walk(schema)]
+def _drop_invalid_hints(schema: Schema) -> None:
+    """Drop defaults and examples that do not match their schema; servers often write `null` for an optional string."""
+    nodes = [node for _, node in walk_schema(schema)]
     most = min(_MOST_HINTS, _MOST_COMPILED // len(nodes))
     holders = [node for node in nodes if "default" in node or "examples" in node]
     for count, node in enumerate(holders):
-        fits = _fitting(schema, node) if count < most else None
-        if fits is None or ("default" in node and not fits(node["default"])):
+        is_valid = _build_hint_check(schema, node) if count < most else None
+        if is_valid is None or ("default" in node and not is_valid(node["default"])):
             node.pop("default", None)
         examples = node.pop("examples", None)
-        if fits is not None and isinstance(examples, list):
-            kept = [each for each in examples if fits(each)]
-            node.update({"examples": kept} if kept else {})
+        if is_valid is not None and isinstance(examples, list):
+            valid_examples = [each for each in examples if is_valid(each)]
+            node.update({"examples": valid_examples} if valid_examples else {})
 
 
-def _fitting(schema: Schema, node: Schema) -> Callable[[Any], bool] | None:
+def _build_hint_check(schema: Schema, node: Schema) -> Callable[[Any], bool] | None:
     try:
         validator = compile_schema({"$defs": schema.get("$defs", {}), **node})
     except BadSchema:
         return None
 
-    def fits(value: Any) -> bool:
+    def is_valid(value: Any) -> bool:
         try:
-            canonical({"value": value})
+            canonicalize({"value": value})
         except NotCanonical:
             return False
         return validator.is_valid(value)
 
-    return fits
+    return is_valid
 
 
-def _compiles(schema: Schema) -> bool:
+def _is_enforceable_pattern(pattern: str) -> bool:
     try:
-        compile_schema(schema)
-    except BadSchema:
+        compile_pattern(pattern)
+        compile_schema({"pattern": pattern})
+    except (InvalidPattern, BadSchema):
         return False
     return True

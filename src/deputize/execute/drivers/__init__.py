@@ -1,1 +1,1 @@
-"""One driver per kind of place a tool can live in."""
+"""Run tools with one driver per kind of handler: Python functions and MCP servers."""

@@ -1,10 +1,10 @@
-"""Tools of MCP servers: one call through a line that is open already, held against what somebody agreed to.
+"""Call tools of MCP servers, after comparing their definitions with the pins.
 
-A tool that its server changed since then goes on reading and stops writing. The result is one envelope that loses
-nothing of what the server sent: `{"content": […], "structured": {…}}`. A server that asks back before it answers is
-heard where the operator lets it ask and whoever called can answer; the call has then ended with its questions.
+If a server changed a tool since it was pinned, read-only calls continue and all others are refused. The result keeps
+everything the server sent: `{"content": […], "structured": {…}}`. A server may answer with `input_required` if the
+settings allow it and the caller has the capability; the call then ends with the server's input requests.
 
-Above: `execute/driver.py`. Below: `upstreams/servers.py`; what is no tool, in `mcp_reads.py`.
+`mcp_reads.py` handles the methods for resources, prompts and completions.
 """
 
 from functools import partial
@@ -12,141 +12,159 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.core.contract import Contract, MutationClass
-from deputize.core.definition import ToolContext, UpstreamTool
+from deputize.core.contract.contract import Contract, MutationClass
+from deputize.core.contract.tools import ToolContext, UpstreamTool
 from deputize.core.errors import (
     OutcomeUnknown,
     Problem,
-    RequiresSetup,
-    ResourceLimit,
+    ResourceLimitExceeded,
     ResultInvalid,
     ServerNotFound,
     ToolDrifted,
     ToolFailed,
+    ToolRequiresSetup,
     UpstreamUnavailable,
 )
-from deputize.core.questions import Asks
-from deputize.core.servers import CALL_TOOL, address
-from deputize.execute.drivers.mcp_questions import told_or_asked
-from deputize.execute.drivers.mcp_reads import read
-from deputize.execute.upstreams.servers import Upstreams
+from deputize.core.mcp.elicitation import InputRequests
+from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
+from deputize.execute.drivers.mcp_input_required import send_upstream_request
+from deputize.execute.drivers.mcp_reads import read_from_server
+from deputize.execute.upstreams.server_pool import UpstreamPool
 
 _LONGEST_WORDS: Final = 300
+_MOST_BLOCKS: Final = 2_000
 _LARGEST_DETAILS: Final = 16_384
-_OF_USERS: Final = frozenset({"delegated", "link"})
+_USER_CREDENTIALS: Final = frozenset({"delegated", "link"})
 
 
 class McpDriver:
-    def __init__(self, upstreams: Upstreams) -> None:
+    """The driver for tools and methods of MCP servers."""
+
+    def __init__(self, upstreams: UpstreamPool) -> None:
         self._upstreams = upstreams
 
-    def find(self, contract: Contract) -> UpstreamTool:
-        at = address(contract.handler.target)
-        return UpstreamTool(contract=contract, server=at.server, name=at.name, method=at.method)
+    def find_tool(self, contract: Contract) -> UpstreamTool:
+        """Return the server's tool or method that a contract names."""
+        target = parse_mcp_target(contract.handler.target)
+        return UpstreamTool(contract=contract, server=target.server, name=target.name, method=target.method)
 
     async def run(
         self, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
     ) -> Any:
-        """The tool's output, or the Problem it ended in."""
-        assert context is not None, "a tool of a server always asks for its context"
+        """Call the tool and return its output, or raise the Problem it ended in."""
+        assert context is not None, "a call of an MCP server's tool always has a context"
         upstreams, clock = self._upstreams, self._upstreams.clock.monotonic
-        ends = clock() + seconds
+        deadline = clock() + seconds
         if tool.method != CALL_TOOL:
-            await self._look(tool, context, seconds, within=float("inf"))
-            return await read(upstreams, tool, arguments, context, ends - clock())
-        await self._require_agreed(tool, context, seconds)
-        left = ends - clock()
-        allowed = upstreams.settings_of(context.tenant, tool.server).asks
-        send = partial(upstreams.call, context.tenant, tool.server, tool.name, arguments)
+            await self._refresh_discovery(tool, context, seconds, max_age=float("inf"))
+            return await read_from_server(upstreams, tool, arguments, context, deadline - clock())
+        await self._require_pinned_tool(tool, context, seconds)
+        seconds_left = deadline - clock()
+        allowed_families = upstreams.get_settings(context.tenant, tool.server).asks
+        send = partial(upstreams.call_tool, context.tenant, tool.server, tool.name, arguments)
         try:
-            result = await told_or_asked(tool, context, allowed, left, send)
-        except ResourceLimit as limit:
-            if _only_reads(tool):
+            result = await send_upstream_request(tool, context, allowed_families, seconds_left, send)
+        except ResourceLimitExceeded as limit:
+            if _is_read_only(tool):
                 raise
-            # The answer was not read to its end: it may be a success.
-            raise OutcomeUnknown(f"{limit.message}; whether it acted is not known") from limit
-        return result if isinstance(result, Asks) else _envelope(tool, result)
+            # The response was not read to its end, so it may be a success.
+            raise OutcomeUnknown(f"{limit.message}; it is unknown whether the tool acted") from limit
+        return result if isinstance(result, InputRequests) else _build_envelope(tool, result)
 
-    async def _require_agreed(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
-        """That the tool is still there, and, for whatever changes anything, that it is what somebody agreed to."""
+    async def _require_pinned_tool(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
+        """Require that the server still has the tool and, unless it only reads, that it matches its pin."""
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
-        reads, who = _only_reads(tool), _eyes(tool, context)
-        await self._look(tool, context, seconds, within=float("inf") if reads else None)
-        digest = (upstreams.seen(tenant, server, who) or {}).get(tool.name)
+        is_read, viewer = _is_read_only(tool), _choose_viewer(tool, context)
+        await self._refresh_discovery(tool, context, seconds, max_age=float("inf") if is_read else None)
+        digest = (upstreams.get_tool_digests(tenant, server, viewer) or {}).get(tool.name)
         if digest is None:
             raise UpstreamUnavailable(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
-        if reads:
+        if is_read:
             return
-        pin, everybodys = tool.contract.handler.pin, upstreams.seen(tenant, server)
-        # What the gateway saw itself since counts as well, as far as it is shown this tool.
-        if {digest, (everybodys or {}).get(tool.name, digest)} != {pin}:
+        pin, shared_digests = tool.contract.handler.pin, upstreams.get_tool_digests(tenant, server)
+        # The gateway's own discovery must match the pin too, if the server shows it this tool.
+        if {digest, (shared_digests or {}).get(tool.name, digest)} != {pin}:
             raise ToolDrifted(
-                f"the server {server} changed {tool.name} since somebody agreed to it", details={"server": server}
+                f"the server {server} changed the definition of {tool.name} since it was accepted",
+                details={"server": server},
             )
-        eyes = (who,) if everybodys is None else (who, "")
-        if not all(upstreams.says_what_was_agreed(tenant, server, each) for each in eyes):
+        viewers = (viewer,) if shared_digests is None else (viewer, "")
+        if not all(upstreams.has_pinned_instructions(tenant, server, each) for each in viewers):
             raise ToolDrifted(
-                f"the server {server} changed its instructions since somebody agreed to them",
+                f"the server {server} changed its instructions since they were accepted",
                 details={"server": server},
             )
 
-    async def _look(self, tool: UpstreamTool, context: ToolContext, seconds: float, *, within: float | None) -> None:
-        """At a server that nobody has seen, or not within so many seconds; as often as the settings say, for None."""
+    async def _refresh_discovery(
+        self, tool: UpstreamTool, context: ToolContext, seconds: float, *, max_age: float | None
+    ) -> None:
+        """Discover the server if it was not discovered within `max_age` seconds; None means `recheck_seconds`."""
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
         try:
-            within = upstreams.settings_of(tenant, server).recheck_seconds if within is None else within
-            who = _eyes(tool, context)
+            max_age = upstreams.get_settings(tenant, server).recheck_seconds if max_age is None else max_age
+            viewer = _choose_viewer(tool, context)
             if (
-                upstreams.seconds_since_seen(tenant, server, who) > within
-                or upstreams.seen(tenant, server, who) is None
+                upstreams.get_discovery_age(tenant, server, viewer) > max_age
+                or upstreams.get_tool_digests(tenant, server, viewer) is None
             ):
-                await upstreams.look(tenant, server, context.credential, seconds, within=within, who=who)
+                await upstreams.refresh_discovery(
+                    tenant, server, context.credential, seconds, max_age=max_age, viewer=viewer
+                )
         except ServerNotFound as missing:
-            raise RequiresSetup(
-                f"{tool.contract.full_name} is a tool of the server {server}, which the settings do not name",
+            raise ToolRequiresSetup(
+                f"{tool.contract.full_name} is a tool of the server {server}, which is not in the settings",
                 details={"server": server, "setting": "servers"},
+                advice=f"Add the server {server} to [[servers]] in deputize.toml, and restart the gateway.",
                 nothing_happened=True,
             ) from missing
         except Problem as problem:
-            problem.nothing_happened = True
-            raise
+            raise problem.replace(nothing_happened=True) from problem.__cause__
 
 
-def _eyes(tool: UpstreamTool, context: ToolContext) -> str:
-    """Whose look at the server counts. Of what changes something, with a credential of the user's own, only theirs: the
-    server may tell everybody something else, and no user's account speaks for another's.
+def _choose_viewer(tool: UpstreamTool, context: ToolContext) -> str:
+    """Choose whose discovery counts: the user's own for writes with a user credential, else the gateway's.
+
+    A server may declare different definitions to each user, so one user's discovery says nothing about another's.
     """
-    own = tool.contract.auth.credential in _OF_USERS and not _only_reads(tool)
-    return context.user if own else ""
+    is_user_only = tool.contract.auth.credential in _USER_CREDENTIALS and not _is_read_only(tool)
+    return context.user if is_user_only else ""
 
 
-def _only_reads(tool: UpstreamTool) -> bool:
+def _is_read_only(tool: UpstreamTool) -> bool:
     return tool.contract.mutation_class is MutationClass.READ
 
 
-def _envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
+def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any]:
     kind, content = result.get("resultType", "complete"), result.get("content", [])
     if kind != "complete":
-        raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for: it may be at it still")
+        raise UpstreamUnavailable(
+            f"the server {tool.server} answered with an unknown result type; the tool may still be running"
+        )
+    if isinstance(content, list) and len(content) > _MOST_BLOCKS:
+        raise ResultInvalid(
+            f"the server {tool.server} returned {len(content):,} content blocks; the limit is {_MOST_BLOCKS:,}"
+        )
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise ResultInvalid(f"the server {tool.server} answers with content that is none")
+        raise ResultInvalid(f"the server {tool.server} returned content that is not a list of objects")
     if result.get("isError") is True:
-        raise ToolFailed(_first_words(tool, content), details=_details(content))
-    structured = result.get("structuredContent")
-    return {"content": content} if structured is None else {"content": content, "structured": structured}
+        raise ToolFailed(_extract_error_text(tool, content), details=_build_details(content))
+    structured_content = result.get("structuredContent")
+    return (
+        {"content": content} if structured_content is None else {"content": content, "structured": structured_content}
+    )
 
 
-def _first_words(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
+def _extract_error_text(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
     for block in content:
         if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
             text: str = block["text"].strip()
             return text[:_LONGEST_WORDS]
-    return f"{tool.contract.full_name} failed and did not say why"
+    return f"{tool.contract.full_name} failed without an error message"
 
 
-def _details(content: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the server said of its failure, unless it is too much to keep."""
+def _build_details(content: list[dict[str, Any]]) -> dict[str, Any]:
+    """Build the error details from the server's content, unless it is too large."""
     try:
         return {"content": content} if len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS else {}
     except TypeError:
-        return {}  # it nests deeper than can be written
+        return {}  # it is nested too deep to serialize

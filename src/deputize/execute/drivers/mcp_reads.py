@@ -1,112 +1,115 @@
-"""What MCP servers have beside tools, as calls reach it: a resource, a prompt, or ways to complete an argument.
+"""Read resources, get prompts and request completions from MCP servers.
 
-Nothing is sent that nobody agreed to: an address that is in no list and that no agreed template stands for ends here,
-and so does a prompt that was not listed. Whether the server changed what it says of it since is not asked: these read.
-What comes back loses nothing that the protocol gives a meaning.
-
-Above: `mcp.py`. Below: `core/offers.py`, `upstreams/servers.py`.
+Only pinned resources and prompts are requested: a URI that is not listed and matches no pinned template is rejected
+here, and so is a prompt that is not pinned. Later changes of their definitions do not matter, because these only read.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from deputize.core.definition import ToolContext, UpstreamTool
+from deputize.core.contract.tools import ToolContext, UpstreamTool
 from deputize.core.errors import (
-    NotOffered,
     Problem,
+    ResourceNotFound,
     ResultInvalid,
     SchemaViolation,
     ToolFailed,
     UpstreamUnavailable,
 )
-from deputize.core.mcp import INVALID_PARAMS, RESOURCE_NOT_FOUND
-from deputize.core.offers import Offers
-from deputize.core.questions import Asks
-from deputize.core.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
-from deputize.execute.drivers.mcp_questions import told_or_asked
-from deputize.execute.upstreams.messages import Refused
-from deputize.execute.upstreams.servers import Upstreams
+from deputize.core.mcp.constants import INVALID_PARAMS, RESOURCE_NOT_FOUND
+from deputize.core.mcp.elicitation import InputRequests
+from deputize.core.mcp.resources import PinnedResources
+from deputize.core.mcp.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
+from deputize.execute.drivers.mcp_input_required import send_upstream_request
+from deputize.execute.upstreams.jsonrpc import UpstreamRpcError
+from deputize.execute.upstreams.server_pool import UpstreamPool
 
 Arguments = Mapping[str, Any]
 
 
-class _Method(NamedTuple):
-    """Whether what is asked for was agreed to, what of an answer is kept, and whether that is one."""
+class _ReadMethod(NamedTuple):
+    """How one method is checked: whether its target is pinned, which result fields are kept, what a valid result is."""
 
-    agreed: Callable[[Offers, Arguments], bool]
-    kept: tuple[str, ...]
+    is_pinned: Callable[[PinnedResources, Arguments], bool]
+    result_fields: tuple[str, ...]
     is_answer: Callable[[Arguments], bool]
 
 
-def _objects(value: Any) -> bool:
+def _is_object_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _is_completion(result: Arguments) -> bool:
-    said = result.get("completion")
-    values = said.get("values") if isinstance(said, dict) else None
+    completion = result.get("completion")
+    values = completion.get("values") if isinstance(completion, dict) else None
     return isinstance(values, list) and all(isinstance(each, str) for each in values)
 
 
 _METHODS: Final = {
-    READ_RESOURCE: _Method(
-        agreed=lambda offers, asked: offers.has_resource(asked["uri"]),
-        kept=("contents",),
-        is_answer=lambda result: _objects(result.get("contents")),
+    READ_RESOURCE: _ReadMethod(
+        is_pinned=lambda pins, arguments: pins.has_resource(arguments["uri"]),
+        result_fields=("contents",),
+        is_answer=lambda result: _is_object_list(result.get("contents")),
     ),
-    GET_PROMPT: _Method(
-        agreed=lambda offers, asked: asked["name"] in offers.prompts,
-        kept=("description", "messages"),
-        is_answer=lambda result: _objects(result.get("messages")),
+    GET_PROMPT: _ReadMethod(
+        is_pinned=lambda pins, arguments: arguments["name"] in pins.prompts,
+        result_fields=("description", "messages"),
+        is_answer=lambda result: _is_object_list(result.get("messages")),
     ),
-    COMPLETE: _Method(
-        agreed=lambda offers, asked: offers.has_reference(asked["ref"]),
-        kept=("completion",),
+    COMPLETE: _ReadMethod(
+        is_pinned=lambda pins, arguments: pins.has_reference(arguments["ref"]),
+        result_fields=("completion",),
         is_answer=_is_completion,
     ),
 }
 
 
-async def read(
-    upstreams: Upstreams, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext, seconds: float
-) -> dict[str, Any] | Asks:
-    """What the server answers or asks first, or the Problem it ended in. The server was looked at before."""
+async def read_from_server(
+    upstreams: UpstreamPool, tool: UpstreamTool, arguments: dict[str, Any], context: ToolContext, seconds: float
+) -> dict[str, Any] | InputRequests:
+    """Send the read and return the result or input requests, or raise the Problem it ended in.
+
+    The server has been discovered before.
+    """
     tenant, server, method = context.tenant, tool.server, _METHODS[tool.method]
-    if tool.method not in upstreams.methods(tenant, server):
-        raise UpstreamUnavailable(f"the server {server} no longer answers {tool.method}", nothing_happened=True)
-    if not method.agreed(upstreams.offers(tenant, server), arguments):
-        raise _not_offered(tool, arguments)
-    allowed, send = upstreams.settings_of(tenant, server).asks, partial(upstreams.ask, tenant, server, tool.method)
+    if tool.method not in upstreams.get_methods(tenant, server):
+        raise UpstreamUnavailable(f"the server {server} no longer supports {tool.method}", nothing_happened=True)
+    if not method.is_pinned(upstreams.get_pinned_resources(tenant, server), arguments):
+        raise _build_not_offered(tool, arguments)
+    allowed_families, send = (
+        upstreams.get_settings(tenant, server).asks,
+        partial(upstreams.send_request, tenant, server, tool.method),
+    )
     try:
-        result = await told_or_asked(tool, context, allowed, seconds, partial(send, arguments))
-    except ToolFailed as failed:
-        refused = failed.__cause__
-        if isinstance(refused, Refused) and refused.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND):
-            raise _wrongly_asked(tool, arguments, failed) from failed
+        result = await send_upstream_request(tool, context, allowed_families, seconds, partial(send, arguments))
+    except ToolFailed as error:
+        cause = error.__cause__
+        if isinstance(cause, UpstreamRpcError) and cause.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND):
+            raise _explain_invalid_params(tool, arguments, error) from error
         raise
-    return result if isinstance(result, Asks) else _answer(tool, method, result)
+    return result if isinstance(result, InputRequests) else _extract_answer(tool, method, result)
 
 
-def _wrongly_asked(tool: UpstreamTool, arguments: Arguments, failed: ToolFailed) -> Problem:
-    return _not_offered(tool, arguments) if tool.method == READ_RESOURCE else SchemaViolation(failed.message)
+def _explain_invalid_params(tool: UpstreamTool, arguments: Arguments, error: ToolFailed) -> Problem:
+    return _build_not_offered(tool, arguments) if tool.method == READ_RESOURCE else SchemaViolation(error.message)
 
 
-def _not_offered(tool: UpstreamTool, arguments: Arguments) -> NotOffered:
-    """The same whether the server has none or nobody agreed to it: who may not know does not learn it from this."""
-    asked = arguments.get("ref", arguments)
-    named = {name: asked[name][:200] for name in ("uri", "name") if isinstance(asked.get(name), str)}
-    return NotOffered(
-        f"the server {tool.server} offers no such thing here: {next(iter(named.values()), '')}",
-        details={"server": tool.server, **named},
+def _build_not_offered(tool: UpstreamTool, arguments: Arguments) -> ResourceNotFound:
+    """Build the same error for unknown and for unpinned targets, so that callers cannot tell them apart."""
+    reference = arguments.get("ref", arguments)
+    identifiers = {name: reference[name][:200] for name in ("uri", "name") if isinstance(reference.get(name), str)}
+    return ResourceNotFound(
+        f"the server {tool.server} has no resource or prompt {next(iter(identifiers.values()), '')}",
+        details={"server": tool.server, **identifiers},
         nothing_happened=True,
     )
 
 
-def _answer(tool: UpstreamTool, method: _Method, result: dict[str, Any]) -> dict[str, Any]:
+def _extract_answer(tool: UpstreamTool, method: _ReadMethod, result: dict[str, Any]) -> dict[str, Any]:
     kind = result.get("resultType", "complete")
     if kind != "complete":
-        raise UpstreamUnavailable(f"the server {tool.server} answers in a way nobody asked for")
+        raise UpstreamUnavailable(f"the server {tool.server} answered with an unknown result type")
     if not method.is_answer(result):
-        raise ResultInvalid(f"the server {tool.server} answers {tool.method} with what is no answer to it")
-    return {name: result[name] for name in method.kept if result.get(name) is not None}
+        raise ResultInvalid(f"the server {tool.server} answered {tool.method} with an invalid result")
+    return {name: result[name] for name in method.result_fields if result.get(name) is not None}

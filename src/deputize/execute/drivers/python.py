@@ -1,7 +1,7 @@
-"""Runs tools that are Python functions of this process: the operator's own, trusted code.
+"""Run tools that are Python functions in this process: the operator's own, trusted code.
 
-Async tools run in the request's own task, without a hop. Synchronous ones run in threads, and a thread cannot be
-stopped: one that outlives its deadline is reported as exactly that, with a future for the end it may still come to.
+Async tools run in the request's own task. Synchronous tools run in threads, and a thread cannot be stopped: one that
+outlives its deadline is reported as `ThreadOverrun`, with a future for its eventual end.
 """
 
 import asyncio
@@ -11,92 +11,129 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
-from deputize.core.contract import Contract
-from deputize.core.definition import PythonTool, ToolContext
+from deputize.core.bounded_dict import BoundedDict
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.safety_floor import Weakening, list_weakenings
+from deputize.core.contract.tools import PythonTool, ToolContext
 from deputize.core.errors import (
     DeadlineExceeded,
     Problem,
-    RequiresSetup,
     SemanticViolation,
     ToolFailed,
+    ToolNotAdmitted,
+    ToolRequiresSetup,
     ToolTimeout,
     UpstreamUnavailable,
 )
 from deputize.execute.deadlines import Deadlines
 
+_MAX_CACHED_CONTRACTS = 10_000
 
-class StillRunning(ToolTimeout):
-    """The deadline passed and the tool goes on in its thread; `late` is done when it is."""
 
-    def __init__(self, message: str, late: "asyncio.Future[Any]") -> None:
+class ThreadOverrun(ToolTimeout):
+    """The deadline passed while the tool still runs in its thread; `future` completes when it ends."""
+
+    def __init__(self, message: str, future: "asyncio.Future[Any]") -> None:
         super().__init__(message)
-        self.late = late
+        self.future = future
 
 
-def not_loaded(contract: Contract) -> RequiresSetup:
+def build_not_loaded_error(contract: Contract) -> ToolRequiresSetup:
+    """Build the error for a contract whose function is not loaded in this process."""
     target = contract.handler.target
-    return RequiresSetup(
-        f"{contract.full_name} {contract.version} names the function {target}, which is not loaded here",
+    return ToolRequiresSetup(
+        f"{contract.full_name} {contract.version} needs the function {target}, which this gateway has not loaded",
         details={"target": target, "setting": "tools.python"},
+        advice="Restart the gateway to load this function. Its file must match tools.python.",
+        nothing_happened=True,
+    )
+
+
+def _build_weaker_error(contract: Contract, weakenings: list[Weakening]) -> ToolNotAdmitted:
+    """Build the error for a registered contract that says less than its function declares now."""
+    first, target = weakenings[0], contract.handler.target
+    return ToolNotAdmitted(
+        f"{contract.full_name} {contract.version} was not run: its contract says {first.path} {first.contract_value}, "
+        f"but the function {target} declares {first.function_value}",
+        details={"target": target, "reasons": [asdict(each) for each in weakenings]},
+        advice="Retire this version, and register one that is at least as strict as the function declares.",
         nothing_happened=True,
     )
 
 
 class PythonDriver:
-    """Finds a contract's function by its target and calls it under a deadline."""
+    """The driver for Python functions: finds a contract's function by its target and calls it with a deadline."""
 
     def __init__(self, tools: Iterable[PythonTool] = (), *, threads: int = 32) -> None:
         tools = list(tools)
         self._tools = {(tool.target, tool.contract.version): tool for tool in tools}
         self._by_target = {tool.target: tool for tool in tools}
-        self._found: dict[str, PythonTool] = {}
+        # A file's contract for a function without @tool is a declaration too, and so may differ from its siblings.
+        self._own_digests = {tool.contract.digest for tool in tools if tool.declaration is None}
+        self._declarations: dict[str, dict[str, Contract]] = {}
+        for tool in tools:
+            declaration = tool.declaration or tool.contract
+            self._declarations.setdefault(tool.target, {})[declaration.digest] = declaration
+        self._tools_by_digest: BoundedDict[str, PythonTool] = BoundedDict(_MAX_CACHED_CONTRACTS)
         self._deadlines = Deadlines()
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="tool")
 
     def close(self) -> None:
+        """Stop the threads without waiting for running tools."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def find(self, contract: Contract) -> PythonTool:
-        """The function behind a contract. A manifest names one by target alone; a decorated one also by version."""
-        found = self._found.get(contract.digest)
-        if found is not None:
-            return found
+    def find_tool(self, contract: Contract) -> PythonTool:
+        """Find a contract's function: a decorated one by target and version, a manifest's by target alone."""
+        cached_tool = self._tools_by_digest.get(contract.digest)
+        if cached_tool is not None:
+            return cached_tool
         target = contract.handler.target
         tool = self._tools.get((target, contract.version)) or self._by_target.get(target)
-        if tool is None or not _fulfils(tool, contract):
-            raise not_loaded(contract)
-        self._found[contract.digest] = tool
-        return tool
+        if tool is None or not _is_implementation(tool, contract):
+            raise build_not_loaded_error(contract)
+        weakenings = self.list_weakenings(contract)
+        if weakenings:
+            raise _build_weaker_error(contract, weakenings)
+        return self._tools_by_digest.put(contract.digest, tool)
+
+    def list_weakenings(self, contract: Contract) -> list[Weakening]:
+        """List the fields in which a contract is weaker than what its function declares, if that is loaded."""
+        if contract.digest in self._own_digests:
+            return []
+        declarations = self._declarations.get(contract.handler.target, {})
+        return [each for declaration in declarations.values() for each in list_weakenings(contract, declaration)]
 
     async def preflight(self, tool: PythonTool, arguments: dict[str, Any], seconds: float) -> None:
-        """The tool's own look at the values, before anything can change."""
+        """Run the tool's own `validate`, before any effect."""
         if tool.validate is None:
             return
         try:
-            await self._call(tool.contract.full_name, tool.validate, arguments, seconds)
-        except StillRunning as error:
-            # A check changes nothing, however long its thread goes on.
+            await self._call_helper(tool.contract.full_name, tool.validate, arguments, seconds)
+        except ThreadOverrun as error:
+            # Validation has no effects, even if its thread is still running.
             raise ToolTimeout(
                 "the tool's own validation took too long; nothing was done", nothing_happened=True
             ) from error
         except Problem as problem:
-            problem.nothing_happened = True
-            raise
+            raise problem.replace(nothing_happened=True) from problem.__cause__
         except (ValueError, LookupError) as error:
-            raise SemanticViolation(_said(error), nothing_happened=True) from error
+            raise SemanticViolation(_describe_error(error), nothing_happened=True) from error
         except TimeoutError as error:
             raise ToolTimeout(
                 "the tool's own validation took too long; nothing was done", nothing_happened=True
             ) from error
         except (Exception, SystemExit) as error:
-            raise ToolFailed(f"the tool's own validation failed: {_said(error)}", nothing_happened=True) from error
+            raise ToolFailed(
+                f"the tool's own validation failed: {_describe_error(error)}", nothing_happened=True
+            ) from error
 
     async def run(
         self, tool: PythonTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
     ) -> Any:
-        """The tool's output, or the Problem it ended in. Foreign errors are mapped here and nowhere else."""
+        """Run the tool and return its output, or raise the Problem it ended in. All other errors are mapped here."""
         if seconds <= 0:
             raise DeadlineExceeded("the deadline passed before the tool was started, so nothing was done")
         if context is not None:
@@ -104,118 +141,130 @@ class PythonDriver:
         try:
             if tool.is_async:
                 return await self._deadlines.run(tool.run(**arguments), seconds)
-            return await self._in_thread(tool.contract.full_name, tool.run, arguments, seconds)
+            return await self._run_in_thread(tool.contract.full_name, tool.run, arguments, seconds)
         except Problem:
             raise
         except TimeoutError as error:
             raise ToolTimeout(f"{tool.contract.full_name} did not end within {seconds:.3g} s") from error
-        except _OF_FILES as error:
-            raise ToolFailed(f"{tool.contract.full_name} failed: {_said(error)}") from error
+        except _FILE_ERRORS as error:
+            raise ToolFailed(f"{tool.contract.full_name} failed: {_describe_error(error)}") from error
         except OSError as error:
-            raise UpstreamUnavailable(f"{tool.contract.full_name} lost its upstream: {_said(error)}") from error
+            raise UpstreamUnavailable(
+                f"{tool.contract.full_name} lost its upstream: {_describe_error(error)}"
+            ) from error
         except asyncio.CancelledError as error:
-            if _is_being_canceled():
+            if _is_task_canceled():
                 raise
-            # Not its caller was canceled but something the tool itself had started.
-            raise ToolFailed(f"{tool.contract.full_name} failed: {_said(error)}") from error
+            # The call was not canceled; something that the tool itself started was.
+            raise ToolFailed(f"{tool.contract.full_name} failed: {_describe_error(error)}") from error
         except (Exception, SystemExit) as error:
-            if _lost_its_peer(error):
-                raise UpstreamUnavailable(f"{tool.contract.full_name} lost its upstream: {_said(error)}") from error
-            raise ToolFailed(f"{tool.contract.full_name} failed: {_said(error)}") from error
+            if _is_connection_loss(error):
+                raise UpstreamUnavailable(
+                    f"{tool.contract.full_name} lost its upstream: {_describe_error(error)}"
+                ) from error
+            raise ToolFailed(f"{tool.contract.full_name} failed: {_describe_error(error)}") from error
 
     async def preview(
         self, tool: PythonTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
     ) -> Any:
-        """What the tool says it would do, or the Problem that kept it from saying so. It is read-only by its author's
-        word and by its credential; however long its thread goes on, nothing was done.
+        """Run the tool's `preview` and return its result, or raise the Problem it ended in.
+
+        A preview is read-only by declaration and by its credential, so even a thread that still runs has no effects.
         """
         name = tool.contract.full_name
         if tool.preview is None:
-            raise ToolFailed(f"the function of {name} has no preview, although its contract says so")
+            raise ToolFailed(f"the contract of {name} declares a preview, but its function has none")
         if context is not None:
             arguments = {**arguments, "context": context}
         try:
-            return await self._call(name, tool.preview, arguments, seconds)
-        except (StillRunning, TimeoutError) as error:
+            return await self._call_helper(name, tool.preview, arguments, seconds)
+        except (ThreadOverrun, TimeoutError) as error:
             raise ToolTimeout(f"the preview of {name} did not end within {seconds:.3g} s") from error
         except Problem:
             raise
         except asyncio.CancelledError as error:
-            if _is_being_canceled():
+            if _is_task_canceled():
                 raise
-            raise ToolFailed(f"the preview of {name} failed: {_said(error)}") from error
+            raise ToolFailed(f"the preview of {name} failed: {_describe_error(error)}") from error
         except (Exception, SystemExit) as error:
-            raise ToolFailed(f"the preview of {name} failed: {_said(error)}") from error
+            raise ToolFailed(f"the preview of {name} failed: {_describe_error(error)}") from error
 
     async def confirm(self, tool: PythonTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
-        """The tool's own check of what it did; whatever it raises means no."""
+        """Run the tool's own `verify`; any exception rejects the output."""
         if tool.verify is not None:
             check = functools.partial(tool.verify, arguments, output)
-            await self._call(tool.contract.full_name, check, {}, seconds)
+            await self._call_helper(tool.contract.full_name, check, {}, seconds)
 
-    async def _call(self, name: str, function: Callable[..., Any], arguments: dict[str, Any], seconds: float) -> Any:
-        """A function of the tool's beside its own: where it waits, the loop goes on; where it blocks, a thread does."""
+    async def _call_helper(
+        self, name: str, function: Callable[..., Any], arguments: dict[str, Any], seconds: float
+    ) -> Any:
+        """Call a helper function of the tool: async ones in this task, synchronous ones in a thread."""
         if inspect.iscoroutinefunction(function):
             async with asyncio.timeout(seconds):
                 return await function(**arguments)
-        return await self._in_thread(name, function, arguments, seconds)
+        return await self._run_in_thread(name, function, arguments, seconds)
 
-    async def _in_thread(
+    async def _run_in_thread(
         self, name: str, function: Callable[..., Any], arguments: dict[str, Any], seconds: float
     ) -> Any:
-        queued = self._threads.submit(contextvars.copy_context().run, _called, function, arguments)
-        running = asyncio.wrap_future(queued)
+        thread_future = self._threads.submit(contextvars.copy_context().run, _call_function, function, arguments)
+        async_future = asyncio.wrap_future(thread_future)
         try:
-            done, _ = await asyncio.wait({running}, timeout=seconds)
+            finished_futures, _ = await asyncio.wait({async_future}, timeout=seconds)
         except asyncio.CancelledError:
-            queued.cancel()
+            thread_future.cancel()
             raise
-        if done and not running.cancelled():
-            return running.result()
-        if queued.cancel():
-            # It must not begin later, when nobody waits for it and its lease may be over.
+        if finished_futures and not async_future.cancelled():
+            return async_future.result()
+        if thread_future.cancel():
+            # It must not start later, when its caller is gone and its lease may have expired.
             raise DeadlineExceeded(f"no thread was free for {name} in time, so it was not started")
-        # Where nobody waits for the late end, the loop would log what the tool said.
-        running.add_done_callback(lambda late: late.cancelled() or late.exception())
-        raise StillRunning(f"{name} still runs in its thread after {seconds:.3g} s", running)
+        # Retrieve the exception, or asyncio would log the tool's error text if no caller awaits the future.
+        async_future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        raise ThreadOverrun(f"{name} still runs in its thread after {seconds:.3g} s", async_future)
 
 
-# How client libraries name an answer that never came; few of them derive from the errors Python has for that.
-_LOST_NAMES = re.compile(r"Timeout|Connect|Disconnect|Transport|Network|ProtocolError|ReadError|WriteError|RpcError")
+# How client libraries name a lost connection or response; few of them derive from Python's own exceptions for that.
+_CONNECTION_ERROR_NAMES = re.compile(
+    r"Timeout|Connect|Disconnect|Transport|Network|ProtocolError|ReadError|WriteError|RpcError"
+)
 
 
-def _lost_its_peer(error: BaseException) -> bool:
-    """Whether the error says that a peer fell silent, which is no verdict: it may have acted."""
-    return any(_LOST_NAMES.search(kind.__name__) for kind in type(error).__mro__)
+def _is_connection_loss(error: BaseException) -> bool:
+    """Tell whether an error means that a peer did not answer, so that it may have acted."""
+    return any(_CONNECTION_ERROR_NAMES.search(kind.__name__) for kind in type(error).__mro__)
 
 
-def _fulfils(tool: PythonTool, contract: Contract) -> bool:
-    """Code that declares itself as this very version runs only under that declaration, not under an older text of it.
-    Any other contract names the code on purpose: a manifest, or a version registered beside it."""
+def _is_implementation(tool: PythonTool, contract: Contract) -> bool:
+    """Tell whether a function may run under a contract.
+
+    A function that declares this very version must match its digest, so that it does not run under an outdated
+    declaration. Any other contract names the function on purpose: a manifest, or another version.
+    """
     own = tool.contract
-    same = (own.full_name, own.version) == (contract.full_name, contract.version)
-    return not same or own.digest == contract.digest
+    is_same_version = (own.full_name, own.version) == (contract.full_name, contract.version)
+    return not is_same_version or own.digest == contract.digest
 
 
-# What the tool says of its own files is about the tool, not about a service that may come back.
-_OF_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+# File errors are failures of the tool, not of an upstream service that may recover.
+_FILE_ERRORS = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
-def _called(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _call_function(run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return run(**arguments)
     except (StopIteration, SystemExit) as error:
-        # A future cannot carry the one, and the loop would end the process for the other.
+        # A future cannot hold StopIteration, and SystemExit would end the process.
         raise RuntimeError(type(error).__name__) from error
 
 
-def _is_being_canceled() -> bool:
+def _is_task_canceled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _said(error: BaseException) -> str:
-    """The error's kind and, at most, the first line of its text: a stack or a path is nobody's business outside."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an error by its type and the first line of its text, without a stack trace or file paths."""
     first = str(error).strip().splitlines()[:1]
     text = first[0][:200] if first else ""
     return type(error).__name__ if not text or "/" in text or "\\" in text else f"{type(error).__name__}: {text}"

@@ -1,1 +1,1 @@
-"""Servers elsewhere that speak MCP, and the lines to them."""
+"""Connect to upstream MCP servers over HTTP and stdio."""

@@ -1,1 +1,1 @@
-"""Who decides what an agent may not do alone: pure functions about people, groups, votes and codes."""
+"""Decide who may approve a call: pure functions over people, groups, votes and approval codes."""

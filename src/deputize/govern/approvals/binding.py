@@ -1,7 +1,7 @@
-"""What a yes is about: one keyed digest over everything that must still be so when the call is begun.
+"""Bind an approval to one exact call: a keyed digest over everything that must be unchanged when the call starts.
 
-Above: `lifecycle/approvals` works the parts out when people are asked and again when the call is begun, and compares.
-Every field of `Bound` is covered because the fields themselves are walked: nobody can add one and forget it here.
+`lifecycle/approval` computes the parts when it requests approval and again before the call starts, and compares them.
+The digest covers every field of `BindingParts` because it iterates over the fields: a new field cannot be forgotten.
 """
 
 import hashlib
@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from deputize.core.frozen import frozen
+from deputize.core.value_types import frozen
 
 _PURPOSE = b"deputize approval 1"
 _LENGTH_BYTES = 8
-Part = str | bytes | tuple[str, ...] | datetime
+BindingValue = str | bytes | tuple[str, ...] | datetime
 
 
 @frozen
-class Bound:
-    """One exact call: who is behind it, what it does to which account, by which rules, as it was previewed, until when.
+class BindingParts:
+    """What identifies one exact call: its people, effect, account, rules, preview and deadline.
 
-    `input` is canonical, `policy` names the rules that can speak about the tool, `demands` are those of the ticket as
-    they are written down.
+    `code` is the digest of the code that a Python tool consists of. `input` is canonical JSON. `policy` is the digest
+    of the rules that apply to the tool. `demands` are the requirements as the approval request stores them. The field
+    names are part of the digest, so they never change.
     """
 
     tenant: str
@@ -33,6 +34,7 @@ class Bound:
     standing: str
     tool: str
     tool_digest: str
+    code: str
     input: bytes
     account: tuple[str, ...]
     environment: str
@@ -41,39 +43,41 @@ class Bound:
     demands: bytes
     expires_at: datetime
 
-    def parts(self) -> dict[str, str]:
-        """A digest of each part, to say later which of them changed. Not keyed: kept sealed, or not at all."""
-        return {name: hashlib.sha256(spelled).hexdigest() for name, spelled in _spelled(self)}
+    def compute_part_digests(self) -> dict[str, str]:
+        """Compute a digest of each part, to name the changed parts later. Not keyed, so store them only sealed."""
+        return {name: hashlib.sha256(encoded_part).hexdigest() for name, encoded_part in _encode_parts(self)}
 
 
-def binding(key: bytes, bound: Bound) -> bytes:
-    """Equal for equal parts and for nothing else; without the key nobody can make or compare one."""
-    told = b"".join(_counted(name.encode()) + _counted(spelled) for name, spelled in _spelled(bound))
-    return hmac.digest(key, _counted(_PURPOSE) + told, "sha256")
+def compute_binding(key: bytes, parts: BindingParts) -> bytes:
+    """Compute the keyed digest of the parts: equal only for equal parts, and impossible to forge without the key."""
+    message = b"".join(
+        _prefix_length(name.encode()) + _prefix_length(encoded_part) for name, encoded_part in _encode_parts(parts)
+    )
+    return hmac.digest(key, _prefix_length(_PURPOSE) + message, "sha256")
 
 
-def changed(before: Mapping[str, str], now: Bound) -> list[str]:
-    """The names of the parts that are not what they were, in the order of `Bound`."""
-    after = now.parts()
+def list_changed_parts(before: Mapping[str, str], current: BindingParts) -> list[str]:
+    """List the names of the parts that changed, in the field order of `BindingParts`."""
+    after = current.compute_part_digests()
     return [*(name for name in after if before.get(name) != after[name]), *sorted(before.keys() - after.keys())]
 
 
-def _spelled(bound: Bound) -> list[tuple[str, bytes]]:
-    return [(field.name, _bytes_of(getattr(bound, field.name))) for field in fields(bound)]
+def _encode_parts(parts: BindingParts) -> list[tuple[str, bytes]]:
+    return [(field.name, _encode_value(getattr(parts, field.name))) for field in fields(parts)]
 
 
-def _bytes_of(part: Part) -> bytes:
-    """Each kind under its own letter, and lists with their lengths: no two parts spell the same bytes."""
-    match part:
+def _encode_value(value: BindingValue) -> bytes:
+    """Encode a value with a type prefix, and lists with lengths, so that no two values give the same bytes."""
+    match value:
         case str():
-            return b"s" + part.encode()
+            return b"s" + value.encode()
         case bytes():
-            return b"b" + part
+            return b"b" + value
         case datetime():
-            return b"t" + part.astimezone(UTC).isoformat(timespec="microseconds").encode()
+            return b"t" + value.astimezone(UTC).isoformat(timespec="microseconds").encode()
         case tuple():
-            return b"l" + b"".join(_counted(each.encode()) for each in part)
+            return b"l" + b"".join(_prefix_length(each.encode()) for each in value)
 
 
-def _counted(data: bytes) -> bytes:
+def _prefix_length(data: bytes) -> bytes:
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data

@@ -1,1 +1,1 @@
-"""From a bearer token to a `Caller`: signature, claims, tenant, and what has been revoked since."""
+"""Turn a bearer token into a `Caller`: verify signature, claims and tenant, and check revocations."""

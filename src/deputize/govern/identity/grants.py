@@ -1,6 +1,6 @@
-"""Durable delegations: what was lent to whom, for what, and until when. A row is never changed and is no token.
+"""Store grants: durable delegations from a user to an agent. A grant is immutable, and is not a token.
 
-Above: `lifecycle/delegate.py`, inside whose transaction these run. Below: the database.
+These functions run inside the transactions of `operations/admin/delegations.py`.
 """
 
 from dataclasses import dataclass
@@ -10,50 +10,66 @@ import asyncpg
 import orjson
 
 from deputize.core.caller import Caller
-from deputize.govern.identity.exchange import Delegation, shown_tools
+from deputize.govern.identity.token_exchange import Delegation, serialize_tools
 from deputize.store.pool import Connection
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 
-_SQL = load("grants")
+_SQL = load_statements("grants")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Whose:
-    """Whose delegations somebody may see and take back: what a user lent, all that came of it included; what an agent
-    passed on; everybody's, without a user.
+class GrantFilter:
+    """Which grants a caller may see and revoke.
+
+    A user sees their own grants and all that were derived from them, an agent those it passed on, an administrator all.
     """
 
     user: str | None = None
     agents: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, caller: Caller) -> "Whose":
+    def for_caller(cls, caller: Caller) -> "GrantFilter":
         return cls() if caller.is_admin else cls(user=caller.user, agents=caller.agents)
 
 
-async def add(connection: Connection, made: Delegation) -> None:
-    tools = None if made.tools is None else orjson.dumps(shown_tools(made.tools))
+async def add_grant(connection: Connection, delegation: Delegation) -> None:
+    """Store a delegation as a grant."""
+    tools = None if delegation.tools is None else orjson.dumps(serialize_tools(delegation.tools))
     await connection.execute(
-        _SQL["add_grant"], made.tenant, made.id, made.parent, made.user, list(made.agents), sorted(made.scopes), tools,
-        made.ceiling, made.task, made.constraints, float(made.not_after),
-    )  # fmt: skip
+        _SQL["insert_grant"],
+        delegation.tenant,
+        delegation.id,
+        delegation.parent,
+        delegation.user,
+        list(delegation.agents),
+        sorted(delegation.scopes),
+        tools,
+        delegation.ceiling,
+        delegation.task,
+        None if delegation.own_constraints is None else delegation.own_constraints.encode(),
+        float(delegation.not_after),
+    )
 
 
-async def listed(
-    connection: Connection, tenant: str, whose: Whose, *, before: str | None = None, limit: int
+async def list_grants(
+    connection: Connection, tenant: str, grant_filter: GrantFilter, *, before: str | None = None, limit: int
 ) -> list[dict[str, Any]]:
-    """Newest first."""
-    rows = await connection.fetch(_SQL["list_grants"], tenant, whose.user, list(whose.agents), before, None, limit)
-    return [_shown(row) for row in rows]
+    """List the grants a caller may see, newest first."""
+    rows = await connection.fetch(
+        _SQL["list_grants"], tenant, grant_filter.user, list(grant_filter.agents), before, None, limit
+    )
+    return [_serialize_grant(row) for row in rows]
 
 
-async def shown(connection: Connection, tenant: str, whose: Whose, id: str) -> dict[str, Any] | None:
-    """One of them; None whether it is somebody else's or nobody's."""
-    row = await connection.fetchrow(_SQL["list_grants"], tenant, whose.user, list(whose.agents), None, id, 1)
-    return None if row is None else _shown(row)
+async def find_grant(connection: Connection, tenant: str, grant_filter: GrantFilter, id: str) -> dict[str, Any] | None:
+    """Find a grant, or None if it does not exist or the caller may not see it."""
+    row = await connection.fetchrow(
+        _SQL["list_grants"], tenant, grant_filter.user, list(grant_filter.agents), None, id, 1
+    )
+    return None if row is None else _serialize_grant(row)
 
 
-def _shown(row: asyncpg.Record) -> dict[str, Any]:
+def _serialize_grant(row: asyncpg.Record) -> dict[str, Any]:
     return {
         "grant_id": str(row["id"]),
         "parent": None if row["parent"] is None else str(row["parent"]),

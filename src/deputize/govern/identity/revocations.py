@@ -1,27 +1,28 @@
-"""What has been revoked, as each gateway knows it: one immutable snapshot per tenant, renewed by epoch.
+"""Hold the revocations: one immutable snapshot per tenant, refreshed by epoch.
 
-A snapshot may be late; that is allowed, because every batch answers with the epoch it committed under and the
-lifecycle refreshes and decides again when its own is older. `lifecycle/command.py` holds the barrier's
-exclusive lock around `revoke` and writes the audit entry.
+A snapshot may be outdated, because every batch returns the epoch it committed under, and the lifecycle refreshes and
+decides again if its own is older. `operations/admin/commands.py` holds the barrier's exclusive lock around `revoke` and
+writes the audit entry.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from deputize.core.caller import Caller
-from deputize.core.errors import Revoked, Unavailable
+from deputize.core.errors import AuthorityRevoked, Unavailable
+from deputize.core.subject import parse_subject, qualify_subject
 from deputize.store.pool import Connection
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 
-# A token and a grant take everything with them that was made from them; a subject is revoked as a user and as an agent.
-Kind = Literal["token", "grant", "user", "agent", "subject"]
-_SQL = load("identity")
+# Revoking a token or a grant includes all that was derived from it; a subject is both a user and an agent.
+RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
+_SQL = load_statements("identity")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TenantRevocations:
-    """What one tenant has revoked, as of one epoch."""
+    """One tenant's revocations as of one epoch."""
 
     epoch: int = 0
     tokens: frozenset[str] = frozenset()
@@ -30,42 +31,64 @@ class TenantRevocations:
     agents: frozenset[str] = frozenset()
     grants: frozenset[str] = frozenset()
     since: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """The epoch of each revocation; one without counts from the beginning."""
+    """The epoch of each revocation; without one it counts from the beginning."""
+    primary_issuer: str | None = None
+    """The issuer of the users that are stored by their bare names."""
 
     def check(self, caller: Caller, *, until: int | None = None) -> None:
-        """Raises `Revoked` if the token, a delegation behind it, its user or any agent of its chain was revoked.
+        """Raise `AuthorityRevoked` if the token, a delegation behind it, its user or an agent of its chain was revoked.
 
-        `until` is the epoch a commit answered with: what was revoked after that commit is not held against it.
+        `until` is the epoch that a commit returned: later revocations do not count for that commit.
         """
-        if self.tokens and self._any("token", self.tokens, _tokens_of(caller), until):
-            raise Revoked("this token, or one it comes from, was revoked", details={"kind": "token"})
-        if caller.user in self.users and self._counts("user", caller.user, until):
-            raise Revoked("the user of this token was revoked", details={"kind": "user"})
-        if caller.grants and self._any("grant", self.grants, caller.grants, until):
-            raise Revoked("a delegation this token comes from was revoked", details={"kind": "grant"})
-        if caller.agents and self._any("agent", self.agents, caller.agents, until):
-            raise Revoked("an agent of this token was revoked", details={"kind": "agent"})
-        if self.subjects and self._any("subject", self.subjects, caller.subjects, until):
-            raise Revoked("a subject of this token was revoked", details={"kind": "subject"})
+        if self.tokens and self._is_any_revoked("token", self.tokens, _list_token_ids(caller), until):
+            raise AuthorityRevoked("this token, or one it was derived from, was revoked", details={"kind": "token"})
+        if self.users and self._is_any_revoked("user", self.users, self._list_names(caller), until):
+            raise AuthorityRevoked("the user of this token was revoked", details={"kind": "user"})
+        if caller.grants and self._is_any_revoked("grant", self.grants, caller.grants, until):
+            raise AuthorityRevoked("a delegation behind this token was revoked", details={"kind": "grant"})
+        if self.agents and self._is_any_revoked("agent", self.agents, self._list_agents(caller), until):
+            raise AuthorityRevoked("an agent of this token was revoked", details={"kind": "agent"})
+        if self.subjects and self._is_any_revoked(
+            "subject", self.subjects, (*self._list_names(caller), *caller.agents), until
+        ):
+            raise AuthorityRevoked("a subject of this token was revoked", details={"kind": "subject"})
 
-    def _any(self, kind: Kind, revoked: frozenset[str], named: Iterable[str], until: int | None) -> bool:
-        return any(each in revoked and self._counts(kind, each, until) for each in named)
+    def _list_names(self, caller: Caller) -> tuple[str, ...]:
+        """List the names that revoke a user: the bare name, which means it in every issuer, and the qualified one."""
+        issuer, name = parse_subject(caller.user)
+        if issuer is not None:
+            return name, caller.user
+        return (name,) if self.primary_issuer is None else (name, qualify_subject(self.primary_issuer, name))
 
-    def _counts(self, kind: Kind, value: str, until: int | None) -> bool:
+    def _list_agents(self, caller: Caller) -> tuple[str, ...]:
+        """List the agents of a token. One that an agent got for itself names it as the user, unlike a person who
+        signed in.
+
+        Whether the user of a delegated token is a person is not in the token, so the name of a revoked agent ends it
+        too.
+        """
+        return caller.agents if caller.human else (*self._list_names(caller), *caller.agents)
+
+    def _is_any_revoked(
+        self, kind: RevocationKind, revocations: frozenset[str], values: Iterable[str], until: int | None
+    ) -> bool:
+        return any(each in revocations and self._is_effective(kind, each, until) for each in values)
+
+    def _is_effective(self, kind: RevocationKind, value: str, until: int | None) -> bool:
         return until is None or self.since.get((kind, value), 0) <= until
 
 
 class Revocations:
-    """Every tenant's snapshot in this process."""
+    """The revocation snapshots of all tenants in this process."""
 
     def __init__(self) -> None:
         self._snapshots: dict[str, TenantRevocations] = {}
 
-    def known(self, tenant: str) -> TenantRevocations | None:
+    def get_snapshot(self, tenant: str) -> TenantRevocations | None:
         return self._snapshots.get(tenant)
 
     def check(self, caller: Caller) -> int:
-        """The epoch the caller was found free at. A tenant whose revocations were never read is refused."""
+        """Check a caller and return the snapshot's epoch. Refuse a tenant whose revocations were never loaded."""
         snapshot = self._snapshots.get(caller.tenant)
         if snapshot is None:
             raise Unavailable("the revocations of this tenant are not loaded yet")
@@ -73,20 +96,21 @@ class Revocations:
         return snapshot.epoch
 
     async def refresh(self, connection: Connection, tenant: str) -> TenantRevocations:
-        """Reads what was revoked since this process last looked; a tenant without an epoch row is at 0."""
+        """Load the revocations since the last refresh. A tenant without an epoch row is at epoch 0."""
         before = self._snapshots.get(tenant, TenantRevocations())
-        rows = await connection.fetch(_SQL["revocations_since"], tenant, before.epoch)
-        found = {(row["kind"], row["value"]): row["changed_epoch"] for row in rows if row["kind"] is not None}
+        rows = await connection.fetch(_SQL["list_revocations_since"], tenant, before.epoch)
+        new_revocations = {(row["kind"], row["value"]): row["changed_epoch"] for row in rows if row["kind"] is not None}
         after = TenantRevocations(
             epoch=rows[0]["epoch"] if rows else 0,
-            tokens=before.tokens | _values("token", found),
-            subjects=before.subjects | _values("subject", found),
-            users=before.users | _values("user", found),
-            agents=before.agents | _values("agent", found),
-            grants=before.grants | _values("grant", found),
-            since={**before.since, **found},
+            tokens=before.tokens | _select_values("token", new_revocations),
+            subjects=before.subjects | _select_values("subject", new_revocations),
+            users=before.users | _select_values("user", new_revocations),
+            agents=before.agents | _select_values("agent", new_revocations),
+            grants=before.grants | _select_values("grant", new_revocations),
+            since={**before.since, **new_revocations},
+            primary_issuer=rows[0]["primary_issuer"] if rows else None,
         )
-        # Two refreshes may overlap; the one that read earlier must not take back what the other learned.
+        # Two refreshes may overlap; the one that read earlier must not replace the newer snapshot.
         current = self._snapshots.get(tenant)
         if current is not None and current.epoch > after.epoch:
             return current
@@ -94,20 +118,36 @@ class Revocations:
         return after
 
 
-def _tokens_of(caller: Caller) -> tuple[str, ...]:
-    """The ids of its token and of every token that stands behind it; a lent one goes by the id of its grant."""
+def _list_token_ids(caller: Caller) -> tuple[str, ...]:
+    """List the ids of the caller's token and all tokens behind it; a delegated token has the id of its grant."""
     return caller.token_id, caller.first_token, *caller.grants
 
 
-def _values(kind: Kind, found: Iterable[tuple[str, str]]) -> frozenset[str]:
-    return frozenset(value for each, value in found if each == kind)
+def _select_values(kind: RevocationKind, revocations: Iterable[tuple[str, str]]) -> frozenset[str]:
+    return frozenset(value for each, value in revocations if each == kind)
 
 
-async def revoke(connection: Connection, tenant: str, kind: Kind, value: str, *, reason: str = "", by: str) -> int:
-    """Inside the caller's transaction; answers the epoch from which no gateway may act on this authority."""
+async def revoke(
+    connection: Connection, tenant: str, kind: RevocationKind, value: str, *, reason: str = "", by: str
+) -> int:
+    """Revoke inside the caller's transaction, and return the epoch from which no gateway accepts this authority."""
     if kind == "grant":
         value = value.lower()
-    epoch: int | None = await connection.fetchval(_SQL["revoke"], tenant, kind, value, reason, by)
+    epoch: int | None = await connection.fetchval(_SQL["insert_revocation"], tenant, kind, value, reason, by)
     if epoch is None:
-        raise Unavailable("this tenant has no epochs yet, so nothing of it can be revoked")
+        raise Unavailable("this tenant is not initialised yet (it has no epochs), so nothing can be revoked")
     return epoch
+
+
+async def list_revocations(
+    connection: Connection, tenant: str, *, before: int | None = None, limit: int
+) -> list[dict[str, Any]]:
+    """List what a tenant revoked, newest first, below an epoch."""
+    rows = await connection.fetch(_SQL["list_revocations"], tenant, before, limit)
+    return [{**row, "revoked_at": row["revoked_at"].isoformat(timespec="seconds")} for row in map(dict, rows)]
+
+
+async def count_ended_grants(connection: Connection, tenant: str, kind: RevocationKind, value: str) -> int:
+    """Count the grants, not yet expired, that a revocation of a user, an agent or a grant ended."""
+    ended_count: int = await connection.fetchval(_SQL["count_ended_grants"], tenant, kind, value)
+    return ended_count

@@ -1,8 +1,8 @@
-"""Who is signed in, kept by their own browser: sealed, so that it can be neither read nor changed, and short-lived.
+"""Seal console sessions into browser cookies: encrypted, authenticated and short-lived.
 
-A session holds what a verified ID token said, or that a code of the terminal was shown for one ticket. Nothing of it is
-written down here, so any gateway with the same master key knows it. Above: `lifecycle/console.py`, which asks what was
-revoked since. Below: the same boxes that everything else is sealed in.
+A session holds the result of a verified ID token, or of an approval code for one approval request. The server stores
+nothing, so every gateway with the same master key can open it. `operations/approvals/console_sessions.py` checks
+revocations on each use.
 """
 
 import base64
@@ -14,44 +14,45 @@ from uuid import UUID
 
 import orjson
 
-from deputize.core.caller import Caller, Trust, standing_of
+from deputize.core.caller import Caller, Trust, compute_decision_cache_key
 from deputize.core.clock import Clock
-from deputize.core.errors import SealBroken
-from deputize.govern.identity.sign_in import BEGUN_SECONDS, Begun
+from deputize.core.errors import UnsealFailed
+from deputize.govern.identity.oidc_login import LOGIN_SECONDS, PendingLogin
 from deputize.store.keys import KeySet
 
-_FORM = 1
+_FORMAT_VERSION = 1
 _ID_BYTES = 16
-_SESSION, _BEGUN = "session", "begun sign-in"
+_SESSION, _LOGIN = "session", "begun sign-in"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    """Somebody at a browser. `form_token` comes back with every form they send; `ticket` is the only one this session
-    is good for, where it is good for one only.
-    """
+class ConsoleSession:
+    """A person's console session. Forms must return `form_token`; `approval_id` limits it to one approval request."""
 
     caller: Caller
     form_token: str
-    ticket: str | None = None
+    approval_id: str | None = None
 
 
-class Sessions:
-    """`root` is a secret; `issued_for` says whose sign-ins these are: once that is set otherwise, all have ended."""
+class SessionSealer:
+    """Seals and opens sessions and pending logins.
+
+    `root` is a secret key. `issued_for` identifies the sign-in settings: after a change all sessions are invalid.
+    """
 
     def __init__(self, root: bytes, clock: Clock, *, issued_for: str) -> None:
-        # No tenant has this name, and none of their keys open these boxes.
-        self._keys = KeySet.of("", {1: root}, clock)
+        # No tenant has an empty name, so no tenant's keys can open these cookies.
+        self._keys = KeySet.from_data_keys("", {1: root}, clock)
         self._clock = clock
         self._issued_for = issued_for
 
-    def seal(self, caller: Caller, *, ticket: str | None = None) -> str:
-        """For a caller who is here in person, until the caller's own end."""
-        assert caller.console, "only a person who signed in for deciding has a session"
+    def seal_session(self, caller: Caller, *, approval_id: str | None = None) -> str:
+        """Seal a session for a person, until the caller expires."""
+        assert caller.console, "only a person who signed in to the console has a session"
         return self._seal(
             _SESSION,
             {
-                "v": _FORM,
+                "v": _FORMAT_VERSION,
                 "tenant": caller.tenant,
                 "user": caller.user,
                 "scopes": sorted(caller.scopes),
@@ -65,60 +66,61 @@ class Sessions:
                 "auth_time": caller.auth_time,
                 "methods": sorted(caller.methods),
                 "form_token": self._clock.random_bytes(24).hex(),
-                "ticket": ticket,
+                "ticket": approval_id,
             },
         )
 
-    def open(self, sealed: str) -> Session | None:
-        """The session, unless it is none of ours, or has ended."""
-        told = self._open(_SESSION, sealed)
-        if told is None or told["expires_at"] <= self._now():
+    def open_session(self, cookie: str) -> ConsoleSession | None:
+        """Open a session cookie; return None if it is invalid or expired."""
+        payload = self._open(_SESSION, cookie)
+        if payload is None or payload["expires_at"] <= self._now():
             return None
         caller = Caller(
-            tenant=told["tenant"],
-            user=told["user"],
-            scopes=frozenset(told["scopes"]),
-            session=told["session"],
-            token_id=told["token_id"],
-            issuer=told["issuer"],
-            expires_at=told["expires_at"],
-            issued_at=told["issued_at"],
-            groups=frozenset(told["groups"]),
-            trust=cast(Trust, told["trust"]),
-            auth_time=told["auth_time"],
-            methods=frozenset(told["methods"]),
+            tenant=payload["tenant"],
+            user=payload["user"],
+            scopes=frozenset(payload["scopes"]),
+            session=payload["session"],
+            token_id=payload["token_id"],
+            issuer=payload["issuer"],
+            expires_at=payload["expires_at"],
+            issued_at=payload["issued_at"],
+            groups=frozenset(payload["groups"]),
+            trust=cast(Trust, payload["trust"]),
+            auth_time=payload["auth_time"],
+            methods=frozenset(payload["methods"]),
             human=True,
             console=True,
             only_decides=True,
         )
-        caller = replace(caller, standing=standing_of(caller))
-        return Session(caller=caller, form_token=told["form_token"], ticket=told["ticket"])
+        caller = replace(caller, decision_cache_key=compute_decision_cache_key(caller))
+        return ConsoleSession(caller=caller, form_token=payload["form_token"], approval_id=payload["ticket"])
 
-    def seal_begun(self, begun: Begun, *, to: str) -> str:
-        return self._seal(_BEGUN, {"v": _FORM, "begun": asdict(begun), "to": to})
+    def seal_login(self, login: PendingLogin, *, return_to: str) -> str:
+        """Seal a pending login, with the page to return to."""
+        return self._seal(_LOGIN, {"v": _FORMAT_VERSION, "begun": asdict(login), "to": return_to})
 
-    def open_begun(self, sealed: str) -> tuple[Begun, str] | None:
-        """What was begun in this browser, and where it should lead."""
-        told = self._open(_BEGUN, sealed)
-        if told is None or told["begun"]["at"] + BEGUN_SECONDS <= self._now():
+    def open_login(self, cookie: str) -> tuple[PendingLogin, str] | None:
+        """Open a login cookie: the pending login and the page to return to; None if invalid or expired."""
+        payload = self._open(_LOGIN, cookie)
+        if payload is None or payload["begun"]["at"] + LOGIN_SECONDS <= self._now():
             return None
-        return Begun(**told["begun"]), told["to"]
+        return PendingLogin(**payload["begun"]), payload["to"]
 
-    def _seal(self, kind: str, told: Mapping[str, Any]) -> str:
-        # Each has a name of its own, and so a key of its own.
+    def _seal(self, kind: str, payload: Mapping[str, Any]) -> str:
+        # Each cookie has a random name, and so a derived key of its own.
         name = self._clock.new_id()
-        box = self._keys.seal(name, f"{kind}\0{self._issued_for}", orjson.dumps(told))
-        return base64.urlsafe_b64encode(UUID(name).bytes + box).rstrip(b"=").decode()
+        ciphertext = self._keys.seal(name, f"{kind}\0{self._issued_for}", orjson.dumps(payload))
+        return base64.urlsafe_b64encode(UUID(name).bytes + ciphertext).rstrip(b"=").decode()
 
-    def _open(self, kind: str, sealed: str) -> dict[str, Any] | None:
+    def _open(self, kind: str, cookie: str) -> dict[str, Any] | None:
         try:
-            raw = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
+            raw = base64.b64decode(cookie + "=" * (-len(cookie) % 4), altchars=b"-_", validate=True)
             name = str(UUID(bytes=raw[:_ID_BYTES]))
-            opened = self._keys.open(name, f"{kind}\0{self._issued_for}", raw[_ID_BYTES:])
-        except (SealBroken, ValueError, IndexError, binascii.Error):
+            plaintext = self._keys.unseal(name, f"{kind}\0{self._issued_for}", raw[_ID_BYTES:])
+        except (UnsealFailed, ValueError, IndexError, binascii.Error):
             return None
-        told: dict[str, Any] = orjson.loads(opened)
-        return told if told["v"] == _FORM else None
+        payload: dict[str, Any] = orjson.loads(plaintext)
+        return payload if payload["v"] == _FORMAT_VERSION else None
 
     def _now(self) -> float:
         return self._clock.epoch_ms() / 1000

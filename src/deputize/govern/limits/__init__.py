@@ -1,1 +1,1 @@
-"""How much: rates, calls at once, budgets, loops that ran away."""
+"""Enforce limits: rates, concurrency, budgets and runaway loops."""

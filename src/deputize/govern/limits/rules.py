@@ -1,98 +1,108 @@
-"""Rules as they are applied: which calls one concerns, and which counter of it a call falls under.
+"""Compile limit rules: to which calls a rule applies, and which of its counters a call uses.
 
-What is counted apart is named by a digest, so that no subject, session or argument is ever spelled out in a counter.
+Counter keys contain a digest, so that no subject, session or argument is readable in a counter.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import translate
 from hashlib import blake2b
 from math import ceil
 from typing import Final, Literal
 
 from deputize.core.caller import Caller
-from deputize.core.contract import Contract
-from deputize.core.errors import BudgetSpent, Problem, RateLimited, Runaway, TooManyAtOnce
-from deputize.core.frozen import frozen
-from deputize.core.limit_settings import LimitRule
-from deputize.core.mistakes import Misconfigured
+from deputize.core.config_error import ConfigError
+from deputize.core.contract.contract import Contract
+from deputize.core.errors import BudgetExhausted, ConcurrencyLimitReached, Problem, RateLimited, RunawayLoop
+from deputize.core.patterns import LinearPattern, compile_glob
+from deputize.core.settings.limits import LimitRule
+from deputize.core.value_types import frozen
 
-Per = Literal["caller", "agent", "tool", "provider", "session", "task"]
+CounterScope = Literal["caller", "user", "agent", "tool", "provider", "session", "task"]
 MICROS: Final = 1_000_000
-# What Redis's numbers and PostgreSQL's can both hold many times over.
-_MOST_MICROS: Final = 10**15
-# A loop is one caller's in one session, unless the rule says otherwise.
-_LOOPS: Final[tuple[Per, ...]] = ("caller", "session")
-_COSTS: Final = frozenset({"budget", "cost_rate"})
+# Far below the largest integers of Redis and PostgreSQL.
+_MAX_MICROS: Final = 10**15
+# Repeated calls are counted per caller and session, unless the rule sets `per`.
+_LOOP_SCOPE: Final[tuple[CounterScope, ...]] = ("caller", "session")
+_COST_KINDS: Final = frozenset({"budget", "cost_rate"})
 _REFUSALS: Final[dict[str, type[Problem]]] = {
     "rate": RateLimited,
-    "concurrency": TooManyAtOnce,
-    "budget": BudgetSpent,
-    "repeats": Runaway,
-    "cost_rate": Runaway,
+    "concurrency": ConcurrencyLimitReached,
+    "budget": BudgetExhausted,
+    "repeats": RunawayLoop,
+    "cost_rate": RunawayLoop,
 }
 
 
 @frozen
-class Asked:
-    """What limits may know of one call."""
+class MeteredCall:
+    """What limit rules can read of one call."""
 
     call_id: str
     caller: Caller
     contract: Contract
     session: str | None
-    canonical: bytes
+    canonical_arguments: bytes
+    # One execution of a run, which holds the slots instead of the call: another worker may execute the call again.
+    execution_id: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        return self.execution_id is not None
+
+    @property
+    def slot_holder(self) -> str:
+        return self.execution_id or self.call_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """One rule of the settings, read once. `limit` counts calls, or millionths of a unit of cost."""
+class CompiledLimit:
+    """A limit rule of the settings, compiled. `limit` counts calls, or millionths of a cost unit."""
 
     source: LimitRule
     limit: int
-    per: tuple[Per, ...]
-    tenants: re.Pattern[str]
-    tools: re.Pattern[str]
+    per: tuple[CounterScope, ...]
+    tenants: LinearPattern
+    tools: LinearPattern
 
     @property
     def name(self) -> str:
         return self.source.name
 
     @property
-    def lost_denies(self) -> bool:
+    def should_deny_when_lost(self) -> bool:
         return self.source.when_lost == "deny"
 
-    def concerns(self, tenant: str, tool: str) -> bool:
-        return self.tenants.fullmatch(tenant) is not None and self.tools.fullmatch(tool) is not None
+    def is_applicable(self, tenant: str, tool: str) -> bool:
+        return self.tenants.matches_whole(tenant) and self.tools.matches_whole(tool)
 
     @property
-    def costs(self) -> bool:
-        """Whether it counts cost, and not calls."""
-        return self.source.kind in _COSTS
+    def is_cost_limit(self) -> bool:
+        """Whether the rule limits cost instead of calls."""
+        return self.source.kind in _COST_KINDS
 
-    def digest(self, asked: Asked) -> str:
-        parts = tuple(_apart(each, asked) for each in self.per)
-        digest = blake2b(repr(parts).encode(), digest_size=16)
+    def compute_digest(self, call: MeteredCall) -> str:
+        scopes = tuple(_resolve_scope(each, call) for each in self.per)
+        digest = blake2b(repr(scopes).encode(), digest_size=16)
         if self.source.kind == "repeats":
-            # What `repr` makes holds no NUL, so nothing before it can pass for arguments.
-            digest.update(b"\0" + asked.contract.full_name.encode() + b"\0" + asked.canonical)
+            # `repr` contains no NUL, so scopes and arguments cannot be confused.
+            digest.update(b"\0" + call.contract.full_name.encode() + b"\0" + call.canonical_arguments)
         return digest.hexdigest()
 
-    def key(self, asked: Asked) -> str:
-        """The braces keep a tenant's counters together where Redis is spread over several servers."""
-        return f"deputize:{{{asked.caller.tenant}}}:{self.name}:{self.source.seconds * 1000:.0f}:{self.digest(asked)}"
+    def build_key(self, call: MeteredCall) -> str:
+        """Build the counter's key. The braces keep a tenant's counters on one node of a Redis cluster."""
+        window_ms = f"{self.source.seconds * 1000:.0f}"
+        return f"deputize:{{{call.caller.tenant}}}:{self.name}:{window_ms}:{self.compute_digest(call)}"
 
-    def refusal(self, *, used: int, retry_after_ms: int) -> Problem:
+    def build_refusal(self, *, usage: int, retry_after_ms: int) -> Problem:
         source = self.source
-        cost = source.kind in _COSTS
+        is_cost = source.kind in _COST_KINDS
         return _REFUSALS[source.kind](
-            self._sentence(),
+            self._describe_limit(),
             details={
                 "rule": self.name,
                 "kind": source.kind,
                 "limit": source.limit,
-                "used": used / MICROS if cost else used,
+                "used": usage / MICROS if is_cost else usage,
                 "seconds": None if source.kind == "concurrency" else source.seconds,
                 "per": list(self.per),
                 **({"begins_anew_in_seconds": retry_after_ms // 1000 + 1} if source.kind == "budget" else {}),
@@ -101,53 +111,57 @@ class Rule:
             nothing_happened=True,
         )
 
-    def _sentence(self) -> str:
+    def _describe_limit(self) -> str:
         limit, seconds = f"{self.source.limit:g}", f"{self.source.seconds:g} s"
         match self.source.kind:
             case "rate":
-                said = f"at most {limit} calls in {seconds}"
+                text = f"at most {limit} calls in {seconds}"
             case "concurrency":
-                said = f"at most {limit} calls at once"
+                text = f"at most {limit} concurrent calls"
             case "budget":
-                said = f"at most {limit} of cost in each {seconds}"
+                text = f"at most a cost of {limit} in each {seconds}"
             case "repeats":
-                said = f"the same call at most {limit} times in {seconds}"
+                text = f"the same call at most {limit} times in {seconds}"
             case "cost_rate":
-                said = f"at most {limit} of cost in any {seconds}"
-        apart = f", counted per {' and '.join(self.per)}" if self.per else ""
-        return f"limit {self.name} says: {said}{apart}"
+                text = f"at most a cost of {limit} in any {seconds}"
+        scope_text = f", counted per {' and '.join(self.per)}" if self.per else ""
+        return f"limit {self.name} allows {text}{scope_text}"
 
 
-def read_rules(rules: Sequence[LimitRule]) -> tuple[Rule, ...]:
-    """The rules, or the sentence that says which of them cannot be meant."""
+def compile_limits(rules: Sequence[LimitRule]) -> tuple[CompiledLimit, ...]:
+    """Compile all rules, or raise `ConfigError` for the first that cannot work."""
     names = [rule.name for rule in rules]
     for name in names:
         if names.count(name) > 1:
-            raise Misconfigured(f"Two limits are named {name}: give each of limits.rules a name of its own.")
-    return tuple(_read(rule) for rule in rules)
+            raise ConfigError(f"Two limits are named {name}: give each entry of limits.rules its own name.")
+    return tuple(_compile_limit(rule) for rule in rules)
 
 
-def _read(rule: LimitRule) -> Rule:
-    limit = micros(rule.limit) if rule.kind in _COSTS else int(rule.limit)
+def _compile_limit(rule: LimitRule) -> CompiledLimit:
+    limit = to_micros(rule.limit) if rule.kind in _COST_KINDS else int(rule.limit)
     if limit < 1:
-        raise Misconfigured(f"The limit {rule.name} lets nothing through: set its limit to 1 or more.")
-    return Rule(
+        raise ConfigError(f"The limit {rule.name} would refuse every call: set its limit to 1 or more.")
+    return CompiledLimit(
         source=rule,
         limit=limit,
-        per=rule.per or (_LOOPS if rule.kind == "repeats" else ()),
-        tenants=re.compile(translate(rule.tenants)),
-        tools=re.compile(translate(rule.tools)),
+        per=rule.per or (_LOOP_SCOPE if rule.kind == "repeats" else ()),
+        tenants=compile_glob(rule.tenants),
+        tools=compile_glob(rule.tools),
     )
 
 
-def _apart(what: Per, asked: Asked) -> tuple[str | None, ...]:
-    """Who or what a counter belongs to. A session is its caller's own, and a task its user's, whatever they are named:
-    nobody uses up another's by naming it. Where there is no agent, session or task, it is the person's own.
+def _resolve_scope(scope: CounterScope, call: MeteredCall) -> tuple[str | None, ...]:
+    """Resolve what a counter belongs to.
+
+    Sessions include their caller and tasks their user, so that no caller uses up another's limit by reusing a name.
+    Without an agent, session or task, the counter belongs to the user.
     """
-    caller, contract = asked.caller, asked.contract
-    match what:
+    caller, contract = call.caller, call.contract
+    match scope:
         case "caller":
-            return caller.lent_to
+            return caller.delegation_origin
+        case "user":
+            return ("user", caller.user)
         case "agent":
             return ("agent", caller.agents[-1]) if caller.agents else ("user", caller.user)
         case "tool":
@@ -155,12 +169,12 @@ def _apart(what: Per, asked: Asked) -> tuple[str | None, ...]:
         case "provider":
             return (contract.external_service or contract.provider or contract.namespace,)
         case "session":
-            return (asked.session, *caller.lent_to)
+            return (call.session, *caller.delegation_origin)
         case "task":
             return (caller.task, caller.user)
 
 
-def micros(cost: float) -> int:
-    """Cost in millionths, rounded up: a cost is never nothing because it is small."""
-    # The inner rounding takes back what a float adds to a decimal fraction.
-    return min(ceil(round(cost * MICROS, 3)), _MOST_MICROS) if cost > 0 else 0
+def to_micros(cost: float) -> int:
+    """Convert cost to millionths, rounded up, so that a small cost never becomes zero."""
+    # The inner rounding removes the float error of decimal fractions.
+    return min(ceil(round(cost * MICROS, 3)), _MAX_MICROS) if cost > 0 else 0

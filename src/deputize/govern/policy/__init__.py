@@ -1,1 +1,1 @@
-"""Policy: what the tenant's Cedar rules say about a call, which rules said it, and what they were told."""
+"""Decide calls by the tenant's Cedar policies, and record each decision with its rules and inputs."""

@@ -1,8 +1,8 @@
-"""The second engine: a decision point somewhere else, asked over the OpenID AuthZEN Authorization API 1.0.
+"""Ask an external decision point (PDP) over the OpenID AuthZEN Authorization API 1.0.
 
-It is told what our own rules would see, except what a contract marks as sensitive: that never leaves, and the names of
-what was withheld are sent instead. Only a well-formed answer in time is one; anything else is a no. The network is the
-caller's: `post` is handed in by the lifecycle.
+The request contains what Cedar rules could read, except values that a contract marks as sensitive: only their names are
+sent. Anything but a well-formed response in time counts as a denial. The lifecycle passes in `post`, so all traffic
+uses the one egress client.
 """
 
 import hashlib
@@ -15,160 +15,163 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.core.decision import Behavior, Question, Rule, Verdict, demanded
+from deputize.core.config_error import ConfigError
+from deputize.core.decision import Behavior, MatchedRule, PolicyRequest, Verdict, build_approval_requirements
 from deputize.core.errors import PolicyFailed, Problem
-from deputize.core.mistakes import Misconfigured
-from deputize.core.settings import Policy
-from deputize.govern.policy.discretion import told_facts, told_touches
-from deputize.govern.policy.world import describe_caller, describe_tool
+from deputize.core.settings import PolicySettings
+from deputize.govern.policy.cedar_schema import describe_caller, describe_tool
+from deputize.govern.policy.disclosure import disclose_facts, disclose_touches
 
 _PATH = "/access/v1/evaluation"
 _MAX_ANSWER_BYTES = 65_536
-_MOST_RULES = 20
-_LONGEST_ID = 64
-_LONGEST_REASON = 400
-_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_.:/-]+")
-_REASONS = ("reason_user", "reason_admin")
+_MAX_RULES = 20
+_MAX_ID_LENGTH = 64
+_MAX_REASON_LENGTH = 400
+_INVALID_IN_ID = re.compile(r"[^A-Za-z0-9_.:/-]+")
+_REASON_FIELDS = ("reason_user", "reason_admin")
 
 
-class Post(Protocol):
-    """The body of a 200, or a `Problem`."""
+class PostJson(Protocol):
+    """Send a POST request; return the body of a 200 response, or raise `Problem`."""
 
     async def __call__(
         self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float, max_bytes: int
     ) -> bytes: ...
 
 
-class AuthZen:
-    def __init__(self, settings: Policy, post: Post) -> None:
+class AuthZenClient:
+    """A client of one external decision point."""
+
+    def __init__(self, settings: PolicySettings, post: PostJson) -> None:
         if not settings.authzen_url:
-            raise Misconfigured(
-                f"policy.engine is {settings.engine}, but no decision point is named: "
-                "put authzen_url under [policy] in deputize.toml."
+            raise ConfigError(
+                f"policy.engine is {settings.engine}, but the decision point has no URL: "
+                "set authzen_url under [policy] in deputize.toml."
             )
         base = settings.authzen_url.rstrip("/")
-        place = urlsplit(base)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise Misconfigured(
-                "policy.authzen_url is no address of a decision point: write it like https://pdp.example.com."
-            )
-        self.name = place.hostname
+        url = urlsplit(base)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ConfigError("policy.authzen_url is not an http or https URL: write it like https://pdp.example.com.")
+        self.name = url.hostname
         self._url = base + _PATH
         self._post = post
         self._seconds = settings.authzen_seconds
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if settings.authzen_token is not None:
             self._headers["Authorization"] = f"Bearer {settings.authzen_token.get_secret_value()}"
-        # Which decision point it was; what policies it has, only it knows.
+        # Identifies the decision point; the digest of its policies is unknown here.
         self._digest = "authzen:" + hashlib.sha256(base.encode()).hexdigest()[:32]
 
-    async def decide(self, question: Question) -> Verdict:
-        """What the decision point says, or `PolicyFailed` where it says nothing that can be relied on."""
+    async def decide(self, request: PolicyRequest) -> Verdict:
+        """Ask the decision point for a verdict. Raise `PolicyFailed` if it gives no valid response in time."""
         try:
             answer = await self._post(
                 self._url,
-                orjson.dumps(evaluation(question)),
+                orjson.dumps(build_evaluation(request)),
                 headers=self._headers,
                 seconds=self._seconds,
                 max_bytes=_MAX_ANSWER_BYTES,
             )
         except Problem as problem:
-            raise self._failed(problem.message) from problem
-        return self._verdict(self._read(answer))
+            raise self._build_failure(problem.message) from problem
+        return self._build_verdict(self._parse_answer(answer))
 
-    def _read(self, answer: bytes) -> dict[str, Any]:
+    def _parse_answer(self, answer: bytes) -> dict[str, Any]:
         try:
-            read = json.loads(answer, object_pairs_hook=_unique)
+            body = json.loads(answer, object_pairs_hook=_reject_duplicates)
         except (ValueError, RecursionError) as error:
-            raise self._failed("its answer is not JSON, or says a thing twice") from error
-        if not isinstance(read, dict) or not isinstance(read.get("decision"), bool):
-            raise self._failed("its answer holds no decision that is true or false")
-        return read
+            raise self._build_failure("the response is not valid JSON, or repeats a key") from error
+        if not isinstance(body, dict) or not isinstance(body.get("decision"), bool):
+            raise self._build_failure("the response has no decision that is true or false")
+        return body
 
-    def _verdict(self, answer: dict[str, Any]) -> Verdict:
-        said = answer.get("context")
-        context = {} if said is None else said
+    def _build_verdict(self, answer: dict[str, Any]) -> Verdict:
+        raw_context = answer.get("context")
+        context = {} if raw_context is None else raw_context
         if not isinstance(context, dict):
-            raise self._failed("the context of its answer is not an object")
-        asks = context.get("ask", False)
-        if not isinstance(asks, bool):
-            raise self._failed("the ask in its answer is neither true nor false")
+            raise self._build_failure("the context in the response is not an object")
+        should_ask = context.get("ask", False)
+        if not isinstance(should_ask, bool):
+            raise self._build_failure("context.ask in the response is neither true nor false")
         behavior = Behavior.DENY
         if answer["decision"]:
-            behavior = Behavior.ASK if asks else Behavior.ALLOW
-        reason = _text(context.get("reason_user")) or _text(context.get("reason"))
-        rules = tuple(Rule(id=f"authzen:{each}", where=self.name, reason=reason) for each in self._ids(context))
+            behavior = Behavior.ASK if should_ask else Behavior.ALLOW
+        reason = _extract_text(context.get("reason_user")) or _extract_text(context.get("reason"))
+        rules = tuple(
+            MatchedRule(id=f"authzen:{each}", where=self.name, reason=reason)
+            for each in self._extract_rule_ids(context)
+        )
         return Verdict(
             behavior=behavior,
             rules=rules,
             digest=self._digest,
             source="authzen",
             reason=reason,
-            demands=demanded(rules) if behavior is Behavior.ASK else (),
+            requirements=build_approval_requirements(rules) if behavior is Behavior.ASK else (),
         )
 
-    def _ids(self, context: dict[str, Any]) -> list[str]:
-        """What to call the reasons: our own `rules`, else the ids the API's reasons stand under, else one for all."""
+    def _extract_rule_ids(self, context: dict[str, Any]) -> list[str]:
+        """Extract rule ids: from our extension `rules`, else from the API's `id` or reason keys, else one default."""
         rules = context.get("rules")
         if rules is not None:
             if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-                raise self._failed("the rules in its answer are not a list of names")
-            found = rules
+                raise self._build_failure("context.rules in the response is not a list of strings")
+            names = rules
         elif isinstance(context.get("id"), str | int):
-            found = [str(context["id"])]
+            names = [str(context["id"])]
         else:
-            found = [key for name in _REASONS if isinstance(context.get(name), dict) for key in context[name]]
-        named = (_NOT_IN_AN_ID.sub("-", each)[:_LONGEST_ID].strip("-") for each in found)
-        return list(dict.fromkeys(each for each in named if each))[:_MOST_RULES] or ["decision"]
+            names = [key for name in _REASON_FIELDS if isinstance(context.get(name), dict) for key in context[name]]
+        rule_ids = (_INVALID_IN_ID.sub("-", each)[:_MAX_ID_LENGTH].strip("-") for each in names)
+        return list(dict.fromkeys(each for each in rule_ids if each))[:_MAX_RULES] or ["decision"]
 
-    def _failed(self, why: str) -> PolicyFailed:
+    def _build_failure(self, reason: str) -> PolicyFailed:
         return PolicyFailed(
-            f"the decision point {self.name} gave no usable answer: {why}",
+            f"the decision point {self.name} gave no valid response: {reason}",
             details={"decision_point": self.name, "rule": "authzen:no-answer"},
             nothing_happened=True,
         )
 
 
-def evaluation(question: Question) -> dict[str, Any]:
-    """The question as the API spells it."""
-    caller, contract = describe_caller(question.caller), describe_tool(question.contract)
-    facts = told_facts(question)
+def build_evaluation(request: PolicyRequest) -> dict[str, Any]:
+    """Build the body of an AuthZEN evaluation request."""
+    caller, contract = describe_caller(request.caller), describe_tool(request.contract)
+    facts = disclose_facts(request)
     context = {
-        "environment": question.environment,
-        "time": datetime.fromtimestamp(question.now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        "session": question.session,
+        "environment": request.environment,
+        "time": datetime.fromtimestamp(request.now_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "session": request.session,
         "facts": facts,
-        "withheld": sorted(set(question.facts) - set(facts)),
+        "withheld": sorted(set(request.facts) - set(facts)),
         "touches": [
             {"resource": resource, "operation": operation, "scope": scope}
-            for resource, operation, scope in told_touches(question)
+            for resource, operation, scope in disclose_touches(request)
         ],
-        "cost": question.cost_micros,
-        "labels": sorted(question.labels),
+        "cost": request.cost_micros,
+        "labels": sorted(request.labels),
     }
     return {
-        "subject": {"type": "user", "id": caller.pop("user"), "properties": _known(caller)},
+        "subject": {"type": "user", "id": caller.pop("user"), "properties": _drop_none(caller)},
         "action": {"name": "call"},
-        "resource": {"type": "tool", "id": contract.pop("name"), "properties": _known(contract)},
-        "context": _known(context),
+        "resource": {"type": "tool", "id": contract.pop("name"), "properties": _drop_none(contract)},
+        "context": _drop_none(context),
     }
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _text(reason: Any) -> str:
-    """The API's reasons are texts by language or status; the first is as good as any other."""
+def _extract_text(reason: Any) -> str:
+    """Extract a printable text. The API allows one text per language or status; take the first."""
     if isinstance(reason, dict):
         reason = next(iter(reason.values()), "")
     if not isinstance(reason, str):
         return ""
-    return "".join(sign if sign.isprintable() else " " for sign in reason[:_LONGEST_REASON]).strip()
+    return "".join(character if character.isprintable() else " " for character in reason[:_MAX_REASON_LENGTH]).strip()
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name that is given twice")
-    return made
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return fields

@@ -1,43 +1,49 @@
-"""Who is asked, and what holds when two engines answer: the stricter of them, with the rules of both."""
+"""Combine the verdicts of Cedar and an external decision point: the stricter one wins, with the rules of both."""
 
 from dataclasses import replace
 from typing import Literal, Protocol
 
-from deputize.core.decision import Behavior, Question, Verdict
+from deputize.core.decision import Behavior, PolicyRequest, Verdict
 from deputize.core.errors import PolicyFailed
 
 Engine = Literal["cedar", "authzen", "both"]
 
 
-class Remote(Protocol):
-    async def decide(self, question: Question) -> Verdict: ...
+class DecisionPoint(Protocol):
+    """An engine that decides policy requests."""
+
+    async def decide(self, request: PolicyRequest) -> Verdict: ...
 
 
-async def consult(cedar: Verdict, question: Question, remote: Remote | None, engine: Engine) -> Verdict:
-    """The answer of the engine that decides, or of both. What our own rules deny is not asked elsewhere."""
+async def consult_engines(
+    cedar: Verdict, request: PolicyRequest, remote: DecisionPoint | None, engine: Engine
+) -> Verdict:
+    """Return the verdict of the configured engine, or of both. What Cedar denies is not sent elsewhere."""
     if engine == "cedar" or (engine == "both" and cedar.behavior is Behavior.DENY):
         return cedar
     if remote is None:
         raise PolicyFailed(
-            f"policy.engine is {engine}, and there is no decision point to ask",
+            f"policy.engine is {engine}, but no external decision point is configured",
             details={"rule": "authzen:no-answer"},
             nothing_happened=True,
         )
-    answer = await remote.decide(question)
-    return answer if engine == "authzen" else combined(cedar, answer)
+    answer = await remote.decide(request)
+    return answer if engine == "authzen" else combine_verdicts(cedar, answer)
 
 
-def combined(first: Verdict, second: Verdict) -> Verdict:
-    """The stricter answer, its own rules first, those of the other after them; of two equal answers, the first.
-    Where both ask, the demands of both have to be met.
+def combine_verdicts(first: Verdict, second: Verdict) -> Verdict:
+    """Combine two verdicts: the stricter one, followed by the rules of the other. If equal, the first wins.
+
+    If both require approval, the requirements of both apply.
     """
-    strict, mild = (second, first) if second.behavior.strictness > first.behavior.strictness else (first, second)
-    agree = mild.behavior is strict.behavior
+    stricter, milder = (second, first) if second.behavior.strictness > first.behavior.strictness else (first, second)
+    has_same_behavior = milder.behavior is stricter.behavior
     return replace(
-        strict,
-        rules=strict.rules + tuple(rule for rule in mild.rules if rule not in strict.rules),
+        stricter,
+        rules=stricter.rules + tuple(rule for rule in milder.rules if rule not in stricter.rules),
         digest=first.digest or second.digest,
         errors=first.errors + tuple(error for error in second.errors if error not in first.errors),
-        suggestion=strict.suggestion or mild.suggestion,
-        demands=strict.demands + tuple(each for each in mild.demands if agree and each not in strict.demands),
+        suggestion=stricter.suggestion or milder.suggestion,
+        requirements=stricter.requirements
+        + tuple(each for each in milder.requirements if has_same_behavior and each not in stricter.requirements),
     )

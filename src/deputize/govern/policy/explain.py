@@ -1,7 +1,7 @@
-"""What would have to be otherwise for a call to be allowed: one thing at a time, found by asking again.
+"""Find the smallest single changes that would allow a call (counterfactuals), by evaluating changed requests.
 
-Only what rules mention is tried: the groups, agents, words and numbers that stand in them, the few values trust and
-environment can have, and the rules that spoke. Values of facts are never told, only those the rules name themselves.
+Only values that rules mention are tried: their groups, agents, strings and numbers, the possible values of trust and
+environment, and the matching rules themselves. The call's own fact values never appear in the result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,248 +10,299 @@ from typing import Any
 
 import orjson
 
-from deputize.core.decision import Behavior, Question, Verdict
-from deputize.core.frozen import frozen
-from deputize.govern.policy import world
-from deputize.govern.policy.cedar import CompiledPolicies, judge, parsed_entities
-from deputize.govern.policy.reads import chain
-from deputize.govern.policy.rules import PolicyRule
-from deputize.govern.policy.slices import Slice
-from deputize.govern.policy.world import Asked, FactTypes
+from deputize.core.decision import Behavior, PolicyRequest, Verdict
+from deputize.core.value_types import frozen
+from deputize.govern.policy import cedar_schema
+from deputize.govern.policy.cedar import CompiledPolicies, evaluate_slice, load_query_entities
+from deputize.govern.policy.cedar_schema import FactTypes, PolicyQuery
+from deputize.govern.policy.checks.attribute_reads import resolve_attribute_path
+from deputize.govern.policy.policy_parser import PolicyRule
+from deputize.govern.policy.slices import PolicySlice
 
-MOST_TRIED = 400
-# Each of them is tried with a set of rules of its own, which takes its time where there are thousands.
-MOST_RULES_TRIED = 20
+MAX_TRIALS = 400
+# Each trial compiles a set of rules of its own, which is slow with thousands of rules.
+MAX_RULE_TRIALS = 20
 _TRUSTS = ("untrusted", "standard", "trusted")
 _ENVIRONMENTS = ("development", "staging", "production")
-_COMPARING = ("==", "!=", "<", "<=", ">", ">=", "contains", "containsAll", "containsAny", "in")
+_COMPARISON_OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "contains", "containsAll", "containsAny", "in")
 _HOUR, _DAY = 3_600_000, 86_400_000
 
 
 @frozen
-class Change:
-    """One thing that could be otherwise: how far that is from how it is, in words, and the question it makes."""
+class Counterfactual:
+    """A single change of a request: what it changes, by how much, its description, and the changed query."""
 
-    about: str
+    subject: str
     distance: int
-    words: str
-    asked: Asked
+    description: str
+    query: PolicyQuery
 
 
-def smallest_change(policies: CompiledPolicies, question: Question | Asked) -> list[str]:
-    """Single changes that would allow a call that is denied or asked about, smallest first; none if it is allowed."""
-    asked = world.asked(question) if isinstance(question, Question) else question
-    verdict = policies.replay(asked)
+def find_smallest_changes(policies: CompiledPolicies, request: PolicyRequest | PolicyQuery) -> list[str]:
+    """Describe single changes that would allow a call, smallest first; none if it is allowed already."""
+    query = cedar_schema.build_query(request) if isinstance(request, PolicyRequest) else request
+    verdict = policies.evaluate_query(query)
     if verdict.behavior is Behavior.ALLOW:
         return []
-    slice_ = policies.slice_for(asked)
-    nearest: dict[str, Change] = {}
-    for change, _ in zip(_changes(slice_, asked, policies.facts), range(MOST_TRIED), strict=False):
-        known = nearest.get(change.about)
-        nearer = known is None or change.distance < known.distance
-        if nearer and policies.replay(change.asked).behavior is Behavior.ALLOW:
-            nearest[change.about] = change
-    return [change.words for change in nearest.values()] + list(_rule_changes(slice_, asked, verdict))
+    slice_ = policies.get_query_slice(query)
+    nearest: dict[str, Counterfactual] = {}
+    for change, _ in zip(_generate_changes(slice_, query, policies.facts), range(MAX_TRIALS), strict=False):
+        current = nearest.get(change.subject)
+        is_nearer = current is None or change.distance < current.distance
+        if is_nearer and policies.evaluate_query(change.query).behavior is Behavior.ALLOW:
+            nearest[change.subject] = change
+    return [change.description for change in nearest.values()] + list(_find_rule_changes(slice_, query, verdict))
 
 
-def _changes(slice_: Slice, asked: Asked, types: FactTypes) -> Iterator[Change]:
-    """In the order in which people would rather hear of them."""
-    mentioned = _mentioned(slice_.rules)
-    yield from _words_of_callers(asked, mentioned)
-    yield from _memberships(asked, _entities(slice_.rules, "Group"))
-    yield from _agents(asked, _entities(slice_.rules, "Agent"))
-    yield from _facts(asked, mentioned, types)
-    yield from _moments(asked, mentioned)
+def _generate_changes(slice_: PolicySlice, query: PolicyQuery, types: FactTypes) -> Iterator[Counterfactual]:
+    """Yield possible changes, the most useful kinds first."""
+    literals_by_path = _collect_literals(slice_.rules)
+    yield from _vary_caller(query, literals_by_path)
+    yield from _vary_groups(query, _collect_entity_ids(slice_.rules, "Group"))
+    yield from _vary_agents(query, _collect_entity_ids(slice_.rules, "Agent"))
+    yield from _vary_facts(query, literals_by_path, types)
+    yield from _vary_context(query, literals_by_path)
 
 
-def _words_of_callers(asked: Asked, mentioned: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
-    caller = asked.caller
-    trust, environment = caller["trust"], asked.environment
+def _vary_caller(query: PolicyQuery, literals_by_path: Mapping[str, Sequence[Any]]) -> Iterator[Counterfactual]:
+    caller = query.caller
+    trust, environment = caller["trust"], query.environment
     for step in sorted(_TRUSTS, key=lambda each: abs(_TRUSTS.index(each) - _TRUSTS.index(trust))):
         if step != trust:
-            words = f"if the caller's trust were {step}, not {trust}"
-            yield Change(about="trust", distance=1, words=words, asked=_with_caller(asked, trust=step))
-    for place in _ENVIRONMENTS:
-        if place != environment:
-            words = f"if the environment were {place}, not {environment}"
-            yield Change(about=place, distance=1, words=words, asked=replace(asked, environment=place))
-    who = "if the caller were no human" if caller["human"] else "if the caller were a human"
-    yield Change(about="human", distance=1, words=who, asked=_with_caller(asked, human=not caller["human"]))
-    if asked.sweeping:
-        words = "if the call named each thing it changes"
-        yield Change(about="sweeping", distance=1, words=words, asked=replace(asked, sweeping=False))
-    for scope in _texts(mentioned.get("principal.scopes", ())):
-        words, scopes = _toggled("the token had the scope", "the token did not have the scope", scope, caller["scopes"])
-        yield Change(about=f"scope {scope}", distance=1, words=words, asked=_with_caller(asked, scopes=scopes))
-    for task in (*_texts(mentioned.get("context.task", ())), None):
+            description = f"if the caller's trust were {step}, not {trust}"
+            yield Counterfactual(
+                subject="trust", distance=1, description=description, query=_replace_caller(query, trust=step)
+            )
+    for other in _ENVIRONMENTS:
+        if other != environment:
+            description = f"if the environment were {other}, not {environment}"
+            yield Counterfactual(
+                subject=other, distance=1, description=description, query=replace(query, environment=other)
+            )
+    description = "if the caller were not human" if caller["human"] else "if the caller were human"
+    yield Counterfactual(
+        subject="human", distance=1, description=description, query=_replace_caller(query, human=not caller["human"])
+    )
+    if query.is_sweeping:
+        description = "if the call named every resource it changes"
+        yield Counterfactual(
+            subject="sweeping", distance=1, description=description, query=replace(query, is_sweeping=False)
+        )
+    for scope in _select_texts(literals_by_path.get("principal.scopes", ())):
+        description, scopes = _toggle_item(
+            "the token had the scope", "the token did not have the scope", scope, caller["scopes"]
+        )
+        yield Counterfactual(
+            subject=f"scope {scope}", distance=1, description=description, query=_replace_caller(query, scopes=scopes)
+        )
+    for task in (*_select_texts(literals_by_path.get("context.task", ())), None):
         if task != caller["task"]:
-            words = f"if the delegation were for the task {task}" if task else "if the delegation were for no task"
-            yield Change(about=f"task {task}", distance=1, words=words, asked=_with_caller(asked, task=task))
+            description = (
+                f"if the delegation were for the task {task}" if task else "if the delegation were for no task"
+            )
+            yield Counterfactual(
+                subject=f"task {task}", distance=1, description=description, query=_replace_caller(query, task=task)
+            )
 
 
-def _memberships(asked: Asked, named: Sequence[str]) -> Iterator[Change]:
-    groups = asked.caller["groups"]
-    for group in dict.fromkeys([*named, *groups]):
-        words, others = _toggled("the caller were in the group", "the caller were not in the group", group, groups)
-        yield Change(about=f"group {group}", distance=1, words=words, asked=_with_caller(asked, groups=others))
+def _vary_groups(query: PolicyQuery, group_names: Sequence[str]) -> Iterator[Counterfactual]:
+    groups = query.caller["groups"]
+    for group in dict.fromkeys([*group_names, *groups]):
+        description, others = _toggle_item(
+            "the caller were in the group", "the caller were not in the group", group, groups
+        )
+        yield Counterfactual(
+            subject=f"group {group}", distance=1, description=description, query=_replace_caller(query, groups=others)
+        )
 
 
-def _agents(asked: Asked, named: Sequence[str]) -> Iterator[Change]:
-    agents = asked.caller["agents"]
+def _vary_agents(query: PolicyQuery, agent_names: Sequence[str]) -> Iterator[Counterfactual]:
+    agents = query.caller["agents"]
     if agents:
-        words = "if the caller called without an agent"
-        yield Change(about="agents", distance=1, words=words, asked=_with_caller(asked, agents=[]))
-    for agent in named:
+        description = "if the caller used no agent"
+        yield Counterfactual(
+            subject="agents", distance=1, description=description, query=_replace_caller(query, agents=[])
+        )
+    for agent in agent_names:
         if agents[:1] != [agent]:
-            words = f"if the agent {agent} acted for the caller"
-            yield Change(about=f"agent {agent}", distance=1, words=words, asked=_with_caller(asked, agents=[agent]))
+            description = f"if the agent {agent} acted for the caller"
+            yield Counterfactual(
+                subject=f"agent {agent}",
+                distance=1,
+                description=description,
+                query=_replace_caller(query, agents=[agent]),
+            )
 
 
-def _facts(asked: Asked, mentioned: Mapping[str, Sequence[Any]], types: FactTypes) -> Iterator[Change]:
-    for path, literals in mentioned.items():
+def _vary_facts(
+    query: PolicyQuery, literals_by_path: Mapping[str, Sequence[Any]], types: FactTypes
+) -> Iterator[Counterfactual]:
+    for path, literals in literals_by_path.items():
         name = path.removeprefix("context.facts.")
         if name == path:
             continue
-        now = asked.facts.get(name)
-        if types.get(name) == "Set<String>" or isinstance(now, tuple):
-            yield from _in_list(asked, name, _texts(literals))
+        current = query.facts.get(name)
+        if types.get(name) == "Set<String>" or isinstance(current, tuple):
+            yield from _vary_list_fact(query, name, _select_texts(literals))
             continue
-        for value in _others(now, literals):
-            words = f"if the fact {name} were {orjson.dumps(value).decode()}"
-            facts = {**asked.facts, name: value}
-            yield Change(about=path, distance=_far(now, value), words=words, asked=replace(asked, facts=facts))
-    for name in asked.facts:
-        less = {other: value for other, value in asked.facts.items() if other != name}
-        words = f"if the fact {name} were absent"
-        yield Change(about=f"without {name}", distance=1, words=words, asked=replace(asked, facts=less))
+        for value in _list_alternatives(current, literals):
+            description = f"if the fact {name} were {orjson.dumps(value).decode()}"
+            facts = {**query.facts, name: value}
+            yield Counterfactual(
+                subject=path,
+                distance=_measure_distance(current, value),
+                description=description,
+                query=replace(query, facts=facts),
+            )
+    for name in query.facts:
+        other_facts = {other: value for other, value in query.facts.items() if other != name}
+        description = f"if the fact {name} were absent"
+        yield Counterfactual(
+            subject=f"without {name}", distance=1, description=description, query=replace(query, facts=other_facts)
+        )
 
 
-def _in_list(asked: Asked, name: str, items: Sequence[str]) -> Iterator[Change]:
+def _vary_list_fact(query: PolicyQuery, name: str, items: Sequence[str]) -> Iterator[Counterfactual]:
     for item in items:
-        words, held = _toggled(
-            f"the fact {name} held", f"the fact {name} did not hold", item, asked.facts.get(name, ())
+        description, values = _toggle_item(
+            f"the fact {name} contained", f"the fact {name} did not contain", item, query.facts.get(name, ())
         )
-        facts = {**asked.facts, name: tuple(held)}
-        yield Change(about=f"{name} {item}", distance=1, words=words, asked=replace(asked, facts=facts))
+        facts = {**query.facts, name: tuple(values)}
+        yield Counterfactual(
+            subject=f"{name} {item}", distance=1, description=description, query=replace(query, facts=facts)
+        )
 
 
-def _moments(asked: Asked, mentioned: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
-    now = world.clock(asked.now_ms)
+def _vary_context(query: PolicyQuery, literals_by_path: Mapping[str, Sequence[Any]]) -> Iterator[Counterfactual]:
+    now = cedar_schema.build_time_attributes(query.now_ms)
     for name, unit in (("hour", _HOUR), ("weekday", _DAY)):
-        for value in _others(now[name], mentioned.get(f"context.time.{name}", ())):
-            later = asked.now_ms + (value - now[name]) * unit
-            words = f"if the {name} were {value}, not {now[name]} (UTC{', 0 is Monday' if name == 'weekday' else ''})"
+        for value in _list_alternatives(now[name], literals_by_path.get(f"context.time.{name}", ())):
+            later = query.now_ms + (value - now[name]) * unit
+            description = (
+                f"if the {name} were {value}, not {now[name]} (UTC{', 0 is Monday' if name == 'weekday' else ''})"
+            )
             distance = abs(value - now[name])
-            yield Change(about=name, distance=distance, words=words, asked=replace(asked, now_ms=later))
-    for cost in _others(asked.cost_micros, mentioned.get("context.cost", ())):
-        words = f"if the session had cost {cost} micros so far"
-        distance = _far(asked.cost_micros, cost)
-        yield Change(about="cost", distance=distance, words=words, asked=replace(asked, cost_micros=cost))
-    for label in dict.fromkeys([*_texts(mentioned.get("context.labels", ())), *sorted(asked.labels)]):
-        words, labels = _toggled(
-            "the session had read what is labelled",
-            "the session had not read what is labelled",
-            label,
-            sorted(asked.labels),
+            yield Counterfactual(
+                subject=name, distance=distance, description=description, query=replace(query, now_ms=later)
+            )
+    for cost in _list_alternatives(query.cost_micros, literals_by_path.get("context.cost", ())):
+        description = f"if the session had cost {cost} micros so far"
+        distance = _measure_distance(query.cost_micros, cost)
+        yield Counterfactual(
+            subject="cost", distance=distance, description=description, query=replace(query, cost_micros=cost)
         )
-        yield Change(about=f"label {label}", distance=1, words=words, asked=replace(asked, labels=frozenset(labels)))
+    for label in dict.fromkeys([*_select_texts(literals_by_path.get("context.labels", ())), *sorted(query.labels)]):
+        description, labels = _toggle_item(
+            "the session had read data labelled",
+            "the session had not read data labelled",
+            label,
+            sorted(query.labels),
+        )
+        yield Counterfactual(
+            subject=f"label {label}",
+            distance=1,
+            description=description,
+            query=replace(query, labels=frozenset(labels)),
+        )
 
 
-def _rule_changes(slice_: Slice, asked: Asked, verdict: Verdict) -> Iterator[str]:
-    """Of the rules that spoke or failed: whether it would be allowed without one, or if one did not ask."""
-    known = parsed_entities(asked)
-    spoke = {rule.id for rule in verdict.rules}
-    tried = 0
-    for place, rule in enumerate(slice_.rules):
-        named = f"{rule.id} ({rule.where})"
-        failed = any(error.startswith(f"{named} ") for error in verdict.errors)
-        if rule.id not in spoke and not failed:
+def _find_rule_changes(slice_: PolicySlice, query: PolicyQuery, verdict: Verdict) -> Iterator[str]:
+    """Yield the matching or failed rules without which, or without whose approval, the call would be allowed."""
+    cedar_entities = load_query_entities(query)
+    rule_ids = {rule.id for rule in verdict.rules}
+    trial_count = 0
+    for index, rule in enumerate(slice_.rules):
+        rule_name = f"{rule.id} ({rule.where})"
+        has_failed = any(error.startswith(f"{rule_name} ") for error in verdict.errors)
+        if rule.id not in rule_ids and not has_failed:
             continue
-        tried += 1
-        if tried > MOST_RULES_TRIED:
+        trial_count += 1
+        if trial_count > MAX_RULE_TRIALS:
             return
-        others = [*slice_.rules[:place], *slice_.rules[place + 1 :]]
-        if rule.effect == "permit" and rule.asks and not failed:
-            plain = replace(rule, read=replace(rule.read, asks=False))
-            others.insert(place, plain)
-            how = f"if {named} did not ask"
+        others = [*slice_.rules[:index], *slice_.rules[index + 1 :]]
+        if rule.effect == "permit" and rule.asks and not has_failed:
+            plain_rule = replace(rule, content=replace(rule.content, asks=False))
+            others.insert(index, plain_rule)
+            description = f"if {rule_name} required no approval"
         else:
-            how = f"if {named} did not fail" if failed else f"if {named} did not forbid it"
-        if judge(Slice(others), asked, known).behavior is Behavior.ALLOW:
-            yield how
+            description = f"if {rule_name} did not fail" if has_failed else f"if {rule_name} did not forbid it"
+        if evaluate_slice(PolicySlice(others), query, cedar_entities).behavior is Behavior.ALLOW:
+            yield description
 
 
-def _mentioned(rules: Sequence[PolicyRule]) -> dict[str, list[Any]]:
-    """Which values stand beside which attribute in a comparison."""
-    found: dict[str, list[Any]] = {}
-    for node in _nodes([condition["body"] for rule in rules for condition in orjson.loads(rule.ast)["conditions"]]):
-        for operator in _COMPARING:
+def _collect_literals(rules: Sequence[PolicyRule]) -> dict[str, list[Any]]:
+    """Collect the literals that rules compare with each attribute."""
+    literals_by_path: dict[str, list[Any]] = {}
+    for node in _iterate_nodes(
+        [condition["body"] for rule in rules for condition in orjson.loads(rule.ast)["conditions"]]
+    ):
+        for operator in _COMPARISON_OPERATORS:
             sides = node.get(operator)
             if isinstance(sides, dict) and "left" in sides and "right" in sides:
                 for path, literal in ((sides["left"], sides["right"]), (sides["right"], sides["left"])):
-                    names = chain(path)
+                    names = resolve_attribute_path(path)
                     if names is not None:
-                        found.setdefault(".".join(names), []).extend(_literals(literal))
-    return found
+                        literals_by_path.setdefault(".".join(names), []).extend(_extract_literals(literal))
+    return literals_by_path
 
 
-def _entities(rules: Sequence[PolicyRule], kind: str) -> list[str]:
-    """The groups or agents that rules name, in scopes and conditions alike."""
-    found: dict[str, None] = {}
+def _collect_entity_ids(rules: Sequence[PolicyRule], kind: str) -> list[str]:
+    """Collect the ids of one entity type from the scopes and conditions of rules."""
+    ids: dict[str, None] = {}
     for rule in rules:
-        for node in _nodes(orjson.loads(rule.ast)):
+        for node in _iterate_nodes(orjson.loads(rule.ast)):
             if node.get("type") == kind and isinstance(node.get("id"), str):
-                found[node["id"]] = None
-    return list(found)
+                ids[node["id"]] = None
+    return list(ids)
 
 
-def _nodes(root: Any) -> Iterator[dict[str, Any]]:
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+def _iterate_nodes(root: Any) -> Iterator[dict[str, Any]]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
         if isinstance(node, dict):
             yield node
-            waiting.extend(reversed(node.values()))
+            stack.extend(reversed(node.values()))
         elif isinstance(node, list):
-            waiting.extend(reversed(node))
+            stack.extend(reversed(node))
 
 
-def _literals(node: Any) -> list[Any]:
+def _extract_literals(node: Any) -> list[Any]:
     match node:
         case {"Value": bool() | int() | str() as value}:
             return [value]
-        case {"Set": list(several)}:
-            return [value for each in several for value in _literals(each)]
+        case {"Set": list(members)}:
+            return [value for member in members for value in _extract_literals(member)]
         case _:
             return []
 
 
-def _others(now: Any, literals: Sequence[Any]) -> list[Any]:
-    """Values worth trying: those in the rules, and beside a number its neighbours."""
-    tried: dict[Any, None] = {}
+def _list_alternatives(current: Any, literals: Sequence[Any]) -> list[Any]:
+    """List values to try: those in the rules, and for numbers also the neighbours."""
+    alternatives: dict[Any, None] = {}
     for literal in literals:
         if type(literal) is int:
-            tried |= dict.fromkeys((literal - 1, literal, literal + 1))
+            alternatives |= dict.fromkeys((literal - 1, literal, literal + 1))
         else:
-            tried[literal] = None
-    if isinstance(now, bool):
-        tried[not now] = None
-    return [value for value in tried if value != now]
+            alternatives[literal] = None
+    if isinstance(current, bool):
+        alternatives[not current] = None
+    return [value for value in alternatives if value != current]
 
 
-def _texts(literals: Sequence[Any]) -> list[str]:
+def _select_texts(literals: Sequence[Any]) -> list[str]:
     return [literal for literal in dict.fromkeys(literals) if isinstance(literal, str)]
 
 
-def _far(now: Any, value: Any) -> int:
-    return abs(value - now) if type(now) is int and type(value) is int else 1
+def _measure_distance(current: Any, value: Any) -> int:
+    return abs(value - current) if type(current) is int and type(value) is int else 1
 
 
-def _toggled(added: str, removed: str, item: str, present: Sequence[str]) -> tuple[str, list[str]]:
+def _toggle_item(addition_text: str, removal_text: str, item: str, present: Sequence[str]) -> tuple[str, list[str]]:
     if item in present:
-        return f"if {removed} {item}", [each for each in present if each != item]
-    return f"if {added} {item}", sorted({*present, item})
+        return f"if {removal_text} {item}", [each for each in present if each != item]
+    return f"if {addition_text} {item}", sorted({*present, item})
 
 
-def _with_caller(asked: Asked, **changes: Any) -> Asked:
-    return replace(asked, caller={**asked.caller, **changes})
+def _replace_caller(query: PolicyQuery, **changes: Any) -> PolicyQuery:
+    return replace(query, caller={**query.caller, **changes})

@@ -1,41 +1,41 @@
-"""Policies as they lie in a project's folder."""
+"""Read policy files from a project folder."""
 
 import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from deputize.core.mistakes import Misconfigured
-from deputize.govern.policy.rules import PolicyFile
+from deputize.core.config_error import ConfigError
+from deputize.govern.policy.policy_parser import PolicyFile
 
 
 def read_files(patterns: Sequence[str]) -> tuple[PolicyFile, ...]:
-    """Every file the patterns name, in order, by the path a person would type here."""
-    return tuple(_read(path) for path in _paths(patterns))
+    """Read all files that match the patterns, in order, with paths relative to the current folder."""
+    return tuple(_read_file(path) for path in _expand_patterns(patterns))
 
 
-def unreadable(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file cannot be read, and what to do about it."""
+def describe_read_error(error: OSError | UnicodeDecodeError) -> str:
+    """Describe why a file cannot be read, and how to fix it."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8; save it as such"
-    return f"{(error.strerror or type(error).__name__).lower()}; make it a file you may read"
+        return "it is not UTF-8 text; save it as UTF-8"
+    return f"{(error.strerror or type(error).__name__).lower()}; check that it is a file you may read"
 
 
-def _paths(patterns: Sequence[str]) -> list[Path]:
-    found: dict[Path, None] = {}
+def _expand_patterns(patterns: Sequence[str]) -> list[Path]:
+    unique_paths: dict[Path, None] = {}
     for pattern in patterns:
         paths = sorted(Path(each) for each in glob.glob(pattern, recursive=True))
         if not paths:
-            raise Misconfigured(
-                f"policy.files names {pattern!r}, and there is no such file: write one, or leave it out."
+            raise ConfigError(
+                f"policy.files lists {pattern!r}, but no such file exists: create it or remove the entry."
             )
-        found |= dict.fromkeys(path for path in paths if path.is_file())
-    return list(found)
+        unique_paths |= dict.fromkeys(path for path in paths if path.is_file())
+    return list(unique_paths)
 
 
-def _read(path: Path) -> PolicyFile:
+def _read_file(path: Path) -> PolicyFile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"The policies in {path} cannot be read ({unreadable(error)}).") from None
+        raise ConfigError(f"The policies in {path} cannot be read ({describe_read_error(error)}).") from None
     here = Path.cwd()
     return PolicyFile(path=str(path.relative_to(here) if path.is_relative_to(here) else path), text=text)

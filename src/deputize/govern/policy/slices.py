@@ -1,8 +1,8 @@
-"""The rules that can speak about one tool, and no others, ready to be evaluated.
+"""Select the rules that can match one tool, ready for evaluation.
 
-A rule belongs to a tool's slice when its scope can match: no resource named, the tool itself, or anything the tool is
-in. A rule left out could not have been satisfied, nor failed, because Cedar looks at scopes before conditions. So a
-slice answers what the whole set would; `tests/unit/govern/policy/test_slices.py` holds the two equal.
+A rule belongs to a tool's slice if its scope can match: no resource, the tool itself, or an entity the tool belongs to.
+Any other rule could neither match nor fail, because Cedar checks scopes before conditions. So a slice gives the same
+verdict as the whole set; `tests/unit/govern/policy/test_slices.py` checks this.
 """
 
 from collections import defaultdict
@@ -13,107 +13,113 @@ from typing import Any
 
 import cedarpy
 
-from deputize.core.canonical import digest
-from deputize.govern.policy.kept import Kept
-from deputize.govern.policy.reads import Reads, reads_of
-from deputize.govern.policy.rules import PolicyRule, as_set
-from deputize.govern.policy.world import ACTION, ancestors
+from deputize.core.bounded_dict import BoundedDict
+from deputize.core.canonical import compute_digest
+from deputize.govern.policy.cedar_schema import ACTION, list_ancestors
+from deputize.govern.policy.checks.attribute_reads import AttributeReads, collect_reads
+from deputize.govern.policy.policy_parser import PolicyRule, build_set_json
+from deputize.govern.policy.slice_cost import RuleCost, measure_rules
 
-Place = tuple[str, str]
-# Rules in all the slices of a set together: each takes some kilobytes, and a tenant may have as many tools as it likes.
-MOST_CUT = 100_000
+EntityKey = tuple[str, str]
+# Rules in all slices of a version together: each takes some kilobytes, and a tenant's number of tools is unlimited.
+MAX_SLICE_RULES = 100_000
 
 
-class Slice:
-    """Some rules of a set, in the order they were written."""
+class PolicySlice:
+    """The rules that can match a tool, in file order."""
 
     def __init__(self, rules: Sequence[PolicyRule]) -> None:
         self.rules = tuple(rules)
-        self.by_id: Mapping[str, int] = {rule.id: place for place, rule in enumerate(self.rules)}
-        self.policies = policy_set(self.rules)
-        self.reads: Reads = reads_of(self.rules)
-        # Asked at every decision, so worked out once.
-        self.fleeting = self.reads.fleeting
-        self.per_call = self.reads.per_call
-        self.sweeping = self.reads.sweeping
+        self.index_by_id: Mapping[str, int] = {rule.id: index for index, rule in enumerate(self.rules)}
+        self.reads: AttributeReads = collect_reads(self.rules)
+        self.cost: RuleCost = measure_rules(rule.ast for rule in self.rules)
+        # Needed for every decision, so computed once.
+        self.is_volatile = self.reads.is_volatile
+        self.is_per_call = self.reads.is_per_call
+        self.has_sweeping = self.reads.has_sweeping
+
+    @cached_property
+    def policies(self) -> cedarpy.PolicySet:
+        """Parsed on first use: a costly slice is evaluated in another process, and never here."""
+        return build_policy_set(self.rules)
 
     @cached_property
     def digest(self) -> str:
-        """Over what the rules say and whom they ask, not how they are laid out: an approval outlives a comment."""
-        return digest({"rules": [_said(rule) for rule in self.rules]})
+        """A digest of the rules without comments and layout, so that approvals survive a changed comment."""
+        return compute_digest({"rules": [_describe_rule(rule) for rule in self.rules]})
 
     @cached_property
     def without_asking_forbids(self) -> cedarpy.PolicySet:
-        return policy_set([rule for rule in self.rules if not (rule.asks and rule.effect == "forbid")])
+        return build_policy_set([rule for rule in self.rules if not (rule.asks and rule.effect == "forbid")])
 
 
-class Slices:
-    """Cuts slices from one set of rules. Tools about which the same rules can speak share one slice."""
+class SliceIndex:
+    """Builds slices from one set of rules. Tools that the same rules can match share one slice."""
 
     def __init__(self, rules: Sequence[PolicyRule]) -> None:
         self._rules = rules
         self._everywhere: list[int] = []
-        self._exactly: dict[Place, list[int]] = defaultdict(list)
-        self._inside: dict[Place, list[int]] = defaultdict(list)
-        self._cut: Kept[tuple[int, ...], Slice] = Kept(MOST_CUT)
-        # What explains an answer works in a thread.
-        self._cutting = Lock()
-        for place, rule in enumerate(rules):
-            if _about_calls(rule.read.action):
-                self._index(place, rule.read.resource)
+        self._exactly: dict[EntityKey, list[int]] = defaultdict(list)
+        self._inside: dict[EntityKey, list[int]] = defaultdict(list)
+        self._slices: BoundedDict[tuple[int, ...], PolicySlice] = BoundedDict(MAX_SLICE_RULES)
+        # Explanations run in a thread.
+        self._slices_lock = Lock()
+        for index, rule in enumerate(rules):
+            if _is_call_rule(rule.content.action):
+                self._index_rule(index, rule.content.resource)
 
-    def _index(self, place: int, scope: Mapping[str, Any]) -> None:
+    def _index_rule(self, index: int, scope: Mapping[str, Any]) -> None:
         match scope:
             case {"op": "All"} | {"op": "is", "entity_type": "Tool", "in": None}:
-                self._everywhere.append(place)
+                self._everywhere.append(index)
             case {"op": "==", "entity": entity}:
-                self._exactly[_place(entity)].append(place)
+                self._exactly[_get_entity_key(entity)].append(index)
             case {"op": "in", "entity": entity} | {"op": "is", "entity_type": "Tool", "in": {"entity": entity}}:
-                self._inside[_place(entity)].append(place)
+                self._inside[_get_entity_key(entity)].append(index)
             case {"op": "is", "entity_type": "Tool"}:
-                self._everywhere.append(place)
+                self._everywhere.append(index)
             case {"op": "is"}:
-                pass  # about another type of thing, which is never called
+                pass  # another entity type, which is never called
             case _:
-                # A form this code does not know: it is evaluated for every tool, which is slow and right.
-                self._everywhere.append(place)
+                # An unknown scope operator: evaluate the rule for every tool, which is slow but correct.
+                self._everywhere.append(index)
 
-    def of(self, tool: Mapping[str, Any], tenant: str) -> Slice:
-        itself = ("Tool", tool["name"])
-        places = [*self._everywhere, *self._exactly.get(itself, ()), *self._inside.get(itself, ())]
-        for ancestor in ancestors(tool, tenant):
-            places += self._inside.get(ancestor, ())
-        chosen = tuple(sorted(places))
-        found = self._cut.get(chosen)
-        if found is None:
-            found = Slice([self._rules[place] for place in chosen])
-            with self._cutting:
-                self._cut.keep(chosen, found, weight=max(len(chosen), 1))
-        return found
+    def get_slice(self, tool: Mapping[str, Any], tenant: str) -> PolicySlice:
+        tool_key = ("Tool", tool["name"])
+        indexes = [*self._everywhere, *self._exactly.get(tool_key, ()), *self._inside.get(tool_key, ())]
+        for ancestor in list_ancestors(tool, tenant):
+            indexes += self._inside.get(ancestor, ())
+        rule_indexes = tuple(sorted(indexes))
+        slice_ = self._slices.get(rule_indexes)
+        if slice_ is None:
+            slice_ = PolicySlice([self._rules[index] for index in rule_indexes])
+            with self._slices_lock:
+                self._slices.put(rule_indexes, slice_, weight=max(len(rule_indexes), 1))
+        return slice_
 
 
-def _said(rule: PolicyRule) -> dict[str, Any]:
-    said = {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()}
+def _describe_rule(rule: PolicyRule) -> dict[str, Any]:
+    description = {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()}
     if rule.asks:
-        said["wants"] = rule.wants.to_json()
-    return said
+        description["wants"] = rule.approval_terms.to_json()
+    return description
 
 
-def policy_set(rules: Sequence[PolicyRule]) -> cedarpy.PolicySet:
-    return cedarpy.PolicySet.from_json_str(as_set((rule.id, rule.ast) for rule in rules))
+def build_policy_set(rules: Sequence[PolicyRule]) -> cedarpy.PolicySet:
+    return cedarpy.PolicySet.from_json_str(build_set_json((rule.id, rule.ast) for rule in rules))
 
 
-def _about_calls(scope: Mapping[str, Any]) -> bool:
+def _is_call_rule(scope: Mapping[str, Any]) -> bool:
     match scope:
         case {"op": "==", "entity": entity} | {"op": "in", "entity": entity}:
-            return bool(_place(entity) == _place(ACTION))
-        case {"op": "in", "entities": list(several)}:
-            return any(_place(entity) == _place(ACTION) for entity in several)
+            return bool(_get_entity_key(entity) == _get_entity_key(ACTION))
+        case {"op": "in", "entities": list(entities)}:
+            return any(_get_entity_key(entity) == _get_entity_key(ACTION) for entity in entities)
         case _:
             return True
 
 
-def _place(entity: Mapping[str, Any]) -> Place:
-    # Cedar writes an entity either bare or wrapped.
+def _get_entity_key(entity: Mapping[str, Any]) -> EntityKey:
+    # Cedar's JSON has two forms of an entity.
     bare = entity.get("__entity", entity)
     return bare["type"], bare["id"]

@@ -1,1 +1,1 @@
-"""Secrets of tools: where they are kept, and how one is had for the length of a call."""
+"""Store tools' secrets, and fetch one for the duration of a call."""

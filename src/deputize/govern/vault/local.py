@@ -1,7 +1,7 @@
-"""Secrets in our own database, each sealed with its tenant's key under its name: for gateways without a vault.
+"""Store secrets in the gateway's own database, sealed with the tenant's key: for gateways without a vault.
 
-`fetch` reads and opens one box per attempt and keeps nothing. `put` and `delete` run inside the transaction of
-`lifecycle/command.py`, which records them; a value leaves only through `fetch`.
+`fetch` loads and unseals one secret per attempt and caches nothing. `put_secret` and `delete_secret` run inside the
+transaction of `operations/admin/commands.py`, which audits them. Only `fetch` returns a value.
 """
 
 import asyncio
@@ -9,20 +9,22 @@ from typing import Any, Literal
 
 import asyncpg
 
-from deputize.core.definition import Secret
+from deputize.core.contract.tools import Secret
 from deputize.core.errors import CredentialMissing, VaultUnavailable
-from deputize.govern.vault.port import secret_of
+from deputize.govern.vault.port import make_secret
 from deputize.store.keys import KeySet, TenantKeys
 from deputize.store.pool import Connection, Store
-from deputize.store.queries import load
+from deputize.store.queries import load_statements
 
-_SQL = load("secrets")
-Put = Literal["created", "replaced"]
-_KIND = "secret"
-_AWAY = (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_SQL = load_statements("secrets")
+PutResult = Literal["created", "replaced"]
+_SEAL_PURPOSE = "secret"
+_DATABASE_ERRORS = (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class LocalVault:
+    """A vault in the gateway's own database."""
+
     def __init__(self, store: Store, keys: TenantKeys, *, seconds: float) -> None:
         self._store = store
         self._keys = keys
@@ -31,46 +33,50 @@ class LocalVault:
     async def fetch(self, tenant: str, name: str, *, seconds: float) -> Secret:
         try:
             async with asyncio.timeout(max(min(seconds, self._seconds), 0.0)):
-                keys = self._keys.ready(tenant) or await self._keys.load(self._store, tenant)
-                async with self._store.reading(tenant) as connection:
-                    sealed = await connection.fetchval(_SQL["secret"], tenant, name)
-        except _AWAY as error:
-            raise VaultUnavailable("this gateway's secrets cannot be read now", details={"secret": name}) from error
-        if sealed is None:
-            raise _missing(name)
-        return secret_of(keys.open(name, _KIND, sealed).decode(), name)
+                keys = await self._keys.get(self._store, tenant)
+                async with self._store.read_transaction(tenant) as connection:
+                    ciphertext = await connection.fetchval(_SQL["load_secret"], tenant, name)
+        except _DATABASE_ERRORS as error:
+            raise VaultUnavailable(
+                "the gateway's database is not available, so the secret cannot be read", details={"secret": name}
+            ) from error
+        if ciphertext is None:
+            raise _build_missing_error(name)
+        return make_secret(keys.unseal(name, _SEAL_PURPOSE, ciphertext).decode(), name)
 
     def close(self) -> None:
-        """The store is closed by whoever opened it."""
+        """Do nothing: the owner of the store closes it."""
 
 
-async def put(connection: Connection, keys: KeySet, name: str, value: str, *, by: str) -> Put:
-    sealed = keys.seal(name, _KIND, secret_of(value, name).reveal().encode())
-    created = await connection.fetchval(_SQL["put_secret"], keys.tenant, name, sealed, by)
-    return "created" if created else "replaced"
+async def put_secret(connection: Connection, keys: KeySet, name: str, value: str, *, by: str) -> PutResult:
+    """Seal and store a secret inside the caller's transaction."""
+    ciphertext = keys.seal(name, _SEAL_PURPOSE, make_secret(value, name).reveal().encode())
+    is_new = await connection.fetchval(_SQL["upsert_secret"], keys.tenant, name, ciphertext, by)
+    return "created" if is_new else "replaced"
 
 
-async def delete(connection: Connection, tenant: str, name: str) -> None:
+async def delete_secret(connection: Connection, tenant: str, name: str) -> None:
+    """Delete a secret inside the caller's transaction."""
     if await connection.fetchval(_SQL["delete_secret"], tenant, name) is None:
         raise CredentialMissing(
             f"there is no secret {name}",
             details={"secret": name},
-            advice="deputize secrets list shows those there are.",
+            advice="Run deputize secrets list to see all secrets.",
         )
 
 
-async def listed(connection: Connection, tenant: str) -> list[dict[str, Any]]:
-    """Names, and who put each there when."""
-    rows = await connection.fetch(_SQL["secrets"], tenant)
+async def list_secrets(connection: Connection, tenant: str) -> list[dict[str, Any]]:
+    """List the names of all secrets, with who updated each and when."""
+    rows = await connection.fetch(_SQL["list_secrets"], tenant)
     return [
         {"name": row["name"], "updated_at": row["updated_at"].isoformat(), "updated_by": row["updated_by"]}
         for row in rows
     ]
 
 
-def _missing(name: str) -> CredentialMissing:
+def _build_missing_error(name: str) -> CredentialMissing:
     return CredentialMissing(
         f"there is no secret {name}",
         details={"secret": name},
-        advice=f"Whoever runs this gateway can put it there: deputize secrets set {name}",
+        advice=f"Ask the gateway's operator to set it: deputize secrets set {name}",
     )

@@ -1,44 +1,46 @@
-"""What the lifecycle asks a vault for, and what every vault holds to.
+"""Define the vault interface that `lifecycle/credentials/broker.py` uses; `local.py` and `openbao.py` implement it.
 
-A secret is fetched for one attempt of one call and never kept. Whatever goes wrong is a problem of the E36xx branch:
-no vault answers with an empty secret, an old one, or another tenant's. Above: `lifecycle/credentials.py`. Two stand
-behind it: `local.py`, sealed in our own database, and `openbao.py`, OpenBao or Vault.
+A secret is fetched for one attempt of one call and never cached. Every failure is a problem of the E36xx branch: no
+vault ever returns an empty or outdated secret, or another tenant's.
 """
 
 from typing import Protocol
 
-from deputize.core.definition import Secret
+from deputize.core.contract.tools import Secret
 from deputize.core.errors import CredentialMissing
 
-# A shorter value would be found by chance in answers that do not quote it, and is no secret anyway.
-LEAST_CHARACTERS = 8
-MOST_CHARACTERS = 65_536
+# Results are searched for leaked secrets: a shorter value would match by chance.
+MIN_CHARACTERS = 8
+MAX_CHARACTERS = 65_536
 
 
-class Vault(Protocol):
+class SecretVault(Protocol):
+    """A store of secrets by tenant and name."""
+
     async def fetch(self, tenant: str, name: str, *, seconds: float) -> Secret:
-        """The tenant's secret of this name, within so many seconds; the caller closes it.
+        """Fetch a tenant's secret within so many seconds; the caller closes it.
 
-        Raises `VaultUnavailable`, `CredentialMissing`, `CredentialExpired` or `SealBroken`.
+        Raises `VaultUnavailable`, `CredentialMissing`, `CredentialExpired` or `UnsealFailed`.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release threads and connections."""
 
 
-def secret_of(value: object, name: str) -> Secret:
-    """What a vault holds under a name, if it can be a secret."""
+def make_secret(value: object, name: str) -> Secret:
+    """Make a secret from a vault's value, or raise `CredentialMissing` if the value cannot be one."""
     if not isinstance(value, str):
-        raise CredentialMissing(f"the secret {name} holds no text", details={"secret": name})
-    if not LEAST_CHARACTERS <= len(value) <= MOST_CHARACTERS or not _is_text(value):
+        raise CredentialMissing(f"the secret {name} is not text", details={"secret": name})
+    if not MIN_CHARACTERS <= len(value) <= MAX_CHARACTERS or not _is_encodable(value):
         raise CredentialMissing(
-            f"what lies under {name} cannot be a secret: it must be text of {LEAST_CHARACTERS} characters or more",
+            f"the secret {name} must be text of {MIN_CHARACTERS} to {MAX_CHARACTERS} characters",
             details={"secret": name},
         )
     return Secret(value, name=name)
 
 
-def _is_text(value: str) -> bool:
-    """Half a character (a lone surrogate) cannot be sent anywhere."""
+def _is_encodable(value: str) -> bool:
+    """Tell whether a text can be encoded: a lone surrogate cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

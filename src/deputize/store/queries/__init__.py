@@ -1,8 +1,8 @@
-"""Named SQL: each file holds the statements of one topic, each under a line `-- name: what_it_does`."""
+"""Load named SQL: each file has the statements of one topic, each below a line `-- name: what_it_does`."""
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,11 +10,11 @@ _FOLDER = Path(__file__).parent
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
-@cache
-def load(topic: str) -> Mapping[str, str]:
-    """The statements of one file by their names."""
-    _, *named = _NAME.split((_FOLDER / f"{topic}.sql").read_text(encoding="utf-8"))
-    names, bodies = named[::2], named[1::2]
+@lru_cache(maxsize=64)
+def load_statements(topic: str) -> Mapping[str, str]:
+    """Load the statements of one file by their names."""
+    _, *parts = _NAME.split((_FOLDER / f"{topic}.sql").read_text(encoding="utf-8"))
+    names, bodies = parts[::2], parts[1::2]
     if len(set(names)) != len(names):
-        raise ValueError(f"{topic}.sql gives one name to two statements")
+        raise ValueError(f"{topic}.sql has two statements of the same name")
     return MappingProxyType(dict(zip(names, (body.strip() for body in bodies), strict=True)))

@@ -1,14 +1,17 @@
--- name: lock_questions
--- Whoever answers some of a call's questions does so one after the other.
+-- Input responses to a server's questions: operations/calls/answers.py.
+
+-- name: lock_input_requests
+-- Lock the call, so that responses that arrive at once are stored one after the other.
 select k.id from deputize.calls k where k.tenant = $1 and k.id = $2 and k.state = 'needs_input' for update;
 
--- name: answers_so_far
-select s.box from deputize.sealed s where s.tenant = $1 and s.id = $2 and s.kind = 'answers';
+-- name: load_input_responses
+-- The responses stored so far, sealed.
+select s.ciphertext from deputize.sealed_payloads s where s.tenant = $1 and s.id = $2 and s.kind = 'answers';
 
--- name: keep_answers
-insert into deputize.sealed (tenant, id, kind, box) values ($1, $2, 'answers', $3)
-on conflict (tenant, id, kind) do update set box = excluded.box;
+-- name: save_input_responses
+insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values ($1, $2, 'answers', $3)
+on conflict (tenant, id, kind) do update set ciphertext = excluded.ciphertext;
 
--- name: continued_by
--- The call that answered the questions of another, by the key it goes by.
+-- name: find_continuing_call
+-- Find the call that answered the questions of another, by the key made from the other's id.
 select c.call_id from deputize.claims c where c.tenant = $1 and c.scope = $2 and c.key = $3;

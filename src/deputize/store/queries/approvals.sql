@@ -1,44 +1,45 @@
--- name: key_holder
--- The call a key belongs to already, if there is one that still counts.
+-- Approval requests and decisions: lifecycle/approval/ and operations/approvals/.
+
+-- name: find_key_holder
+-- Find the call that owns an idempotency key, unless the key's window is over.
 select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
 where c.tenant = $1 and c.scope = $2 and c.key = $3 and (k.window_ends is null or k.window_ends > now());
 
--- name: in_seconds
--- By the clock that decides about tickets.
+-- name: compute_time_after
+-- By the database's clock, which also decides when a request expires.
 select date_trunc('milliseconds', now() + make_interval(secs => $1));
 
--- name: grants_end
--- When the delegations behind a caller end, the first of them; nothing where one is not there any more.
+-- name: find_first_grant_end
+-- When the first of a caller's delegations ends; null if one of them does not exist.
 select case when count(*) = cardinality($2::uuid[]) then min(g.not_after) end
 from deputize.grants g where g.tenant = $1 and g.id = any($2);
 
--- name: ask_run
-select * from deputize.ask_run($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-    $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36);
-
--- name: ask_again
-select deputize.ask_again($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
-
--- name: ticket_of_call
--- The newest ticket of a call: what it may be begun with, if it is approved.
-select a.id, a.call_id, a.state, a.binding, a.shown, a.preview_digest, a.expires_at, a.expires_at <= now() as expired,
+-- name: load_newest_approval_request
+-- The newest request of a call is the one it may begin with, once it is approved.
+select a.id, a.call_id, a.state, a.binding, a.presentation, a.preview_digest, a.expires_at, a.expires_at <= now() as expired,
        a.previewed_at + make_interval(secs => a.fresh_seconds) <= now() as stale
 from deputize.approvals a
 where a.tenant = $1 and a.call_id = $2
 order by a.opened_at desc, a.id desc
 limit 1;
 
--- name: approve_asked
-select deputize.approve_asked($1, $2, $3, $4);
+-- name: approve_run
+select deputize.approve_call(p_tenant => $1, p_approval_id => $2, p_resolved_by => $3, p_reason => $4);
 
--- name: end_asked
-select deputize.end_asked($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+-- name: end_approval_request
+select deputize.end_unstarted_calls(
+    tenants => $1, p_approval_state => $2, p_resolved_by => $3, p_reason => $4,
+    ends_tenant => $5, ends_call_id => $6, ends_epoch => $7, ends_state => $8, ends_error => $9, ends_ciphertext => $10,
+    ends_entry_id => $11, ends_entry => $12);
 
--- name: end_unbegun
-select deputize.end_unbegun($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- name: end_unstarted_run
+select deputize.void_approved_call(
+    p_tenant => $1, p_call_id => $2, p_queued_at => $3, p_reason => $4, p_state => $5, p_error => $6, p_ciphertext => $7,
+    p_entry_id => $8, p_entry => $9);
 
--- name: lock_ticket
--- The call first, as everybody does who begins or ends one, then its ticket; by the id of either.
+-- name: lock_call_of_approval_request
+-- By the id of the request or of its call. The call is locked before its request, in the order of everything that
+-- begins or ends a call.
 with named as (
     select a.tenant, a.id, a.call_id from deputize.approvals a where a.tenant = $1 and a.id = $2
     union all
@@ -49,29 +50,32 @@ with named as (
 select k.id from deputize.calls k join named on k.tenant = named.tenant and k.id = named.call_id
 for update of k;
 
--- name: show_ticket
--- Time is that of this moment: whoever decides may have waited for the barrier since the transaction began.
-select a.tenant, a.id, a.call_id, a.state, a.binding, a.demands, a.shown, a.chain, a.tool, a.group_key, a.level, a.levels,
+-- name: load_approval_request
+-- By the clock of this moment: the transaction may have begun long ago and waited for the barrier since.
+select a.tenant, a.id, a.call_id, a.state, a.binding, a.demands, a.presentation, a.chain, a.tool, a.group_key, a.level, a.levels,
        a.opened_at, a.expires_at, a.expires_at <= clock_timestamp() as expired, a.next_at, clock_timestamp() as now,
-       k.state as call_state, k.version, k.tool_digest, k.caller_user, k.caller_agent, k.session, k.trace, k.owner_epoch
+       k.state as call_state, k.version, k.tool_digest, k.caller_user, k.caller_agent, k.session, k.trace, k.owner_epoch,
+       p.issuer as primary_issuer
 from deputize.approvals a
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
+left join deputize.primary_issuers p on p.tenant = a.tenant
 where a.tenant = $1 and (a.id = $2 or a.call_id = $2)
 order by a.opened_at desc, a.id desc
 limit 1;
 
--- name: votes_on
-select v.voter, v.approve, v.counts, v.methods, v.reason, v.glass, v.at from deputize.votes v
+-- name: list_votes
+select v.voter, v.approve, v.counts, v.methods, v.reason, v.break_glass, v.at from deputize.votes v
 where v.tenant = $1 and v.id = $2 order by v.at, v.voter;
 
--- name: add_vote
-insert into deputize.votes (tenant, id, voter, approve, counts, methods, reason, glass)
+-- name: insert_vote
+-- A second vote of the same person is ignored, unless it breaks the glass.
+insert into deputize.votes (tenant, id, voter, approve, counts, methods, reason, break_glass)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
-on conflict (tenant, id, voter) do update set glass = true, reason = excluded.reason where excluded.glass
+on conflict (tenant, id, voter) do update set break_glass = true, reason = excluded.reason where excluded.break_glass
 returning voter;
 
--- name: waiting_for_groups
--- What waits for somebody in these groups, newest first, below a cursor: one walk along the index for each group.
+-- name: list_approval_requests_for_groups
+-- Newest first, below a cursor. One walk along the index for each group.
 with found as (
     select distinct w.id from unnest($2::text[]) as g(grp)
     cross join lateral (
@@ -87,8 +91,8 @@ join deputize.approvals a on a.tenant = $1 and a.id = f.id
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
 order by a.id desc;
 
--- name: list_tickets
--- Of everybody, or of one user's own calls, in one state or in any.
+-- name: list_approval_requests
+-- Of all callers or of one, in any state or in one.
 select a.id, a.call_id, a.state, a.tool, a.group_key, a.level, a.opened_at, a.expires_at, a.next_at, a.chain,
        k.state as call_state, k.version, k.caller_user, k.caller_agent
 from deputize.approvals a
@@ -98,13 +102,13 @@ where a.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::text i
 order by a.id desc
 limit $6;
 
--- name: groups_now
+-- name: list_current_groups
 select g.grp from deputize.approval_groups g where g.tenant = $1 and g.id = $2 order by g.grp;
 
--- name: tell_of_glass
--- Everybody who was asked, and everybody who would have been.
+-- name: notify_groups_of_break_glass
+-- Write a notice for every group that may decide the request now.
 insert into deputize.notices (tenant, ticket, grp, kind)
 select g.tenant, g.id, g.grp, 'broken-glass' from deputize.approval_groups g where g.tenant = $1 and g.id = $2;
 
--- name: add_entry
+-- name: insert_audit_entry
 insert into deputize.audit_entries (tenant, id, call_id, entry) values ($1, $2, $3, $4) on conflict do nothing;

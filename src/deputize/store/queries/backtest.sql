@@ -1,17 +1,18 @@
--- Recorded decisions, read back: lifecycle/backtest.py and lifecycle/explaining.py.
+-- Decision records of past calls: operations/admin/policy/backtests.py and explain.py.
 
--- name: first_entry_since
+-- name: find_first_entry_since
 select id from deputize.audit_entries where tenant = $1 and id > $2 and id <= $3 order by id limit 1;
 
--- name: entries_between
--- A page of entries after one id, up to another. Ids lead with time, so only the days asked for are looked at.
+-- name: list_entries_between
+-- One page of entries after one id and up to another. Ids lead with time, so only the partitions of those days are
+-- read.
 select id, call_id, entry from deputize.audit_entries where tenant = $1 and id > $2 and id <= $3 order by id limit $4;
 
--- name: decision_records
+-- name: load_decision_records
 select id, record from deputize.decisions where tenant = $1 and id = any($2);
 
--- name: policies_by_digest
--- The newest of the sets that were put under this digest, whether or not it is in force.
+-- name: load_policies_by_digest
+-- The newest set with this digest, active or not.
 select changed_epoch, digest, files, facts, put_by, put_at
 from deputize.policies
 where tenant = $1 and digest = $2

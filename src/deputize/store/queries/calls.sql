@@ -1,27 +1,31 @@
--- name: held_call
--- What holds a key: enough to replay it, wait for it, or take it over. Read from the primary.
-select k.state, k.fingerprint, k.error, k.owner_epoch, k.trace, k.cancel_asked is not null as cancel_asked, s.box,
+-- Calls and their progress: lifecycle/claim.py and operations/calls/.
+
+-- name: load_key_holder
+-- What is needed to replay the call that owns a key, to wait for it, or to take it over. Read from the primary.
+select k.state, k.fingerprint, k.error, k.owner_epoch, k.trace, k.cancel_requested_at is not null as cancel_requested, s.ciphertext,
        exists (select from deputize.leases l
                where l.boot = k.owner and l.expires_at + make_interval(secs => $3) > now()) as owner_alive
 from deputize.calls k
-left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = $2;
 
--- name: retake_call
-select * from deputize.retake_call($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- name: take_over_call
+select * from deputize.take_over_call(
+    p_tenant => $1, p_call_id => $2, p_epoch => $3, p_boot => $4, p_seconds => $5, p_margin_seconds => $6,
+    p_entry_id => $7, p_entry => $8, p_salt => $9);
 
--- name: show_call
--- One call for who made it; the sealed outcome is opened by the caller of this.
+-- name: load_call
+-- One call with its sealed outcome.
 select k.tenant, k.id, k.state, k.tool, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent,
-       k.session, k.created_at, k.ended_at, k.deadline_at, k.cancel_asked, k.error, k.trace, k.owner_epoch, k.nothing_happened,
-       extract(epoch from now() - k.created_at)::float8 as age, k.asked, s.box,
+       k.session, k.created_at, k.ended_at, k.deadline_at, k.cancel_requested_at, k.error, k.trace, k.owner_epoch, k.nothing_happened,
+       extract(epoch from now() - k.created_at)::float8 as age, k.needs_approval, s.ciphertext,
        exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id) as is_run
 from deputize.calls k
-left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = $2;
 
 -- name: list_calls
--- Newest first, of one user or of all, and of one agent or of all, below a cursor.
+-- Newest first, below a cursor. Of all users or of one, of all agents or of one.
 select k.id, k.state, k.tool, k.version, k.mutation_class, k.caller_user, k.caller_agent, k.session, k.created_at,
        k.ended_at, k.error, k.trace
 from deputize.calls k
@@ -30,49 +34,49 @@ where k.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::uuid i
 order by k.id desc
 limit $4;
 
--- name: entries_of_call
--- A read leaves no call row; its entry says what became of it.
+-- name: list_entries_of_call
+-- A read has no call row, so its audit entry is all that tells how it ended.
 select a.id, a.entry from deputize.audit_entries a where a.tenant = $1 and a.call_id = $2 order by a.id;
 
--- name: give_up_questions
--- A call that was asked back has ended; this says that nobody will answer.
-update deputize.calls set cancel_asked = coalesce(cancel_asked, now())
+-- name: cancel_input_requests
+-- A call that asked for input has ended already; this records that no one will answer.
+update deputize.calls set cancel_requested_at = coalesce(cancel_requested_at, now())
 where tenant = $1 and id = $2 and state = 'needs_input';
 
--- name: ask_to_cancel
-update deputize.calls set cancel_asked = coalesce(cancel_asked, now())
+-- name: request_cancel
+update deputize.calls set cancel_requested_at = coalesce(cancel_requested_at, now())
 where tenant = $1 and id = $2 and state in ('queued', 'running')
 returning id;
 
--- name: cancel_queued
--- Of a call that nobody ever began: the state it waited in. Its key stays with it: that it was canceled is what the same key
--- is told.
+-- name: cancel_queued_call
+-- Cancel a call that no worker has begun, and return the state it waited in. It keeps its idempotency key, so that a
+-- repeat is told of the cancellation.
 with waits as (
     select k.tenant, k.id, k.state from deputize.calls k
     where k.tenant = $1 and k.id = $2 and k.owner_epoch = 0 and k.state in ('queued', 'awaiting_approval')
     for update
 )
 update deputize.calls k
-set state = 'canceled', cancel_asked = now(), ended_at = now(), error = 'canceled', nothing_happened = true,
+set state = 'canceled', cancel_requested_at = now(), ended_at = now(), error = 'canceled', nothing_happened = true,
     window_ends = now() + make_interval(secs => k.window_seconds)
 from waits where k.tenant = waits.tenant and k.id = waits.id
 returning waits.state;
 
--- name: keep_outcome
-insert into deputize.sealed (tenant, id, kind, box) values ($1, $2, 'outcome', $3)
-on conflict (tenant, id, kind) do update set box = excluded.box;
+-- name: save_outcome
+insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values ($1, $2, 'outcome', $3)
+on conflict (tenant, id, kind) do update set ciphertext = excluded.ciphertext;
 
--- name: newest_progress
--- The newest word on how far it is, and the newest part of the result.
-(select seq, told, partial from deputize.progress where tenant = $1 and id = $2 and not partial order by seq desc limit 1)
+-- name: load_newest_progress
+-- The newest progress report and the newest partial result.
+(select seq, report, partial from deputize.progress where tenant = $1 and id = $2 and not partial order by seq desc limit 1)
 union all
-(select seq, told, partial from deputize.progress where tenant = $1 and id = $2 and partial order by seq desc limit 1);
+(select seq, report, partial from deputize.progress where tenant = $1 and id = $2 and partial order by seq desc limit 1);
 
--- name: progress_since
-select seq, told, partial from deputize.progress where tenant = $1 and id = $2 and seq > $3 order by seq limit 200;
+-- name: list_progress_since
+select seq, report, partial from deputize.progress where tenant = $1 and id = $2 and seq > $3 order by seq limit 200;
 
--- name: runs_ahead
--- About how many of the tenant's queued runs come first; no more than a thousand are looked at.
+-- name: count_runs_ahead
+-- How many of the tenant's queued runs come first, among the first thousand.
 select count(*) from (
     select k.id from deputize.calls k where k.tenant = $1 and k.state = 'queued' order by k.id limit 1000
 ) as waiting
@@ -80,16 +84,16 @@ join deputize.runs r on r.tenant = $1 and r.id = waiting.id
 join deputize.runs own on own.tenant = $1 and own.id = $2
 where (r.priority, r.queued_at) < (own.priority, own.queued_at);
 
--- name: call_to_retry
--- What a caller may ask to be tried again: only a run was written down with its input.
+-- name: load_call_to_retry
+-- Only a run has an input to retry with.
 select k.id, k.state, k.tool, k.version, k.caller_user, k.caller_agent, k.session, k.mutation_class, k.nothing_happened,
-       s.box as input
+       s.ciphertext as input
 from deputize.calls k
-left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 'input'
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'input'
 where k.tenant = $1 and k.id = $2;
 
--- name: approval_of_call
--- What people were asked about a call last, who is asked now, and why they said no, if they did.
+-- name: load_approval_of_call
+-- The newest approval request of a call, the groups that may decide it now, and the reason of a denial.
 select a.id, a.state, a.demands, a.level, a.levels, a.opened_at, a.expires_at,
        array(select g.grp from deputize.approval_groups g where g.tenant = a.tenant and g.id = a.id order by g.grp) as groups,
        case when a.state = 'denied' then t.reason end as reason

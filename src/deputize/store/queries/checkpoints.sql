@@ -1,21 +1,23 @@
--- name: add_checkpoint
--- Only for who holds the call: its row is held still meanwhile, so that a takeover comes before this or after it. Sent
--- again after a lost acknowledgement, the same owner writes the same place anew.
+-- Checkpoints of runs: runs/checkpoint_writer.py and lifecycle/durable/checkpointing.py.
+
+-- name: insert_checkpoint
+-- Only the owner may save. The call row is locked meanwhile, so that a takeover comes either before or after. Sent
+-- again after a lost acknowledgement, it replaces its own row.
 with owner as (
     select 1 from deputize.calls k
     where k.tenant = $1 and k.id = $2 and k.owner_epoch = $4 and k.state in ('running', 'unknown')
     for share
 )
-insert into deputize.checkpoints (tenant, call_id, seq, epoch, kind, name, parent, box)
+insert into deputize.checkpoints (tenant, call_id, seq, epoch, kind, name, parent, ciphertext)
 select $1, $2, $3, $4, $5, $6, $7, $8 from owner
 on conflict (tenant, call_id, seq) do update
-set kind = excluded.kind, name = excluded.name, parent = excluded.parent, box = excluded.box, saved_at = now()
+set kind = excluded.kind, name = excluded.name, parent = excluded.parent, ciphertext = excluded.ciphertext, saved_at = now()
 where checkpoints.epoch = excluded.epoch
 returning seq;
 
--- name: prune
--- Keeps the last three micro and the last ten macro ones, each name's last, the newest two whatever they are, what any of
--- these is written against, and what the owner may still write against.
+-- name: prune_checkpoints
+-- Keep the last three micro and the last ten macro checkpoints, the last of each name, the newest two of any kind,
+-- those that any of these are differences to, and those the owner may still write differences to.
 with ranked as (
     select c.seq, c.parent, c.kind,
            row_number() over (partition by c.kind, c.name order by c.seq desc) as place,
@@ -35,16 +37,16 @@ where c.tenant = $1 and c.call_id = $2
 select c.seq, c.epoch, c.kind, c.name, c.parent, c.saved_at
 from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 order by c.seq desc;
 
--- name: show_checkpoint
-select c.seq, c.epoch, c.kind, c.name, c.parent, c.box
+-- name: load_checkpoint
+select c.seq, c.epoch, c.kind, c.name, c.parent, c.ciphertext
 from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 and c.seq = $3;
 
--- name: drop_after
--- The state goes back: what was saved later is not gone on from.
+-- name: delete_checkpoints_after
+-- The run is rolled back, so nothing that was saved later may be resumed from.
 delete from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 and c.seq > $3;
 
--- name: run_to_send_back
--- Held still: nobody begins, ends or saves while a person decides where it goes on from.
+-- name: lock_run_to_roll_back
+-- Locked, so that the run is not begun, ended or saved while it is rolled back.
 select k.state, k.owner_epoch, k.caller_user, k.caller_agent, k.tool, k.version
 from deputize.calls k
 where k.tenant = $1 and k.id = $2
@@ -52,10 +54,10 @@ where k.tenant = $1 and k.id = $2
 for update of k;
 
 -- name: requeue_run
-select deputize.requeue_run($1, $2, $3, $4);
+select deputize.requeue_run(p_tenant => $1, p_call_id => $2, p_epoch => $3, p_from_states => $4);
 
--- name: forget_ended
--- Of calls that came to an end nobody can go on from: named ones after so many days, the others after an hour.
+-- name: delete_checkpoints_of_ended_calls
+-- Delete checkpoints of calls that have ended for good: named ones after so many days, the others after an hour.
 delete from deputize.checkpoints c
 using deputize.calls k
 where k.tenant = c.tenant and k.id = c.call_id

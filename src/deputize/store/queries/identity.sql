@@ -1,15 +1,22 @@
--- Revocations: govern/identity/revocations.py.
+-- Revocations and primary issuers: govern/identity/revocations.py and primary_issuers.py.
 
--- name: revocations_since
--- The epoch and everything revoked since the one already known, in one statement and so in one snapshot.
-select e.revocation as epoch, r.kind, r.value, r.changed_epoch
+-- name: load_primary_issuer
+select issuer from deputize.primary_issuers where tenant = $1;
+
+-- name: insert_primary_issuer
+insert into deputize.primary_issuers (tenant, issuer) values ($1, $2) on conflict do nothing;
+
+-- name: list_revocations_since
+-- The epoch and everything revoked since a known one, in one statement and therefore in one snapshot.
+select e.revocation as epoch, r.kind, r.value, r.changed_epoch, p.issuer as primary_issuer
 from deputize.epochs e
+left join deputize.primary_issuers p on p.tenant = e.tenant
 left join deputize.revocations r on r.tenant = e.tenant and r.changed_epoch > $2
 where e.tenant = $1;
 
--- name: revoke
--- The row lock on the epoch is held until commit, so epochs become visible in the order of their numbers.
--- Revoking again changes nothing about the first time, but still raises the epoch: every gateway looks once more.
+-- name: insert_revocation
+-- The row lock on the epoch is held until commit, so epochs become visible in order. Revoking again keeps the first
+-- revocation but raises the epoch, so that every gateway reads again.
 with raised as (
     update deputize.epochs set revocation = revocation + 1 where tenant = $1 returning revocation
 ), noted as (
@@ -18,3 +25,28 @@ with raised as (
     on conflict do nothing
 )
 select revocation from raised;
+
+-- name: list_revocations
+-- Newest first, below the epoch of the last one that was listed. Each revocation has an epoch of its own.
+select kind, value, reason, revoked_by, revoked_at, changed_epoch as epoch
+from deputize.revocations
+where tenant = $1 and ($2::bigint is null or changed_epoch < $2)
+order by changed_epoch desc
+limit $3;
+
+-- name: count_ended_grants
+with recursive descendants as (
+    select g.id from deputize.grants g where g.tenant = $1 and $2::text = 'grant' and g.id::text = $3::text
+    union
+    select g.id from descendants d join deputize.grants g on g.tenant = $1 and g.parent = d.id
+)
+select count(*) from deputize.grants g
+left join deputize.primary_issuers p on p.tenant = g.tenant
+-- As in list_grants.
+cross join lateral (
+    select array[g.grantor, 'issuer=' || p.issuer || ' ' || g.grantor,
+                 case when g.grantor like 'issuer=%' then substr(g.grantor, strpos(g.grantor, ' ') + 1) end] as names
+) n
+where g.tenant = $1 and g.not_after > now()
+  and case when $2 = 'grant' then g.id in (select id from descendants)
+      else $3 = any(n.names) or $2 in ('agent', 'subject') and $3 = any(g.agents) end;

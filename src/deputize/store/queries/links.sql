@@ -1,65 +1,69 @@
--- People's accounts at MCP servers: lifecycle/servers/links.py and linking.py.
+-- Linked accounts at MCP servers: lifecycle/credentials/linked_accounts.py and operations/servers/account_links.py.
 
--- name: link
-select sealed, asked, wanted, expires_at, renewed_at, broken from deputize.server_links
+-- name: load_link
+select sealed, requested_scopes, missing_scopes, expires_at, renewed_at, broken_reason
+from deputize.server_links
 where tenant = $1 and server = $2 and user_name = $3;
 
 -- name: lock_link
--- Whoever renews it holds it, so that of any number of gateways one does.
-select sealed, asked, wanted, expires_at, renewed_at, broken from deputize.server_links
+-- Locked while it is renewed, so that one of any number of gateways renews it.
+select sealed, requested_scopes, missing_scopes, expires_at, renewed_at, broken_reason
+from deputize.server_links
 where tenant = $1 and server = $2 and user_name = $3
 for update;
 
--- name: newest_links
--- Whose link a look at the server may carry.
+-- name: list_newest_links
+-- Whose accounts may be used to probe the server.
 select user_name from deputize.server_links
-where tenant = $1 and server = $2 and broken is null
+where tenant = $1 and server = $2 and broken_reason is null
 order by linked_at desc limit 20;
 
--- name: put_link
-insert into deputize.server_links (tenant, server, user_name, sealed, asked, expires_at) values ($1, $2, $3, $4, $5, $6)
+-- name: upsert_link
+insert into deputize.server_links (tenant, server, user_name, sealed, requested_scopes, expires_at)
+values ($1, $2, $3, $4, $5, $6)
 on conflict (tenant, server, user_name) do update
-    set sealed = excluded.sealed, asked = excluded.asked, wanted = '{}', expires_at = excluded.expires_at,
-        linked_at = now(), renewed_at = now(), broken = null;
+    set sealed = excluded.sealed, requested_scopes = excluded.requested_scopes, missing_scopes = '{}',
+        expires_at = excluded.expires_at, linked_at = now(), renewed_at = now(), broken_reason = null;
 
 -- name: renew_link
 update deputize.server_links set sealed = $4, expires_at = $5, renewed_at = now()
 where tenant = $1 and server = $2 and user_name = $3;
 
--- name: break_link
-update deputize.server_links set broken = $4 where tenant = $1 and server = $2 and user_name = $3;
+-- name: mark_link_broken
+update deputize.server_links set broken_reason = $4 where tenant = $1 and server = $2 and user_name = $3;
 
--- name: let_link_end
+-- name: expire_link
 -- The next call renews it first.
 update deputize.server_links set expires_at = now() where tenant = $1 and server = $2 and user_name = $3;
 
--- name: want_more
-update deputize.server_links set wanted = $4 where tenant = $1 and server = $2 and user_name = $3;
+-- name: set_missing_scopes
+update deputize.server_links set missing_scopes = $4 where tenant = $1 and server = $2 and user_name = $3;
 
 -- name: delete_link
 delete from deputize.server_links where tenant = $1 and server = $2 and user_name = $3 returning server;
 
--- name: links_of
-select server, linked_at, asked, wanted, broken from deputize.server_links where tenant = $1 and user_name = $2;
+-- name: list_links_of_user
+select server, linked_at, requested_scopes, missing_scopes, broken_reason
+from deputize.server_links where tenant = $1 and user_name = $2;
 
--- name: begin_sign_in
--- What was begun before is begun anew.
+-- name: upsert_sign_in
+-- Replaces a sign-in that was begun before.
 insert into deputize.server_sign_ins (tenant, server, user_name, state_digest, sealed) values ($1, $2, $3, $4, $5)
 on conflict (tenant, server, user_name) do update
     set state_digest = excluded.state_digest, sealed = excluded.sealed, begun_at = now();
 
 -- name: take_sign_in
--- Once: whoever brings the same again finds nothing.
+-- Deleted when it is read, so that it can be finished only once.
 delete from deputize.server_sign_ins where tenant = $1 and user_name = $2 and state_digest = $3
 returning server, sealed, begun_at > now() - make_interval(secs => $4) as in_time;
 
 -- name: delete_sign_in
 delete from deputize.server_sign_ins where tenant = $1 and server = $2 and user_name = $3;
 
--- name: client
+-- name: load_client
 select sealed from deputize.server_clients where tenant = $1 and server = $2 and issuer = $3;
 
--- name: put_client
+-- name: upsert_client
 insert into deputize.server_clients (tenant, server, issuer, sealed) values ($1, $2, $3, $4)
 on conflict (tenant, server, issuer) do update set sealed = excluded.sealed, registered_at = now();
 

@@ -1,18 +1,18 @@
--- Policies: govern/policy/force.py.
+-- Policies: govern/policy/active_policies.py.
 
--- name: policy_epoch
+-- name: load_policy_epoch
 select policy from deputize.epochs where tenant = $1;
 
--- name: policies_since
--- The sets put after one epoch and up to another, newest first.
+-- name: list_policies_since
+-- The sets that became active after one epoch and up to another, newest first.
 select changed_epoch, digest, files, facts
 from deputize.policies
 where tenant = $1 and changed_epoch > $2 and changed_epoch <= $3
 order by changed_epoch desc
 limit $4;
 
--- name: put_policies
--- The row lock on the epoch is held until commit, so epochs become visible in the order of their numbers.
+-- name: insert_policies
+-- The row lock on the epoch is held until commit, so epochs become visible in order.
 with raised as (
     update deputize.epochs set policy = policy + 1 where tenant = $1 returning policy
 ), noted as (

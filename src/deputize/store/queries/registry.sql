@@ -1,23 +1,24 @@
--- The registry: catalog/registry.py. Every change runs under the tenant's exclusive barrier lock, taken by the caller.
+-- The registry: catalog/registry.py. Every change runs under the tenant's exclusive barrier lock, taken by the
+-- caller.
 
--- The epoch and every version changed since the one already known, in one statement and so in one snapshot.
--- name: versions_since
+-- name: list_versions_since
+-- The epoch and every version changed since a known one, in one statement and therefore in one snapshot.
 select e.registry as epoch, v.name, v.version, v.digest, v.contract, v.state, v.changed_epoch, v.before_epoch
 from deputize.epochs e
 left join deputize.tool_versions v on v.tenant = e.tenant and v.changed_epoch > $2
 where e.tenant = $1;
 
--- What stands under one exact version, locked against a change by anybody who forgot the barrier.
--- name: version_for_update
+-- name: lock_version
+-- Locked, in case a writer does not hold the barrier.
 select digest, contract, state from deputize.tool_versions
 where tenant = $1 and name = $2 and version = $3
 for update;
 
--- name: versions_of
+-- name: list_versions_of_tool
 select version, state from deputize.tool_versions where tenant = $1 and name = $2;
 
--- The row lock on the epoch is held until commit, so epochs become visible in the order of their numbers.
 -- name: raise_registry_epoch
+-- The row lock on the epoch is held until commit, so epochs become visible in order.
 update deputize.epochs set registry = registry + 1 where tenant = $1 returning registry;
 
 -- name: register_tool

@@ -1,18 +1,20 @@
+-- Leases, workers and runs: lifecycle/durable/ and operations/background/.
+
 -- name: renew_lease
--- Extends (or makes) this boot's lease and tells PostgreSQL's time in milliseconds.
+-- Create or extend the lease of this boot, and return PostgreSQL's time in milliseconds.
 insert into deputize.leases (boot, expires_at, release)
 values ($1, now() + make_interval(secs => $2), $3)
 on conflict (boot) do update set expires_at = excluded.expires_at
 returning (extract(epoch from clock_timestamp()) * 1000)::bigint;
 
 -- name: end_lease
--- A clean stop: nobody has to wait for this lease to run out.
+-- On a clean stop, so that no one has to wait for the lease to expire.
 update deputize.leases set expires_at = now() where boot = $1;
 
--- name: find_abandoned
--- Open calls past their own deadline whose owner's lease ended, with a margin on both; and, long after the deadline, any
--- open call: its owner lives, but nobody there can be running it any more. Locked, skipping what another sweeper holds.
--- Executes nothing: the caller marks them unknown in the same transaction, and a late outcome still settles them.
+-- name: lock_abandoned_calls
+-- Running calls past their deadline whose owner's lease has expired, with a margin on both; and any running call
+-- long past its deadline, because its owner cannot be executing it any more. Locked, skipping those another sweeper
+-- has locked. The caller marks them unknown in the same transaction; a late outcome still settles them.
 select k.tenant, k.id, k.tool, k.version, k.tool_digest, k.session, k.caller_user, k.caller_agent, k.trace, k.owner_epoch
 from deputize.calls k
 where k.state = 'running'
@@ -24,48 +26,49 @@ order by k.deadline_at
 limit 100
 for update of k skip locked;
 
--- name: mark_unknown
+-- name: mark_call_unknown
 update deputize.calls set state = 'unknown', ended_at = now(), error = 'outcome-unknown'
 where tenant = $1 and id = $2 and owner_epoch = $3 and state = 'running';
 
--- name: add_entry
+-- name: insert_audit_entry
 insert into deputize.audit_entries (tenant, id, call_id, entry, salt) values ($1, $2, $3, $4, $5)
 on conflict do nothing;
 
--- name: make_partitions
-call deputize.make_partitions(7);
+-- name: create_partitions
+call deputize.create_partitions(days_ahead => 7);
 
--- name: forget_dead_leases
--- Leases long over that no open call refers to any more, and no worker whose runs are still to be taken over.
+-- name: delete_dead_leases
+-- Leases long expired that no running call refers to, and no worker whose runs are yet to be taken over.
 delete from deputize.leases l
 where l.expires_at < now() - interval '1 day'
   and not exists (select from deputize.calls k where k.owner = l.boot and k.state = 'running')
   and not exists (select from deputize.workers w where w.boot = l.boot);
 
--- name: run_to_go_on
--- From the primary, in the states a run can be gone on with; what ended, or was canceled before it began, is not here.
-select k.tool, k.version, k.tool_digest, k.session, k.owner_epoch, k.state, k.asked, s.box as input, r.caller, r.queued_at,
-       coalesce(r.not_after <= now(), false) as over, r.takeovers, r.untouched,
-       k.cancel_asked is not null as cancel_asked,
+-- name: load_pending_run
+-- From the primary. Only in the states a run can be resumed from.
+select k.tool, k.version, k.tool_digest, k.session, k.owner, k.owner_epoch, k.state, k.needs_approval, s.ciphertext as input, r.caller, r.queued_at,
+       coalesce(r.not_after <= now(), false) as over, r.takeovers, r.untouched_epoch,
+       k.cancel_requested_at is not null as cancel_requested,
        k.state = 'running' and exists (select from deputize.leases l where l.boot = k.owner
            and l.expires_at + make_interval(secs => $3) > now()) as owner_alive,
        extract(epoch from now() - r.unable_since)::float8 as unable_seconds
 from deputize.calls k
 join deputize.runs r on r.tenant = k.tenant and r.id = k.id
-left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 'input'
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'input'
 where k.tenant = $1 and k.id = $2 and k.state in ('queued', 'running', 'unknown');
 
--- name: put_back
-select deputize.put_back($1, $2, $3, $4);
+-- name: return_run_to_queue
+select deputize.reschedule_run(p_tenant => $1, p_call_id => $2, p_delay_seconds => $3, p_unable => $4);
 
--- name: undo_begin
-select deputize.undo_begin($1, $2, $3, $4, $5);
+-- name: undo_run_begin
+select deputize.undo_run_begin(
+    p_tenant => $1, p_call_id => $2, p_epoch => $3, p_untouched => $4, p_delay_seconds => $5);
 
--- name: tidy_lines
-select deputize.tidy_lines();
+-- name: clean_lock_queues
+select deputize.clean_lock_queues();
 
--- name: tenants_that_wait
--- How many tenants have runs that nobody carries yet, and no more than so many: one step of the index for each.
+-- name: count_tenants_with_queued_runs
+-- Up to a limit. The recursion takes one index step per tenant.
 with recursive waiting as (
     (select tenant from deputize.calls where state = 'queued' order by tenant limit 1)
     union all
@@ -74,7 +77,7 @@ with recursive waiting as (
 )
 select count(*) from (select from waiting where tenant is not null limit $1) as found;
 
--- name: add_worker
+-- name: insert_worker
 insert into deputize.workers (boot, release) values ($1, $2) on conflict do nothing;
 
 -- name: lock_dead_worker
@@ -83,44 +86,42 @@ where l.expires_at + make_interval(secs => $1) < now()
 order by l.expires_at limit 1
 for update of w skip locked;
 
--- name: dead_and_not_enlisted
--- Processes that are gone and that no takeover looks at; of the last day, after which their leases are forgotten.
+-- name: list_dead_unregistered_processes
+-- Dead processes that are no workers, so that no takeover finds them. Only of the last day, after which their leases
+-- are deleted.
 select l.boot from deputize.leases l
 where l.expires_at + make_interval(secs => $1) < now()
   and not exists (select from deputize.workers w where w.boot = l.boot)
 order by l.expires_at desc limit 500;
 
--- name: worker_is_buried
+-- name: delete_worker
 delete from deputize.workers where boot = $1;
 
--- name: continue_run
-select * from deputize.continue_run($1, $2, $3, $4, $5, $6, $7, $8, $9);
-
--- name: add_callback
-with asked as (
-    insert into deputize.callbacks (tenant, id, asked) values ($1, $2, $3) on conflict do nothing
+-- name: insert_callback
+with inserted as (
+    insert into deputize.callbacks (tenant, id, request) values ($1, $2, $3) on conflict do nothing
 )
-update deputize.calls set callback = true where tenant = $1 and id = $2;
+update deputize.calls set has_callback = true where tenant = $1 and id = $2;
 
--- name: asked_to_stop
--- Of the runs one process carries; a look for all of them at once.
+-- name: list_cancel_requests
+-- For all runs of one process at once.
 select k.tenant, k.id from deputize.calls k
-where k.owner = $1 and k.state = 'running' and k.cancel_asked is not null;
+where k.owner = $1 and k.state = 'running' and k.cancel_requested_at is not null;
 
--- name: last_progress
+-- name: load_last_progress_seq
 select coalesce(max(seq), 0) from deputize.progress where tenant = $1 and id = $2;
 
--- name: add_progress
--- Only by the owner that still holds the run: whoever was taken over tells nothing any more.
-insert into deputize.progress (tenant, id, seq, told, partial)
-select $1, $2, p.seq, p.told, p.partial
-from unnest($5::integer[], $6::bytea[], $7::boolean[]) as p (seq, told, partial)
+-- name: insert_progress
+-- Only by the owner; a worker whose run was taken over reports nothing any more.
+insert into deputize.progress (tenant, id, seq, report, partial)
+select $1, $2, p.seq, p.report, p.partial
+from unnest($5::integer[], $6::bytea[], $7::boolean[]) as p (seq, report, partial)
 where exists (select from deputize.calls k where k.tenant = $1 and k.id = $2 and k.owner = $3 and k.owner_epoch = $4
               and k.state = 'running')
 on conflict do nothing;
 
--- name: forget_old_progress
--- Of calls that are over, some at a time: whoever looks later is told how they ended.
+-- name: delete_old_progress
+-- Of calls that have ended, some at a time.
 delete from deputize.progress p using (
     select o.tenant, o.id, o.seq from deputize.progress o
     where o.at < now() - make_interval(days => $1)
@@ -129,11 +130,17 @@ delete from deputize.progress p using (
     order by o.at limit 10000) as old
 where p.tenant = old.tenant and p.id = old.id and p.seq = old.seq;
 
--- name: forget_progress
+-- name: delete_progress_before
 delete from deputize.progress where tenant = $1 and id = $2 and not partial and seq < $3;
 
--- name: begin_chore
-select deputize.begin_chore($1, $2);
+-- name: claim_periodic_task
+select deputize.claim_periodic_task(p_name => $1, p_minutes => $2);
 
--- name: forget_originals
-select deputize.forget_originals($1);
+-- name: delete_old_payloads
+select deputize.delete_old_payloads(p_days => $1);
+
+-- name: delete_ended_grants
+select deputize.delete_ended_grants(p_days => $1, p_limit => $2);
+
+-- name: delete_old_decisions
+select deputize.delete_old_decisions(p_days => $1, p_limit => $2);

@@ -1,14 +1,14 @@
 -- Secrets of tools, sealed: govern/vault/local.py.
 
--- name: secret
+-- name: load_secret
 select sealed from deputize.secrets where tenant = $1 and name = $2;
 
--- name: secrets
--- What can be shown of them.
+-- name: list_secrets
+-- Without their values.
 select name, updated_at, updated_by from deputize.secrets where tenant = $1 order by name;
 
--- name: put_secret
--- True if there was none of this name; a row that was not there before has no xmax.
+-- name: upsert_secret
+-- Returns true if the name is new: a row that was just inserted has no xmax.
 insert into deputize.secrets (tenant, name, sealed, updated_by) values ($1, $2, $3, $4)
 on conflict (tenant, name) do update
     set sealed = excluded.sealed, updated_at = now(), updated_by = excluded.updated_by

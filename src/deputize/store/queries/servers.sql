@@ -1,41 +1,42 @@
--- MCP servers: lifecycle/servers/. What is agreed to changes under the tenant's exclusive barrier lock, taken by the caller.
+-- Pins and changes of MCP servers: operations/servers/. Pins change under the tenant's exclusive barrier lock, taken
+-- by the caller.
 
--- name: pins_of
+-- name: list_pins
 select item, digest, definition, tool, version, accepted_by, accepted_at from deputize.server_pins
 where tenant = $1 and server = $2 order by item;
 
--- What every server of the tenant offers, for telling look-alikes.
--- name: pins_of_others
+-- name: list_pins_of_other_servers
+-- What the tenant's other servers offer, to find names that look alike.
 select server, item from deputize.server_pins where tenant = $1 and server <> $2 order by server, item;
 
--- What is not registered, and so heard of nowhere else: instructions, resources, templates and prompts.
--- name: agreed_beside_tools
+-- name: list_resource_pins
+-- Pins of what is not registered as a tool: instructions, resources, templates and prompts.
 select server, item, digest from deputize.server_pins where tenant = $1 and tool is null;
 
--- name: said_beside_tools
+-- name: list_resource_definitions
 select item, digest, definition from deputize.server_pins where tenant = $1 and server = $2 and tool is null order by item;
 
--- name: pin
+-- name: upsert_pin
 insert into deputize.server_pins (tenant, server, item, digest, definition, tool, version, accepted_by)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
 on conflict (tenant, server, item) do update set digest = excluded.digest, definition = excluded.definition,
     tool = excluded.tool, version = excluded.version, accepted_by = excluded.accepted_by, accepted_at = now();
 
--- name: unpin
+-- name: delete_pin
 delete from deputize.server_pins where tenant = $1 and server = $2 and item = $3;
 
--- Whatever is not over: what waits, and what was turned down and may still be what the server says.
--- name: changes_known
+-- name: list_active_changes
+-- Changes that wait for review, and rejected ones that the server may still declare.
 select item, digest, kind, flags, state from deputize.server_changes
 where tenant = $1 and server = $2 and state in ('open', 'rejected');
 
--- Whether anybody ever looked at it.
--- name: was_seen
+-- name: check_server_known
+-- Whether the server was ever probed.
 select exists (select from deputize.server_pins where tenant = $1 and server = $2)
     or exists (select from deputize.server_changes where tenant = $1 and server = $2);
 
--- Told only to whoever opened it: what waits already, or was turned down, is not opened again.
 -- name: open_change
+-- Returns a row only if this opened the change: one that waits already or was rejected is not opened again.
 insert into deputize.server_changes as c (tenant, server, item, digest, definition, kind, flags)
 values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (tenant, server, item, digest) do update set state = 'open', kind = excluded.kind, flags = excluded.flags,
@@ -43,14 +44,14 @@ on conflict (tenant, server, item, digest) do update set state = 'open', kind = 
 where c.state in ('gone', 'accepted') or (c.state = 'open' and (c.kind <> excluded.kind or c.flags <> excluded.flags))
 returning item;
 
--- The server says something else by now, or what was agreed to again. That it was said stays known, by its digest; what
--- it was does not, for a server may say something else at every look.
--- name: change_gone
+-- name: mark_change_gone
+-- The server declares something else now, or its pin again. The digest stays known; the definition is deleted,
+-- because a server may declare another one at every probe.
 update deputize.server_changes set state = 'gone', definition = null, flags = '[]'
 where tenant = $1 and server = $2 and item = $3 and digest = $4 and state = 'open'
 returning item;
 
--- name: change_for_update
+-- name: lock_change
 select item, digest, definition, kind, flags, state from deputize.server_changes
 where tenant = $1 and server = $2 and item = $3 and digest = $4
 for update;
@@ -59,8 +60,8 @@ for update;
 update deputize.server_changes set state = $5, decided_by = $6, decided_at = now(), reason = $7
 where tenant = $1 and server = $2 and item = $3 and digest = $4;
 
--- Each beside what was agreed to before it.
--- name: changes_of
+-- name: list_changes
+-- Each beside the pin it differs from.
 select c.item, c.digest, c.definition, c.kind, c.flags, c.seen_at, c.state, c.decided_by, c.decided_at, c.reason,
        p.digest as pin, p.definition as agreed, p.tool, p.version
 from deputize.server_changes c
@@ -68,8 +69,8 @@ left join deputize.server_pins p on p.tenant = c.tenant and p.server = c.server 
 where c.tenant = $1 and c.server = $2 and ($3::text is null or c.state = $3)
 order by c.item, c.seen_at desc limit $4;
 
--- How many tools of each server are served, and how many changes wait.
--- name: counts
+-- name: count_tools_and_changes
+-- How many tools of each server are pinned, and how many of its changes wait for review.
 select server, sum(tools)::integer as tools, sum(waiting)::integer as waiting from (
     select server, count(*) filter (where item like 'tool:%') as tools, 0 as waiting
     from deputize.server_pins where tenant = $1 group by server

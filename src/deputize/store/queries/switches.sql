@@ -1,17 +1,18 @@
--- Kill switches: govern/switches.py. A row is off from off_epoch until on_epoch, both epochs of revocation.
+-- Kill switches: govern/kill_switches.py. A row is off from off_epoch until on_epoch, both of them revocation
+-- epochs.
 
--- name: switches_since
--- The epoch, and if it is newer than the one already known, every switch that is off, with those lately turned on again:
--- a call may be decided as of an epoch that is a little older.
+-- name: list_switches_since
+-- The epoch; and if it is newer than the known one, every switch that is off or was turned on lately, because a call
+-- may be decided as of a slightly older epoch.
 select e.revocation as epoch, s.kind, s.value, s.off_epoch, s.on_epoch, s.reason, s.turned_by, s.turned_at
 from deputize.epochs e
 left join deputize.switches s
     on s.tenant = e.tenant and e.revocation > $2 and (s.on_epoch is null or s.on_epoch > e.revocation - 1000)
 where e.tenant = $1;
 
--- name: switch_off
--- The row lock on the epoch is held until commit, so epochs become visible in the order of their numbers. What is off
--- stays off as it was, and every gateway looks once more.
+-- name: turn_off_switch
+-- The row lock on the epoch is held until commit, so epochs become visible in order. A switch that is off already
+-- stays as it is, and the epoch is raised, so that every gateway reads again.
 with raised as (
     update deputize.epochs set revocation = revocation + 1 where tenant = $1 returning revocation
 ), noted as (
@@ -22,7 +23,7 @@ with raised as (
 )
 select revocation from raised;
 
--- name: switch_on
+-- name: turn_on_switch
 with raised as (
     update deputize.epochs set revocation = revocation + 1 where tenant = $1 returning revocation
 ), turned as (

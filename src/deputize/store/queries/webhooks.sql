@@ -1,6 +1,9 @@
--- name: take_due
--- Some deliveries that are due, put off while this process tries them: if it dies, another tries them then. A few of each
--- tenant behind the one that was served last, but for those that have enough under way: one step of the index for each.
+-- Deliveries of callbacks: operations/background/deliveries.py.
+
+-- name: take_due_deliveries
+-- Take some due deliveries and postpone them while this process tries them. If it dies, another tries them then. A
+-- few of each tenant, beginning after the tenant served last and leaving out tenants with enough deliveries in
+-- flight. The recursion takes one index step per tenant.
 with recursive whose as (
     (select tenant from deputize.deliveries where due_at is not null and tenant > $4 order by tenant limit 1)
     union all
@@ -19,39 +22,38 @@ set attempts = d.attempts + 1, due_at = now() + make_interval(secs => $2)
 from due where d.tenant = due.tenant and d.id = due.id
 returning d.tenant, d.id, d.call_id, d.state, d.attempts, d.created_at;
 
--- name: what_to_tell
-select c.asked, k.tool, k.version, k.tool_digest, k.session, k.error, k.trace, k.created_at, s.box
+-- name: load_delivery_content
+select c.request, k.tool, k.version, k.tool_digest, k.session, k.error, k.trace, k.created_at, s.ciphertext
 from deputize.callbacks c
 join deputize.calls k on k.tenant = c.tenant and k.id = c.id
-left join deputize.sealed s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where c.tenant = $1 and c.id = $2;
 
--- name: delivered
+-- name: mark_delivered
 update deputize.deliveries set due_at = null, delivered_at = now(), dead_at = null, problem = null
 where tenant = $1 and id = $2;
 
--- name: try_later
+-- name: postpone_delivery
 update deputize.deliveries set due_at = now() + make_interval(secs => $3), problem = $4
 where tenant = $1 and id = $2 and delivered_at is null;
 
--- name: give_up
+-- name: mark_delivery_dead
 update deputize.deliveries set due_at = null, dead_at = now(), problem = $3
 where tenant = $1 and id = $2 and delivered_at is null;
 
--- name: dead_letters
-select d.id, d.call_id, d.state, d.attempts, d.problem, d.created_at, d.dead_at, c.asked
+-- name: list_dead_letters
+select d.id, d.call_id, d.state, d.attempts, d.problem, d.created_at, d.dead_at, c.request
 from deputize.deliveries d join deputize.callbacks c on c.tenant = d.tenant and c.id = d.call_id
 where d.tenant = $1 and d.dead_at is not null
 order by d.dead_at desc limit $2;
 
--- name: retry_dead
+-- name: retry_dead_letter
 update deputize.deliveries set due_at = now(), dead_at = null, attempts = 0
 where tenant = $1 and id = $2 and dead_at is not null
 returning call_id;
 
--- name: forget_delivered
--- What was told or given up long ago, some at a time; and then where to tell it, of calls that are over and have nothing
--- left to be told.
+-- name: delete_old_deliveries
+-- Delivered or given up long ago, some at a time.
 delete from deputize.deliveries d using (
     select tenant, id from deputize.deliveries
     where coalesce(delivered_at, dead_at) < now() - make_interval(days => $1)
@@ -59,7 +61,8 @@ delete from deputize.deliveries d using (
     limit 10000) as old
 where d.tenant = old.tenant and d.id = old.id;
 
--- name: forget_callbacks
+-- name: delete_old_callbacks
+-- Of calls that ended long ago and have no delivery left.
 delete from deputize.callbacks c
 where exists (select from deputize.calls k where k.tenant = c.tenant and k.id = c.id and k.state <> 'unknown'
               and k.ended_at < now() - make_interval(days => $1))

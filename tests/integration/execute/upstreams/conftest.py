@@ -1,4 +1,4 @@
-"""Servers of the official SDK as processes of their own, and the upstreams of a gateway that reach them."""
+"""Start servers of the official SDK as processes, and build upstream pools that connect to them."""
 
 import asyncio
 import sys
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from deputize.core.settings import McpServer, Settings
-from deputize.execute.upstreams.servers import Upstreams
+from deputize.core.settings import McpServerSettings, Settings
+from deputize.execute.upstreams.server_pool import UpstreamPool
 
-FIXTURE = str(Path(__file__).with_name("fixture_server.py"))
+SDK_SERVER = str(Path(__file__).with_name("sdk_server.py"))
 SECONDS = 60.0
 
 
 @dataclass
-class Running:
+class ServerProcess:
     port: int
     process: Popen[str]
 
@@ -29,11 +29,11 @@ class Running:
 
 
 @contextmanager
-def running(*options: str) -> Iterator[Running]:
-    process = Popen([sys.executable, FIXTURE, "--http", *options], stdout=PIPE, text=True)
+def run_server(*options: str) -> Iterator[ServerProcess]:
+    process = Popen([sys.executable, SDK_SERVER, "--http", *options], stdout=PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield Running(port=int(process.stdout.readline()), process=process)
+        yield ServerProcess(port=int(process.stdout.readline()), process=process)
     finally:
         process.kill()
         process.wait()
@@ -42,9 +42,9 @@ def running(*options: str) -> Iterator[Running]:
 
 
 @asynccontextmanager
-async def reaching(*servers: McpServer, **more: Any) -> AsyncIterator[Upstreams]:
-    # `model_construct` takes the servers as they are and nothing from the environment.
-    upstreams = Upstreams(Settings(servers=servers), **more)
+async def open_upstreams(*servers: McpServerSettings, **more: Any) -> AsyncIterator[UpstreamPool]:
+    # `model_construct` uses the servers unchanged and ignores the environment.
+    upstreams = UpstreamPool(Settings(servers=servers), **more)
     try:
         yield upstreams
     finally:
@@ -52,21 +52,21 @@ async def reaching(*servers: McpServer, **more: Any) -> AsyncIterator[Upstreams]
 
 
 @dataclass
-class Shop:
-    """One server named `shop`, of tenant `dev`, and what the tests ask of it."""
+class ShopServer:
+    """The server `shop` of tenant `dev`, and the requests that tests send to it."""
 
-    upstreams: Upstreams
+    upstreams: UpstreamPool
 
     async def call(self, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         known = {"meta": {}, "credential": None, "seconds": SECONDS, **more}
-        return await self.upstreams.call("dev", "shop", tool, arguments or {}, **known)
+        return await self.upstreams.call_tool("dev", "shop", tool, arguments or {}, **known)
 
     async def discover(self, **more: Any) -> Any:
-        return await self.upstreams.discover("dev", "shop", more.get("credential"), more.get("seconds", SECONDS))
+        return await self.upstreams.discover_server("dev", "shop", more.get("credential"), more.get("seconds", SECONDS))
 
-    def changed(self) -> asyncio.Event:
+    def watch_changes(self) -> asyncio.Event:
         event = asyncio.Event()
-        self.upstreams.watch(lambda tenant, server: event.set())
+        self.upstreams.add_change_listener(lambda tenant, server: event.set())
         return event
 
 
@@ -80,14 +80,14 @@ ERAS = {
 
 
 @pytest.fixture(params=list(ERAS), scope="module")
-def server(request: pytest.FixtureRequest) -> Iterator[Running]:
-    with running(*ERAS[request.param]) as found:
+def server_process(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    with run_server(*ERAS[request.param]) as found:
         yield found
 
 
 @pytest.fixture
-def over_http() -> Callable[..., McpServer]:
-    def named(server: Running, **more: Any) -> McpServer:
-        return McpServer(name="shop", url=server.url, **more)
+def http_server() -> Callable[..., McpServerSettings]:
+    def make_settings(server: ServerProcess, **more: Any) -> McpServerSettings:
+        return McpServerSettings(name="shop", url=server.url, **more)
 
-    return named
+    return make_settings

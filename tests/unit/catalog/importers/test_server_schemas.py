@@ -1,4 +1,4 @@
-"""Names inside of schemas: a reference by the name of an `$anchor` means the place it names, or is not admitted."""
+"""Test that references to an `$anchor` are resolved if it is unique, and rejected otherwise."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.importers.server_schemas import input_of, output_of
-from deputize.catalog.strictness import schema_reasons
+from deputize.catalog.importers.server_schemas import convert_input_schema, convert_output_schema
+from deputize.catalog.schema_rules import check_schema
 
 LINE = {"$anchor": "line", "type": "object", "properties": {"next": {"$ref": "#line"}, "n": {"type": "integer"}}}
 VALUES = st.recursive(
@@ -18,51 +18,51 @@ VALUES = st.recursive(
 )
 
 
-def schema(**more: Any) -> dict[str, Any]:
+def make_schema(**more: Any) -> dict[str, Any]:
     properties = {"first": {"$ref": "#line"}, "rest": {"$ref": "#/$defs/Line"}}
     return {"type": "object", "properties": properties, "$defs": {"Line": LINE}, **more}
 
 
-def faults(taken: dict[str, Any]) -> list[str]:
-    return [each.path for each in schema_reasons("input_schema", taken)]
+def find_schema_errors(schema: dict[str, Any]) -> list[str]:
+    return [each.path for each in check_schema("input_schema", schema)]
 
 
 def test_a_reference_by_name_is_written_as_the_way_and_the_name_stays() -> None:
-    taken = input_of(schema()).schema
+    taken = convert_input_schema(make_schema()).schema
     assert taken["properties"]["first"] == {"$ref": "#/$defs/Line"}
     assert taken["$defs"]["Line"]["properties"]["next"] == {"$ref": "#/$defs/Line"}
     assert taken["$defs"]["Line"]["$anchor"] == "line"
-    assert faults(taken) == []
+    assert find_schema_errors(taken) == []
 
 
 def test_where_a_result_is_enveloped_the_way_leads_there() -> None:
-    taken = output_of(schema()).schema
+    taken = convert_output_schema(make_schema()).schema
     assert taken["properties"]["structured"]["properties"]["first"] == {"$ref": "#/properties/structured/$defs/Line"}
-    assert faults(taken) == []
+    assert find_schema_errors(taken) == []
 
 
 @given(VALUES)
 def test_both_spellings_hold_for_the_same_values(value: Any) -> None:
-    said = schema()
+    said = make_schema()
     open_line = {**LINE, "additionalProperties": True}
     said = {**said, "additionalProperties": True, "$defs": {"Line": open_line}}
-    meant, taken = (jsonschema_rs.Draft202012Validator(each) for each in (said, input_of(said).schema))
+    meant, taken = (jsonschema_rs.Draft202012Validator(each) for each in (said, convert_input_schema(said).schema))
     assert meant.is_valid(value) == taken.is_valid(value)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        schema(**{"$defs": {"Line": LINE, "Other": {"$anchor": "line", "type": "string"}}}),
-        schema(**{"$defs": {"Line": LINE, "Other": {"$dynamicAnchor": "line", "type": "string"}}}),
-        schema(**{"$defs": {"Line": {"$id": "https://else.example/", **LINE}}}),
-        schema(**{"$defs": {"A line": LINE}}),
-        schema(**{"$defs": {"Line": {"type": "object"}}}),
-        schema(**{"$schema": "http://json-schema.org/draft-07/schema#"}),
+        make_schema(**{"$defs": {"Line": LINE, "Other": {"$anchor": "line", "type": "string"}}}),
+        make_schema(**{"$defs": {"Line": LINE, "Other": {"$dynamicAnchor": "line", "type": "string"}}}),
+        make_schema(**{"$defs": {"Line": {"$id": "https://else.example/", **LINE}}}),
+        make_schema(**{"$defs": {"A line": LINE}}),
+        make_schema(**{"$defs": {"Line": {"type": "object"}}}),
+        make_schema(**{"$schema": "http://json-schema.org/draft-07/schema#"}),
     ],
     ids=["twice", "dynamic", "under an address", "a way that needs escaping", "nowhere", "before there were names"],
 )
 def test_a_name_that_may_mean_another_place_is_not_admitted(said: dict[str, Any]) -> None:
-    taken = input_of(said).schema
+    taken = convert_input_schema(said).schema
     assert taken["properties"]["first"]["$ref"] == "#line"
-    assert any(each.endswith("/properties/first/$ref") for each in faults(taken))
+    assert any(each.endswith("/properties/first/$ref") for each in find_schema_errors(taken))

@@ -1,4 +1,4 @@
-"""The Python driver: deadlines, threads that outlive them, and foreign errors mapped once."""
+"""Test the Python driver: deadlines, threads that outlive them, and the mapping of errors."""
 
 import asyncio
 import contextvars
@@ -10,19 +10,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from deputize.core.definition import PythonTool, ToolContext
+from deputize.core.contract.tools import PythonTool, ToolContext
 from deputize.core.errors import (
     DeadlineExceeded,
     Problem,
-    RequiresSetup,
     SemanticViolation,
     ToolConflict,
     ToolFailed,
+    ToolRequiresSetup,
     ToolTimeout,
     UpstreamUnavailable,
 )
-from deputize.execute.drivers.python import PythonDriver, StillRunning
-from tests.unit.catalog.contracts import contract
+from deputize.execute.drivers.python import PythonDriver, ThreadOverrun
+from tests.support.contracts import make_contract
 
 CONTEXT = ToolContext(
     call_id="c", tenant="acme", user="ana", agent="bot", session=None, key="c", attempt=1, seconds_left=1.0,
@@ -37,18 +37,18 @@ def driver() -> Iterator[PythonDriver]:
     made.close()
 
 
-def tool(run: Callable[..., Any], **changes: Any) -> PythonTool:
-    return PythonTool(contract=contract(), run=run, is_async=asyncio.iscoroutinefunction(run), **changes)
+def make_tool(run: Callable[..., Any], **changes: Any) -> PythonTool:
+    return PythonTool(contract=make_contract(), run=run, is_async=asyncio.iscoroutinefunction(run), **changes)
 
 
-def _raises(error: BaseException, *, is_async: bool) -> PythonTool:
+def _make_raising_tool(error: BaseException, *, is_async: bool) -> PythonTool:
     async def run_async() -> None:
         raise error
 
     def run() -> None:
         raise error
 
-    return tool(run_async if is_async else run)
+    return make_tool(run_async if is_async else run)
 
 
 both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
@@ -59,7 +59,7 @@ async def test_an_async_tool_runs_in_the_callers_own_task(driver: PythonDriver) 
         await asyncio.sleep(0)
         return a + 1, asyncio.current_task()
 
-    assert await driver.run(tool(run), {"a": 1}, None, 1.0) == (2, asyncio.current_task())
+    assert await driver.run(make_tool(run), {"a": 1}, None, 1.0) == (2, asyncio.current_task())
 
 
 async def test_a_sync_tool_runs_in_a_thread_and_sees_the_callers_context_variables(driver: PythonDriver) -> None:
@@ -69,7 +69,7 @@ async def test_a_sync_tool_runs_in_a_thread_and_sees_the_callers_context_variabl
     def run(a: int) -> tuple[int, str, str]:
         return a + 1, threading.current_thread().name, trail.get()
 
-    answer, name, seen = await driver.run(tool(run), {"a": 1}, None, 1.0)
+    answer, name, seen = await driver.run(make_tool(run), {"a": 1}, None, 1.0)
     assert answer == 2
     assert name.startswith("tool")
     assert seen == "kept"
@@ -83,7 +83,7 @@ async def test_a_tool_that_asks_for_its_context_gets_it(driver: PythonDriver, is
     def run(context: ToolContext) -> str:
         return context.tenant
 
-    made = tool(run_async if is_async else run, takes_context=True)
+    made = make_tool(run_async if is_async else run, takes_context=True)
     assert await driver.run(made, {}, CONTEXT, 1.0) == "acme"
 
 
@@ -109,7 +109,7 @@ async def test_foreign_errors_become_problems(
         pytest.skip("a coroutine cannot raise it: Python makes a RuntimeError of it")
     async with asyncio.timeout(5):
         with pytest.raises(Problem) as failed:
-            await driver.run(_raises(error, is_async=is_async), {}, None, 2.0)
+            await driver.run(_make_raising_tool(error, is_async=is_async), {}, None, 2.0)
     assert type(failed.value) is kind
 
 
@@ -122,7 +122,7 @@ async def test_foreign_errors_become_problems(
 )  # fmt: skip
 async def test_a_message_shows_no_path_no_stack_and_no_novel(driver: PythonDriver, is_async: bool, text: str) -> None:
     with pytest.raises(ToolFailed) as failed:
-        await driver.run(_raises(RuntimeError(text), is_async=is_async), {}, None, 1.0)
+        await driver.run(_make_raising_tool(RuntimeError(text), is_async=is_async), {}, None, 1.0)
     said = failed.value.message
     assert "RuntimeError" in said
     assert not any(secret in said for secret in ("id_rsa", "Traceback", "File x", "\n", "secret.txt"))
@@ -141,8 +141,8 @@ async def test_an_async_tool_is_stopped_at_its_deadline(driver: PythonDriver) ->
 
     began = asyncio.get_running_loop().time()
     with pytest.raises(ToolTimeout) as late:
-        await driver.run(tool(run), {}, None, 0.05)
-    assert not isinstance(late.value, StillRunning)
+        await driver.run(make_tool(run), {}, None, 0.05)
+    assert not isinstance(late.value, ThreadOverrun)
     assert not late.value.nothing_happened
     assert stopped.is_set()
     assert asyncio.get_running_loop().time() - began < 1
@@ -170,10 +170,10 @@ async def test_a_task_whose_tool_was_stopped_can_go_on_and_be_stopped_again(driv
     assert task is not None
     for _ in range(2):
         with pytest.raises(ToolTimeout):
-            await driver.run(tool(slow), {}, None, 0.02)
-        assert await driver.run(tool(stubborn), {}, None, 0.02) == "finished anyway"
+            await driver.run(make_tool(slow), {}, None, 0.02)
+        assert await driver.run(make_tool(stubborn), {}, None, 0.02) == "finished anyway"
         with pytest.raises(ToolFailed):
-            await driver.run(tool(rude), {}, None, 0.02)
+            await driver.run(make_tool(rude), {}, None, 0.02)
         assert task.cancelling() == 0
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
@@ -184,7 +184,7 @@ async def test_a_call_that_is_canceled_is_canceled_and_not_a_failure_of_the_tool
     async def run() -> None:
         await asyncio.sleep(30)
 
-    task = asyncio.create_task(driver.run(tool(run), {}, None, 20.0))
+    task = asyncio.create_task(driver.run(make_tool(run), {}, None, 20.0))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -200,7 +200,7 @@ async def test_a_tool_that_trips_over_a_canceled_task_of_its_own_has_failed_and_
         await inner
 
     with pytest.raises(ToolFailed):
-        await driver.run(tool(run), {}, None, 1.0)
+        await driver.run(make_tool(run), {}, None, 1.0)
 
 
 async def test_a_thread_that_outlives_its_deadline_is_said_to_run_and_its_end_can_still_be_awaited(
@@ -212,12 +212,12 @@ async def test_a_thread_that_outlives_its_deadline_is_said_to_run_and_its_end_ca
         release.wait(10)
         return "late"
 
-    with pytest.raises(StillRunning) as running:
-        await driver.run(tool(run), {}, None, 0.05)
+    with pytest.raises(ThreadOverrun) as running:
+        await driver.run(make_tool(run), {}, None, 0.05)
     assert not running.value.nothing_happened
-    assert not running.value.late.done()
+    assert not running.value.future.done()
     release.set()
-    assert await running.value.late == "late"
+    assert await running.value.future == "late"
 
 
 async def test_a_thread_that_fails_late_says_so_to_who_waits(driver: PythonDriver) -> None:
@@ -227,12 +227,12 @@ async def test_a_thread_that_fails_late_says_so_to_who_waits(driver: PythonDrive
         release.wait(10)
         raise StopIteration
 
-    with pytest.raises(StillRunning) as running:
-        await driver.run(tool(run), {}, None, 0.05)
+    with pytest.raises(ThreadOverrun) as running:
+        await driver.run(make_tool(run), {}, None, 0.05)
     release.set()
     async with asyncio.timeout(5):
-        await asyncio.wait({running.value.late})
-    assert running.value.late.exception() is not None
+        await asyncio.wait({running.value.future})
+    assert running.value.future.exception() is not None
 
 
 async def test_a_call_that_found_no_free_thread_in_time_was_not_started_and_never_will_be(
@@ -248,51 +248,51 @@ async def test_a_call_that_found_no_free_thread_in_time_was_not_started_and_neve
         started.append(1)
 
     for _ in range(2):
-        with pytest.raises(StillRunning):
-            await driver.run(tool(block), {}, None, 0.02)
+        with pytest.raises(ThreadOverrun):
+            await driver.run(make_tool(block), {}, None, 0.02)
     with pytest.raises(Problem) as refused:
-        await driver.run(tool(run), {}, None, 0.05)
+        await driver.run(make_tool(run), {}, None, 0.05)
     assert refused.value.nothing_happened
-    assert not isinstance(refused.value, StillRunning)
+    assert not isinstance(refused.value, ThreadOverrun)
     release.set()
-    await driver.run(tool(lambda: None), {}, None, 5.0)
-    await driver.run(tool(lambda: None), {}, None, 5.0)
+    await driver.run(make_tool(lambda: None), {}, None, 5.0)
+    await driver.run(make_tool(lambda: None), {}, None, 5.0)
     assert started == []
 
 
 def test_a_function_is_found_by_target_and_version_also_when_tools_come_from_a_generator() -> None:
     one, two = (
-        PythonTool(contract=contract(version=version), run=print, is_async=False) for version in ("1.0.0", "2.0.0")
+        PythonTool(contract=make_contract(version=version), run=print, is_async=False) for version in ("1.0.0", "2.0.0")
     )
     made = PythonDriver(each for each in (one, two))
-    assert made.find(contract(version="1.0.0")) is one
-    assert made.find(contract(version="2.0.0")) is two
-    lent = contract(name="find_user", version="1.5.0", handler={"target": "tools.crm:get_user"})
-    assert made.find(lent) in (one, two)
+    assert made.find_tool(make_contract(version="1.0.0")) is one
+    assert made.find_tool(make_contract(version="2.0.0")) is two
+    lent = make_contract(name="find_user", version="1.5.0", handler={"target": "tools.crm:get_user"})
+    assert made.find_tool(lent) in (one, two)
     made.close()
 
 
 def test_code_never_runs_under_an_older_text_of_its_own_declaration() -> None:
-    own = contract(version="2.0.0")
+    own = make_contract(version="2.0.0")
     made = PythonDriver([PythonTool(contract=own, run=print, is_async=False)])
-    assert made.find(contract(version="2.0.0")).contract is own
-    with pytest.raises(RequiresSetup):
-        made.find(contract(version="2.0.0", description="Something else altogether."))
-    assert made.find(contract(version="1.0.0", handler={"target": "tools.crm:get_user"})).contract is own
+    assert made.find_tool(make_contract(version="2.0.0")).contract is own
+    with pytest.raises(ToolRequiresSetup):
+        made.find_tool(make_contract(version="2.0.0", description="Something else altogether."))
+    assert made.find_tool(make_contract(version="1.0.0", handler={"target": "tools.crm:get_user"})).contract is own
     made.close()
 
 
 def test_a_function_that_is_not_loaded_needs_setting_up(driver: PythonDriver) -> None:
-    with pytest.raises(RequiresSetup, match=r"tools\.crm:get_user") as missing:
-        driver.find(contract())
+    with pytest.raises(ToolRequiresSetup, match=r"tools\.crm:get_user") as missing:
+        driver.find_tool(make_contract())
     assert missing.value.nothing_happened
 
 
 async def test_a_tool_without_validation_of_its_own_passes(driver: PythonDriver) -> None:
-    await driver.preflight(tool(print), {"a": 1}, 1.0)
+    await driver.preflight(make_tool(print), {"a": 1}, 1.0)
 
 
-def _validate(error: BaseException | None, *, is_async: bool, seconds: float = 0.0) -> Callable[..., Any]:
+def _make_validator(error: BaseException | None, *, is_async: bool, seconds: float = 0.0) -> Callable[..., Any]:
     def check(a: int) -> None:
         if error is not None:
             raise error
@@ -320,7 +320,7 @@ def _validate(error: BaseException | None, *, is_async: bool, seconds: float = 0
 async def test_a_tools_own_validation_refuses_before_anything_happened(
     driver: PythonDriver, is_async: bool, error: BaseException, kind: type[Problem]
 ) -> None:
-    made = tool(print, validate=_validate(error, is_async=is_async))
+    made = make_tool(print, validate=_make_validator(error, is_async=is_async))
     with pytest.raises(Problem) as refused:
         await driver.preflight(made, {"a": 1}, 1.0)
     assert type(refused.value) is kind
@@ -328,14 +328,14 @@ async def test_a_tools_own_validation_refuses_before_anything_happened(
 
 
 async def test_a_validation_that_takes_too_long_is_stopped(driver: PythonDriver) -> None:
-    made = tool(print, validate=_validate(None, is_async=True, seconds=30))
+    made = make_tool(print, validate=_make_validator(None, is_async=True, seconds=30))
     with pytest.raises(ToolTimeout) as late:
         await driver.preflight(made, {"a": 1}, 0.02)
     assert late.value.nothing_happened
 
 
 def test_a_tool_that_exits_does_not_take_the_process_with_it() -> None:
-    """Checked from outside of any test runner's loop, as a server runs it."""
+    """Test in a separate event loop, as a server runs it."""
 
     def leave() -> None:
         sys.exit(3)
@@ -347,7 +347,7 @@ def test_a_tool_that_exits_does_not_take_the_process_with_it() -> None:
         made = PythonDriver(threads=1)
         for run in (leave, leave_async):
             with pytest.raises(ToolFailed):
-                await asyncio.create_task(made.run(tool(run), {}, None, 1.0))
+                await asyncio.create_task(made.run(make_tool(run), {}, None, 1.0))
         made.close()
         return "still serving"
 
@@ -367,7 +367,7 @@ async def test_a_tool_is_not_started_after_its_deadline(driver: PythonDriver, is
         started.append(1)
 
     with pytest.raises(DeadlineExceeded) as refused:
-        await driver.run(tool(run_async if is_async else run), {}, None, 0.0)
+        await driver.run(make_tool(run_async if is_async else run), {}, None, 0.0)
     assert refused.value.nothing_happened
     assert started == []
 
@@ -382,4 +382,4 @@ async def test_an_answer_lost_by_a_client_library_is_no_verdict_of_the_tool(
         raise lost
 
     with pytest.raises(UpstreamUnavailable):
-        await driver.run(tool(ask), {"a": 1}, None, 1.0)
+        await driver.run(make_tool(ask), {"a": 1}, None, 1.0)

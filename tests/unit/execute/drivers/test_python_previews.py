@@ -1,4 +1,4 @@
-"""The Python driver asks a tool what it would do: whatever comes of that, nothing was done."""
+"""Test previews of the Python driver: whatever they raise, nothing was done."""
 
 import asyncio
 import threading
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from deputize.core.definition import PythonTool, ToolContext
+from deputize.core.contract.tools import PythonTool, ToolContext
 from deputize.core.errors import Problem, ToolConflict, ToolFailed, ToolTimeout
 from deputize.execute.drivers.python import PythonDriver
-from tests.unit.catalog.contracts import contract
+from tests.support.contracts import make_contract
 
 pytestmark = pytest.mark.requirement("GOV-4")
 
@@ -28,11 +28,11 @@ def driver() -> Iterator[PythonDriver]:
     made.close()
 
 
-def _tool(preview: Callable[..., Any] | None) -> PythonTool:
-    return PythonTool(contract=contract(), run=lambda: None, is_async=False, preview=preview)
+def _make_tool(preview: Callable[..., Any] | None) -> PythonTool:
+    return PythonTool(contract=make_contract(), run=lambda: None, is_async=False, preview=preview)
 
 
-def _raises(error: BaseException, *, is_async: bool) -> Callable[..., Any]:
+def _make_raising_preview(error: BaseException, *, is_async: bool) -> Callable[..., Any]:
     async def raise_async() -> None:
         raise error
 
@@ -43,15 +43,15 @@ def _raises(error: BaseException, *, is_async: bool) -> Callable[..., Any]:
 
 
 async def test_a_preview_gets_the_arguments_and_a_context_where_there_is_one(driver: PythonDriver) -> None:
-    async def waiting(a: int, context: ToolContext | None = None) -> tuple[int, Any]:
+    async def preview_async(a: int, context: ToolContext | None = None) -> tuple[int, Any]:
         return a, context
 
-    def blocking(a: int) -> tuple[int, str]:
+    def preview_sync(a: int) -> tuple[int, str]:
         return a, threading.current_thread().name
 
-    assert await driver.preview(_tool(waiting), {"a": 1}, CONTEXT, 1.0) == (1, CONTEXT)
-    assert await driver.preview(_tool(waiting), {"a": 1}, None, 1.0) == (1, None)
-    assert (await driver.preview(_tool(blocking), {"a": 1}, None, 1.0))[1] != threading.current_thread().name
+    assert await driver.preview(_make_tool(preview_async), {"a": 1}, CONTEXT, 1.0) == (1, CONTEXT)
+    assert await driver.preview(_make_tool(preview_async), {"a": 1}, None, 1.0) == (1, None)
+    assert (await driver.preview(_make_tool(preview_sync), {"a": 1}, None, 1.0))[1] != threading.current_thread().name
 
 
 @both
@@ -60,11 +60,11 @@ async def test_whatever_a_preview_ends_in_is_a_problem(
     driver: PythonDriver, is_async: bool, error: BaseException
 ) -> None:
     with pytest.raises(Problem) as failed:
-        await driver.preview(_tool(_raises(error, is_async=is_async)), {}, None, 2.0)
+        await driver.preview(_make_tool(_make_raising_preview(error, is_async=is_async)), {}, None, 2.0)
     assert type(failed.value) is (ToolConflict if isinstance(error, ToolConflict) else ToolFailed)
 
 
-async def test_a_slow_preview_is_over_when_its_time_is_and_a_missing_one_is_told(driver: PythonDriver) -> None:
+async def test_a_slow_preview_times_out_and_a_missing_one_is_reported(driver: PythonDriver) -> None:
     release = threading.Event()
 
     async def waits() -> None:
@@ -76,11 +76,11 @@ async def test_a_slow_preview_is_over_when_its_time_is_and_a_missing_one_is_told
     try:
         for slow in (waits, blocks):
             with pytest.raises(ToolTimeout, match=r"the preview of crm.get_user did not end within 0.05 s"):
-                await driver.preview(_tool(slow), {}, None, 0.05)
+                await driver.preview(_make_tool(slow), {}, None, 0.05)
     finally:
         release.set()
-    with pytest.raises(ToolFailed, match="has no preview"):
-        await driver.preview(_tool(None), {}, None, 1.0)
+    with pytest.raises(ToolFailed, match="declares a preview"):
+        await driver.preview(_make_tool(None), {}, None, 1.0)
 
 
 async def test_only_its_own_caller_cancels_a_preview(driver: PythonDriver) -> None:
@@ -88,14 +88,14 @@ async def test_only_its_own_caller_cancels_a_preview(driver: PythonDriver) -> No
         raise asyncio.CancelledError
 
     with pytest.raises(ToolFailed):
-        await driver.preview(_tool(gives_up), {}, None, 1.0)
+        await driver.preview(_make_tool(gives_up), {}, None, 1.0)
     began = asyncio.Event()
 
     async def waits() -> None:
         began.set()
         await asyncio.Event().wait()
 
-    looking = asyncio.create_task(driver.preview(_tool(waits), {}, None, 5.0))
+    looking = asyncio.create_task(driver.preview(_make_tool(waits), {}, None, 5.0))
     await began.wait()
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):

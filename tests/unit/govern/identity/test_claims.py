@@ -1,4 +1,4 @@
-"""What claims make of a caller beyond its name: groups, trust, people, delegations; and tokens of another kind."""
+"""Claims set a caller's groups, trust and delegations; other kinds of tokens are rejected."""
 
 import json
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from deputize.core.caller import Caller, standing_of
-from deputize.core.contract import Effects
-from deputize.core.errors import TokenAudience, TokenMalformed
-from tests.unit.govern.identity.tokens_kit import (
+from deputize.core.caller import Caller, compute_decision_cache_key
+from deputize.core.contract.contract import Effects
+from deputize.core.errors import TokenAudienceMismatch, TokenMalformed
+from tests.support.fake_issuer import (
     AUDIENCE,
     ISSUER,
     NOW,
-    World,
-    b64,
-    claims,
-    private_key,
-    token,
-    unsigned,
+    FakeIssuer,
+    encode_base64url,
+    make_claims,
+    make_private_key,
+    make_unsigned_token,
+    sign_token,
 )
 
 pytestmark = pytest.mark.requirement("GOV-1")
@@ -27,62 +27,66 @@ GRANT = "0190b6a0-0000-7000-8000-000000000001"
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def fake_issuer() -> FakeIssuer:
+    return FakeIssuer()
 
 
-async def _caller(world: World, **changes: Any) -> Caller:
-    return await world.verifier().verify(token(**changes))
+async def _verify_caller(fake_issuer: FakeIssuer, **changes: Any) -> Caller:
+    return await fake_issuer.verifier().verify_caller(sign_token(**changes))
 
 
-async def test_groups_come_from_the_claim_the_issuer_is_set_up_with(world: World) -> None:
-    assert (await _caller(world, groups=["ops", "dev"])).groups == {"ops", "dev"}
-    assert (await _caller(world, groups="ops")).groups == {"ops"}
-    assert (await _caller(world)).groups == frozenset()
-    named = await world.verifier(groups_claim="roles").verify(token(roles=["lead"], groups=["not these"]))
+async def test_groups_come_from_the_configured_claim(fake_issuer: FakeIssuer) -> None:
+    assert (await _verify_caller(fake_issuer, groups=["ops", "dev"])).groups == {"ops", "dev"}
+    assert (await _verify_caller(fake_issuer, groups="ops")).groups == {"ops"}
+    assert (await _verify_caller(fake_issuer)).groups == frozenset()
+    named = await fake_issuer.verifier(groups_claim="roles").verify_caller(
+        sign_token(roles=["lead"], groups=["not these"])
+    )
     assert named.groups == {"lead"}
 
 
 @pytest.mark.parametrize("groups", [7, {"ops": True}, [7], [""], ["a\nb"], ["g"] * 1001, ["x" * 256]])
-async def test_groups_that_cannot_be_read_refuse_the_token(world: World, groups: Any) -> None:
+async def test_invalid_groups_reject_the_token(fake_issuer: FakeIssuer, groups: Any) -> None:
     with pytest.raises(TokenMalformed, match="groups"):
-        await _caller(world, groups=groups)
+        await _verify_caller(fake_issuer, groups=groups)
 
 
-async def test_groups_left_out_because_there_are_many_refuse_the_token(world: World) -> None:
+async def test_omitted_groups_reject_the_token(fake_issuer: FakeIssuer) -> None:
     with pytest.raises(TokenMalformed, match="too many"):
-        await _caller(world, _claim_names={"groups": "src1"}, _claim_sources={"src1": {}})
+        await _verify_caller(fake_issuer, _claim_names={"groups": "src1"}, _claim_sources={"src1": {}})
 
 
-async def test_trust_and_people_are_what_the_issuer_is_set_up_as(world: World) -> None:
-    plain = await _caller(world)
+async def test_trust_and_human_come_from_the_issuer_settings(fake_issuer: FakeIssuer) -> None:
+    plain = await _verify_caller(fake_issuer)
     assert (plain.trust, plain.human) == ("standard", False)
-    verifier = world.verifier(trust="trusted", human=True)
-    person = await verifier.verify(token(auth_time=NOW - 5))
+    verifier = fake_issuer.verifier(trust="trusted", human=True)
+    person = await verifier.verify_caller(sign_token(auth_time=NOW - 5))
     assert (person.trust, person.human, person.auth_time) == ("trusted", True, NOW - 5)
-    agent = await verifier.verify(token(act={"sub": "bot"}))
+    agent = await verifier.verify_caller(sign_token(act={"sub": "bot"}))
     assert (agent.trust, agent.human) == ("trusted", False)
 
 
 @pytest.mark.parametrize(
     "claims_of_a_program", [{"client_id": "ana"}, {"azp": "ana"}, {"idtyp": "app"}, {"gty": "client-credentials"}]
 )
-async def test_a_program_that_got_a_token_for_itself_is_no_person(
-    world: World, claims_of_a_program: dict[str, Any]
+async def test_a_client_credentials_token_is_not_human(
+    fake_issuer: FakeIssuer, claims_of_a_program: dict[str, Any]
 ) -> None:
-    verifier = world.verifier(human=True)
-    assert not (await verifier.verify(token(**claims_of_a_program))).human
-    assert (await verifier.verify(token(client_id="some-app", azp="some-app"))).human
+    verifier = fake_issuer.verifier(human=True)
+    assert not (await verifier.verify_caller(sign_token(**claims_of_a_program))).human
+    assert (await verifier.verify_caller(sign_token(client_id="some-app", azp="some-app"))).human
 
 
 @pytest.mark.parametrize("auth_time", ["now", True, -1, NOW + 60])
-async def test_a_sign_in_at_no_possible_time_refuses_the_token(world: World, auth_time: Any) -> None:
+async def test_an_invalid_auth_time_rejects_the_token(fake_issuer: FakeIssuer, auth_time: Any) -> None:
     with pytest.raises(TokenMalformed, match="auth_time"):
-        await _caller(world, auth_time=auth_time)
+        await _verify_caller(fake_issuer, auth_time=auth_time)
 
 
-async def test_a_delegated_token_names_its_grants_its_task_and_its_ceiling(world: World) -> None:
-    caller = await _caller(world, act={"sub": "bot"}, grants=[GRANT.upper()], task="invoices", ceiling="write")
+async def test_a_delegated_token_names_its_grants_its_task_and_its_ceiling(fake_issuer: FakeIssuer) -> None:
+    caller = await _verify_caller(
+        fake_issuer, act={"sub": "bot"}, grants=[GRANT.upper()], task="invoices", ceiling="write"
+    )
     assert (caller.grants, caller.task, caller.ceiling) == ((GRANT,), "invoices", Effects.WRITE)
 
 
@@ -93,55 +97,59 @@ async def test_a_delegated_token_names_its_grants_its_task_and_its_ceiling(world
         {"ceiling": ["read"]}, {"task": 7}, {"task": ""}, {"task": "t" * 201}, {"task": "a\0"},
     ],
 )  # fmt: skip
-async def test_limits_that_cannot_be_read_refuse_the_token(world: World, limits: dict[str, Any]) -> None:
+async def test_invalid_limits_reject_the_token(fake_issuer: FakeIssuer, limits: dict[str, Any]) -> None:
     with pytest.raises(TokenMalformed):
-        await _caller(world, **limits)
+        await _verify_caller(fake_issuer, **limits)
 
 
-async def test_every_caller_has_the_standing_decisions_are_shared_by(world: World) -> None:
-    one = await _caller(world, groups=["ops"], jti="one")
-    same = await _caller(world, groups=["ops"], jti="two")
-    other = await _caller(world, groups=["ops", "dev"])
-    assert one.standing == same.standing == standing_of(one) != ""
-    assert other.standing != one.standing
+async def test_every_caller_has_a_decision_cache_key(fake_issuer: FakeIssuer) -> None:
+    one = await _verify_caller(fake_issuer, groups=["ops"], jti="one")
+    same = await _verify_caller(fake_issuer, groups=["ops"], jti="two")
+    other = await _verify_caller(fake_issuer, groups=["ops", "dev"])
+    assert one.decision_cache_key == same.decision_cache_key == compute_decision_cache_key(one) != ""
+    assert other.decision_cache_key != one.decision_cache_key
 
 
 @pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "AT+JWT", "application/at+jwt", "application/jwt"])
-async def test_what_may_be_an_access_token_is_taken(world: World, kind: str) -> None:
-    assert (await _caller(world, headers={"typ": kind})).user == "ana"
+async def test_access_token_types_are_accepted(fake_issuer: FakeIssuer, kind: str) -> None:
+    assert (await _verify_caller(fake_issuer, headers={"typ": kind})).user == "ana"
 
 
-async def test_a_header_without_a_type_is_taken(world: World) -> None:
-    assert (await _caller(world, headers={"typ": None})).user == "ana"
+async def test_a_header_without_a_type_is_accepted(fake_issuer: FakeIssuer) -> None:
+    assert (await _verify_caller(fake_issuer, headers={"typ": None})).user == "ana"
 
 
 @pytest.mark.parametrize("kind", ["id+jwt", "dpop+jwt", "logout+jwt", "secevent+jwt", "JWT ", "refresh+jwt"])
-async def test_another_kind_of_token_is_refused_by_its_header(world: World, kind: str) -> None:
-    with pytest.raises(TokenMalformed, match="something else"):
-        await _caller(world, headers={"typ": kind})
+async def test_another_kind_of_token_is_refused_by_its_header(fake_issuer: FakeIssuer, kind: str) -> None:
+    with pytest.raises(TokenMalformed, match="does not mark an access token"):
+        await _verify_caller(fake_issuer, headers={"typ": kind})
 
 
 @pytest.mark.parametrize("typ", ["", 7, ["JWT"]])
-async def test_a_type_that_is_none_is_refused(world: World, typ: Any) -> None:
+async def test_an_invalid_type_is_rejected(fake_issuer: FakeIssuer, typ: Any) -> None:
     with pytest.raises(TokenMalformed):
-        await world.verifier().verify(unsigned({"alg": "EdDSA", "typ": typ}, {"iss": ISSUER}, b"x"))
+        await fake_issuer.verifier().verify_caller(
+            make_unsigned_token({"alg": "EdDSA", "typ": typ}, {"iss": ISSUER}, b"x")
+        )
 
 
 @pytest.mark.parametrize("mark", ["at_hash", "c_hash", "s_hash", "nonce", "events"])
-async def test_an_identity_token_is_no_access_token_even_for_the_right_audience(world: World, mark: str) -> None:
-    with pytest.raises(TokenMalformed, match="no access token"):
-        await _caller(world, **{mark: "x"})
+async def test_an_identity_token_is_no_access_token_even_for_the_right_audience(
+    fake_issuer: FakeIssuer, mark: str
+) -> None:
+    with pytest.raises(TokenMalformed, match="not an access token"):
+        await _verify_caller(fake_issuer, **{mark: "x"})
 
 
-async def test_an_issuer_that_marks_its_access_tokens_may_put_a_nonce_in_them(world: World) -> None:
-    assert (await _caller(world, headers={"typ": "at+jwt"}, nonce="n")).user == "ana"
+async def test_an_issuer_that_marks_its_access_tokens_may_put_a_nonce_in_them(fake_issuer: FakeIssuer) -> None:
+    assert (await _verify_caller(fake_issuer, headers={"typ": "at+jwt"}, nonce="n")).user == "ana"
     with pytest.raises(TokenMalformed):
-        await _caller(world, headers={"typ": "at+jwt"}, at_hash="x")
+        await _verify_caller(fake_issuer, headers={"typ": "at+jwt"}, at_hash="x")
 
 
-async def test_a_token_bound_to_its_holders_key_is_not_taken_from_just_anybody(world: World) -> None:
+async def test_a_key_bound_token_is_rejected(fake_issuer: FakeIssuer) -> None:
     with pytest.raises(TokenMalformed, match="bound"):
-        await _caller(world, cnf={"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"})
+        await _verify_caller(fake_issuer, cnf={"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"})
 
 
 @pytest.mark.parametrize(
@@ -152,13 +160,13 @@ async def test_a_token_bound_to_its_holders_key_is_not_taken_from_just_anybody(w
         {"sub": "bot", "tenant": "other"}, {"iss": ISSUER}, {"sub": ["bot"]},
     ],
 )  # fmt: skip
-async def test_an_actor_says_who_it_is_and_nothing_else(world: World, act: dict[str, Any]) -> None:
+async def test_an_actor_claim_has_only_its_identity(fake_issuer: FakeIssuer, act: dict[str, Any]) -> None:
     with pytest.raises(TokenMalformed, match="act"):
-        await _caller(world, act=act)
+        await _verify_caller(fake_issuer, act=act)
 
 
-async def test_an_actor_may_say_who_vouches_for_its_name(world: World) -> None:
-    assert (await _caller(world, act={"sub": "bot", "iss": ISSUER, "client_id": "c"})).agents == ("bot",)
+async def test_an_actor_claim_may_name_its_issuer(fake_issuer: FakeIssuer) -> None:
+    assert (await _verify_caller(fake_issuer, act={"sub": "bot", "iss": ISSUER, "client_id": "c"})).agents == ("bot",)
 
 
 @pytest.mark.parametrize(
@@ -168,22 +176,22 @@ async def test_an_actor_may_say_who_vouches_for_its_name(world: World) -> None:
         [AUDIENCE, "http://issuer.example/userinfo"], [AUDIENCE, "https://issuer.example.evil/userinfo"],
     ],
 )  # fmt: skip
-async def test_a_token_others_may_use_too_is_refused(world: World, audience: Any) -> None:
-    with pytest.raises(TokenAudience):
-        await _caller(world, aud=audience)
+async def test_a_token_with_other_audiences_is_rejected(fake_issuer: FakeIssuer, audience: Any) -> None:
+    with pytest.raises(TokenAudienceMismatch):
+        await _verify_caller(fake_issuer, aud=audience)
 
 
-async def test_the_issuers_own_endpoints_beside_us_are_nobody_else(world: World) -> None:
-    assert (await _caller(world, aud=[AUDIENCE, f"{ISSUER}/userinfo"])).user == "ana"
+async def test_the_issuers_own_urls_are_allowed_audiences(fake_issuer: FakeIssuer) -> None:
+    assert (await _verify_caller(fake_issuer, aud=[AUDIENCE, f"{ISSUER}/userinfo"])).user == "ana"
 
 
 @pytest.mark.parametrize("name", ["sub", "aud", "exp", "\\u0073ub"])
-async def test_a_claim_that_is_said_twice_is_not_read_at_all(world: World, name: str) -> None:
-    good = json.dumps(claims())
+async def test_a_duplicate_claim_rejects_the_token(fake_issuer: FakeIssuer, name: str) -> None:
+    good = json.dumps(make_claims())
     twice = f'{{"{name}": "root", {good[1:]}'.encode()
-    header = b64(json.dumps({"alg": "EdDSA", "kid": "ed"}).encode())
-    key = private_key("EdDSA", 0)
+    header = encode_base64url(json.dumps({"alg": "EdDSA", "kid": "ed"}).encode())
+    key = make_private_key("EdDSA", 0)
     assert isinstance(key, Ed25519PrivateKey)
-    signed_part = header + b"." + b64(twice)
+    signed_part = header + b"." + encode_base64url(twice)
     with pytest.raises(TokenMalformed):
-        await world.verifier().verify(signed_part + b"." + b64(key.sign(signed_part)))
+        await fake_issuer.verifier().verify_caller(signed_part + b"." + encode_base64url(key.sign(signed_part)))

@@ -1,4 +1,4 @@
-"""DIDs: which keys speak for one, where a did:web is looked for, and who may sign as what."""
+"""DIDs: which keys are used, where a did:web is resolved, and who may sign for whom."""
 
 import asyncio
 import json
@@ -10,19 +10,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deputize.core.errors import Permission, TokenMalformed, TokenSignature, Unavailable, UpstreamUnavailable
-from deputize.core.settings import Identity
-from deputize.govern.identity.dids import (
-    REMEMBERED_SECONDS,
-    Dids,
-    NotADid,
-    base58,
-    check_did,
-    document_url,
-    resolve,
+from deputize.core.errors import (
+    PermissionProblem,
+    TokenMalformed,
+    TokenSignatureInvalid,
+    Unavailable,
+    UpstreamUnavailable,
 )
-from deputize.govern.identity.tokens import TokenVerifier
-from tests.unit.govern.identity.tokens_kit import World, jwk, private_key, token
+from deputize.core.settings import IdentitySettings
+from deputize.govern.identity.dids import (
+    CACHE_SECONDS,
+    DidKeys,
+    InvalidDid,
+    build_document_url,
+    check_did,
+    decode_base58,
+    resolve_did,
+)
+from deputize.govern.identity.token_verifier import TokenVerifier
+from tests.support.fake_issuer import FakeIssuer, make_jwk, make_private_key, sign_token
 
 pytestmark = pytest.mark.requirement("GOV-1")
 
@@ -34,7 +40,7 @@ SECP256K1 = "did:key:zQ3shokFTS3brHcDQrn82RUDfCZESWL1ZdCEJwekUDPQiYBme"
 WEB = "did:web:agents.example"
 
 
-def encode58(data: bytes) -> str:
+def encode_base58(data: bytes) -> str:
     number, text = int.from_bytes(data, "big"), ""
     while number:
         number, place = divmod(number, 58)
@@ -42,54 +48,54 @@ def encode58(data: bytes) -> str:
     return "1" * (len(data) - len(data.lstrip(b"\0"))) + text
 
 
-def multikey(number: int = 0) -> str:
-    key = private_key("EdDSA", number).public_key()
+def make_multikey(number: int = 0) -> str:
+    key = make_private_key("EdDSA", number).public_key()
     assert isinstance(key, Ed25519PublicKey)
-    return "z" + encode58(b"\xed\x01" + key.public_bytes_raw())
+    return "z" + encode_base58(b"\xed\x01" + key.public_bytes_raw())
 
 
-class Web:
+class FakeWeb:
     def __init__(self, document: Any = None) -> None:
         self.document = document
-        self.asked: list[str] = []
+        self.fetched_urls: list[str] = []
 
     async def fetch(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.fetched_urls.append(url)
         if self.document is None:
             raise UpstreamUnavailable("nobody answers")
         return self.document if isinstance(self.document, bytes) else json.dumps(self.document).encode()
 
 
-def document(**changes: Any) -> dict[str, Any]:
-    method = {"id": f"{WEB}#k", "type": "JsonWebKey", "controller": WEB, "publicKeyJwk": jwk("EdDSA", kid=None)}
+def make_did_document(**changes: Any) -> dict[str, Any]:
+    method = {"id": f"{WEB}#k", "type": "JsonWebKey", "controller": WEB, "publicKeyJwk": make_jwk("EdDSA", kid=None)}
     return {"id": WEB, "verificationMethod": [method], "assertionMethod": [f"{WEB}#k"], **changes}
 
 
-def dids(web: Web, world: World | None = None) -> Dids:
-    return Dids((world or World()).time.clock, web.fetch)
+def make_resolver(web: FakeWeb, fake_issuer: FakeIssuer | None = None) -> DidKeys:
+    return DidKeys((fake_issuer or FakeIssuer()).time.clock, web.fetch)
 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=64))
-def test_base_58_reads_back_what_was_written(data: bytes) -> None:
-    assert base58(encode58(data)) == data
+def test_base_58_decodes_what_was_encoded(data: bytes) -> None:
+    assert decode_base58(encode_base58(data)) == data
 
 
 @pytest.mark.parametrize("text", ["0", "O", "I", "l", "é", " ", "z" * 129])
-def test_what_is_no_base_58_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="this is"):
-        base58(text)
+def test_invalid_base_58_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="the text is"):
+        decode_base58(text)
 
 
-async def test_a_did_key_is_its_own_key_and_nobody_is_asked() -> None:
-    web = Web()
-    (ed,) = await resolve(ED25519, web.fetch)
+async def test_a_did_key_resolves_without_a_request() -> None:
+    web = FakeWeb()
+    (ed,) = await resolve_did(ED25519, web.fetch)
     assert isinstance(ed.key, Ed25519PublicKey)
     assert ed.key.public_bytes_raw().hex() == "2e6fcce36701dc791488e0d0b1745cc1e33a4c1c9fcc41c63bd343dbbe0970e6"
-    (p256,) = await resolve(P256, web.fetch)
+    (p256,) = await resolve_did(P256, web.fetch)
     assert isinstance(p256.key, EllipticCurvePublicKey)
     assert p256.key_id == f"{P256}#{P256.removeprefix('did:key:')}"
-    assert web.asked == []
+    assert web.fetched_urls == []
 
 
 @pytest.mark.parametrize(
@@ -101,8 +107,8 @@ async def test_a_did_key_is_its_own_key_and_nobody_is_asked() -> None:
         ("did:web:example.com%3a3000", "https://example.com:3000/.well-known/did.json"),
     ],
 )
-def test_a_did_web_lies_under_https_where_it_says(did: str, url: str) -> None:
-    assert document_url(did) == url
+def test_a_did_web_maps_to_its_https_url(did: str, url: str) -> None:
+    assert build_document_url(did) == url
 
 
 @pytest.mark.parametrize(
@@ -115,27 +121,27 @@ def test_a_did_web_lies_under_https_where_it_says(did: str, url: str) -> None:
         "did:key:z", SECP256K1, ED25519[:-1], ED25519 + "1",
     ],
 )  # fmt: skip
-def test_what_cannot_be_resolved_is_no_did_here(did: str) -> None:
-    with pytest.raises(NotADid):
+def test_unsupported_dids_are_rejected(did: str) -> None:
+    with pytest.raises(InvalidDid):
         check_did(did)
 
 
 @pytest.mark.parametrize("key_id", [None, "k", "#k", f"{WEB}#k"])
-async def test_a_key_is_found_by_any_way_of_writing_its_name(key_id: str | None) -> None:
-    web = Web(document())
-    assert (await dids(web).key(WEB, "EdDSA", key_id)).key_id == f"{WEB}#k"
-    assert web.asked == ["https://agents.example/.well-known/did.json"]
+async def test_a_key_is_found_by_any_form_of_its_id(key_id: str | None) -> None:
+    web = FakeWeb(make_did_document())
+    assert (await make_resolver(web).get_key(WEB, "EdDSA", key_id)).key_id == f"{WEB}#k"
+    assert web.fetched_urls == ["https://agents.example/.well-known/did.json"]
 
 
 async def test_keys_may_be_embedded_relative_and_in_multibase() -> None:
-    embedded = {"id": "#m", "type": "Multikey", "controller": WEB, "publicKeyMultibase": multikey()}
-    web = Web({"id": WEB, "authentication": [embedded]})
-    assert (await dids(web).key(WEB, "EdDSA", "#m")).algorithm_name == "EdDSA"
-    web = Web({"id": WEB, "verificationMethod": [embedded], "authentication": ["#m"]})
-    assert (await dids(web).key(WEB, "EdDSA", None)).key_id == f"{WEB}#m"
+    embedded = {"id": "#m", "type": "Multikey", "controller": WEB, "publicKeyMultibase": make_multikey()}
+    web = FakeWeb({"id": WEB, "authentication": [embedded]})
+    assert (await make_resolver(web).get_key(WEB, "EdDSA", "#m")).algorithm_name == "EdDSA"
+    web = FakeWeb({"id": WEB, "verificationMethod": [embedded], "authentication": ["#m"]})
+    assert (await make_resolver(web).get_key(WEB, "EdDSA", None)).key_id == f"{WEB}#m"
 
 
-METHOD = document()["verificationMethod"][0]
+METHOD = make_did_document()["verificationMethod"][0]
 
 
 @pytest.mark.parametrize(
@@ -153,51 +159,51 @@ METHOD = document()["verificationMethod"][0]
         {"verificationMethod": [7, {"id": 7}], "assertionMethod": [7, {"id": 7}, {}]},
     ],
 )
-async def test_only_keys_the_document_gives_this_purpose_speak_for_it(changes: dict[str, Any]) -> None:
-    with pytest.raises(TokenSignature):
-        await dids(Web(document(**changes))).key(WEB, "EdDSA", None)
+async def test_only_keys_with_the_right_purpose_are_used(changes: dict[str, Any]) -> None:
+    with pytest.raises(TokenSignatureInvalid):
+        await make_resolver(FakeWeb(make_did_document(**changes))).get_key(WEB, "EdDSA", None)
 
 
-async def test_a_key_of_another_name_or_algorithm_does_not_speak() -> None:
+async def test_a_key_with_another_id_or_algorithm_is_not_used() -> None:
     for algorithm, key_id in (("ES256", None), ("EdDSA", "other"), ("EdDSA", "did:web:other.example#k")):
-        with pytest.raises(TokenSignature):
-            await dids(Web(document())).key(WEB, algorithm, key_id)
+        with pytest.raises(TokenSignatureInvalid):
+            await make_resolver(FakeWeb(make_did_document())).get_key(WEB, algorithm, key_id)
 
 
 @pytest.mark.parametrize("page", [None, b"", b"[]", b"{}", {"id": "did:web:other.example"}, {"id": WEB + ":x"}])
-async def test_a_document_that_cannot_be_had_or_is_anothers_accepts_nothing(page: Any) -> None:
+async def test_a_missing_or_foreign_document_accepts_no_token(page: Any) -> None:
     with pytest.raises(Unavailable):
-        await dids(Web(page)).key(WEB, "EdDSA", None)
+        await make_resolver(FakeWeb(page)).get_key(WEB, "EdDSA", None)
 
 
-async def test_a_document_is_remembered_for_a_minute_and_no_longer() -> None:
-    world, web = World(), Web(document())
-    known = dids(web, world)
+async def test_a_document_is_cached_for_a_minute() -> None:
+    fake_issuer, web = FakeIssuer(), FakeWeb(make_did_document())
+    known = make_resolver(web, fake_issuer)
     for _ in range(3):
-        await known.key(WEB, "EdDSA", "k")
-    assert len(web.asked) == 1
-    world.time.seconds = REMEMBERED_SECONDS
-    web.document = document(assertionMethod=[])
-    with pytest.raises(TokenSignature):
-        await known.key(WEB, "EdDSA", "k")
+        await known.get_key(WEB, "EdDSA", "k")
+    assert len(web.fetched_urls) == 1
+    fake_issuer.time.seconds = CACHE_SECONDS
+    web.document = make_did_document(assertionMethod=[])
+    with pytest.raises(TokenSignatureInvalid):
+        await known.get_key(WEB, "EdDSA", "k")
 
 
 async def test_a_did_may_be_an_issuer_like_any_other() -> None:
-    world, web = World(), Web(document())
-    identity = Identity(issuers=(world.issuer(issuer=WEB, jwks_url=None),))
-    verifier = TokenVerifier(identity, world.time.clock, web.fetch)
-    assert (await verifier.verify(token(iss=WEB, kid="#k"))).user == "ana"
-    with pytest.raises(TokenSignature):
-        await verifier.verify(token(iss=WEB, kid="#k", number=1))
+    fake_issuer, web = FakeIssuer(), FakeWeb(make_did_document())
+    identity = IdentitySettings(issuers=(fake_issuer.issuer(issuer=WEB, jwks_url=None),))
+    verifier = TokenVerifier(identity, fake_issuer.time.clock, web.fetch)
+    assert (await verifier.verify_caller(sign_token(iss=WEB, kid="#k"))).user == "ana"
+    with pytest.raises(TokenSignatureInvalid):
+        await verifier.verify_caller(sign_token(iss=WEB, kid="#k", number=1))
     web.document = None
     with pytest.raises(Unavailable):
-        await TokenVerifier(identity, world.time.clock, web.fetch).verify(token(iss=WEB, kid="#k"))
+        await TokenVerifier(identity, fake_issuer.time.clock, web.fetch).verify_caller(sign_token(iss=WEB, kid="#k"))
 
 
-async def test_a_did_nobody_configured_is_no_issuer() -> None:
-    own = f"did:key:{multikey()}"
-    with pytest.raises(Permission):
-        await World().verifier().verify(token(iss=own, sub=own, kid=None))
+async def test_an_unconfigured_did_is_not_an_issuer() -> None:
+    own = f"did:key:{make_multikey()}"
+    with pytest.raises(PermissionProblem):
+        await FakeIssuer().verifier().verify_caller(sign_token(iss=own, sub=own, kid=None))
 
 
 @settings(max_examples=150, deadline=None)
@@ -217,15 +223,15 @@ async def test_a_did_nobody_configured_is_no_issuer() -> None:
         max_leaves=12,
     )
 )
-def test_a_document_of_any_shape_ends_in_a_refusal_and_nothing_worse(page: Any) -> None:
-    async def ask() -> None:
-        web = Web({"id": WEB, **page} if isinstance(page, dict) else page)
-        with pytest.raises((Permission, Unavailable)):
-            await dids(web).key(WEB, "EdDSA", None)
+def test_any_document_resolves_or_is_rejected(page: Any) -> None:
+    async def resolve_key() -> None:
+        web = FakeWeb({"id": WEB, **page} if isinstance(page, dict) else page)
+        with pytest.raises((PermissionProblem, Unavailable)):
+            await make_resolver(web).get_key(WEB, "EdDSA", None)
 
-    asyncio.run(ask())
+    asyncio.run(resolve_key())
 
 
-async def test_a_token_of_what_is_no_did_key_is_malformed() -> None:
+async def test_a_token_of_an_invalid_did_key_is_malformed() -> None:
     with pytest.raises(TokenMalformed):
-        await dids(Web()).key("did:key:zzz", "EdDSA", None)
+        await make_resolver(FakeWeb()).get_key("did:key:zzz", "EdDSA", None)

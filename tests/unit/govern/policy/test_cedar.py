@@ -1,11 +1,16 @@
-"""What rules answer: allow, ask, deny, and that a rule which fails denies."""
+"""Verdicts of rules: allow, ask, deny; a rule that fails to evaluate denies."""
+
+from collections.abc import Callable
+from time import process_time
 
 import pytest
 
-from deputize.core.decision import Behavior, Environment, Question
-from deputize.govern.policy.cedar import LONGEST_FACT, CompiledPolicies
-from deputize.govern.policy.force import default_files
-from tests.unit.govern.policy.asking import ANYTHING, caller, ids, policies, question, tool
+from deputize.core.decision import Behavior, Environment, PolicyRequest
+from deputize.govern.policy.active_policies import load_default_files
+from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.costly_slices import evaluate_costly_slice
+from deputize.govern.policy.slice_cost import MAX_FACT_LENGTH
+from tests.support.policy_inputs import ANYTHING, compile_policies, make_caller, make_question, make_tool, rule_ids
 
 pytestmark = pytest.mark.requirement("GOV-2")
 
@@ -30,55 +35,94 @@ FORBID_ASK = '@id("no-ask") @decision("ask") forbid (principal, action, resource
         ([PERMIT, FORBID_ASK, FORBID], Behavior.DENY, ["no"]),
     ],
 )
-def test_permits_forbids_and_asks_make_one_answer(texts: list[str], behavior: Behavior, rules: list[str]) -> None:
-    verdict = policies(*texts).decide(question())
-    assert (verdict.behavior, ids(verdict.rules)) == (behavior, rules)
+def test_permits_forbids_and_approvals_combine_to_one_verdict(
+    texts: list[str], behavior: Behavior, rules: list[str]
+) -> None:
+    verdict = compile_policies(*texts).decide(make_question())
+    assert (verdict.behavior, rule_ids(verdict.rules)) == (behavior, rules)
 
 
-def test_an_answer_says_which_rule_in_which_file_and_line_and_why() -> None:
-    verdict = policies("// first\n\n" + FORBID + "\n\n" + PERMIT).decide(question())
+def test_a_verdict_names_rule_place_and_reason() -> None:
+    verdict = compile_policies("// first\n\n" + FORBID + "\n\n" + PERMIT).decide(make_question())
     (rule,) = verdict.rules
     assert (rule.id, rule.where, rule.reason) == ("no", "1.cedar:3", "Because.")
     assert verdict.reason == "Because."
 
 
-FAILING = {
-    "reads what is absent": ("principal.nothing == 1", "reads the attribute nothing, which is absent"),
+FAILING_RULE = {
+    "reads what is absent": ("principal.nothing == 1", "reads the attribute nothing, which is missing"),
     "overflows": ("context.facts.amount + 9223372036854775807 > 0", "overflows an integer"),
-    "compares types": ("context.facts.amount > context.environment", "meets a value of another type than it expects"),
+    "compares types": ("context.facts.amount > context.environment", "reads a value of an unexpected type"),
 }
 
 
-@pytest.mark.parametrize("kind", sorted(FAILING))
+@pytest.mark.parametrize("kind", sorted(FAILING_RULE))
 @pytest.mark.parametrize("effect", ["permit", "forbid"])
-def test_a_rule_that_fails_denies_even_where_another_permits(kind: str, effect: str) -> None:
-    condition, how = FAILING[kind]
+def test_a_failed_rule_denies_even_if_another_permits(kind: str, effect: str) -> None:
+    condition, how = FAILING_RULE[kind]
     failing = f'@id("broken") {effect} (principal, action, resource) when {{ {condition} }};'
-    verdict = policies(PERMIT, failing).decide(question(facts={"amount": 31337}))
-    assert (verdict.behavior, ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
+    verdict = compile_policies(PERMIT, failing).decide(make_question(facts={"amount": 31337}))
+    assert (verdict.behavior, rule_ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
     assert verdict.errors == (f"broken (2.cedar:1) {how}",)
     assert "31337" not in repr(verdict)
 
 
-def test_a_text_too_long_to_be_held_against_patterns_denies_if_a_rule_reads_it() -> None:
-    condition = f'context.facts has n && context.facts.n like "*{"a" * 30_000}b"'
+def test_an_overlong_text_denies_if_a_rule_reads_it() -> None:
+    condition = f'context.facts has n && context.facts.n like "*{"a" * 4_000}b"'
     slow = f'@id("slow") forbid (principal, action, resource) when {{ {condition} }};'
-    long = question(facts={"n": "a" * 1_000_000})
-    verdict = policies(PERMIT, slow).decide(long)
-    assert (verdict.behavior, ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
-    assert verdict.errors == (f"the fact n is longer than the {LONGEST_FACT} characters rules may read",)
-    assert policies(PERMIT).decide(long).behavior is Behavior.ALLOW
-    assert policies(PERMIT, slow).decide(question(facts={"n": "a" * LONGEST_FACT})).behavior is Behavior.ALLOW
+    long = make_question(facts={"n": "a" * 1_000_000})
+    verdict = compile_policies(PERMIT, slow).decide(long)
+    assert (verdict.behavior, rule_ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
+    assert verdict.errors == (f"the fact n is longer than {MAX_FACT_LENGTH} characters",)
+    assert compile_policies(PERMIT).decide(long).behavior is Behavior.ALLOW
+    assert compile_policies(PERMIT, slow).decide(make_question(facts={"n": "a"})).behavior is Behavior.ALLOW
 
 
-def test_a_value_that_cannot_be_judged_denies() -> None:
-    reading = policies('@id("a") permit (principal, action, resource) unless { context.facts has amount };')
+@pytest.mark.requirement("QUA-2")
+def test_rules_that_take_too_long_deny_at_once_and_name_their_cost() -> None:
+    condition = f'context.facts has n && context.facts.n like "*{"a" * 4_000}b"'
+    slow = "".join(f'@id("slow{n}") permit (principal, action, resource) when {{ {condition} }};' for n in range(50))
+    policies = compile_policies(PERMIT, slow)
+    costly = make_question(facts={"n": "a" * MAX_FACT_LENGTH})
+    policies.decide(costly)
+    began = process_time()
+    verdict = policies.decide(costly)
+    assert process_time() - began < 0.5
+    assert (verdict.behavior, rule_ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
+    assert "like patterns have 200,100 characters" in verdict.errors[0]
+
+
+@pytest.mark.requirement("QUA-2")
+async def test_a_costly_slice_is_decided_by_a_job_as_it_would_be_here() -> None:
+    condition = f'context.facts has n && context.facts.n like "*{"a" * 4_000}*b"'
+    slow = f'@id("slow") @decision("ask") forbid (principal, action, resource) when {{ {condition} }};'
+    policies = compile_policies(PERMIT, slow)
+    sizes: list[int] = []
+
+    async def run_here(job: Callable[[bytes], bytes], payload: bytes) -> bytes:
+        sizes.append(len(payload))
+        return job(payload)
+
+    async def give_up(job: Callable[[bytes], bytes], payload: bytes) -> None:
+        return None
+
+    for text, behavior in (("a" * 8000 + "b", Behavior.ASK), ("a" * 8000, Behavior.ALLOW)):
+        slice_, query, _ = policies.prepare_query(make_question(facts={"n": text}))
+        verdict = await evaluate_costly_slice(slice_, query, run_here)
+        assert verdict.behavior is behavior
+        assert (await evaluate_costly_slice(slice_, query, give_up)).behavior is Behavior.DENY
+    # The rules are sent once.
+    assert [size > 20_000 for size in sizes] == [False, True, False]
+
+
+def test_a_value_that_is_not_json_denies() -> None:
+    reading = compile_policies('@id("a") permit (principal, action, resource) unless { context.facts has amount };')
     for value in (1.5, None, 2**70, object()):
-        verdict = reading.decide(question(facts={"amount": value}))
-        assert (verdict.behavior, ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
+        verdict = reading.decide(make_question(facts={"amount": value}))
+        assert (verdict.behavior, rule_ids(verdict.rules)) == (Behavior.DENY, ["evaluation-error"])
 
 
-DEFAULT = CompiledPolicies(default_files())
+DEFAULT = CompiledPolicies(load_default_files())
 
 
 @pytest.mark.parametrize(
@@ -91,24 +135,26 @@ DEFAULT = CompiledPolicies(default_files())
         ("destructive", "trusted", "development", Behavior.ASK, "destructive-needs-human"),
     ],
 )
-def test_the_default_set_is_safe(
+def test_the_default_policies_are_safe(
     effects: str, trust: str, environment: Environment, behavior: Behavior, rule: str
 ) -> None:
     touches = (("notes", "update", "7"),)
-    asked = question(caller(trust=trust), tool(effects=effects), environment=environment, touches=touches)
+    asked = make_question(
+        make_caller(trust=trust), make_tool(effects=effects), environment=environment, side_effects=touches
+    )
     verdict = DEFAULT.decide(asked)
-    assert (verdict.behavior, ids(verdict.rules)) == (behavior, [rule])
+    assert (verdict.behavior, rule_ids(verdict.rules)) == (behavior, [rule])
     assert all(each.reason and each.where.startswith("default.cedar:") for each in verdict.rules)
 
 
-def _everything() -> Question:
-    who = caller(agents=("bot", "boss"), groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True)
-    what = tool(
+def _make_full_question() -> PolicyRequest:
+    who = make_caller(agents=("bot", "boss"), groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True)
+    what = make_tool(
         "crm.refund", effects="destructive", external_service="stripe", tags=("money",), preview=True,
         resources=({"resource": "crm.orders", "op": "update", "scope": "{id}"},),
     )  # fmt: skip
-    return question(
-        who, what, session="s", facts={"amount": 3, "to": ("a", "b")}, touches=(("crm.orders", "update", "17"),),
+    return make_question(
+        who, what, session="s", facts={"amount": 3, "to": ("a", "b")}, side_effects=(("crm.orders", "update", "17"),),
         cost_micros=5, labels=frozenset({"pii"}),
     )  # fmt: skip
 
@@ -138,6 +184,8 @@ def _everything() -> Question:
         "resource.previewable && !resource.undoable",
     ],
 )
-def test_rules_can_read_the_whole_world(condition: str) -> None:
-    verdict = policies(f'@id("a") permit (principal, action, resource) when {{ {condition} }};').decide(_everything())
+def test_rules_can_read_every_attribute_of_the_schema(condition: str) -> None:
+    verdict = compile_policies(f'@id("a") permit (principal, action, resource) when {{ {condition} }};').decide(
+        _make_full_question()
+    )
     assert verdict.behavior is Behavior.ALLOW, verdict.errors

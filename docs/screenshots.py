@@ -1,0 +1,102 @@
+"""Photograph the console for the README and the site: `python -m docs.screenshots` writes `docs/images/`.
+
+The pictures show the running product. A project is made from the files of the tutorial about approvals and started with
+`deputize dev`; an agent makes the tutorial's call, and a headless Chromium opens the page where it waits for approval.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.acceptance.cli.cli_process import PROGRAM, BackgroundCommand, make_project
+from tests.support.chromium import EXECUTABLE, open_tab
+
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
+TUTORIAL = DOCS / "tutorials" / "approve-a-dangerous-call.md"
+MAX_BYTES = 200_000
+_FILE = re.compile(r"^<!-- file (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"code ([0-9A-Z]{4}-[0-9A-Z]{4})\b")
+_WIDTH, _HEIGHT = 1120, 680
+_SCALE = 1.25
+
+
+@contextmanager
+def run_project(folder: Path) -> Iterator[BackgroundCommand]:
+    """Start the tutorial's project on free ports, and stop it afterwards."""
+    make_project(folder)
+    for name, text in _FILE.findall(TUTORIAL.read_text(encoding="utf-8")):
+        (folder / name).write_text(text, encoding="utf-8")
+    with BackgroundCommand("dev", folder=folder) as gateway:
+        gateway.wait_for_line("▶")
+        yield gateway
+
+
+def request_approval(folder: Path) -> str:
+    """Make the tutorial's call for its agent, and return the address of the page where people decide."""
+    agent = ("--user", "eva", "--agent", "billing-bot", "--scope", "crm:delete")
+    token = _run_deputize(folder, "token", *agent).strip()
+    pending = json.loads(_run_deputize(folder, "call", "crm.delete_user", "id=7", "--json", "--token", token))
+    return str(pending["approval"]["url"])
+
+
+def _run_deputize(folder: Path, *words: str) -> str:
+    result = subprocess.run([PROGRAM, *words], cwd=folder, env={}, capture_output=True, text=True, check=False)
+    if not result.stdout:
+        raise RuntimeError(f"deputize {words[0]} printed no result: {result.stderr}")
+    return result.stdout
+
+
+async def photograph_approval(url: str, code: str, profile: Path) -> bytes:
+    """Enter the code from the gateway's terminal, and photograph the approval request behind it."""
+    async with open_tab(profile) as tab:
+        await tab.resize(_WIDTH, _HEIGHT)
+        await tab.open_url(url)
+        await tab.evaluate(f"document.querySelector('[name=code]').value = {code!r}")
+        await tab.click("form.code button")
+        return await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
+
+
+def write_screenshots(images: Path) -> list[Path]:
+    """Write each picture into a folder, and return their paths."""
+    work = Path(tempfile.mkdtemp(prefix="deputize-screenshots-"))
+    try:
+        folder = work / "crm"
+        with run_project(folder) as gateway:
+            url = request_approval(folder)
+            # The code stands in the line that announces the approval request, whatever else that line says.
+            match = _CODE.search(gateway.wait_for_line("⏸"))
+            if match is None:
+                raise RuntimeError("the gateway's terminal shows no code for the approval request")
+            picture = asyncio.run(photograph_approval(url, match[1], work / "profile"))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if len(picture) > MAX_BYTES:
+        raise RuntimeError(f"the picture has {len(picture)} bytes; make it smaller than {MAX_BYTES}")
+    images.mkdir(exist_ok=True)
+    path = images / "approval.png"
+    path.write_bytes(picture)
+    return [path]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pictures of the documentation."""
+    argparse.ArgumentParser(prog="python -m docs.screenshots", description=main.__doc__).parse_args(arguments)
+    if EXECUTABLE is None:
+        print("screenshots: chromium is not installed: apt-get install -y chromium", file=sys.stderr)
+        return 1
+    for path in write_screenshots(IMAGES):
+        print(f"screenshots: {path.relative_to(DOCS.parent)}, {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Compile a contract for checking calls: validators, coercion plan, model schema, policy facts, affected resources.
+
+A contract is compiled once per digest, on the first call, and shared by every tenant and snapshot that has it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import jsonschema_rs
+
+from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments, get_json_type
+from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
+from deputize.catalog.schema_cost import SchemaCost, measure_schema
+from deputize.catalog.schemas import (
+    Validator,
+    compile_schema,
+    format_pointer,
+    iterate_errors,
+    resolve_refs,
+    strip_internal,
+)
+from deputize.core.call import Mutation
+from deputize.core.contract.contract import Contract, Predicate, Schema
+
+MOST_ERRORS = 20
+_LONGEST_NAME = 64
+_ARGUMENT = re.compile(r"\{([^{}]+)\}")
+# All other characters of an argument are percent-encoded in a scope, because some have a meaning in scope patterns.
+_SAFE_CHARACTERS = "@:+, ~"
+
+Kind = jsonschema_rs.ValidationErrorKind
+
+
+class AffectedResource(NamedTuple):
+    """A resource that a call may change, with the call's arguments filled into its scope."""
+
+    resource: str
+    op: str
+    scope: str
+
+
+class CompiledTool:
+    """A contract with everything derived from it. `is_valid_input` is the Rust validator's own bound method."""
+
+    __slots__ = (
+        "__weakref__",
+        "_call",
+        "_costs",
+        "_defaults",
+        "_facts",
+        "_input",
+        "_output",
+        "_plan",
+        "_predicates",
+        "_templates",
+        "contract",
+        "digest",
+        "example",
+        "is_valid_input",
+        "is_valid_output",
+        "model_schema",
+        "name",
+        "sensitive_facts",
+    )
+
+    def __init__(self, contract: Contract, digest: str | None = None) -> None:
+        self.contract = contract
+        self.name = contract.full_name
+        self.digest = digest or contract.digest
+        self.model_schema: Schema = strip_internal(contract.input_schema)
+        self._input: Validator = compile_schema(self.model_schema)
+        self._output: Validator = compile_schema(contract.output_schema)
+        self._predicates = tuple((check, compile_schema(check.holds)) for check in contract.predicates)
+        self._templates = tuple((effect, tuple(_ARGUMENT.findall(effect.scope))) for effect in contract.resources)
+        self._plan: CoercionPlan | None = None
+        self._call: Validator | None = None
+        self._costs: tuple[SchemaCost, SchemaCost] | None = None
+        self._facts = list_facts(contract)
+        policy_arguments = {fact.argument for fact in self._facts}.union(*(names for _, names in self._templates))
+        self._defaults = read_defaults(contract.input_schema, sorted(policy_arguments))
+        self.sensitive_facts = frozenset(fact.name for fact in self._facts if fact.is_sensitive)
+        self.is_valid_input = self._input.is_valid
+        self.is_valid_output = self._output.is_valid
+        self.example: dict[str, Any] | None = contract.examples[0] if contract.examples else None
+
+    @property
+    def costs(self) -> tuple[SchemaCost, SchemaCost]:
+        """The costs of validating an input and an output."""
+        if self._costs is None:
+            self._costs = (measure_schema(self.model_schema), measure_schema(self.contract.output_schema))
+        return self._costs
+
+    def list_input_errors(self, value: Any) -> list[dict[str, Any]]:
+        """List what is invalid in the arguments and what is expected: names and types, never the values."""
+        return _collect_errors(self._input, value, self.model_schema)
+
+    def list_call_errors(self, value: Any) -> list[dict[str, Any]]:
+        """List what is invalid in the input that the tool receives, including internal arguments set by hooks."""
+        if self._call is None:
+            self._call = compile_schema(self.contract.input_schema)
+        return _collect_errors(self._call, value, self.contract.input_schema)
+
+    def list_output_errors(self, value: Any) -> list[dict[str, Any]]:
+        """List what is invalid in the tool's return value."""
+        return _collect_errors(self._output, value, self.contract.output_schema)
+
+    def coerce_arguments(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
+        """Coerce invalid arguments into valid ones, if that is possible; the original is never changed."""
+        if self._plan is None:
+            self._plan = build_plan(self.model_schema)
+        return coerce_arguments(self._plan, arguments, self.is_valid_input)
+
+    def find_failed_predicates(self, arguments: Mapping[str, Any], output: Any) -> tuple[Predicate, ...]:
+        """Find the contract's predicates that the result does not satisfy."""
+        if not self._predicates:
+            return ()
+        subject = {"input": arguments, "output": output}
+        return tuple(check for check, validator in self._predicates if not validator.is_valid(subject))
+
+    def fill_defaults(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add the defaults of missing arguments, so that policies judge the values the tool would use."""
+        return {**self._defaults, **arguments} if self._defaults else arguments
+
+    def read_facts(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the arguments that policies may use, by fact name."""
+        return read_fact_values(self._facts, arguments) if self._facts else {}
+
+    def resolve_writes(self, arguments: Mapping[str, Any]) -> tuple[AffectedResource, ...]:
+        """List the resources this call may change. A missing or non-scalar argument becomes `*` in a scope."""
+        return tuple(
+            AffectedResource(
+                effect.resource, effect.op, _fill_scope(effect.scope, names, arguments) if names else effect.scope
+            )
+            for effect, names in self._templates
+        )
+
+
+def _fill_scope(scope: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
+    for name in names:
+        scope = scope.replace("{" + name + "}", _format_scope_value(arguments.get(name)))
+    return scope
+
+
+def _format_scope_value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case str() if value:
+            return quote(value, safe=_SAFE_CHARACTERS)
+        case _:
+            return "*"
+
+
+def _collect_errors(validator: Validator, value: Any, schema: Schema) -> list[dict[str, Any]]:
+    errors: list[dict[str, Any]] = []
+    for error in iterate_errors(validator, value):
+        errors.extend(_describe_error(error, schema))
+        if len(errors) >= MOST_ERRORS:
+            break
+    return sorted(errors[:MOST_ERRORS], key=lambda entry: str(entry["path"]))
+
+
+def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> list[dict[str, Any]]:
+    """Describe a validation error as one entry per field to correct, each with the field's path."""
+    path = tuple(error.instance_path)
+    match error.kind:
+        case Kind.Required(property=name):
+            return [{"path": format_pointer((*path, str(name))), "message": "is required", "rule": "required"}]
+        case Kind.AdditionalProperties(unexpected=names):
+            property_names = _list_property_names(schema, path)
+            return [
+                {
+                    "path": format_pointer((*path, name[:_LONGEST_NAME])),
+                    "message": "is not an argument of this tool",
+                    "rule": "additionalProperties",
+                    **({"known": property_names} if property_names else {}),
+                }
+                for name in names
+            ]
+        case Kind.Type(types=types):
+            expected_types = " or ".join(types)
+            actual_type = get_json_type(error.instance)
+            message = f"must be {_add_article(expected_types)}; got {_add_article(actual_type)}"
+            return [{"path": format_pointer(path), "message": message, "rule": "type", "expected": expected_types}]
+        case Kind.Enum(options=options):
+            return [
+                {"path": format_pointer(path), "message": "must be one of the values in `expected`", "rule": "enum",
+                 "expected": options}
+            ]  # fmt: skip
+        case Kind.Format(format=name):
+            return [
+                {
+                    "path": format_pointer(path),
+                    "message": f"must be a valid {name}",
+                    "rule": "format",
+                    "expected": name,
+                }
+            ]
+        case _:
+            return [{"path": format_pointer(path), "message": error.message, "rule": error.kind.name}]
+
+
+def _add_article(word: str) -> str:
+    return word if word == "null" else f"{'an' if word[0] in 'aeio' else 'a'} {word}"
+
+
+def _list_property_names(schema: Schema, path: tuple[str | int, ...]) -> list[str]:
+    """List the known property names at a path, so that an unknown one can be corrected."""
+    node = resolve_refs(schema, schema)
+    for step in path:
+        inside = node.get("items") if isinstance(step, int) else node.get("properties", {}).get(step)
+        node = resolve_refs(schema, inside)
+        if not isinstance(node, dict):
+            return []
+    return sorted(node.get("properties", {}))[:MOST_ERRORS]

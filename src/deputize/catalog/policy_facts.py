@@ -1,0 +1,152 @@
+"""Read which arguments of a contract policies may use, and under which names and types: its facts.
+
+A top-level property marked `"x-policy": true` is a fact of the same name, `"x-policy": "name"` one under another name.
+A fact name has one type in the whole tenant, because policies are type-checked against all facts together.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from deputize.catalog.schemas import format_pointer, resolve_refs, walk_schema
+from deputize.core.contract.contract import Contract, Schema
+from deputize.core.sensitive_names import is_sensitive_name
+
+FactType = Literal["Long", "String", "Bool", "Set<String>"]
+# Return the type a fact has in the tenant and a tool that declares it; None if the name is free.
+FactLookup = Callable[[str], tuple[FactType, str] | None]
+
+POLICY_KEYWORD = "x-policy"
+_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TYPES: Mapping[str, FactType] = {"integer": "Long", "string": "String", "boolean": "Bool"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyFact:
+    """An argument that policies may read. The value of a sensitive one is never recorded."""
+
+    name: str
+    argument: str
+    type: FactType
+    is_sensitive: bool = False
+
+
+def find_no_fact(name: str) -> None:
+    """Return None for every name, as an empty registry does."""
+
+
+def list_facts(contract: Contract) -> tuple[PolicyFact, ...]:
+    """List the facts of a contract. An invalid mark exposes nothing here; admission rejects it."""
+    return tuple(iter_facts(contract.input_schema))
+
+
+def iter_facts(schema: Schema) -> Iterator[PolicyFact]:
+    """Yield the facts that an input schema marks."""
+    for argument, part, name in _iter_policy_properties(schema):
+        kind = _resolve_fact_type(schema, part)
+        if kind is not None and _NAME.fullmatch(name):
+            yield PolicyFact(
+                name=name, argument=argument, type=kind, is_sensitive=_is_sensitive(schema, argument, name, part)
+            )
+
+
+def read_fact_values(facts: Iterable[PolicyFact], call_input: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the facts of one call by name. An argument that is absent or null is an absent fact."""
+    values: dict[str, Any] = {}
+    for fact in facts:
+        value = call_input.get(fact.argument)
+        if value is None:
+            continue
+        if fact.type == "Long":
+            value = int(value)  # 3.0 is an integer in JSON Schema but not in Cedar
+        elif fact.type == "Set<String>":
+            value = tuple(sorted(set(value)))
+        values[fact.name] = value
+    return values
+
+
+def read_defaults(schema: Schema, arguments: Iterable[str]) -> dict[str, Any]:
+    """Read the defaults that the schema declares for these arguments."""
+    properties = _get_properties(schema)
+    parts = {name: properties[name] for name in arguments if isinstance(properties.get(name), dict)}
+    defaults = {name: part.get("default", resolve_refs(schema, part).get("default")) for name, part in parts.items()}
+    return {name: value for name, value in defaults.items() if value is not None}
+
+
+def find_mark_faults(contract: Contract, find_fact: FactLookup = find_no_fact) -> Iterator[tuple[str, str, str]]:
+    """Yield each invalid mark as its path, the fault and the fix."""
+    schema = contract.input_schema
+    top = {id(part) for part in _get_properties(schema).values()}
+    for path, node in walk_schema(schema):
+        if POLICY_KEYWORD in node and id(node) not in top:
+            fix = "mark a top-level property, or remove the mark"
+            yield format_pointer(("input_schema", *path, POLICY_KEYWORD)), "is not on a top-level property", fix
+    argument_by_name: dict[str, str] = {}
+    for argument, part in _get_properties(schema).items():
+        if isinstance(part, dict) and part.get(POLICY_KEYWORD, False) is not False:
+            where = format_pointer(("input_schema", "properties", argument, POLICY_KEYWORD))
+            for fault, fix in _check_mark(schema, argument, part, argument_by_name, find_fact):
+                yield where, fault, fix
+
+
+def _check_mark(
+    schema: Schema, argument: str, part: Schema, argument_by_name: dict[str, str], find_fact: FactLookup
+) -> Iterator[tuple[str, str]]:
+    mark = part[POLICY_KEYWORD]
+    name = argument if mark is True else mark
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        fix = f'write true, or a name of letters, digits and _, as in "{POLICY_KEYWORD}": "amount"'
+        yield "is not a name that policies can use", fix
+        return
+    kind = _resolve_fact_type(schema, part)
+    if kind is None:
+        fix = "mark only integers, strings, booleans and lists of strings"
+        yield "is on a property of a type that policies cannot read", fix
+        return
+    first = argument_by_name.setdefault(name, argument)
+    if first != argument:
+        yield f"uses the fact name {name}, which {first} already has", "give each fact its own name"
+    other = find_fact(name)
+    if other is not None and other[0] != kind:
+        fix = f'use another name, as in "{POLICY_KEYWORD}": "{name}_{kind.partition("<")[0].lower()}"'
+        yield f"declares the fact {name} as {kind}, but {other[1]} declares it as {other[0]}", fix
+
+
+def _iter_policy_properties(schema: Schema) -> Iterator[tuple[str, Schema, str]]:
+    for argument, part in _get_properties(schema).items():
+        mark = part.get(POLICY_KEYWORD) if isinstance(part, dict) else None
+        if mark is True or isinstance(mark, str):
+            yield argument, part, argument if mark is True else mark
+
+
+def _resolve_fact_type(schema: Schema, part: Any) -> FactType | None:
+    full = resolve_refs(schema, part)
+    if not isinstance(full, dict):
+        return None
+    branches = full.get("anyOf", full.get("oneOf"))
+    if isinstance(branches, list) and "type" not in full:
+        # An optional argument has one type or null.
+        real = [each for each in (resolve_refs(schema, branch) for branch in branches) if each != {"type": "null"}]
+        return _resolve_fact_type(schema, real[0]) if len(real) == 1 else None
+    kinds = full.get("type")
+    type_names = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
+    if len(type_names) != 1:
+        return None
+    if type_names[0] == "array":
+        items = resolve_refs(schema, full.get("items"))
+        return "Set<String>" if isinstance(items, dict) and items.get("type") == "string" else None
+    return _TYPES.get(type_names[0]) if isinstance(type_names[0], str) else None
+
+
+def _is_sensitive(schema: Schema, argument: str, name: str, part: Schema) -> bool:
+    if is_sensitive_name(argument) or is_sensitive_name(name):
+        return True
+    full = resolve_refs(schema, part)
+    inside = [full, *(resolve_refs(schema, node) for _, node in walk_schema(full))]
+    return any(node.get("x-sensitivity", "public") != "public" or node.get("writeOnly") is True for node in inside)
+
+
+def _get_properties(schema: Schema) -> Mapping[str, Any]:
+    properties = resolve_refs(schema, schema).get("properties")
+    return properties if isinstance(properties, dict) else {}

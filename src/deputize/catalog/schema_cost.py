@@ -1,0 +1,105 @@
+"""Measure what a schema can cost, before it is admitted and before a document is checked against it.
+
+Validators match patterns in linear time and check each value once for each subschema that applies to it. Both factors
+come from outside: the steps that the patterns take for each character, and the number of subschemas that apply to the
+values on one path of a document, which `$ref` can multiply. Admission limits both, and `SchemaCost.estimate_steps`
+tells whether a document can be validated on the event loop.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from deputize.catalog.schemas import resolve_pointer, walk_schema
+from deputize.core.contract.contract import Schema
+from deputize.core.patterns import InvalidPattern, compile_pattern
+from deputize.core.value_types import frozen
+
+# Steps for each character, over all patterns of one schema.
+MAX_PATTERN_COST: Final = 20_000
+# Subschemas that apply to the values on one path of a document.
+MAX_EVALUATIONS: Final = 10_000
+_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_IN_PLACE_SINGLES: Final = ("if", "then", "else", "not")
+_MEMBER_SCHEMAS: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+_ITEM_SCHEMAS: Final = ("items", "unevaluatedItems", "contains")
+# Checking one value against one subschema takes about as long as this many steps of a pattern.
+_STEPS_PER_EVALUATION: Final = 5
+
+
+@frozen
+class SchemaCost:
+    """The cost of a schema: `pattern_cost` for each character, `evaluations` for each value of a document."""
+
+    pattern_cost: int
+    evaluations: int
+
+    def estimate_steps(self, *, size: int, values: int) -> int:
+        """Estimate the steps that a document of `size` bytes and so many values takes, at most."""
+        return size * self.pattern_cost + values * self.evaluations * _STEPS_PER_EVALUATION
+
+
+def measure_schema(schema: Schema | bool) -> SchemaCost:
+    """Measure a schema. Patterns that are not admitted count as nothing."""
+    if not isinstance(schema, dict):
+        return SchemaCost(pattern_cost=0, evaluations=1)
+    cost = 0
+    for _, node in walk_schema(schema):
+        for _, pattern in iterate_patterns(node):
+            try:
+                cost += compile_pattern(pattern).cost
+            except InvalidPattern:
+                continue
+    return SchemaCost(pattern_cost=cost, evaluations=_EvaluationCounter(schema).count(schema))
+
+
+def iterate_patterns(node: Schema) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the patterns of one subschema, each with its path inside it."""
+    pattern = node.get("pattern")
+    if isinstance(pattern, str):
+        yield ("pattern",), pattern
+    named_patterns = node.get("patternProperties")
+    if isinstance(named_patterns, dict):
+        yield from ((("patternProperties", each), each) for each in named_patterns)
+
+
+class _EvaluationCounter:
+    """Counts how often subschemas apply along the most expensive path that a document can have."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._counts: dict[int, int] = {}
+
+    def count(self, schema: Any) -> int:
+        if not isinstance(schema, dict):
+            return 0
+        known_count = self._counts.get(id(schema))
+        if known_count is not None:
+            return known_count
+        # Validators check a recursive reference once for each value, so it adds nothing here.
+        self._counts[id(schema)] = 0
+        total = 1 + sum(map(self.count, self._iterate_in_place(schema)))
+        total += max(self._count_members(schema), self._count_items(schema))
+        self._counts[id(schema)] = total = min(total, MAX_EVALUATIONS + 1)
+        return total
+
+    def _iterate_in_place(self, schema: Schema) -> Iterator[Any]:
+        for keyword in _IN_PLACE_LISTS:
+            branches = schema.get(keyword)
+            yield from branches if isinstance(branches, list) else ()
+        yield from (schema[keyword] for keyword in _IN_PLACE_SINGLES if keyword in schema)
+        dependents = schema.get("dependentSchemas")
+        yield from dependents.values() if isinstance(dependents, dict) else ()
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            yield resolve_pointer(self._root, reference)
+
+    def _count_members(self, schema: Schema) -> int:
+        properties, patterns = schema.get("properties"), schema.get("patternProperties")
+        count = max(map(self.count, properties.values()), default=0) if isinstance(properties, dict) else 0
+        count += sum(map(self.count, patterns.values())) if isinstance(patterns, dict) else 0
+        return count + sum(self.count(schema.get(keyword)) for keyword in _MEMBER_SCHEMAS)
+
+    def _count_items(self, schema: Schema) -> int:
+        prefix = schema.get("prefixItems")
+        count = max(map(self.count, prefix), default=0) if isinstance(prefix, list) else 0
+        return count + sum(self.count(schema.get(keyword)) for keyword in _ITEM_SCHEMAS)

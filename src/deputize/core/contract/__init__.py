@@ -1,0 +1,1 @@
+"""Define tool contracts: what is declared about one version of a tool."""

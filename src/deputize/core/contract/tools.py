@@ -1,0 +1,185 @@
+"""Define what a call runs: a function of this process, or a tool of an MCP server; and what a running tool can use.
+
+`catalog/importers/python.py` makes the first and `execute/drivers/python.py` runs them; `execute/drivers/mcp.py` finds
+the second.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NoReturn, Self
+
+import orjson
+
+from deputize.core.contract.contract import Contract
+from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
+from deputize.core.mcp.servers import CALL_TOOL
+from deputize.core.value_types import frozen
+
+MAX_MESSAGE_LENGTH: Final = 500
+MAX_PARTIAL_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PythonTool:
+    """A Python function as a tool. `run` takes the arguments as keywords, and `context` if it has that parameter.
+
+    `validate(**arguments)` raises before any effect; `verify(arguments, output)` raises on a wrong result.
+    `preview(**arguments)` returns a `Preview` of what `run` would do, and takes `context` if it has that parameter.
+    `declaration` is what the function declares itself, if `contract` is a manifest's. `code_digest` is the digest of
+    the loaded code; empty if the function was not loaded from a project's files.
+    """
+
+    contract: Contract
+    run: Callable[..., Any]
+    is_async: bool
+    declaration: Contract | None = None
+    code_digest: str = ""
+    takes_context: bool = False
+    validate: Callable[..., Any] | None = None
+    verify: Callable[..., Any] | None = None
+    preview: Callable[..., Any] | None = None
+    previews_with_context: bool = False
+
+    @property
+    def target(self) -> str:
+        return self.contract.handler.target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpstreamTool:
+    """A tool or another method of an MCP server, under the server's own name for it. It has no checks and no preview of
+    its own: a dry run reports what the contract declares.
+    """
+
+    contract: Contract
+    server: str
+    name: str
+    method: str = CALL_TOOL
+    is_async: ClassVar[bool] = True
+    takes_context: ClassVar[bool] = True
+    validate: ClassVar[None] = None
+    verify: ClassVar[None] = None
+    preview: ClassVar[None] = None
+    previews_with_context: ClassVar[bool] = False
+
+
+AnyTool = PythonTool | UpstreamTool
+
+
+class SecretClosed(RuntimeError):
+    """A credential was read after its attempt had ended."""
+
+
+class Secret:
+    """A credential for one attempt of one call. Only `reveal()` shows it, and only until it is closed.
+
+    A tool that keeps what `reveal()` returned keeps it: Python cannot take a string back.
+    """
+
+    __slots__ = ("_value", "name")
+
+    def __init__(self, value: str, *, name: str = "") -> None:
+        self.name = name
+        self._value: str | None = value
+
+    def reveal(self) -> str:
+        """Return the credential; raise `SecretClosed` once the attempt has ended."""
+        if self._value is None:
+            raise SecretClosed("this credential was for one attempt of a call, and that attempt has ended")
+        return self._value
+
+    def close(self) -> None:
+        """Forget the credential."""
+        self._value = None
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name!r})"
+
+    def __copy__(self) -> Self:
+        """Return the same handle, which is closed with the original."""
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a credential cannot be pickled")
+
+
+@frozen
+class ToolProgress:
+    """Progress that a running tool reports: how far it is, or a part of its result as JSON."""
+
+    current: float | None = None
+    total: float | None = None
+    message: str = ""
+    partial: bytes | None = None
+
+
+# Takes the state, the name of the checkpoint, and whether it is a milestone.
+SaveCheckpoint = Callable[[Any, str | None, bool], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    """What a running tool knows about its call. `key` is the idempotency key for an upstream that deduplicates.
+    `credential` is what the contract's `auth` declares, open only while the tool runs. `saved_state` is the last saved
+    state, if another worker or an earlier attempt saved one. `guards` come from the tool's preview, if an approver
+    decided on one: compare them with the current state before you act.
+
+    `progress` and `partial` may be called from any thread, as often as the tool likes. Followers of a run see both.
+    While a caller waits for a call, only an MCP client that requests progress sees it.
+    """
+
+    call_id: str
+    tenant: str
+    user: str
+    agent: str
+    session: str | None
+    key: str
+    attempt: int
+    seconds_left: float
+    traceparent: str | None
+    credential: Secret | None = None
+    saved_state: Any = None
+    guards: Mapping[str, Any] = field(default_factory=dict)
+    # What the client can answer, and its input responses; for tools of MCP servers.
+    client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
+    input_round: InputRound | None = field(default=None, repr=False)
+    # None if nothing could resume from a checkpoint, as for a read inside a request.
+    save_checkpoint: SaveCheckpoint | None = field(default=None, repr=False)
+    report_progress: Callable[[ToolProgress], None] | None = field(default=None, repr=False)
+    should_stop: Callable[[], bool] | None = field(default=None, repr=False)
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        """True once the call is to be canceled. An async tool is canceled; a tool in a thread has to check this, and
+        raises `Canceled` when it stopped.
+        """
+        return self.should_stop is not None and self.should_stop()
+
+    def progress(self, current: float | None = None, total: float | None = None, message: str = "") -> None:
+        """Report progress: `current` of `total`, in any unit; either may be left out."""
+        for number in (current, total):
+            if number is not None and not math.isfinite(number):
+                raise ValueError("current and total must be finite numbers or None")
+        if self.report_progress is not None:
+            self.report_progress(ToolProgress(current=current, total=total, message=str(message)[:MAX_MESSAGE_LENGTH]))
+
+    def partial(self, value: Any) -> None:
+        """Report a part of the result, in its shape, to followers of the call. Only the return value counts."""
+        data = orjson.dumps(value)
+        if len(data) > MAX_PARTIAL_BYTES:
+            raise ValueError(f"a partial result may have at most {MAX_PARTIAL_BYTES} bytes; got {len(data)}")
+        if self.report_progress is not None:
+            self.report_progress(ToolProgress(partial=data))
+
+    async def save(self, state: Any, *, name: str | None = None, macro: bool = False) -> None:
+        """Save a checkpoint, for tools whose contract enables checkpoints. `state` is plain JSON.
+
+        Call it as often as you like: the newest state is stored once per interval. A milestone (`macro`) or a state
+        with a `name` is stored at once; a run can be rolled back to a name.
+        """
+        if self.save_checkpoint is not None:
+            await self.save_checkpoint(state, name, macro)

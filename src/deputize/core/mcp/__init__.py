@@ -1,0 +1,1 @@
+"""Define the MCP terms that every package shares: constants, server settings, resources, elicitation."""

@@ -1,0 +1,111 @@
+"""Load all settings; `docs/reference/settings.md` is generated from their descriptions.
+
+An environment variable (`DEPUTIZE_…`, `__` between levels) overrides `deputize.toml`, which overrides the default. Each
+module defines the tables of one topic.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
+from deputize.core.settings.base import SettingsSection
+from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
+from deputize.core.settings.identity import IdentitySettings, IssuerSettings
+from deputize.core.settings.limits import LimitRule, LimitSettings
+from deputize.core.settings.policy import PolicySettings
+from deputize.core.settings.runs import RunLimit, RunSettings
+from deputize.core.settings.server import ServerSettings
+from deputize.core.settings.servers import McpServerSettings
+from deputize.core.settings.telemetry import TelemetrySettings
+from deputize.core.settings.tools import HookSettings, ToolSettings
+from deputize.core.settings.vault import VaultSettings
+from deputize.core.settings.webhooks import WebhookSettings
+
+__all__ = [
+    "SETTINGS_FILE",
+    "ApprovalSettings",
+    "ConsoleSettings",
+    "DatabaseSettings",
+    "HookSettings",
+    "IdentitySettings",
+    "IssuerSettings",
+    "KeySettings",
+    "LimitRule",
+    "LimitSettings",
+    "McpServerSettings",
+    "NotificationTarget",
+    "PolicySettings",
+    "RunLimit",
+    "RunSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsSection",
+    "TelemetrySettings",
+    "TimingSettings",
+    "ToolSettings",
+    "VaultSettings",
+    "WebhookSettings",
+]
+
+SETTINGS_FILE = Path("deputize.toml")
+
+
+class Settings(BaseSettings):
+    """All settings; each field with a section is a table of `deputize.toml`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DEPUTIZE_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        toml_file=SETTINGS_FILE,
+    )
+
+    folder: Path = Field(Path(".deputize"), description="Folder of a development gateway, with its keys and database.")
+    environment: Literal["development", "staging", "production"] = Field(
+        "production", description="The environment that policies see. `deputize dev` is always `development`."
+    )
+    server: ServerSettings = ServerSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    identity: IdentitySettings = IdentitySettings()
+    tools: ToolSettings = ToolSettings()
+    servers: tuple[McpServerSettings, ...] = Field((), description="MCP servers whose tools are served here.")
+    policy: PolicySettings = PolicySettings()
+    hooks: tuple[HookSettings, ...] = Field((), description="Hooks, outermost first.")
+    limits: LimitSettings = LimitSettings()
+    vault: VaultSettings = VaultSettings()
+    keys: KeySettings = KeySettings()
+    timing: TimingSettings = TimingSettings()
+    runs: RunSettings = RunSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    approvals: ApprovalSettings = ApprovalSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @field_validator("servers")
+    @classmethod
+    def _check_unique_names(cls, servers: tuple[McpServerSettings, ...]) -> tuple[McpServerSettings, ...]:
+        names = [(each.tenant, each.name) for each in servers]
+        duplicate = next((name for tenant, name in names if names.count((tenant, name)) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"two servers have the name {duplicate}: rename one of them")
+        return servers
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)

@@ -1,0 +1,70 @@
+"""Define who approves calls, how they are notified and where they decide: `[approvals]` and `[console]`."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+
+from deputize.core.settings.base import SettingsSection
+
+
+class NotificationTarget(SettingsSection):
+    """Where one group of approvers gets its notifications."""
+
+    group: str = Field(min_length=1, max_length=255, description="Name of the group, as approvals use it.")
+    url: SecretStr = Field(description="An apprise URL, or the https URL of a signed webhook.")
+    tenants: str = Field("*", description="Tenants whose group this is, as a glob.")
+
+
+class ApprovalSettings(SettingsSection):
+    """Approvers, their deadlines and their notifications."""
+
+    groups: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
+        ("approvers",),
+        min_length=1,
+        max_length=10,
+        description="Groups that approve if a rule names none: the first at once, each further one a step later.",
+    )
+    fresh_seconds: int = Field(
+        900, ge=30, le=86_400, description="Longest time since an approver signed in (`auth_time`)."
+    )
+    step_seconds: tuple[Annotated[int, Field(ge=1, le=30 * 86_400)], ...] = Field(
+        (3600, 14_400, 86_400),
+        min_length=1,
+        max_length=10,
+        description="Seconds after which a request escalates to the next group. After the last step it is denied.",
+    )
+    remind_seconds: int = Field(
+        1800, ge=60, le=30 * 86_400, description="Pause between reminders of requests that are still open."
+    )
+    digest_over: int = Field(
+        5, ge=1, le=1000, description="If more requests than this wait for a group, it gets one digest of them all."
+    )
+    console_url: str | None = Field(
+        None,
+        description="Public URL of the console, for links in notifications. Default: `identity.public_url`.",
+    )
+    notify: tuple[NotificationTarget, ...] = Field((), description="Where groups are notified.")
+
+    @field_validator("step_seconds")
+    @classmethod
+    def _check_steps_increase(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if any(after <= before for before, after in pairwise(steps)):
+            raise ValueError("step_seconds must increase from step to step")
+        return steps
+
+
+class ConsoleSettings(SettingsSection):
+    """Web pages where people see and decide approval requests. In development, a code from the terminal opens them."""
+
+    issuer: str | None = Field(
+        None,
+        description="Where people sign in: one of `identity.issuers` with `human = true`. Unset, the console is off.",
+    )
+    client_id: str | None = Field(None, description="OAuth client of this gateway at that issuer.")
+    client_secret_file: Path | None = Field(None, description="File with the client's secret, if it has one.")
+    scopes: tuple[str, ...] = Field(
+        ("openid",), description="Scopes requested at sign-in; some issuers send groups only for an extra scope."
+    )
+    session_seconds: int = Field(900, ge=60, le=43_200, description="How long people stay signed in.")

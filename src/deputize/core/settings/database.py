@@ -1,0 +1,73 @@
+"""Define the database, the leases in it and the key that protects it: `[database]`, `[timing]` and `[keys]`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+
+from deputize.core.settings.base import SettingsSection
+
+
+class DatabaseSettings(SettingsSection):
+    """The PostgreSQL database."""
+
+    url: SecretStr | None = Field(
+        None, description="URL of the PostgreSQL database. Unset, `deputize dev` starts a local one."
+    )
+    direct_url: SecretStr | None = Field(
+        None, description="URL of the same database without a connection pooler, for LISTEN and locks. Default: `url`."
+    )
+    migration_url: SecretStr | None = Field(
+        None,
+        description="URL with the login that owns the schema, for `deputize migrate` alone. Set it in that command's "
+        "environment: `serve` and `work` refuse to start if they can read it. Default: `direct_url`, then `url`.",
+    )
+    read_connections: int = Field(8, ge=1, le=200, description="Connections for reads. Writes use two more.")
+    batch_rows: int = Field(500, ge=1, le=5000, description="Most rows in one group commit.")
+    retention_days: int = Field(
+        30,
+        ge=1,
+        le=3650,
+        description="Days until the encrypted arguments and results of calls are deleted, and delegations that ended.",
+    )
+    decision_days: int = Field(
+        365,
+        ge=30,
+        le=3650,
+        description="Days until a decision record that no call relied on since is deleted. Backtests reach no further.",
+    )
+
+
+class TimingSettings(SettingsSection):
+    """Leases, sweeps and clocks."""
+
+    lease_seconds: Annotated[float, Field(gt=0.5, le=300)] = Field(
+        10.0, description="How long the lease of a process lasts without a heartbeat."
+    )
+    sweep_seconds: Annotated[float, Field(gt=0.05, le=60)] = Field(
+        1.0, description="How often the sweeper looks for calls whose process died."
+    )
+    margin_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
+        2.0,
+        description="Extra time after the lease and the tool's timeout before such a call is recorded as UNKNOWN.",
+    )
+    refresh_seconds: Annotated[float, Field(gt=0.05, le=60)] = Field(
+        0.5, description="How often caches are checked for changes whose notification was lost."
+    )
+    max_clock_skew_seconds: Annotated[float, Field(gt=0, le=300)] = Field(
+        30.0, description="Largest difference from PostgreSQL's clock; beyond it `/readyz` reports not ready."
+    )
+
+
+class KeySettings(SettingsSection):
+    """The encryption key of this gateway."""
+
+    master_file: Path = Field(
+        Path(".deputize/master.key"),
+        description="File with the 32-byte key that encrypts each tenant's keys. `deputize dev` creates it.",
+    )
+    accepted_master_files: tuple[Path, ...] = Field(
+        (),
+        description="Files with other master keys that are accepted while the master key is rotated: the new one "
+        "before it is used, the old one until `deputize keys rotate master` is done.",
+    )

@@ -1,0 +1,123 @@
+"""Define the MCP servers whose tools this gateway serves: `[[servers]]`."""
+
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from deputize.core.http_urls import HeaderName, require_http_url
+from deputize.core.mcp.elicitation import CapabilityFamily
+from deputize.core.settings.base import SettingsSection
+
+
+class McpServerSettings(SettingsSection):
+    """An MCP server whose tools are served under its name. What the server says about the effects of its tools is not
+    trusted: tools listed neither in `reads` nor in `writes` count as destructive.
+    """
+
+    name: str = Field(
+        pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="Name of the server; the namespace of its tools."
+    )
+    tenant: str | None = Field(None, description="The tenant it serves. Default: that of `[tools]`.")
+    url: str | None = Field(None, description="URL of the server, if it is reached over HTTP.")
+    command: tuple[str, ...] = Field(
+        (), description="Program and arguments, if the gateway starts the server as a subprocess."
+    )
+    sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256 of the program's file. A program with another digest is not started.",
+    )
+    folder: Path | None = Field(None, description="Working directory of the program. Default: an empty folder.")
+    uid: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="User id of the program, if the gateway runs as root. Use another one for each server.",
+    )
+    accept_risk: Literal["same-user"] | None = Field(
+        None,
+        description='`"same-user"` lets a gateway that runs as root start the program as root, which can then read its '
+        "keys and memory.",
+    )
+    env: dict[str, str] = Field(
+        {}, description="Environment of the program. It inherits only PATH and the locale from the gateway."
+    )
+    credential: Literal["none", "vault", "delegated", "link", "client"] = Field(
+        "none",
+        description="Credential of calls: none, the tenant's `secret` (`vault`), a token minted for `audience` "
+        "(`delegated`), the user's linked account (`link`), or the gateway's own OAuth client (`client`).",
+    )
+    secret: str | None = Field(
+        None,
+        description="Name of the tenant's secret, for `vault`. With `client_id`: name of the client's secret or key.",
+    )
+    audience: str | None = Field(None, description="Audience of minted tokens, for `delegated`.")
+    issuer: str | None = Field(
+        None, description="Authorization server, for `link` and `client`. Default: the one that the server names."
+    )
+    client_id: str | None = Field(
+        None, description="OAuth client of this gateway at `issuer`. Unset, it registers itself, for `link`."
+    )
+    header: HeaderName = Field(
+        "Authorization", description="Header with the credential; in Authorization, it is sent as a bearer token."
+    )
+    secret_env: str | None = Field(None, description="Environment variable that gives a program its credential.")
+    tools: tuple[str, ...] = Field(("*",), description="Tools to serve, as globs over the server's own names.")
+    resources: tuple[str, ...] = Field((), description="Resources and templates to serve, as globs over their URIs.")
+    prompts: tuple[str, ...] = Field((), description="Prompts to serve, as globs over their names.")
+    reads: tuple[str, ...] = Field((), description="Tools that change nothing, as globs.")
+    writes: tuple[str, ...] = Field((), description="Tools whose changes can be undone, as globs.")
+    repeatable: tuple[str, ...] = Field(
+        (), description="Tools that are safe to repeat because the server deduplicates equal calls, as globs."
+    )
+    slow: tuple[str, ...] = Field((), description="Tools that may take minutes, as globs.")
+    scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
+    asks: tuple[CapabilityFamily, ...] = Field(
+        (), description="What it may request from callers during a call. Any other request fails the call."
+    )
+    review: Literal["changes", "everything"] = Field(
+        "changes", description='What an administrator must accept: `"changes"`, or also what it offers at first.'
+    )
+    start_seconds: float = Field(15.0, gt=0, le=120, description="Timeout for starting and initializing the server.")
+    probe_seconds: float = Field(60.0, ge=1, le=3600, description="How often its definitions are checked for changes.")
+    recheck_seconds: float = Field(
+        30.0, ge=0, le=3600, description="Most time between a check of its definitions and a call that changes data."
+    )
+    memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
+    open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
+
+    @model_validator(mode="after")
+    def _check_transport(self) -> Self:
+        if (self.url is None) == (not self.command):
+            raise ValueError("set either url or command")
+        require_http_url(self.url)
+        if self.credential == "vault" and self.secret is None:
+            raise ValueError('credential = "vault" needs the name of a secret: set secret')
+        if self.credential == "delegated" and self.audience is None:
+            raise ValueError('credential = "delegated" needs the audience of its tokens: set audience')
+        if self.credential == "delegated" and self.command:
+            raise ValueError(
+                'credential = "delegated" mints one token per call, and a program gets its credential only when it '
+                'starts: set url instead of command, or use credential = "vault"'
+            )
+        if self.command and self.credential != "none" and self.secret_env is None:
+            raise ValueError("a program gets its credential in an environment variable: set secret_env to its name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sign_in(self) -> Self:
+        signs_in, parts = self.credential in ("link", "client"), urlsplit(self.url or "")
+        if signs_in and parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(f'credential = "{self.credential}" needs a url with https, or on this machine')
+        if not signs_in and (self.issuer is not None or self.client_id is not None):
+            raise ValueError('issuer and client_id need credential = "link" or "client"')
+        if self.credential == "client" and (self.client_id is None or self.secret is None):
+            raise ValueError('credential = "client" needs client_id and secret')
+        if self.credential == "link" and self.secret is not None and self.client_id is None:
+            raise ValueError("secret belongs to an OAuth client: set client_id too")
+        if self.client_id is not None and self.issuer is None:
+            # A client's secret goes only to the authorization server it is registered at, never to one a server names.
+            raise ValueError("client_id belongs to one authorization server: set issuer too")
+        return self

@@ -1,1 +1,0 @@
-"""MCP at `POST /mcp`, in both of its eras. `door.py` is where a request comes in."""

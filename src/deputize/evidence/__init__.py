@@ -1,0 +1,1 @@
+"""Record what proves a call later: audit entries, redaction, metrics and traces."""

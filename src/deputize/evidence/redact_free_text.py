@@ -1,0 +1,80 @@
+"""Redact documents without a schema: what a tool says about a call, such as its preview.
+
+Fields that the tool's schemas call sensitive are hidden by name, at any depth. Sensitive values of the call's arguments
+are hidden by value, also inside a longer text. In doubt a value is hidden.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from deputize.core.sensitive_names import is_sensitive_name
+from deputize.evidence.redact import REDACTION_MARK, RedactionPlan
+
+# Shorter values are hidden only where they stand alone; inside other words they would match by chance.
+_MIN_SUBSTRING_LENGTH: Final = 4
+# With more sensitive values than this, all text is hidden: every text would have to be searched for every value.
+_MAX_SUBSTRINGS: Final = 200
+
+
+class FreeTextRedactor:
+    """Hides the sensitive names of a tool's schemas and the sensitive values of one call's arguments."""
+
+    __slots__ = ("_inside", "_names", "_whole")
+
+    def __init__(self, input_plan: RedactionPlan, output_plan: RedactionPlan, arguments: Mapping[str, Any]) -> None:
+        """Take the plans of the tool's input and output, and this call's arguments."""
+        self._names = input_plan.names | output_plan.names
+        self._whole = {
+            text for value in input_plan.collect_sensitive_values(arguments) for text in _iterate_texts(value)
+        } - {""}
+        # Longest first: one may be part of another.
+        self._inside = sorted(
+            (text for text in self._whole if len(text) >= _MIN_SUBSTRING_LENGTH), key=len, reverse=True
+        )
+
+    def redact(self, value: Any, path: str, paths: list[str]) -> Any:
+        """Return the value with sensitive parts replaced, and add their paths to `paths`."""
+        if isinstance(value, dict):
+            return self._redact_fields(value, path, paths)
+        if isinstance(value, list | tuple):
+            return [self.redact(each, f"{path}/{index}", paths) for index, each in enumerate(value)]
+        if value is None or isinstance(value, bool):
+            return value
+        text = self._redact_text(str(value))
+        if text == str(value):
+            return value
+        paths.append(path)
+        return text
+
+    def _redact_fields(self, value: dict[str, Any], path: str, paths: list[str]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, each in value.items():
+            visible_name = self._redact_text(name)
+            while visible_name in result:
+                # Two names may be equal once redacted; both fields stay.
+                visible_name += "'"
+            field_path = f"{path}/{visible_name.replace('~', '~0').replace('/', '~1')}"
+            if name in self._names or is_sensitive_name(name):
+                paths.append(field_path)
+                result[visible_name] = REDACTION_MARK
+            else:
+                result[visible_name] = self.redact(each, field_path, paths)
+        return result
+
+    def _redact_text(self, text: str) -> str:
+        if text in self._whole or len(self._inside) > _MAX_SUBSTRINGS:
+            return REDACTION_MARK
+        for secret in self._inside:
+            text = text.replace(secret, REDACTION_MARK)
+        return text
+
+
+def _iterate_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _iterate_texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _iterate_texts(each)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)

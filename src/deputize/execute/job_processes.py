@@ -1,0 +1,116 @@
+"""Run jobs that outsiders make costly in processes of their own, never on the event loop.
+
+A job is a function of this package from bytes to bytes. Its process has a limit on memory and processor time and an
+empty environment, and is killed and replaced if a job overruns. A tenant has one job at a time, so that its jobs wait
+for each other and not other tenants' jobs for them. Processes start with the first job and are reused.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from deputize.execute.job_process_main import HEADER
+
+log = structlog.get_logger(__name__)
+MAX_PROCESSES: Final = 2
+MAX_WAITING_PER_TENANT: Final = 32
+MAX_JOB_SECONDS: Final = 2
+# The first job of a process waits for the interpreter to start and to import what it needs.
+_START_SECONDS: Final = 10.0
+_MAX_REPLY_BYTES: Final = 33_554_432
+_MODULE: Final = "deputize.execute.job_process_main"
+
+
+class JobProcesses:
+    """The processes of one gateway."""
+
+    def __init__(self) -> None:
+        self._idle: list[_JobProcess] = []
+        self._slots = asyncio.Semaphore(MAX_PROCESSES)
+        self._tenant_locks: dict[str, asyncio.Lock] = {}
+        self._waiting_counts: dict[str, int] = {}
+
+    async def run_job(
+        self, tenant: str, job: Callable[[bytes], bytes], payload: bytes, *, seconds: int = MAX_JOB_SECONDS
+    ) -> bytes | None:
+        """Run a job for a tenant; None if it took too much time or memory, failed, or too many jobs wait."""
+        count = self._waiting_counts.get(tenant, 0)
+        if count >= MAX_WAITING_PER_TENANT:
+            return None
+        self._waiting_counts[tenant] = count + 1
+        lock = self._tenant_locks.setdefault(tenant, asyncio.Lock())
+        try:
+            async with lock, self._slots:
+                return await self._run_in_slot(tenant, f"{job.__module__}:{job.__qualname__}", payload, seconds)
+        finally:
+            self._waiting_counts[tenant] -= 1
+            if not self._waiting_counts[tenant]:
+                del self._waiting_counts[tenant], self._tenant_locks[tenant]
+
+    async def _run_in_slot(self, tenant: str, name: str, payload: bytes, seconds: int) -> bytes | None:
+        process = self._idle.pop() if self._idle else await _JobProcess.start()
+        try:
+            reply = await process.exchange(name, payload, seconds)
+        except BaseException:
+            await process.kill()
+            raise
+        if reply is None:
+            await process.kill()
+            log.warning("job_overrun", tenant=tenant, job=name, seconds=seconds)
+            return None
+        self._idle.append(process)
+        if reply[:1] != b"+":
+            log.error("job_failed", tenant=tenant, job=name, reason=reply[1:].decode() or "memory")
+            return None
+        return reply[1:]
+
+    async def aclose(self) -> None:
+        """End the processes."""
+        while self._idle:
+            await self._idle.pop().kill()
+
+
+class _JobProcess:
+    """One process and its pipes."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._is_new = True
+
+    @classmethod
+    async def start(cls) -> "_JobProcess":
+        environment = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", _MODULE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        return cls(process)
+
+    async def exchange(self, name: str, payload: bytes, seconds: int) -> bytes | None:
+        """Send a job and wait for its reply; None if the process does not reply in time."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            return None
+        patience = seconds + (_START_SECONDS if self._is_new else 0)
+        self._is_new = False
+        frames = (name.encode(), payload, str(seconds).encode())
+        try:
+            async with asyncio.timeout(patience):
+                stdin.writelines(HEADER.pack(len(each)) + each for each in frames)
+                await stdin.drain()
+                (size,) = HEADER.unpack(await stdout.readexactly(HEADER.size))
+                return await stdout.readexactly(size) if 0 < size <= _MAX_REPLY_BYTES else None
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            return None
+
+    async def kill(self) -> None:
+        """End the process at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()

@@ -1,0 +1,177 @@
+"""Start a server process with a clean environment, and stop it with everything it started.
+
+`process_supervisor.py` runs between the gateway and the process.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from deputize.core.errors import UpstreamUnavailable
+from deputize.core.settings import McpServerSettings
+from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
+
+_SUPERVISOR_SCRIPT: Final = str(Path(__file__).with_name("process_supervisor.py"))
+# How long a process may take to end after its input is closed.
+_EXIT_SECONDS: Final = 1.0
+# How long the supervisor may take to stop the process; it waits two seconds itself.
+_SUPERVISOR_SECONDS: Final = 10.0
+_MOST_LINES: Final = 40
+_LONGEST_LINE: Final = 500
+
+log = structlog.get_logger(__name__)
+
+
+class ServerProcess:
+    """A running server process and its pipes."""
+
+    def __init__(
+        self,
+        server: McpServerSettings,
+        process: asyncio.subprocess.Process,
+        folder: str | None,
+        *,
+        has_credential: bool,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._server = server
+        self._process = process
+        self._folder = folder
+        self._input = process.stdin
+        self._output = process.stdout
+        self._last_lines: deque[str] = deque(maxlen=_MOST_LINES)
+        # The stderr of a process with a credential is read, so that it does not block, and discarded.
+        self._stderr_task = asyncio.get_running_loop().create_task(
+            self._drain_stderr(process.stderr, keep=not has_credential)
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, message: bytes) -> None:
+        """Write one message as a line to the process's input."""
+        self._input.write(message + b"\n")
+
+    @property
+    def unread_bytes(self) -> int:
+        """The number of written bytes that the process has not read yet."""
+        return self._input.transport.get_write_buffer_size()
+
+    async def flush_input(self) -> None:
+        """Wait until the process has read most of its input."""
+        with contextlib.suppress(ConnectionError):
+            await self._input.drain()
+
+    async def read_line(self) -> bytes:
+        """Read the next line of the process's output; empty when it has ended."""
+        try:
+            return await self._output.readline()
+        except ValueError as error:
+            raise UpstreamUnavailable(
+                f"the process of the server {self._server.name} sent a message larger than {LARGEST_ANSWER} bytes"
+            ) from error
+
+    async def stop(self) -> None:
+        """Close the process's input, then send SIGTERM, then SIGKILL, and wait until it has ended."""
+        with contextlib.suppress(ConnectionError):
+            self._input.close()
+        for seconds, signal_number in (
+            (_EXIT_SECONDS, signal.SIGTERM),
+            (_SUPERVISOR_SECONDS, signal.SIGKILL),
+            (_SUPERVISOR_SECONDS, None),
+        ):
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._process.wait()
+                    break
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    if signal_number is not None:
+                        self._process.send_signal(signal_number)
+        self._stderr_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._stderr_task
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def log_exit(self) -> None:
+        """Log that the process ended on its own, with its last lines of stderr."""
+        log.warning(
+            "server_process_exited",
+            server=self._server.name,
+            status=self._process.returncode,
+            stderr=list(self._last_lines)[-5:],
+        )
+
+    async def _drain_stderr(self, stream: asyncio.StreamReader, *, keep: bool) -> None:
+        while data := await stream.read(65_536):
+            if keep:
+                lines = data[-65_536:].decode(errors="replace").splitlines()[-_MOST_LINES:]
+                self._last_lines += [line[:_LONGEST_LINE] for line in lines if line.strip()]
+
+
+async def start_process(server: McpServerSettings, secret: str | None) -> ServerProcess:
+    """Start the server's process; errors here mean that no call was sent."""
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8"), **server.env}
+    if secret is not None and server.secret_env is not None:
+        environment[server.secret_env] = secret
+    file = await asyncio.to_thread(_find_executable, server, environment["PATH"])
+    folder = None if server.folder is not None else tempfile.mkdtemp(prefix="deputize-server-")
+    uid = "-" if server.uid is None else str(server.uid)
+    limits = (str(os.getpid()), str(server.memory_mb * 1_048_576), str(server.open_files), uid)
+    try:
+        if folder is not None and server.uid is not None:
+            os.chown(folder, server.uid, server.uid)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", _SUPERVISOR_SCRIPT, *limits, folder or "-", file, *server.command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder or server.folder,
+            env=environment,
+            start_new_session=True,
+            limit=LARGEST_ANSWER,
+        )
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise UpstreamUnavailable(
+            f"the process of the server {server.name} cannot be started: {error.strerror}", nothing_happened=True
+        ) from error
+    return ServerProcess(server, process, folder, has_credential=secret is not None)
+
+
+def _find_executable(server: McpServerSettings, path: str) -> str:
+    """Find the server's executable, and check its digest if the settings have one."""
+    location = shutil.which(server.command[0], path=path)
+    if location is None:
+        raise UpstreamUnavailable(
+            f"the executable of the server {server.name} was not found",
+            advice="The operator must install it, or correct command for this server under [[servers]].",
+            nothing_happened=True,
+        )
+    # A relative path is relative to the gateway's folder, not to the one the process runs in.
+    file = os.path.abspath(location)
+    if server.sha256 is None:
+        return file
+    with open(file, "rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() == server.sha256:
+            return file
+    raise UpstreamUnavailable(
+        f"the executable of the server {server.name} does not match sha256 in its settings",
+        advice="The operator must check the executable, then update sha256 for this server under [[servers]].",
+        nothing_happened=True,
+    )

@@ -1,0 +1,349 @@
+"""Verify bearer tokens: JWTs of the configured issuers and of this gateway itself.
+
+Interfaces call `get_cached_caller` first, which never waits, and then `verify_caller`; a token exchange calls
+`verify_token` and `verify_actor`. `jwks.py`, `signing_keys.py` and `dids.py` supply keys; `claims.py` builds the
+caller. Verified callers are cached for a short time, by a hash of the token.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jwt
+import orjson
+
+from deputize.core.caller import Caller, compute_decision_cache_key
+from deputize.core.clock import Clock
+from deputize.core.errors import (
+    TokenAudienceMismatch,
+    TokenIssuerUntrusted,
+    TokenMalformed,
+    TokenMissing,
+    TokenSignatureInvalid,
+)
+from deputize.core.settings import IdentitySettings, IssuerSettings
+from deputize.core.subject import build_subject, parse_subject
+from deputize.govern.identity.claims import (
+    Claims,
+    apply_origin_trust,
+    build_caller,
+    build_delegate,
+    parse_lifetime,
+    require_access_token,
+    require_audience,
+)
+from deputize.govern.identity.dids import ALGORITHMS as DID_ALGORITHMS
+from deputize.govern.identity.dids import DidKeys, is_did
+from deputize.govern.identity.issuer_checks import check_issuers
+from deputize.govern.identity.jwks import IssuerKeys
+from deputize.govern.identity.oidc_discovery import Fetch
+from deputize.govern.identity.primary_issuers import choose_primary_issuer, get_subject_issuer
+from deputize.govern.identity.signing_keys import ALGORITHM, SigningKeys
+
+MAX_TOKEN_BYTES = 16_384
+# An agent signs its actor token just before the exchange; a longer lifetime would make it a standing credential.
+MAX_SELF_SIGNED_SECONDS = 3600
+_MAX_CACHED_TOKENS = 10_000
+_ID_LENGTH = 32
+# The signature may be empty here, so that an unsigned token gets a signature error instead of a format error.
+_JWT_PATTERN = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
+# RFC 9068 and RFC 8725: the type of access tokens, and the generic type.
+_ACCESS_TOKEN_TYPE, _GENERIC_TYPE = "at+jwt", "jwt"
+_JWS = jwt.PyJWS(
+    algorithms=["RS256", "ES256", "EdDSA"],
+    options={"verify_signature": True, "enforce_minimum_key_length": True},
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _UnverifiedToken:
+    """The unverified parts of a token that are needed to choose its key."""
+
+    algorithm: str
+    key_id: str | None
+    issuer: str
+    signed_part: bytes
+    is_access_token: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifiedToken:
+    """A verified token: its caller and all claims."""
+
+    caller: Caller
+    claims: Claims
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Actor:
+    """An agent that proved its identity, by an issuer's token, which can be revoked, or by its own DID."""
+
+    name: str
+    issuer: str
+    subject_issuer: str
+    caller: Caller | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdToken:
+    """A verified ID token, with what is needed to build its caller."""
+
+    claims: Claims
+    issuer: IssuerSettings
+    fallback_id: str
+    leeway: int
+
+
+class TokenVerifier:
+    """Verifies tokens and caches their callers.
+
+    `enrich_caller` adds what the database knows (pseudonyms) before a caller is cached. `find_primary_issuer` returns
+    the issuer whose subjects a tenant stores by their bare names; without it, the settings decide. `own_keys` are the
+    gateway's signing keys, if it exchanges tokens. `fetch` reaches hosts from the settings, `fetch_outside` hosts of
+    agents' DIDs.
+    """
+
+    def __init__(
+        self,
+        settings: IdentitySettings,
+        clock: Clock,
+        fetch: Fetch,
+        *,
+        enrich_caller: Callable[[Caller], Awaitable[Caller]] | None = None,
+        find_primary_issuer: Callable[[str], Awaitable[str | None]] | None = None,
+        own_keys: SigningKeys | None = None,
+        fetch_outside: Fetch | None = None,
+    ) -> None:
+        check_issuers(settings)
+        self._own_keys = own_keys
+        self._dids = DidKeys(clock, fetch_outside or fetch)
+        self._issuers = {issuer.issuer: issuer for issuer in settings.issuers}
+        self._keys = {issuer.issuer: IssuerKeys(issuer, clock, fetch) for issuer in settings.issuers}
+        self._settings = settings
+        self._clock = clock
+        self._enrich_caller = enrich_caller
+        self._find_primary_issuer = find_primary_issuer
+        self._cache: dict[bytes, tuple[Caller, float]] = {}
+
+    def get_cached_caller(self, token: bytes, *, allow_console_only: bool = False) -> Caller | None:
+        """Return the cached caller of a token, or None. Console-only tokens need `allow_console_only`."""
+        entry = self._cache.get(hashlib.sha256(token).digest())
+        if entry is None or entry[1] <= self._clock.monotonic() or (entry[0].only_decides and not allow_console_only):
+            return None
+        return entry[0]
+
+    async def verify_caller(self, token: bytes, *, allow_console_only: bool = False) -> Caller:
+        """Return the caller of a token, from the cache if possible, or raise the exact reason for rejecting it."""
+        cached_caller = self.get_cached_caller(token, allow_console_only=allow_console_only)
+        if cached_caller is not None:
+            return cached_caller
+        caller = (await self.verify_token(token, allow_console_only=allow_console_only)).caller
+        self._cache_caller(token, caller)
+        return caller
+
+    async def verify_token(self, token: bytes, *, allow_console_only: bool = False) -> VerifiedToken:
+        """Verify a token without the cache, and return its caller and all claims."""
+        unverified_token = _parse_unverified(token)
+        tenant = self._own_keys.parse_tenant(unverified_token.issuer) if self._own_keys is not None else None
+        if self._own_keys is not None and tenant is not None:
+            if unverified_token.algorithm != ALGORITHM:
+                raise TokenSignatureInvalid(f"the token is not signed with {ALGORITHM}, as this gateway's tokens are")
+            issuer = self._own_keys.build_issuer(tenant)
+            key = await self._own_keys.load_public_key(tenant, unverified_token.key_id)
+            claims = _verify_claims(token, key, issuer.issuer)
+            caller = build_delegate(claims, issuer, now=self._now(), leeway=self._settings.leeway_seconds)
+            caller = apply_origin_trust(caller, self._issuers.get(caller.issuer))
+        else:
+            issuer = self._find_trusted_issuer(unverified_token)
+            key = await self._keys[issuer.issuer].get_key(unverified_token.algorithm, unverified_token.key_id)
+            claims = _verify_claims(token, key, issuer.issuer)
+            caller = build_caller(
+                claims,
+                issuer,
+                now=self._now(),
+                leeway=self._settings.leeway_seconds,
+                fallback_id=_derive_token_id(unverified_token.signed_part),
+                is_access_token=unverified_token.is_access_token,
+            )
+        if caller.only_decides and not allow_console_only:
+            raise TokenAudienceMismatch(
+                "the token is only for deciding approval requests",
+                advice="Get a token whose audience is this gateway. This one can only list and decide approvals.",
+            )
+        caller = await self.qualify_caller(caller)
+        if self._enrich_caller is not None:
+            caller = await self._enrich_caller(caller)
+        return VerifiedToken(caller=caller, claims=claims)
+
+    async def verify_actor(self, token: bytes, tenant: str) -> Actor:
+        """Verify an actor token and return its agent: the subject of an issuer's token, or a DID that signed it."""
+        unverified_token = _parse_unverified(token)
+        if unverified_token.issuer not in self._issuers and is_did(unverified_token.issuer):
+            did = await self._verify_self_signed(token, unverified_token)
+            return Actor(name=did, issuer=did, subject_issuer=did)
+        caller = (await self.verify_token(token)).caller
+        if caller.tenant != tenant:
+            raise TokenIssuerUntrusted("the actor token belongs to another tenant")
+        if caller.agents:
+            raise TokenMalformed("the actor token acts for another subject; it must identify only the agent itself")
+        return Actor(
+            name=parse_subject(caller.user)[1],
+            issuer=caller.issuer,
+            subject_issuer=get_subject_issuer(self._issuers[caller.issuer]),
+            caller=caller,
+        )
+
+    async def qualify_caller(self, caller: Caller) -> Caller:
+        """Name the user and the proven agents of new claims by the issuer they are subjects of."""
+        find_primary_issuer = self._find_primary_issuer
+        primary_issuer = (
+            choose_primary_issuer(self._settings.issuers, caller.tenant)
+            if find_primary_issuer is None
+            else await find_primary_issuer(caller.tenant)
+        )
+        caller = replace(
+            caller,
+            user=build_subject(self._find_subject_issuer(caller.issuer), caller.user, primary_issuer),
+            agent_issuers=tuple(self._find_subject_issuer(each) for each in caller.agent_issuers),
+        )
+        return replace(caller, decision_cache_key=compute_decision_cache_key(caller))
+
+    async def verify_id_token(self, token: bytes, issuer: str) -> IdToken:
+        """Verify an ID token of one issuer. `oidc_login.py` checks its audience and nonce."""
+        unverified_token = _parse_unverified(token)
+        if unverified_token.issuer != issuer or unverified_token.is_access_token:
+            raise TokenMalformed("this is not an ID token of the issuer that the sign-in was started at")
+        trusted_issuer = self._find_trusted_issuer(unverified_token)
+        key = await self._keys[issuer].get_key(unverified_token.algorithm, unverified_token.key_id)
+        return IdToken(
+            claims=_verify_claims(token, key, issuer),
+            issuer=trusted_issuer,
+            fallback_id=_derive_token_id(unverified_token.signed_part),
+            leeway=self._settings.leeway_seconds,
+        )
+
+    async def _verify_self_signed(self, token: bytes, unverified_token: _UnverifiedToken) -> str:
+        if self._own_keys is None:
+            raise TokenIssuerUntrusted("this gateway does not exchange tokens, so it accepts no token signed by a DID")
+        if unverified_token.algorithm not in DID_ALGORITHMS:
+            raise TokenSignatureInvalid(f"a DID's token must be signed with one of {', '.join(DID_ALGORITHMS)}")
+        did = unverified_token.issuer
+        key = await self._dids.get_key(did, unverified_token.algorithm, unverified_token.key_id)
+        claims = _verify_claims(token, key, did)
+        require_access_token(claims, is_access_token=unverified_token.is_access_token)
+        require_audience(claims.get("aud"), (self._own_keys.public_url,), did)
+        expires_at, _ = parse_lifetime(claims, self._now(), self._settings.leeway_seconds)
+        if expires_at > self._now() + MAX_SELF_SIGNED_SECONDS:
+            raise TokenMalformed(f"a token signed by its own subject may last at most {MAX_SELF_SIGNED_SECONDS} s")
+        if claims.get("sub") != did or "act" in claims:
+            raise TokenMalformed("a DID can sign only for itself: iss and sub must be equal, without act")
+        return did
+
+    def _find_trusted_issuer(self, unverified_token: _UnverifiedToken) -> IssuerSettings:
+        issuer = self._issuers.get(unverified_token.issuer)
+        if issuer is None:
+            raise TokenIssuerUntrusted("this gateway does not trust the token's issuer")
+        if unverified_token.algorithm not in issuer.algorithms:
+            algorithms = ", ".join(issuer.algorithms)
+            raise TokenSignatureInvalid(
+                f"the token is not signed with an algorithm allowed for its issuer ({algorithms})"
+            )
+        return issuer
+
+    def _find_subject_issuer(self, name: str) -> str:
+        issuer = self._issuers.get(name)
+        return name if issuer is None else get_subject_issuer(issuer)
+
+    def _now(self) -> float:
+        return self._clock.epoch_ms() / 1000
+
+    def _cache_caller(self, token: bytes, caller: Caller) -> None:
+        seconds_left = caller.expires_at - self._clock.epoch_ms() / 1000
+        seconds = min(seconds_left, self._settings.token_cache_seconds)
+        if seconds <= 0:
+            return
+        # Evict the oldest entry: all have about the same lifetime, so it expires next.
+        while len(self._cache) >= _MAX_CACHED_TOKENS:
+            del self._cache[next(iter(self._cache))]
+        digest = hashlib.sha256(token).digest()
+        self._cache.pop(digest, None)
+        self._cache[digest] = (caller, self._clock.monotonic() + seconds)
+
+
+def _parse_unverified(token: bytes) -> _UnverifiedToken:
+    if not token:
+        raise TokenMissing("the request has no bearer token")
+    if b"${" in token:
+        raise TokenMalformed("the token contains ${: the client did not replace a variable")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise TokenMalformed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
+    match = _JWT_PATTERN.fullmatch(token)
+    if match is None:
+        raise TokenMalformed("the token does not have the three parts of a JWT")
+    header, claims = _decode_json_part(match[1], "header"), _decode_json_part(match[2], "claims")
+    issuer, algorithm, key_id = claims.get("iss"), header.get("alg"), header.get("kid")
+    if not isinstance(issuer, str):
+        raise TokenIssuerUntrusted("the token does not name its issuer")
+    if not isinstance(algorithm, str) or not (key_id is None or isinstance(key_id, str)):
+        raise TokenMalformed("the token's header has no valid alg or kid")
+    return _UnverifiedToken(
+        algorithm=algorithm,
+        key_id=key_id,
+        issuer=issuer,
+        signed_part=token[: match.end(2)],
+        is_access_token=_is_access_token(header),
+    )
+
+
+def _is_access_token(header: dict[str, Any]) -> bool:
+    """Tell whether the header marks an access token. A header without a type is accepted, another type rejected."""
+    if "crit" in header:
+        raise TokenMalformed("the token has critical extensions (crit), which this gateway does not support")
+    kind = header.get("typ", _GENERIC_TYPE)
+    name = kind.lower().removeprefix("application/") if isinstance(kind, str) else ""
+    if name not in (_ACCESS_TOKEN_TYPE, _GENERIC_TYPE):
+        raise TokenMalformed("the token's header (typ) does not mark an access token")
+    return name == _ACCESS_TOKEN_TYPE
+
+
+def _decode_json_part(part: bytes, name: str) -> dict[str, Any]:
+    try:
+        text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+        value = orjson.loads(text)
+        # Parsers differ in which of two equal keys they use, so duplicates are rejected.
+        json.loads(text, object_pairs_hook=_reject_duplicates)
+    except (ValueError, RecursionError):
+        raise TokenMalformed(f"the token's {name} cannot be decoded") from None
+    if not isinstance(value, dict):
+        raise TokenMalformed(f"the token's {name} is not a JSON object")
+    return value
+
+
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a key occurs twice")
+
+
+def _verify_claims(token: bytes, key: jwt.PyJWK, issuer: str) -> Claims:
+    """Verify the signature, and parse the claims from exactly the bytes that were verified."""
+    try:
+        payload = _JWS.decode(token, key, algorithms=[key.algorithm_name])
+        claims = orjson.loads(payload)
+    except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError) as error:
+        raise TokenSignatureInvalid("the token's signature does not verify") from error
+    except (jwt.PyJWTError, ValueError) as error:
+        raise TokenMalformed("the token cannot be decoded") from error
+    if not isinstance(claims, dict):
+        raise TokenMalformed("the token's claims are not a JSON object")
+    if claims.get("iss") != issuer:
+        raise TokenIssuerUntrusted("the token's issuer is not the one that its key belongs to")
+    return claims
+
+
+def _derive_token_id(signed_part: bytes) -> str:
+    """Derive an id for a token without `jti`, without its signature: some signatures stay valid when altered."""
+    return "sha256:" + hashlib.sha256(signed_part).hexdigest()[:_ID_LENGTH]

@@ -1,0 +1,157 @@
+"""Limit what callers can request beside calls: approvals, token exchanges and backtests. On by default.
+
+Counted with the counters of the limit rules, so that all gateways count together if they share Redis. While those are
+unreachable, this process counts alone: a lost counter neither stops everybody nor opens the gate.
+"""
+
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Final
+
+import structlog
+
+from deputize.core.bounded_dict import BoundedDict
+from deputize.core.caller import Caller
+from deputize.core.clock import Clock
+from deputize.core.errors import ConcurrencyLimitReached, RateLimited
+from deputize.core.settings.limits import LimitSettings
+from deputize.store.counters.in_process import InProcessCounters
+from deputize.store.counters.port import (
+    CounterRequest,
+    Counters,
+    CountersUnavailable,
+    Slot,
+    SlotRelease,
+    TakeResult,
+    Window,
+)
+
+# Names of the limits in refusals and metrics; a rule of the settings cannot have them.
+APPROVAL_REQUESTS: Final = "default:approval-requests"
+TOKEN_EXCHANGES: Final = "default:token-exchanges"
+FAILED_EXCHANGES: Final = "default:failed-exchanges"
+BACKTESTS: Final = "default:backtests"
+_HOUR_SECONDS: Final = 3600.0
+_MINUTE_SECONDS: Final = 60.0
+# A slot whose process died is free again after this time.
+_BACKTEST_SECONDS: Final = 600.0
+_SLOT_RETRY_MS: Final = 1000
+# An attacker can use many addresses; the oldest are forgotten then.
+_MAX_ADDRESSES: Final = 10_000
+_IPV6_NETWORK_BITS: Final = 64
+log = structlog.get_logger(__name__)
+
+
+class RequestLimits:
+    def __init__(
+        self, settings: LimitSettings, counters: Counters, clock: Clock, *, on_refusal: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._clock = clock
+        self._on_refusal = on_refusal
+        self._own_counters = InProcessCounters(clock)
+        # When the window of an address began, and its failures since.
+        self._failures: BoundedDict[str, tuple[float, int]] = BoundedDict(_MAX_ADDRESSES)
+
+    async def count_approval_request(self, caller: Caller) -> None:
+        """Count an approval request that a user or one of their agents opens; raise `RateLimited` beyond the limit."""
+        limit = self._settings.approval_requests_per_hour
+        await self._count(caller, APPROVAL_REQUESTS, "approval requests", limit, _HOUR_SECONDS)
+
+    async def count_exchange(self, caller: Caller) -> None:
+        """Count a token exchange of a user or one of their agents; raise `RateLimited` beyond the limit."""
+        limit = self._settings.token_exchanges_per_minute
+        await self._count(caller, TOKEN_EXCHANGES, "token exchanges", limit, _MINUTE_SECONDS)
+
+    @asynccontextmanager
+    async def hold_backtest(self, caller: Caller) -> AsyncIterator[None]:
+        """Hold one of the tenant's backtests while the block runs; raise `ConcurrencyLimitReached` if none is free."""
+        limit, holder = self._settings.backtests_at_once, self._clock.new_id()
+        slot = Slot(key=_build_key(caller.tenant, BACKTESTS), limit=limit, seconds=_BACKTEST_SECONDS, holder=holder)
+        counters, result = await self._take(slot)
+        if result.refused_index is not None:
+            self._on_refusal(BACKTESTS)
+            raise ConcurrencyLimitReached(
+                f"this tenant runs {limit} backtests already, as many as limits.backtests_at_once allows",
+                details={"rule": BACKTESTS, "kind": "concurrency", "limit": limit, "used": result.usage},
+                retry_after_ms=_SLOT_RETRY_MS,
+                nothing_happened=True,
+            )
+        try:
+            yield
+        finally:
+            await _release(counters, SlotRelease(key=slot.key, holder=holder))
+
+    def check_address(self, address: str) -> None:
+        """Raise `RateLimited` if too many exchanges from this address failed lately. Costs no round trip."""
+        started_at, failures = self._failures.get(_to_network(address)) or (0.0, 0)
+        seconds_left = started_at + _MINUTE_SECONDS - self._clock.monotonic()
+        limit = self._settings.failed_exchanges_per_minute
+        if failures >= limit and seconds_left > 0:
+            self._on_refusal(FAILED_EXCHANGES)
+            raise RateLimited(
+                f"{limit} token exchanges from this address failed within a minute",
+                details={"rule": FAILED_EXCHANGES, "kind": "rate", "limit": limit, "seconds": _MINUTE_SECONDS},
+                retry_after_ms=max(int(seconds_left * 1000), 1),
+                nothing_happened=True,
+            )
+
+    def count_failure(self, address: str) -> None:
+        """Count an exchange whose subject token was not accepted."""
+        network, now = _to_network(address), self._clock.monotonic()
+        started_at, failures = self._failures.get(network) or (now, 0)
+        if now - started_at >= _MINUTE_SECONDS:
+            started_at, failures = now, 0
+        self._failures.put(network, (started_at, failures + 1))
+
+    async def _count(self, caller: Caller, name: str, what: str, limit: int, seconds: float) -> None:
+        # Per user, whichever agent acts: the holder of a token chooses the names of agents.
+        window = Window(key=_build_key(caller.tenant, name, caller.issuer, caller.user), limit=limit, seconds=seconds)
+        _, result = await self._take(window)
+        if result.refused_index is None:
+            return
+        self._on_refusal(name)
+        raise RateLimited(
+            f"limit {name} allows at most {limit} {what} in {seconds:g} s, counted per user",
+            details={"rule": name, "kind": "rate", "limit": limit, "used": result.usage, "seconds": seconds},
+            retry_after_ms=result.retry_after_ms,
+            nothing_happened=True,
+        )
+
+    async def _take(self, request: CounterRequest) -> tuple[Counters, TakeResult]:
+        try:
+            answer = self._counters.take([request])
+            return self._counters, answer if isinstance(answer, TakeResult) else await answer
+        except CountersUnavailable as error:
+            log.warning("request_limit_counted_alone", reason=str(error))
+            return self._own_counters, self._own_counters.take([request])
+
+
+async def _release(counters: Counters, release: SlotRelease) -> None:
+    try:
+        answer = counters.apply_updates([release])
+        if answer is not None:
+            await answer
+    except CountersUnavailable as error:
+        # It expires by itself.
+        log.warning("request_limit_not_released", reason=str(error))
+
+
+def _build_key(tenant: str, name: str, *parts: str) -> str:
+    """Build a counter's key, without readable names; the braces keep a tenant on one node of a Redis cluster."""
+    digest = blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+    return f"deputize:{{{tenant}}}:{name}:{digest}"
+
+
+def _to_network(address: str) -> str:
+    """Return the network that one client controls: its IPv4 address, or the /64 of its IPv6 address."""
+    try:
+        ip_address = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if ip_address.version == 4:
+        return address
+    return str(ipaddress.ip_network((int(ip_address), _IPV6_NETWORK_BITS), strict=False))

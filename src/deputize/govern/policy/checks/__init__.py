@@ -1,0 +1,1 @@
+"""Check policies before they become active: validation, lint, test cases, backtests."""

@@ -1,0 +1,1 @@
+"""Translate between wire formats and `operations/gateway.py`; interfaces decide nothing."""

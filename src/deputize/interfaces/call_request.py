@@ -1,0 +1,163 @@
+"""Parse the fields of a call into a `CallRequest`, for every interface."""
+
+import re
+from typing import Any, Literal, NoReturn
+
+from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallRequest
+from deputize.core.errors import MalformedRequest
+from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
+
+FIELDS = (
+    "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
+    "callback", "can_answer", "answers",
+)  # fmt: skip
+MAX_TOOL_LENGTH = 200
+MAX_VERSION_LENGTH = 100
+MAX_DEADLINE_MS = 86_400_000
+LOWEST_PRIORITY = 10
+MAX_URL_LENGTH = 2048
+KEY_NAME = r"^[a-z0-9][a-z0-9_-]{0,47}$"
+
+_FIELD_SET = frozenset(FIELDS)
+_CAPABILITY_SET = frozenset(ClientCapability)
+_CALLBACK_FIELDS = frozenset({"url", "secret", "include_result"})
+_NO_ARGUMENTS: dict[str, Any] = {}
+
+
+def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str | None = None) -> CallRequest:
+    """Parse a call, or raise `MalformedRequest` with the wrong field and what it may be."""
+    if type(fields) is not dict:
+        raise MalformedRequest("a call is a JSON object", details={"fields": list(FIELDS)})
+    get = fields.get
+    tool, arguments = get("tool"), get("arguments", _NO_ARGUMENTS)
+    if type(tool) is not str or not 0 < len(tool) <= MAX_TOOL_LENGTH:
+        _raise_malformed("tool", f"must be the name of a tool, 1 to {MAX_TOOL_LENGTH} characters")
+    if type(arguments) is not dict:
+        _raise_malformed("arguments", "must be an object with the tool's arguments by name")
+    if len(fields) <= 2 and "arguments" in fields:
+        return CallRequest(tool=tool, arguments=arguments, idempotency_key=key, traceparent=traceparent)
+    if not fields.keys() <= _FIELD_SET:
+        unknown = min(fields.keys() - _FIELD_SET)
+        raise MalformedRequest(
+            f"a call has no field {unknown[:64]!r}; it may have {', '.join(FIELDS)}",
+            details={"unknown": unknown[:64], "fields": list(FIELDS)},
+        )
+    return CallRequest(
+        tool=tool,
+        arguments=arguments,
+        version=_parse_text(fields, "version", MAX_VERSION_LENGTH) or "latest",
+        idempotency_key=key,
+        session=_parse_text(fields, "session", MAX_SESSION_LENGTH),
+        step=_parse_text(fields, "step", MAX_SESSION_LENGTH),
+        deadline_ms=_parse_deadline(fields),
+        traceparent=traceparent,
+        mode=_parse_mode(fields),
+        priority=_parse_priority(fields),
+        may_continue=_parse_flag(fields, "continue"),
+        callback=_parse_callback(fields),
+        dry_run=_parse_flag(fields, "dry_run"),
+        client_capabilities=_parse_capabilities(fields),
+        input_responses=_parse_input_responses(fields),
+    )
+
+
+def _parse_mode(fields: dict[str, Any]) -> Literal["sync", "async"] | None:
+    value = fields.get("mode")
+    match value:
+        case None | "sync" | "async":
+            return value
+        case _:
+            _raise_malformed("mode", "must be sync or async")
+
+
+def _parse_priority(fields: dict[str, Any]) -> int | None:
+    value = fields.get("priority")
+    if value is None:
+        return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 < value <= LOWEST_PRIORITY:
+        _raise_malformed("priority", f"must be a whole number from 1, the most urgent, to {LOWEST_PRIORITY}")
+    return value
+
+
+def _parse_flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        _raise_malformed(name, "must be true or false")
+    return bool(value)
+
+
+def _parse_callback(fields: dict[str, Any]) -> Callback | None:
+    """Check the form of a callback. The lifecycle checks whether its URL may be used, and audits a refusal."""
+    value = fields.get("callback")
+    if value is None:
+        return None
+    if type(value) is not dict or not value.keys() <= _CALLBACK_FIELDS:
+        _raise_malformed("callback", "must be an object with url, and perhaps secret and include_result")
+    url, secret = _parse_text(value, "url", MAX_URL_LENGTH), value.get("secret")
+    if url is None or not (url.isascii() and url.isprintable()) or " " in url:
+        _raise_malformed("callback", "needs a url of visible ASCII characters")
+    if secret is not None and (type(secret) is not str or not re.match(KEY_NAME, secret)):
+        _raise_malformed("callback", "has a secret whose name is not of lower case letters, digits, - and _")
+    return Callback(url=url, secret=secret or "default", include_result=_parse_flag(value, "include_result"))
+
+
+def _parse_capabilities(fields: dict[str, Any]) -> frozenset[ClientCapability]:
+    value = fields.get("can_answer")
+    if value is None:
+        return NO_CAPABILITIES
+    if type(value) is not list or not all(type(each) is str and each in _CAPABILITY_SET for each in value):
+        names = ", ".join(ClientCapability)
+        _raise_malformed("can_answer", f"must be a list of input requests that you can answer: {names}")
+    return frozenset(ClientCapability(each) for each in value)
+
+
+def _parse_input_responses(fields: dict[str, Any]) -> InputResponses | None:
+    """Check the form of input responses. The lifecycle checks whether they fit the questions, and audits a refusal."""
+    value = fields.get("answers")
+    if value is None:
+        return None
+    if type(value) is not dict or value.keys() != {"round", "responses"}:
+        _raise_malformed("answers", "must be an object with the round, and responses by the names of questions")
+    if type(value["round"]) is not str or type(value["responses"]) is not dict:
+        _raise_malformed("answers", "must have the round as a text, and responses as an object")
+    return InputResponses(round_token=value["round"], responses=value["responses"])
+
+
+def _parse_text(fields: dict[str, Any], name: str, max_length: int) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not str or not 0 < len(value) <= max_length:
+        _raise_malformed(name, f"must be text of 1 to {max_length} characters")
+    return value
+
+
+def _parse_deadline(fields: dict[str, Any]) -> int | None:
+    value = fields.get("deadline_ms")
+    if value is None:
+        return None
+    # JSON has one kind of number: 500.0 is 500.
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 < value <= MAX_DEADLINE_MS:
+        _raise_malformed("deadline_ms", f"must be a whole number of milliseconds, 1 to {MAX_DEADLINE_MS}")
+    return value
+
+
+def parse_idempotency_key(value: Any) -> str:
+    """Parse a key from a header or a field. Quotation marks around a header's value are not part of it."""
+    if type(value) is bytes:
+        value = value.decode("latin-1")
+        if len(value) > 2 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+    if type(value) is not str or not 0 < len(value) <= MAX_KEY_LENGTH:
+        _raise_malformed("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} characters")
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        _raise_malformed("Idempotency-Key", "must be visible ASCII characters without spaces")
+    return value
+
+
+def _raise_malformed(field: str, rule: str) -> NoReturn:
+    raise MalformedRequest(f"{field} {rule}", details={"field": field})

@@ -1,0 +1,1 @@
+"""Talk to a running gateway over REST and MCP."""

@@ -1,0 +1,127 @@
+"""Choose the gateway and the token of a command, from its options, the environment or a running `deputize dev`."""
+
+import contextlib
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.client.refusal import GatewayRefusal
+from deputize.interfaces.cli.project.project_file import (
+    AGENT_TOKEN_FILE,
+    TOKEN_FILE,
+    enter_project,
+    find_dev_gateway,
+    find_state_folder,
+    read_saved_token,
+)
+
+if TYPE_CHECKING:
+    from deputize.interfaces.cli.client.rest_client import GatewayClient
+
+_TOKEN_VARIABLE = "DEPUTIZE_TOKEN"
+
+
+def _require_non_empty_token(context: typer.Context, value: str) -> str:
+    """Refuse an empty token, which must not silently become the development token."""
+    source = context.get_parameter_source("token")
+    if not value and source is not None and source.name == "COMMANDLINE":
+        raise ConfigError(
+            "--token is empty: pass a token, or omit --token to use the development token of this project."
+        )
+    if not value and os.environ.get(_TOKEN_VARIABLE) == "":
+        raise ConfigError(f"{_TOKEN_VARIABLE} is set but empty: set it to a token, or unset it.")
+    return value
+
+
+Url = Annotated[
+    str,
+    typer.Option(envvar="DEPUTIZE_URL", help="URL of the gateway. Default: the running deputize dev of this project."),
+]
+Token = Annotated[
+    str,
+    typer.Option(
+        envvar=_TOKEN_VARIABLE,
+        callback=_require_non_empty_token,
+        help="Bearer token. Default: the development token of this project.",
+    ),
+]
+AgentToken = Annotated[
+    str,
+    typer.Option(
+        envvar=_TOKEN_VARIABLE,
+        callback=_require_non_empty_token,
+        help="Bearer token. Default: the token for agents of this project.",
+    ),
+]
+
+
+class EffectOption(StrEnum):
+    """Effects of a tool, from harmless to worst; repeated here so that help does not load contracts."""
+
+    READ = "read"
+    WRITE = "write"
+    DESTRUCTIVE = "destructive"
+
+
+def find_gateway(url: str = "", token: str = "", *, for_agent: bool = False) -> "GatewayClient":
+    """Return a client for the gateway that options, the environment or a running `deputize dev` name, in this order.
+
+    With `for_agent`, the token of `deputize dev` is the one for agents, which administers nothing.
+    """
+    from deputize.interfaces.cli.client.rest_client import GatewayClient
+
+    folder = find_state_folder() if enter_project() else None
+    dev_gateway = find_dev_gateway(folder) if folder else None
+    gateway_url = url or (dev_gateway.url if dev_gateway else "")
+    if not gateway_url:
+        raise ConfigError(
+            "No gateway is running for this folder: start one with deputize dev in another terminal, "
+            "or name one with --url or DEPUTIZE_URL."
+        )
+    if not _is_gateway_url(gateway_url):
+        raise ConfigError(f"{gateway_url} is not a gateway URL: write it like http://127.0.0.1:7070.")
+    # Never send the development token to another gateway.
+    is_dev_gateway = dev_gateway is not None and gateway_url.rstrip("/") == dev_gateway.url.rstrip("/")
+    file = AGENT_TOKEN_FILE if for_agent else TOKEN_FILE
+    token = token or (read_saved_token(folder, file) if folder and is_dev_gateway else None) or ""
+    if not token:
+        raise ConfigError("No token: set DEPUTIZE_TOKEN or --token. In development, deputize token creates one.")
+    if "${" in token:
+        raise ConfigError(
+            f"The token contains {token[token.index('${') :][:20]!r}, which was not expanded: set that variable."
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            "The token contains invalid characters: copy it again, without spaces, quotes or line breaks."
+        )
+    return GatewayClient(url=gateway_url.rstrip("/").removesuffix("/v1"), token=token)
+
+
+def _is_gateway_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def build_tool_path(name: str) -> str:
+    """Build the API path of a tool."""
+    return f"/v1/tools/{quote(name, safe='')}"
+
+
+def build_call_path(call_id: str) -> str:
+    """Build the API path of a call."""
+    return f"/v1/calls/{quote(call_id, safe='')}"
+
+
+def complete_tool(incomplete: str) -> list[str]:
+    """Complete a tool's name in the shell; return nothing if no gateway answers."""
+    with contextlib.suppress(ConfigError, GatewayRefusal, KeyError, TypeError):
+        page = find_gateway(os.environ.get("DEPUTIZE_URL", ""), os.environ.get("DEPUTIZE_TOKEN", "")).get("/v1/tools")
+        return [each["name"] for each in page["tools"] if each["name"].startswith(incomplete)]
+    return []

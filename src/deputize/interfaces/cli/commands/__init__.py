@@ -1,0 +1,1 @@
+"""Define the CLI commands, one module per command group."""

@@ -1,0 +1,199 @@
+"""Define `deputize servers`: list, show and test upstream MCP servers, and review changes to their definitions.
+
+The gateway makes hidden characters in a server's text visible before it sends them here.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from deputize.core.display_text import to_display_text
+from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
+from deputize.interfaces.cli.client.target import Token, Url, find_gateway
+from deputize.interfaces.cli.render.output import (
+    NO,
+    NOTE,
+    OK,
+    Json,
+    colour_text,
+    dim_text,
+    exit_with_error,
+    format_count,
+    printer,
+    style_sign,
+)
+
+group = typer.Typer(
+    no_args_is_help=True, help="List and test upstream MCP servers, and review changes to their definitions."
+)
+
+_STATUS_SIGNS = {"connected": OK, "unavailable": NO, "unseen": NOTE}
+_CHANGE_TEXTS = {"same": "", "changed": "changed since", "removed": "no longer offered", None: ""}
+_TOOL_PREFIX = "tool:"
+
+Server = Annotated[str, typer.Argument(metavar="SERVER", help="Name of the server in deputize.toml.")]
+_ITEM_HELP = "tool:NAME, NAME, resource:URI, prompt:NAME, a pattern such as 'get_*', or instructions; repeat for more."
+
+
+@group.command("list", epilog="Example: deputize servers list")
+def list_servers(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """List the servers of the settings with their status, number of tools, and changes to review."""
+    answer = find_gateway(url, token).get("/v1/servers")
+    servers: list[dict[str, Any]] = answer["servers"]
+    if json:
+        printer.json(answer)
+    elif not servers:
+        printer.line("No servers. Add one under [[servers]] in deputize.toml, or import those of another client with")
+        printer.line("deputize import .mcp.json")
+    else:
+        rows = [
+            (
+                _STATUS_SIGNS[each["status"]], each["name"], each["status"], str(each["tools"]), str(each["changes"]),
+                _format_time(each["since"]), each["why"] or each["title"] or "",
+            )
+            for each in servers
+        ]  # fmt: skip
+        printer.table(("", "server", "status", "tools", "to review", "since", ""), rows)
+
+
+@group.command(epilog="Example: deputize servers show shop")
+def show(server: Server, url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Show a server's status and its pinned definitions."""
+    details = find_gateway(url, token).get(_build_server_path(server))
+    printer.json(details) if json else _print_server(details)
+
+
+@group.command("test", epilog="Example: deputize servers test shop")
+def probe_server(server: Server, url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Connect to a server now. New tools are registered, and changed ones wait for review, as always."""
+    details = find_gateway(url, token).post(f"{_build_server_path(server)}/test").value
+    if json:
+        printer.json(details)
+        return
+    _print_server(details)
+    for name in details["registered"]:
+        printer.success(f"Registered {name}")
+    if details["opened"]:
+        printer.warn(f"{format_count(details['opened'], 'new change')} found")
+
+
+def _print_server(server: Mapping[str, Any]) -> None:
+    state = f"{style_sign(_STATUS_SIGNS[server['status']], sys.stdout)} {server['name']} is {server['status']}"
+    since = f" since {_format_time(server['since'])}" if server["since"] else ""
+    printer.line(f"{state}{since}{': ' + server['why'] if server['why'] else ''}")
+    title = " ".join(each for each in (server["title"], server["version"]) if each)
+    protocol = f"MCP {server['protocol']}" if server["protocol"] else ""
+    for line in (f"{server['kind']} {server['address']}", ", ".join(each for each in (title, protocol) if each)):
+        if line:
+            printer.line(f"  {line}")
+    rows = [
+        (
+            to_display_text(each["item"], 120), f"{each['tool']} {each['version']}" if each["tool"] else "",
+            each["accepted_by"], _format_time(each["accepted_at"]), _CHANGE_TEXTS[each["now"]],
+        )
+        for each in server["agreed"]
+    ]  # fmt: skip
+    if rows:
+        printer.table(("pinned", "registered as", "by", "at", ""), rows)
+    for each in server["left_out"]:
+        printer.warn(f"not registered: {each}")
+    if server["changes"]:
+        printer.warn(f"{format_count(server['changes'], 'change')} to review: deputize servers review {server['name']}")
+
+
+@group.command(epilog="Example: deputize servers review shop --accept get_order")
+def review(
+    server: Server,
+    accept: Annotated[list[str] | None, typer.Option(metavar="ITEM", help=f"Accept the change of {_ITEM_HELP}")] = None,
+    reject: Annotated[list[str] | None, typer.Option(metavar="ITEM", help=f"Reject the change of {_ITEM_HELP}")] = None,
+    reason: Annotated[str, typer.Option(help="Recorded with the decision; required to reject.")] = "",
+    code: Code = "",
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Show how a server's definitions differ from the pinned ones, and accept or reject the changes.
+
+    An accepted tool is registered as its next major version. Until then, and after a rejection, a read keeps its old
+    definition, and every other tool is refused. Accepting needs an operator.
+    """
+    gateway = find_gateway(url, token)
+    changes: list[dict[str, Any]] = gateway.get(f"{_build_server_path(server)}/changes")["changes"]
+    if not accept and not reject:
+        printer.json({"changes": changes}) if json else _print_changes(server, changes)
+        return
+    if reject and not reason:
+        exit_with_error("--reject needs --reason: the reason is recorded with the decision.")
+    decisions = [(each, "accept") for each in _select_changes(changes, accept or ())]
+    decisions += [(each, "reject") for each in _select_changes(changes, reject or ())]
+    conflicts = {each["item"] for each, decision in decisions if decision == "accept"} & {
+        each["item"] for each, word in decisions if word == "reject"
+    }
+    if conflicts:
+        exit_with_error(
+            f"{to_display_text(sorted(conflicts)[0], 120)} cannot be both accepted and rejected: name it once."
+        )
+    results, requests = [], OperatorRequests(gateway, code)
+    for each, word in decisions:
+        # The digest of what was shown: the gateway refuses the decision if the server has changed it since.
+        body = {"item": each["item"], "digest": each["digest"], "decision": word, "reason": reason}
+        result = requests.send("POST", f"{_build_server_path(server)}/changes/decide", body)
+        results.append(result)
+        registration_text = f": {result['registered']}" if result["registered"] else ""
+        printer.success(f"{each['shown']} {word}ed{registration_text}")
+    if json:
+        printer.json({"decided": results})
+
+
+def _select_changes(changes: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:
+    """Select the changes that match the patterns, each once."""
+    from deputize.core.patterns import matches_glob
+
+    selection: list[dict[str, Any]] = []
+    for name in patterns:
+        matches = [
+            each
+            for each in changes
+            if name in (each["item"], each["item"].removeprefix(_TOOL_PREFIX))
+            or matches_glob(each["item"].removeprefix(_TOOL_PREFIX), name.removeprefix(_TOOL_PREFIX))
+        ]
+        if not matches:
+            pending = ", ".join(each["shown"] for each in changes) or "none"
+            exit_with_error(f"{to_display_text(name, 120)} has no change to review. Changes to review: {pending}.")
+        selection += [each for each in matches if each not in selection]
+    return selection
+
+
+def _print_changes(server: str, changes: Sequence[Mapping[str, Any]]) -> None:
+    if not changes:
+        printer.line("No changes to review.")
+        return
+    for each in changes:
+        pin_text = f"   pinned as {each['tool']} {each['version']}" if each["tool"] else ""
+        printer.line(f"{style_sign(NOTE, sys.stdout)} {each['shown']}   {each['kind']}{pin_text}")
+        for flag in each["flags"]:
+            where = f" at {flag['where']}" if flag["where"] else ""
+            printer.line(f"  {colour_text(flag['code'], 'yellow', sys.stdout)}{where}: {flag['sentence']}")
+            if flag["excerpt"]:
+                printer.line(f"      {flag['excerpt']}")
+        for difference in each["differences"]:
+            printer.line(f"  {dim_text(difference['where'] or '/', sys.stdout)}")
+            for sign, text, colour in (("-", difference["before"], "red"), ("+", difference["after"], "green")):
+                for line in () if text is None else text.splitlines():
+                    printer.line("  " + colour_text(f"{sign} {line}", colour, sys.stdout))
+    first = changes[0]["item"].removeprefix(_TOOL_PREFIX)
+    item = first if first.replace("_", "a").replace("-", "a").isalnum() and first.isascii() else "ITEM"
+    printer.note(f"  Accept: deputize servers review {server} --accept {item}")
+    printer.note(f"  Reject: deputize servers review {server} --reject {item} --reason '…'")
+
+
+def _build_server_path(server: str) -> str:
+    from urllib.parse import quote
+
+    return f"/v1/servers/{quote(server, safe='')}"
+
+
+def _format_time(at: str | None) -> str:
+    return "" if at is None else at.partition(".")[0].replace("T", " ").removesuffix("+00:00")

@@ -1,0 +1,1 @@
+"""Define the commands that prepare, start and examine a Deputize service."""

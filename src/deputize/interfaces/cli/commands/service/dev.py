@@ -1,0 +1,272 @@
+"""Define `deputize dev`: start everything a project needs on one machine, and stop it all with Ctrl-C.
+
+It starts PostgreSQL, the schema, keys, a token, the tools, the API and the metrics.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvloop
+from pydantic import SecretStr
+
+from deputize.core.config_error import ConfigError
+from deputize.core.settings import Settings
+from deputize.interfaces.cli.project.dev_environment import (
+    DEV_ENVIRONMENT,
+    DatabaseLock,
+    announce_gateway,
+    claim_database,
+    find_free_port,
+    hold_dev_lock,
+    is_port_free,
+    make_folder,
+    pick_free_port,
+)
+from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, ensure_tokens
+from deputize.interfaces.cli.project.local_database import prepare_schema, provide_database
+from deputize.interfaces.cli.project.logs import configure_logs
+from deputize.interfaces.cli.project.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
+from deputize.interfaces.cli.project.startup_events import describe_rules, describe_servers
+from deputize.interfaces.cli.project.tool_loader import (
+    OpenGateway,
+    ProjectTools,
+    load_project,
+    open_project_gateway,
+    print_refusals,
+)
+from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
+from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign
+from deputize.interfaces.server import serve
+from deputize.operations.gateway import Gateway
+
+_EFFECTS = ("read", "write", "destructive")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_DRAIN_SECONDS = 1.0
+
+
+def run_development(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None:
+    """Start everything in order, serve, and stop in reverse order, even after a failure."""
+    make_folder(settings.folder)
+    configure_logs(settings.telemetry)
+    with hold_dev_lock(settings.folder), _shut_down_gracefully(settings.folder):
+        _require_free_port(settings, port)
+        locks: list[DatabaseLock] = []
+        with (
+            # One event loop from here on: the connection that holds the database's lock belongs to it.
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            provide_database(
+                settings, lambda dsn: locks.append(runner.run(claim_database(dsn))), before_stop=_ignore_signals
+            ) as dsn,
+        ):
+            settings = _set_database(settings, dsn)
+            prepare_schema(dsn)
+            project_tools = load_project(settings, Path.cwd())
+            _print_tokens(settings, project_tools)
+            # Chosen last: another process may have taken a free port while the database started.
+            settings = _set_public_url(_set_ports(add_dev_issuer(settings), port))
+            runner.run(_serve_api(open_gateway, settings, project_tools, locks[0]))
+
+
+@contextmanager
+def _shut_down_gracefully(folder: Path) -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, and print the last line only after everything has stopped."""
+
+    def raise_interrupt(number: int, frame: FrameType | None) -> None:
+        # The signal may arrive while a coroutine or an event loop is being created; warnings about such
+        # half-made objects are of no use.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        sys.unraisablehook = lambda _: None
+        raise KeyboardInterrupt
+
+    for each in _SIGNALS:
+        signal.signal(each, raise_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        printer.event("stopped", {}, "Stopped before startup finished. Nothing is left running.")
+    else:
+        printer.event("stopped", {}, f"Stopped. Keys and data are kept in {folder}.")
+
+
+def _require_free_port(settings: Settings, port: int | None) -> None:
+    """Refuse a port given with --port that is in use, before anything is started."""
+    if port and not is_port_free(settings.server.host, port):
+        raise ConfigError(
+            f"Port {port} is in use: stop the process that listens there, or choose another port with --port; "
+            "--port 0 picks a free one."
+        )
+
+
+def _set_ports(settings: Settings, port: int | None) -> Settings:
+    """Replace a configured port that is in use by the next free one, and print that."""
+    server = settings.server
+    api_port = find_free_port(server.host, server.port) if port is None else port
+    if port is None and api_port != server.port:
+        printer.warn(f"Port {server.port} is in use; using {api_port}. Choose another with --port.")
+    api_port = api_port or pick_free_port(server.host)
+    metrics_port = find_free_port(server.metrics_host, server.metrics_port, avoid=api_port)
+    server_settings = server.model_copy(update={"port": api_port, "metrics_port": metrics_port})
+    return settings.model_copy(update={"server": server_settings})
+
+
+def _set_public_url(settings: Settings) -> Settings:
+    """Set the URL that delegated tokens name, and the environment that policies see."""
+    host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "::", "") else settings.server.host
+    address = f"http://[{host}]" if ":" in host else f"http://{host}"
+    identity = settings.identity.model_copy(update={"public_url": f"{address}:{settings.server.port}"})
+    return settings.model_copy(update={"identity": identity, "environment": DEV_ENVIRONMENT})
+
+
+def _set_database(settings: Settings, dsn: str) -> Settings:
+    if settings.database.url is not None:
+        return settings
+    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": SecretStr(dsn)})})
+
+
+def _print_tokens(settings: Settings, project_tools: ProjectTools) -> None:
+    """Create the project's tokens if needed, and print the one for agents that one time.
+
+    The developer's own token is only named: it administers the gateway, and what is printed gets pasted into clients.
+    """
+    tokens = ensure_tokens(settings, project_tools.tools)
+    if tokens.is_new:
+        file, agent_file = settings.folder / TOKEN_FILE, settings.folder / AGENT_TOKEN_FILE
+        facts = {"file": str(file), "agent_file": str(agent_file), "agent_token": tokens.agent}
+        printer.event(
+            "token", facts, f"signing key and tokens created: yours in {file}, one for agents in {agent_file}"
+        )
+        printer.line(f"  For agents and MCP clients, shown once: {tokens.agent}")
+
+
+async def _serve_api(
+    open_gateway: OpenGateway, settings: Settings, project_tools: ProjectTools, lock: DatabaseLock
+) -> None:
+    stop, code_printer = asyncio.Event(), ApprovalCodePrinter()
+    servers: list[dict[str, Any]] = []
+    # From here on a signal sets an event, so that one that arrives while the gateway opens is not lost.
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with ExitStack() as stack:
+
+        def on_ready(url: str, metrics_url: str) -> None:
+            if not stop.is_set():
+                _print_tools(project_tools, settings)
+                _print_servers(servers)
+                stack.enter_context(announce_gateway(settings.folder, DevGateway(url=url, pid=os.getpid())))
+                _print_ready(url, metrics_url, project_tools)
+                code_printer.flush()
+
+        await serve(
+            lambda: _open_dev_gateway(open_gateway, settings, project_tools, code_printer, servers, lock, stop),
+            settings,
+            on_ready,
+            stop=stop,
+        )
+
+
+@asynccontextmanager
+async def _open_dev_gateway(
+    open_gateway: OpenGateway,
+    settings: Settings,
+    project_tools: ProjectTools,
+    code_printer: ApprovalCodePrinter,
+    servers: list[dict[str, Any]],
+    lock: DatabaseLock,
+    stop: asyncio.Event,
+) -> AsyncIterator[Gateway]:
+    # Ctrl-C should not wait for a run, which continues when the project is started again.
+    runs = settings.runs.model_copy(update={"drain_seconds": min(settings.runs.drain_seconds, _DRAIN_SECONDS)})
+    settings = settings.model_copy(update={"runs": runs})
+    async with open_project_gateway(
+        open_gateway,
+        settings,
+        project_tools,
+        development=True,
+        worker=True,
+        show_code=code_printer,
+        instance_lock=lock,
+        show_confirmation=code_printer.show_confirmation,
+    ) as gateway:
+        watcher = asyncio.create_task(_watch_lock(lock, gateway, stop), name="instance lock")
+        try:
+            servers.extend(await gateway.servers.list_all_servers())
+            yield gateway
+        finally:
+            _ignore_signals()
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+
+
+async def _watch_lock(lock: DatabaseLock, gateway: Gateway, stop: asyncio.Event) -> None:
+    """Stop when another development gateway took over the database: two must not show approval codes."""
+    await lock.keep(gateway.show_open_codes)
+    printer.error(
+        f"Another deputize dev (process {lock.holder or 'unknown'}) took over this database while the connection was "
+        "lost, so this one stops. Only one may show approval codes."
+    )
+    stop.set()
+
+
+def _ignore_signals() -> None:
+    """Ignore further signals while stopping: a database left running is worse than waiting a second."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _print_tools(project_tools: ProjectTools, settings: Settings) -> None:
+    by_file: dict[str, Counter[str]] = {}
+    for tool in project_tools.tools:
+        by_file.setdefault(project_tools.find_file(tool.contract), Counter())[tool.contract.effects.value] += 1
+    for file, effects in by_file.items():
+        kinds = ", ".join(f"{effects[kind]} {kind}" for kind in _EFFECTS if effects[kind])
+        printer.event(
+            "tools", {"file": file, **effects}, f"{format_count(effects.total(), 'tool')} from {file}: {kinds}"
+        )
+    for hook in project_tools.hooks:
+        facts = {"name": hook.name, "moment": hook.moment, "tools": hook.tools, "file": hook.file}
+        printer.event("hook", facts, f"hook {hook.name} from {hook.file}: {hook.moment} {hook.tools}")
+    for name, event_facts, message in describe_rules(settings):
+        printer.event(name, event_facts, message)
+    if not by_file and not settings.servers:
+        printer.warn("No tools loaded: write a function with @tool in tools/. For an example, see deputize init.")
+    print_refusals(project_tools.refusals, "was not registered")
+
+
+def _print_servers(servers: list[dict[str, Any]]) -> None:
+    for is_ok, (name, facts, message) in describe_servers(servers):
+        if is_ok:
+            printer.event(name, facts, message)
+            continue
+        if printer.as_json:
+            printer.json({"event": name, **facts})
+        printer.warn(message)
+
+
+def _print_ready(url: str, metrics_url: str, project_tools: ProjectTools) -> None:
+    facts = {
+        "url": url,
+        "rest": f"{url}/v1",
+        "mcp": f"{url}/mcp",
+        "docs": f"{url}/docs",
+        "metrics": f"{metrics_url}/metrics",
+        "pid": os.getpid(),
+    }
+    if printer.as_json:
+        printer.json({"event": "ready", **facts})
+        return
+    go = style_sign(GO, sys.stdout)
+    printer.line(f"{go} REST {facts['rest']}   JSON-RPC {url}/rpc   docs {facts['docs']}   metrics {facts['metrics']}")
+    printer.line(f"{go} MCP  {facts['mcp']}   for clients that use stdio: deputize mcp")
+    if any(tool.contract.full_name == "hello.greet" for tool in project_tools.tools):
+        printer.line("  Try it in a second terminal, in this folder: deputize call hello.greet name=Ana")
+    printer.line("  Press Ctrl-C to stop everything.")

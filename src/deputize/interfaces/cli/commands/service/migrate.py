@@ -1,0 +1,56 @@
+"""Define `deputize migrate`: bring a database to this release's schema, forward only."""
+
+from typing import Annotated
+
+import typer
+
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_error, printer
+
+
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the schema is not current.")
+    ] = False,
+    print_roles: Annotated[
+        bool,
+        typer.Option(
+            "--print-roles", help="Print the SQL that creates the logins of migrations, gateways and readers."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Migrate the database to this release's schema. Safe to repeat, and while gateways run.
+
+    Uses database.migration_url, the login of the schema's owner, or database.url if there is none.
+    """
+    from deputize.interfaces.cli.project import database
+
+    if print_roles:
+        printer.line(database.read_login_statements().rstrip())
+        return
+    enter_project()
+    settings = load_settings()
+    dsn = database.get_migration_dsn(settings) or database.find_local_dsn(settings.folder)
+    if dsn is None:
+        raise ConfigError(
+            "No database is configured: set DEPUTIZE_DATABASE__MIGRATION_URL, or url under [database] in "
+            "deputize.toml. "
+            "deputize dev migrates its own database."
+        )
+    schema = database.read_schema_state(dsn)
+    facts = {"database": database.describe_dsn(dsn), "from": schema.current, "to": schema.newest}
+    if check and not schema.is_current:
+        state_text = f"The schema at {facts['database']} is {schema.current or 'empty'}"
+        message = f"{state_text}, but this release needs {schema.newest}: run deputize migrate."
+        exit_with_error(message, EXIT_FAILED, **facts)
+    if not schema.is_current:
+        with printer.spinner(f"Migrating {facts['database']} …"):
+            database.upgrade_schema(dsn)
+    if json:
+        printer.json({**facts, "changed": not schema.is_current})
+    if schema.is_current:
+        printer.success(f"{facts['database']} is up to date at schema {schema.newest}")
+    else:
+        printer.success(f"{facts['database']} migrated: {schema.current or 'empty'} → {schema.newest}")

@@ -1,0 +1,251 @@
+"""Define `deputize tool`: list, search, show, check, register and retire tools."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
+from deputize.interfaces.cli.client.target import EffectOption, Token, Url, build_tool_path, complete_tool, find_gateway
+from deputize.interfaces.cli.render.output import (
+    EXIT_FAILED,
+    CommandExit,
+    Json,
+    exit_with_error,
+    format_arguments,
+    format_count,
+    format_json,
+    printer,
+)
+
+if TYPE_CHECKING:
+    from deputize.interfaces.cli.project.tool_loader import ToolFileCheck
+
+group = typer.Typer(no_args_is_help=True, help="List, search, show, check, register and retire tools.")
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=complete_tool, help="The tool, for example hello.greet.")
+]
+ToolFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", resolve_path=True, help="A Python file with @tool, or a YAML or JSON manifest."),
+]
+SurfaceStatus = Literal["loaded", "deferred", "blocked", "excluded"]
+
+
+@group.command("list", epilog="Example: deputize tool list")
+def list_tools(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """List the tools that your token can see."""
+    gateway = find_gateway(url, token)
+    tools: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = gateway.get("/v1/tools", after=after, limit=500)
+        tools += page["tools"]
+        after = page["next_after"]
+    if json:
+        printer.json({"tools": tools})
+    elif not tools:
+        printer.line("No tools. Write one in tools/ and restart deputize dev, or register a manifest.")
+    else:
+        _print_tools(tools)
+
+
+@group.command(epilog="Example: deputize tool surface --status blocked")
+def surface(
+    status: Annotated[
+        SurfaceStatus | None,
+        typer.Option(help="Show only tools that are loaded, deferred, blocked or excluded.", metavar="STATUS"),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Include only tools of this namespace; repeat for more.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Include only tools with this tag; repeat for more.")] = None,
+    worst: Annotated[
+        EffectOption | None,
+        typer.Option(metavar="EFFECT", help="Include only tools up to this effect: read, write or destructive."),
+    ] = None,
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Show for each tool whether your token can call it, and why."""
+    gateway = find_gateway(url, token)
+    tools: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = gateway.get("/v1/surface", after=after, limit=500, namespace=namespace, tag=tag, worst=worst)
+        tools += [each for each in page["tools"] if status in (None, each["status"])]
+        after = page["next_after"]
+    if json:
+        printer.json({**page, "tools": tools})
+    elif not tools:
+        printer.line("No matching tools.")
+    else:
+        printer.table(("tool", "version", "status", "reason", "rules"), [_make_surface_row(each) for each in tools])
+
+
+def _make_surface_row(tool: dict[str, Any]) -> tuple[str, ...]:
+    reason = tool["reason"]
+    rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in reason["rules"])
+    return (tool["name"], tool["version"], tool["status"], f"{reason['code']}: {reason['message']}", rules)
+
+
+@group.command(epilog="Example: deputize tool search 'greet a person'")
+def search(
+    query: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool should do, or its name.")],
+    limit: Annotated[int, typer.Option(min=1, max=50, help="Show at most this many, best first.")] = 10,
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Search tools by words, best match first."""
+    answer = find_gateway(url, token).get("/v1/tools/search", q=" ".join(query), limit=limit)
+    tools: list[dict[str, Any]] = answer.get("tools") or answer.get("matches") or []
+    if json:
+        printer.json(answer)
+    elif not tools:
+        printer.line("No matching tools. Try fewer or other words, or deputize tool list.")
+    else:
+        _print_tools(tools)
+
+
+def _print_tools(tools: list[dict[str, Any]]) -> None:
+    rows = [
+        (each["name"], each.get("version", ""), each.get("effects", ""), each.get("state", ""), _summarize_tool(each))
+        for each in tools
+    ]
+    printer.table(("tool", "version", "effects", "state", "description"), rows)
+
+
+def _summarize_tool(tool: dict[str, Any]) -> str:
+    return str(tool.get("title") or tool.get("description") or "").partition("\n")[0]
+
+
+@group.command(epilog="Example: deputize tool show hello.greet")
+def show(
+    name: Name,
+    version: Annotated[str | None, typer.Option(help="Version or range. Default: the latest.")] = None,
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Show a tool's description, arguments and effects, with an example call."""
+    tool = find_gateway(url, token).get(build_tool_path(name), version=version)
+    if json:
+        printer.json(tool)
+        return
+    contract: dict[str, Any] = tool.get("contract") or {}
+    printer.line(f"{tool['name']} {tool['version']} ({tool['state']}, {tool['effects']}, {tool['timeout_class']})")
+    printer.line(f"  {tool['description']}")
+    _print_arguments(tool["input_schema"])
+    for effect in contract.get("resources") or ():
+        printer.line(f"  may {effect['op']} {effect['resource']}/{effect['scope']}")
+    if undo := contract.get("undo"):
+        printer.line(f"  undo: {undo}")
+    if scopes := tool.get("scopes"):
+        printer.line(f"  scopes: {' '.join(scopes)}")
+    auth = contract.get("auth") or {}
+    if auth.get("credential") == "vault":
+        printer.line(f"  credential: the secret {auth['secret']}")
+    elif auth.get("credential") == "delegated":
+        printer.line(f"  credential: a delegated token for {auth.get('audience')}")
+    for example in (tool.get("examples") or ())[:1]:
+        printer.line(f"  example: deputize call {tool['name']} {format_arguments(example)}".rstrip())
+    printer.line(f"  digest: {tool['digest']}")
+
+
+def _print_arguments(schema: dict[str, Any]) -> None:
+    required_names = set(schema.get("required") or ())
+    for name, part in (schema.get("properties") or {}).items():
+        kind = part.get("type") or "value"
+        kinds = " or ".join(kind) if isinstance(kind, list) else str(kind)
+        suffix = (
+            ""
+            if name in required_names
+            else f", default {format_json(part['default'])}"
+            if "default" in part
+            else ", optional"
+        )
+        printer.line(f"    {name}: {kinds}{suffix}. {part.get('description', '')}")
+
+
+@group.command(epilog="Example: deputize tool versions hello.greet")
+def versions(name: Name, url: Url = "", token: Token = "", json: Json = False) -> None:
+    """List the registered versions of a tool, newest first."""
+    answer = find_gateway(url, token).get(f"{build_tool_path(name)}/versions")
+    if json:
+        printer.json(answer)
+        return
+    rows = [(each["version"], each["state"], each["effects"], each["digest"][:19]) for each in answer["versions"]]
+    printer.table(("version", "state", "effects", "digest"), rows)
+
+
+@group.command(epilog="Example: deputize tool register tools/lookup.yaml")
+def register(file: ToolFile, code: Code = "", url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Register the tools of a file with a running gateway that has loaded their functions. Needs an operator."""
+    gateway = find_gateway(url, token)
+    file_check = _check_file(file)
+    if file_check.refusals:
+        _print_check(file_check, json)
+        raise CommandExit(EXIT_FAILED)
+    requests = OperatorRequests(gateway, code)
+    results = [requests.send("POST", "/v1/tools", each.model_dump(mode="json")) for each in file_check.contracts]
+    if json:
+        printer.json({"tools": results})
+    for each in results:
+        action = "Registered" if each["registered"] == "created" else "Already registered, unchanged:"
+        printer.success(f"{action} {each['name']} {each['version']}")
+
+
+@group.command(epilog="Example: deputize tool retire hello.greet 0.1.0")
+def retire(
+    name: Name,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The exact version, for example 0.1.0.")],
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Retire a version for good: every gateway refuses new calls of it before the command returns."""
+    answer = (
+        find_gateway(url, token).post(f"{build_tool_path(name)}/versions/{version}/state", {"state": "retired"}).value
+    )
+    if json:
+        printer.json(answer)
+    printer.success(f"Retired {answer['name']} {answer['version']}; new calls of it are refused")
+
+
+@group.command(epilog="Example: deputize tool check tools/hello.py")
+def check(file: ToolFile, json: Json = False) -> None:
+    """Check whether the tools of a file can be registered, and list every reason why not. Works offline."""
+    file_check = _check_file(file)
+    _print_check(file_check, json)
+    if file_check.refusals:
+        raise CommandExit(EXIT_FAILED)
+    if not file_check.contracts:
+        exit_with_error(f"{file.name} declares no tools: write @tool above a function.")
+
+
+def _check_file(file: Path) -> "ToolFileCheck":
+    from deputize.interfaces.cli.project.tool_loader import check_tool_file
+
+    if not file.is_file():
+        what = "is not a file" if file.exists() else "does not exist"
+        exit_with_error(f"{file} {what}: check the file name.")
+    return check_tool_file(file)
+
+
+def _print_check(file_check: "ToolFileCheck", json: bool) -> None:
+    from deputize.interfaces.cli.project.tool_loader import print_refusals
+
+    if json:
+        tools = [{"name": each.full_name, "version": each.version} for each in file_check.contracts]
+        refusals = [{"what": each.what, "file": each.file, "reasons": each.reasons} for each in file_check.refusals]
+        printer.json({"tools": tools, "refused": refusals})
+        return
+    for each in file_check.contracts:
+        printer.success(f"{each.full_name} {each.version} ({each.effects}) can be registered")
+    print_refusals(file_check.refusals, "cannot be registered")
+    reasons = sum(len(each.reasons) for each in file_check.refusals)
+    if file_check.refusals:
+        printer.note(f"  Fix the {format_count(reasons, 'problem')}, then check again.")

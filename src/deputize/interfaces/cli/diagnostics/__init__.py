@@ -1,0 +1,1 @@
+"""Check a project and its environment for `deputize doctor`."""

@@ -1,0 +1,175 @@
+"""Assemble the command line, and turn every expected error into a message and an exit code.
+
+`__main__.py` passes in the function that opens a gateway, so that no interface imports upward. Exit codes: 0 success,
+1 refused or failed, 2 invalid command or configuration, 3 a call that waits for approval.
+"""
+
+import contextlib
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.client.refusal import GatewayRefusal
+from deputize.interfaces.cli.commands import (
+    approvals,
+    call,
+    calls,
+    grants,
+    import_servers,
+    policy,
+    reconciliation_tasks,
+    revoke,
+    secrets,
+    servers,
+    switch,
+    token,
+    tool,
+    webhooks,
+)
+from deputize.interfaces.cli.commands.service import doctor, init, keys, mcp, migrate
+from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.render.output import EXIT_FAILED, EXIT_USAGE, CommandExit, Json, printer
+from deputize.interfaces.cli.render.problems import show_problem
+
+app = typer.Typer(
+    name="deputize",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: deputize init shop && cd shop && deputize dev",
+)
+app.command(epilog="Example: deputize init shop")(init.init)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"deputize {version('deputize')}")
+        raise typer.Exit
+
+
+@app.callback()
+def deputize(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Govern the tool calls of AI agents: policy, approval, audit and durable execution."""
+
+
+@app.command(epilog="Example: deputize dev --port 8080")
+def dev(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65_535, help="Port of the API; 0 picks a free one. Default: 7070, or the next free port."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Start everything the project needs on this machine: database, keys, token, tools and API. Ctrl-C stops it all."""
+    enter_project(is_required=True)
+    from deputize.interfaces.cli.commands.service import dev as development
+
+    development.run_development(context.obj, load_settings(), port)
+
+
+@app.command(epilog="Example: deputize serve")
+def serve(context: typer.Context, json: Json = False) -> None:
+    """Run the gateway in production, with the database, issuers and keys of deputize.toml. It creates none of them."""
+    enter_project()
+    from deputize.interfaces.cli.commands.service import serve
+
+    serve.run_server(context.obj, load_settings())
+
+
+@app.command(epilog="Example: deputize work --port 7072")
+def work(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65_535, help="Port of /healthz and /metrics; 0 picks a free one. Default: server.metrics_port."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a worker that executes queued calls. Ctrl-C or SIGTERM finishes the running calls and takes no more."""
+    enter_project()
+    from deputize.interfaces.cli.commands.service import work
+
+    work.run_worker(context.obj, load_settings(), port)
+
+
+app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
+app.command(epilog="Example: deputize doctor")(doctor.doctor)
+app.add_typer(keys.group, name="keys", epilog="Example: deputize keys status")
+app.add_typer(token.group, name="token")
+app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
+app.add_typer(revoke.group, name="revoke", epilog="Example: deputize revoke agent notes-bot")
+app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
+app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
+app.command(epilog="Example: deputize mcp   (started by a client: claude mcp add shop -- deputize mcp)")(mcp.mcp)
+app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
+app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
+app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
+app.add_typer(approvals.group, name="approvals", epilog="Example: deputize approvals list")
+app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
+app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
+app.add_typer(reconciliation_tasks.group, name="tasks", epilog="Example: deputize tasks list")
+app.add_typer(
+    reconciliation_tasks.group, name="tickets", hidden=True, callback=reconciliation_tasks.print_renaming_note
+)
+app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
+app.command("import", epilog="Example: deputize import .mcp.json")(import_servers.import_servers)
+
+
+def run_cli(open_gateway: object) -> None:
+    """Run the command that was typed, and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show ✓ gets a question mark instead of a traceback.
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # absent on replaced streams
+    try:
+        _run_app(open_gateway)
+    except CommandExit as command_exit:
+        sys.exit(command_exit.code)
+    except ConfigError as error:
+        _print_error(error)
+        sys.exit(EXIT_USAGE)
+    except GatewayRefusal as refusal:
+        show_problem(refusal.problem)
+        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        # The reader closed the pipe; Python must not write to it while it shuts down either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+
+
+def _run_app(open_gateway: object) -> None:
+    """Run the command; let typer print its usage errors for people, and print them as JSON with --json."""
+    for_people = "--json" not in sys.argv
+    try:
+        code = app(obj=open_gateway, prog_name="deputize", standalone_mode=for_people)
+    except typer.Abort:
+        sys.exit(EXIT_FAILED)
+    except Exception as error:
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
+            raise
+        printer.json({"error": {"message": format_message()}})
+        sys.exit(EXIT_USAGE)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_error(error: ConfigError) -> None:
+    if printer.as_json:
+        printer.json({"error": {"message": str(error)}})
+    for sentence in str(error).splitlines():
+        # An indented line continues the one before it.
+        printer.note(f"  {sentence}") if sentence.startswith("  ") else printer.error(sentence)

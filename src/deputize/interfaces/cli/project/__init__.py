@@ -1,0 +1,1 @@
+"""Read the project folder: settings, tools, policies, the local database."""

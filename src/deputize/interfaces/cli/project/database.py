@@ -1,0 +1,189 @@
+"""Connect commands to the database: describe it without its password, read and upgrade its schema, explain errors."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from deputize.core.config_error import ConfigError
+from deputize.core.settings import Settings
+from deputize.interfaces.cli.project.project_file import find_dev_gateway
+from deputize.store import logins, schema_revision
+from deputize.store.instance_lock import is_development_database
+from deputize.store.local_postgres import LocalPostgres
+
+CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, ValueError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaState:
+    """Revision of a database's schema, and the one this release needs."""
+
+    current: str | None
+    newest: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the schema is the one this release needs."""
+        return self.current == self.newest
+
+
+def describe_dsn(dsn: str) -> str:
+    """Format `host:port/database`: enough to recognise it, without a secret."""
+    try:
+        parts = urlsplit(dsn)
+        return f"{parts.hostname or 'local socket'}:{parts.port or 5432}{parts.path or '/'}"
+    except ValueError:
+        return "the configured address"
+
+
+def get_direct_dsn(settings: Settings) -> str | None:
+    """Return the connection for checks, which bypasses a pooler if the settings name a way."""
+    url = settings.database.direct_url or settings.database.url
+    return url.get_secret_value() if url else None
+
+
+def get_migration_dsn(settings: Settings) -> str | None:
+    """Return the connection for migrations: that of the schema's owner, if it has a login of its own."""
+    url = settings.database.migration_url
+    return url.get_secret_value() if url else get_direct_dsn(settings)
+
+
+def find_local_dsn(folder: Path) -> str | None:
+    """Return the database of the `deputize dev` that is running for this folder, if any."""
+    if find_dev_gateway(folder) is None or not (folder / "pg.json").exists():
+        return None
+    return LocalPostgres(folder).start().dsn
+
+
+def explain_error(error: BaseException, dsn: str) -> ConfigError:
+    """Explain why the database did not answer, and what to do about it."""
+    address = describe_dsn(dsn)
+    match error:
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            message = f"The database at {address} refuses this user or password: correct database.url."
+        case asyncpg.InvalidCatalogNameError():
+            host, _, name = address.partition("/")
+            message = f"There is no database {name} at {host}: create it, or correct database.url."
+        case asyncpg.InsufficientPrivilegeError():
+            message = (
+                f"The user of database.url lacks a privilege at {address} ({error}): grant it, or connect as the owner."
+            )
+        case asyncpg.CannotConnectNowError():
+            message = f"The database at {address} is starting or stopping: try again in a moment."
+        case asyncpg.TooManyConnectionsError():
+            message = (
+                f"The database at {address} has no free connection: raise its max_connections, or close connections."
+            )
+        case asyncpg.LockNotAvailableError():
+            message = (
+                f"Another transaction at {address} holds a lock that the migration needs, so nothing was changed: "
+                "try again when it has ended, or end it (pg_stat_activity shows it)."
+            )
+        case TimeoutError():
+            message = (
+                f"The database at {address} does not answer in time: check the address, the network and its firewall."
+            )
+        case ConnectionRefusedError():
+            message = f"Nothing listens at {address}: start the database, or correct database.url."
+        case OSError():
+            message = f"The database at {address} cannot be reached ({error.strerror or error}): check database.url."
+        case asyncpg.ClientConfigurationError() | ValueError():
+            message = "database.url is not a valid URL: write it like postgresql://user:password@host:5432/database."
+        case _:
+            message = f"The database at {address} reported an error ({type(error).__name__}: {error}): see its log."
+    return ConfigError(message)
+
+
+def read_schema_state(dsn: str) -> SchemaState:
+    """Read the revision a database is at; refuse a database that this release cannot use."""
+
+    async def fetch_revision() -> str | None:
+        connection: asyncpg.Connection = await asyncpg.connect(dsn, timeout=10)
+        try:
+            revision = await schema_revision.current_revision(connection)
+        finally:
+            await connection.close()
+        schema_revision.require_released(revision)
+        return revision
+
+    try:
+        return SchemaState(current=asyncio.run(fetch_revision()), newest=schema_revision.newest_revision())
+    except CONNECTION_ERRORS as error:
+        raise explain_error(error, dsn) from error
+
+
+def require_current_schema(dsn: str) -> None:
+    """Refuse a database whose schema is older than this release."""
+    schema = read_schema_state(dsn)
+    if schema.current is None or schema.current < schema.newest:
+        raise ConfigError(
+            f"The schema at {describe_dsn(dsn)} is {schema.current or 'empty'}, but this release needs "
+            f"{schema.newest}: run deputize migrate first."
+        )
+
+
+def has_dev_gateway(dsn: str) -> bool:
+    """Tell whether `deputize dev` runs on a database, by the lock it holds there: a file could be planted."""
+    try:
+        return asyncio.run(is_development_database(dsn))
+    except CONNECTION_ERRORS as error:
+        raise explain_error(error, dsn) from error
+
+
+def require_no_dev_gateway(dsn: str) -> None:
+    """Refuse a database on which `deputize dev` runs: it trusts an issuer whose key lies in a project's folder."""
+    if has_dev_gateway(dsn):
+        raise ConfigError(
+            f"deputize dev is running on the database at {describe_dsn(dsn)}: stop it first, or use another database "
+            "for production."
+        )
+
+
+def read_login_statements() -> str:
+    """Read the SQL that creates the logins of a production database."""
+    return logins.read_login_statements()
+
+
+def require_gateway_login(settings: Settings) -> None:
+    """Refuse logins that could rewrite the audit: an attacker in the gateway would control the evidence."""
+    if settings.database.migration_url is not None:
+        raise ConfigError(
+            "migration_url under [database] is the login of the schema's owner, which a gateway must not be able to "
+            "read: set DEPUTIZE_DATABASE__MIGRATION_URL only in the environment of deputize migrate."
+        )
+    for name in ("url", "direct_url"):
+        url = getattr(settings.database, name)
+        if url is None:
+            continue
+        dsn = url.get_secret_value()
+        try:
+            login, powers = asyncio.run(_read_login_powers(dsn))
+        except CONNECTION_ERRORS as error:
+            raise explain_error(error, dsn) from error
+        if powers:
+            raise ConfigError(
+                f"The login {login} of database.{name} could rewrite the audit: {', '.join(powers)}. Create a login "
+                "for gateways with the SQL that deputize migrate --print-roles prints, and use it here."
+            )
+
+
+async def _read_login_powers(dsn: str) -> tuple[str, tuple[str, ...]]:
+    connection: asyncpg.Connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        login: str = await connection.fetchval("select session_user::text")
+        return login, await logins.list_login_powers(connection)
+    finally:
+        await connection.close()
+
+
+def upgrade_schema(dsn: str) -> None:
+    """Bring the schema to the newest revision."""
+    from deputize.store.migrate import upgrade
+
+    try:
+        upgrade(dsn)
+    except CONNECTION_ERRORS as error:
+        raise explain_error(error, dsn) from error

@@ -1,0 +1,148 @@
+"""Rotate keys in the database of the settings, without a gateway: only the operator has the master key's file."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from deputize.core.caller import operator_caller
+from deputize.core.clock import Clock
+from deputize.core.config_error import ConfigError
+from deputize.core.errors import Problem
+from deputize.core.settings import Settings
+from deputize.evidence.audit_entries import AuditContext, TimestampFormatter, encode_entry
+from deputize.govern.identity.signing_keys import list_signing_keys, rotate_signing_key
+from deputize.interfaces.cli.project import database
+from deputize.store.key_rotation import (
+    count_keys_by_master,
+    list_tenant_keys,
+    list_tenants,
+    rewrap_batch,
+    rotate_tenant_key,
+)
+from deputize.store.keys import MasterKey, TenantKeys
+from deputize.store.pool import Connection, Store
+from deputize.store.pseudonyms import Pseudonyms
+from deputize.store.queries import load_statements
+
+_RUNS = load_statements("runs")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyStore:
+    """The database with the keys that open it, for one command."""
+
+    settings: Settings
+    store: Store
+    master: MasterKey
+    accepted_masters: tuple[MasterKey, ...]
+    keys: TenantKeys
+    clock: Clock
+
+    async def rotate_signing_keys(self, tenants: Sequence[str]) -> list[dict[str, Any]]:
+        """Give each tenant a new signing key; return their ids."""
+        rotations = []
+        for tenant in await self._choose_tenants(tenants):
+            keys = await self.keys.load(self.store, tenant)
+            async with self.store.write_transaction() as connection:
+                kid = await rotate_signing_key(connection, keys, self.clock)
+                await self._record_act(connection, tenant, "rotate_key:signing", kid)
+            rotations.append({"tenant": tenant, "kid": kid})
+        return rotations
+
+    async def rotate_tenant_keys(self, tenants: Sequence[str]) -> list[dict[str, Any]]:
+        """Give each tenant a new data key; return their versions."""
+        rotations = []
+        for tenant in await self._choose_tenants(tenants):
+            await self.keys.load(self.store, tenant)
+            async with self.store.write_transaction() as connection:
+                version = await rotate_tenant_key(connection, tenant, self.master, self.clock)
+                await self._record_act(connection, tenant, "rotate_key:tenant", str(version))
+            rotations.append({"tenant": tenant, "version": version})
+        return rotations
+
+    async def rewrap_keys(self, report: Callable[[int], None]) -> int:
+        """Wrap all data keys with the current master key, batch by batch; report the count after each."""
+        rewrap_count = 0
+        while batch_count := await rewrap_batch(self.store, self.keys, self.master, self.clock):
+            rewrap_count += batch_count
+            report(rewrap_count)
+        return rewrap_count
+
+    async def describe_keys(self) -> dict[str, Any]:
+        """Describe all keys: which master key wraps how many, each tenant's newest, and the signing keys."""
+        async with self.store.write_transaction() as connection:
+            counts = await count_keys_by_master(connection)
+            return {
+                "master": {
+                    "id": self.master.id,
+                    "wrapped_keys": counts.get(self.master.id, 0),
+                    "keys_to_rewrap": sum(count for id, count in counts.items() if id != self.master.id),
+                    "accepted": [
+                        {"id": each.id, "wrapped_keys": counts.get(each.id, 0)} for each in self.accepted_masters
+                    ],
+                },
+                "tenants": await list_tenant_keys(connection),
+                "signing": await list_signing_keys(connection, self.settings.identity.max_grant_seconds),
+            }
+
+    async def _choose_tenants(self, tenants: Sequence[str]) -> Sequence[str]:
+        """Return these tenants, or all if none is named; a name that does not exist would become a new tenant."""
+        async with self.store.write_transaction() as connection:
+            every_tenant = await list_tenants(connection)
+        missing = next((each for each in tenants if each not in every_tenant), None)
+        if missing is not None:
+            raise ConfigError(f"There is no tenant {missing}: deputize keys status lists the tenants.")
+        return tenants or every_tenant
+
+    async def _record_act(self, connection: Connection, tenant: str, command: str, subject: str) -> None:
+        operator = operator_caller(tenant)
+        pseudonyms = await Pseudonyms(self.clock).get_or_create(self.store, tenant, operator.subjects)
+        operator, entry_id = replace(operator, pseudonyms=pseudonyms), self.clock.new_id()
+        body = encode_entry(
+            AuditContext(caller=operator, trace_id=entry_id.replace("-", ""), session=None, contract=None),
+            id=entry_id,
+            kind="command",
+            time=TimestampFormatter(self.clock).now(),
+            command=command,
+            subject=subject,
+            outcome="succeeded",
+        )
+        await connection.execute(_RUNS["insert_audit_entry"], tenant, entry_id, None, body, None)
+
+
+def run_with_keys(settings: Settings, act: Callable[[KeyStore], Awaitable[T]]) -> T:
+    """Open the database and its keys, run a command, and explain what goes wrong."""
+    dsn = database.get_direct_dsn(settings) or database.find_local_dsn(settings.folder)
+    if dsn is None:
+        raise ConfigError(
+            "No database is configured: set url under [database] in deputize.toml, or DEPUTIZE_DATABASE__URL."
+        )
+    master = MasterKey.read(settings.keys.master_file)
+    accepted_masters = tuple(MasterKey.read(file) for file in settings.keys.accepted_master_files)
+
+    async def open_and_act(dsn: str) -> T:
+        clock = Clock()
+        store = await Store.open(dsn, read_connections=2)
+        try:
+            keys = TenantKeys(master, clock, accepted_masters=accepted_masters)
+            return await act(
+                KeyStore(
+                    settings=settings,
+                    store=store,
+                    master=master,
+                    accepted_masters=accepted_masters,
+                    keys=keys,
+                    clock=clock,
+                )
+            )
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(open_and_act(dsn))
+    except Problem as problem:
+        raise ConfigError(f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}") from problem
+    except database.CONNECTION_ERRORS as error:
+        raise database.explain_error(error, dsn) from error

@@ -1,0 +1,122 @@
+"""Print the codes of `deputize dev` that people approve and confirm with, on its own terminal and nowhere else."""
+
+import os
+import stat
+import sys
+from typing import Protocol
+
+from deputize.core.display_text import to_display_text
+from deputize.interfaces.cli.render.output import PAUSE, printer, style_sign
+
+_MAX_NAME_LENGTH = 80
+_MAX_SUBJECT_LENGTH = 400
+
+
+class ApprovalCodeNotice(Protocol):
+    """Code that decides one approval request, as the gateway hands it over."""
+
+    @property
+    def approval_id(self) -> str: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def code(self) -> str: ...
+
+
+class ConfirmationNotice(Protocol):
+    """Code that confirms one administrative act, as the gateway hands it over."""
+
+    @property
+    def confirmation_id(self) -> str: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def caller(self) -> str: ...
+
+    @property
+    def command(self) -> str: ...
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def code(self) -> str: ...
+
+
+class ApprovalCodePrinter:
+    """Printer that keeps codes back until `flush`, so that the lines of the start stay together."""
+
+    def __init__(self) -> None:
+        self._backlog: list[ApprovalCodeNotice] | None = []
+        self._has_warned = False
+
+    def __call__(self, notice: ApprovalCodeNotice) -> None:
+        if self._backlog is not None:
+            self._backlog.append(notice)
+        else:
+            self._print_code(notice)
+
+    def flush(self) -> None:
+        """Print the codes kept back, and from now on each one at once."""
+        backlog, self._backlog = self._backlog or (), None
+        for notice in backlog:
+            self._print_code(notice)
+
+    def show_confirmation(self, notice: ConfirmationNotice) -> None:
+        """Print the code of an administrative act; none is requested before the gateway serves."""
+        if not self._can_print_code("An administrative act waits for confirmation"):
+            return
+        facts = {
+            "confirmation_id": notice.confirmation_id, "tenant": notice.tenant, "user": notice.caller,
+            "command": notice.command, "subject": notice.subject,
+        }  # fmt: skip
+        if printer.as_json:
+            printer.json({"event": "confirmation", **facts, "code": notice.code})
+            return
+        command, user = (to_display_text(text, _MAX_NAME_LENGTH) for text in (notice.command, notice.caller))
+        subject = to_display_text(notice.subject, _MAX_SUBJECT_LENGTH)
+        printer.line(
+            f"{style_sign(PAUSE, sys.stdout)} confirm {command} {subject} for {user}, if you asked for it · "
+            f"code {notice.code}"
+        )
+
+    def _print_code(self, notice: ApprovalCodeNotice) -> None:
+        if not self._can_print_code("A call waits for approval"):
+            return
+        if printer.as_json:
+            facts = {"ticket_id": notice.approval_id, "tenant": notice.tenant, "tool": notice.tool, "user": notice.user}
+            printer.json({"event": "ticket", **facts, "code": notice.code})
+            return
+        tool, user = (to_display_text(text, _MAX_NAME_LENGTH) for text in (notice.tool.partition("@")[0], notice.user))
+        printer.line(
+            f"{style_sign(PAUSE, sys.stdout)} approval request {notice.approval_id}: {tool} for {user} · "
+            f"code {notice.code}"
+        )
+
+    def _can_print_code(self, reason: str) -> bool:
+        """Tell whether codes go to a terminal or a pipe. A file stays, and all who can read the folder can read it."""
+        if not _is_stdout_file():
+            return True
+        if not self._has_warned:
+            printer.warn(
+                f"{reason}, but its code is not written to a file: start deputize dev in a terminal to see codes."
+            )
+            self._has_warned = True
+        return False
+
+
+def _is_stdout_file() -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""Serve the console: HTML pages without scripts, where people decide approval requests and link accounts."""

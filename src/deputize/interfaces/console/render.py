@@ -1,0 +1,33 @@
+"""Render the templates of this folder. Values are escaped, and a missing variable is an error."""
+
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, APPROVALS_PAGE_PATH, CONSOLE_PATH, SIGN_OUT_PATH
+
+_TEMPLATE_DIR = files("deputize.interfaces.console") / "templates"
+STYLESHEET = (_TEMPLATE_DIR / "style.css").read_bytes()
+# The digest in its name lets browsers cache it for ever.
+STYLESHEET_PATH = f"{CONSOLE_PATH}/style-{hashlib.sha256(STYLESHEET).hexdigest()[:16]}.css"
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("deputize.interfaces.console"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+_ENVIRONMENT.globals.update(
+    approvals_path=APPROVALS_PAGE_PATH,
+    accounts_path=ACCOUNTS_PAGE_PATH,
+    sign_out_path=SIGN_OUT_PATH,
+    stylesheet_path=STYLESHEET_PATH,
+)
+
+
+def render_template(template: str, *, root: str, **variables: Any) -> str:
+    """Render a template. `root` is the path prefix under which a reverse proxy serves this gateway."""
+    return _ENVIRONMENT.get_template(template).render(root=root, **variables)

@@ -1,0 +1,282 @@
+"""Build what the templates show: approval requests and linked accounts, with every caller's text made safe to read.
+
+Templates get nothing else, so no text of a caller reaches a page without passing `core/display_text.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deputize.core.display_text import to_display_lines, to_display_text
+
+_MAX_LINE_LENGTH, _MAX_NAME_LENGTH = 300, 120
+_EXCERPT_LENGTH, _EXCERPT_LINES = 300, 12
+# The longest text that can be expanded on a page; a longer one is cut, and says so.
+_MAX_VALUE_LENGTH, _MAX_VALUE_LINES = 60_000, 3000
+_PAGE_BUDGET = 400_000
+_MAX_ITEMS = 50
+_STATE_BADGES = {
+    "open": ("●", "Waiting for a decision", "pending"),
+    "approved": ("✓", "Approved; the call starts soon", "good"),
+    "used": ("✓", "Approved; the call has started", "good"),
+    "denied": ("✕", "Denied", "bad"),
+    "expired": ("✕", "Denied automatically: no decision before the deadline", "bad"),
+    "void": ("✕", "Void: something changed after the request", "bad"),
+    "canceled": ("✕", "Canceled by the caller", "bad"),
+}
+_EFFECT_BADGES = {
+    "read": ("○", "Only reads", "good"),
+    "write": ("△", "Changes data", "pending"),
+    "destructive": ("▲", "Destroys data or cannot be undone", "bad"),
+}
+_UNKNOWN_TEXTS = {
+    "before": "the state before",
+    "after": "the state after",
+    "count": "how many items",
+    "preconditions": "whether it can be done",
+    "impact": "other consequences",
+}
+_ACCOUNT_BADGES = {
+    "not linked": ("○", "Not linked", "pending"),
+    "linked": ("✓", "Linked", "good"),
+    "wants more": ("●", "Linked, but the server requires more permissions: link again", "pending"),
+    "broken": ("✕", "The link no longer works: link again", "bad"),
+}
+_OPERATION_SIGNS = {"create": ("+", "create"), "update": ("~", "change"), "delete": ("−", "delete")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatusBadge:
+    """A state as an icon, a text and a colour. The text alone says everything."""
+
+    icon: str
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeView:
+    """A time for programs, for people, and as a distance from now."""
+
+    iso: str
+    text: str
+    distance: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueView:
+    """A caller's value: an excerpt, and if that is shorter, the full text to expand and its size."""
+
+    name: str
+    excerpt: str
+    full_text: str = ""
+    size: str = ""
+
+
+def build_account_view(account: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Describe a user's account at an MCP server, linked or not."""
+    linked_at = account["linked_at"]
+    return {
+        "name": account["name"],
+        "address": _format_line(account["address"]),
+        "state": _build_badge(_ACCOUNT_BADGES, account["state"]),
+        "linked_at": build_time_view(linked_at, now=now),
+        "is_linked": linked_at is not None,
+        "missing_scopes": [_format_line(each) for each in account["wanted"]],
+    }
+
+
+def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Describe an approval request for its own page."""
+    tool = approval_request["tool"]
+    arguments = _build_value_views(approval_request["arguments"])
+    input_responses = _build_value_views(approval_request.get("answers") or {})
+    preview = _build_preview(approval_request.get("preview") or {}, now=now)
+    undo = approval_request.get("undo")
+    return {
+        **_build_heading(approval_request, now=now),
+        "call_id": _format_line(approval_request["call_id"]),
+        "title": _format_line(tool.get("title") or ""),
+        "effects": _build_badge(_EFFECT_BADGES, str(approval_request["effects"])),
+        "digest": _format_line(tool["digest"]),
+        "description": to_display_text(str(tool.get("description") or ""), 400),
+        "task": _format_line(approval_request.get("task") or ""),
+        "session": _format_line(approval_request.get("session") or ""),
+        "environment": _format_line(approval_request.get("environment") or ""),
+        "arguments": arguments,
+        "input_responses": input_responses,
+        "undo": _format_line(undo) if undo else "",
+        "preview": preview,
+        # The page warns before a decision is made on an excerpt.
+        "is_shortened": any(
+            value.full_text for value in (*arguments, *input_responses, *preview["impact"], *preview["values"])
+        ),
+        "rules": [
+            {
+                "id": _format_line(rule["id"]),
+                "where": _format_line(rule["where"]),
+                "reason": to_display_text(str(rule["reason"]), 600),
+            }
+            for rule in approval_request["rules"][:_MAX_ITEMS]
+        ],
+        "requirements": [
+            _build_requirement(each, approval_request["groups"]) for each in approval_request["demands"][:_MAX_ITEMS]
+        ],
+        "votes": [_build_vote(vote, now=now) for vote in approval_request["votes"][:_MAX_ITEMS]],
+        "escalates_at": build_time_view(approval_request.get("escalates_at"), now=now),
+        "binding": _format_line(approval_request["binding"]),
+        "may_approve": bool(approval_request["may_decide"]) and approval_request["state"] == "open",
+        "may_deny": bool(approval_request["may_deny"]) and approval_request["state"] == "open",
+        "why_not": to_display_text(str(approval_request.get("why_not") or ""), 600),
+    }
+
+
+def build_list_view(approval_requests: Sequence[Mapping[str, Any]], *, now: datetime) -> list[dict[str, Any]]:
+    """Describe approval requests for the list."""
+    return [
+        _build_heading({**each, "agents": [each["agent"]] if each["agent"] else []}, now=now)
+        for each in approval_requests
+    ]
+
+
+def _build_heading(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    return {
+        "id": _format_line(approval_request["ticket_id"]),
+        "state": _build_badge(_STATE_BADGES, str(approval_request["state"])),
+        "is_open": approval_request["state"] == "open",
+        "tool": _format_line(approval_request["tool"]["name"]),
+        "version": _format_line(approval_request["tool"]["version"]),
+        "for_user": to_display_text(str(approval_request["for_user"]), _MAX_NAME_LENGTH),
+        "agents": [to_display_text(str(agent), _MAX_NAME_LENGTH) for agent in approval_request["agents"]],
+        "opened_at": build_time_view(approval_request["opened_at"], now=now),
+        "expires_at": build_time_view(approval_request["expires_at"], now=now),
+    }
+
+
+def build_time_view(value: object, *, now: datetime) -> TimeView | None:
+    """Format a time, which may be text in ISO 8601."""
+    if value is None:
+        return None
+    at = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    at = at.astimezone(UTC)
+    return TimeView(
+        iso=at.isoformat(timespec="seconds"), text=f"{at:%d %b %Y, %H:%M} UTC", distance=_format_distance(at - now)
+    )
+
+
+def _format_distance(distance: timedelta) -> str:
+    seconds = abs(int(distance.total_seconds()))
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        length = f"{days} d {hours} h" if hours and days < 7 else f"{days} d"
+    elif hours:
+        length = f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    else:
+        length = f"{minutes} min" if minutes else "less than a minute"
+    return f"in {length}" if distance >= timedelta() else f"{length} ago"
+
+
+def _format_line(text: object) -> str:
+    return to_display_text(str(text), _MAX_LINE_LENGTH)
+
+
+def _build_badge(badges: Mapping[str, tuple[str, str, str]], name: str) -> StatusBadge:
+    icon, text, tone = badges.get(name, ("?", to_display_text(name, 60) or "Unknown", "pending"))
+    return StatusBadge(icon=icon, text=text, tone=tone)
+
+
+def _build_value_views(arguments: object) -> list[ValueView]:
+    """Describe values by name, in the order they were sent. All texts to expand share one budget."""
+    items = arguments.items() if isinstance(arguments, dict) else [("", arguments)]
+    values, budget = [], _PAGE_BUDGET
+    for name, each in list(items)[:200]:
+        value = build_value_view(str(name), each, budget=budget)
+        budget -= len(value.full_text)
+        values.append(value)
+    if len(items) > len(values):
+        values.append(ValueView(name="⟨…⟩", excerpt=f"⟨… {len(items) - len(values):,} more arguments⟩"))
+    return values
+
+
+def build_value_view(name: str, value: object, *, budget: int = _PAGE_BUDGET) -> ValueView:
+    """Describe a value by an excerpt, and by its full text if that is longer."""
+    excerpt = "\n".join(to_display_lines(value, _EXCERPT_LENGTH, _EXCERPT_LINES))
+    full_text = (
+        "\n".join(to_display_lines(value, min(_MAX_VALUE_LENGTH, budget), _MAX_VALUE_LINES)) if budget > 0 else excerpt
+    )
+    if full_text == excerpt:
+        return ValueView(name=_format_line(name), excerpt=excerpt)
+    size = f"{len(value):,} characters" if isinstance(value, str) else f"{full_text.count(chr(10)) + 1:,} lines"
+    return ValueView(name=_format_line(name), excerpt=excerpt, full_text=full_text[:budget], size=size)
+
+
+def _build_preview(preview: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Describe what a call would change, and what its preview does not know."""
+    changes = preview.get("changes") or ()
+    resources = preview.get("resources") or ()
+    changed_resources = {f"{each.get('resource')}/{each.get('scope')}" for each in changes}
+    change_views = [_build_change(each) for each in changes[:_MAX_ITEMS]]
+    return {
+        "values": [each[side] for each in change_views for side in ("before", "after") if each[side] is not None],
+        "is_by_contract": preview.get("by") == "contract",
+        "problem": to_display_text(str(preview.get("problem") or ""), 600),
+        "previewed_at": build_time_view(preview.get("previewed_at"), now=now) if preview.get("by") == "tool" else None,
+        "changes": change_views,
+        "more_changes": max(0, len(changes) - _MAX_ITEMS),
+        "resources": [_format_line(each) for each in resources if each not in changed_resources][:_MAX_ITEMS],
+        "preconditions": [_build_precondition(each) for each in (preview.get("preconditions") or ())[:_MAX_ITEMS]],
+        "impact": _build_value_views(preview.get("impact") or {}),
+        "unknown": [_UNKNOWN_TEXTS.get(each) or _format_line(each) for each in (preview.get("unknown") or ())][
+            :_MAX_ITEMS
+        ],
+    }
+
+
+def _build_change(change: Mapping[str, Any]) -> dict[str, Any]:
+    icon, verb = _OPERATION_SIGNS.get(str(change.get("op")), ("?", _format_line(change.get("op"))))
+    count = change.get("count")
+    return {
+        "icon": icon,
+        "verb": verb,
+        "tone": "bad" if change.get("op") == "delete" else "pending",
+        "resource": _format_line(f"{change.get('resource')}/{change.get('scope', '*')}"),
+        "count": None if count is None else f"{int(count):,}",
+        "before": build_value_view("before", change["before"]) if "before" in change else None,
+        "after": build_value_view("after", change["after"]) if "after" in change else None,
+    }
+
+
+def _build_precondition(condition: Mapping[str, Any]) -> dict[str, Any]:
+    holds = condition.get("holds") is True
+    return {
+        "badge": StatusBadge(
+            icon="✓" if holds else "✕", text="holds" if holds else "does not hold", tone="good" if holds else "bad"
+        ),
+        "name": _format_line(condition.get("name", "")),
+        "detail": to_display_text(str(condition.get("detail") or ""), 500),
+    }
+
+
+def _build_requirement(requirement: Mapping[str, Any], current_groups: Sequence[str]) -> dict[str, Any]:
+    """Describe what one rule requires: from which groups now, and from which after escalation."""
+    groups = requirement["groups"]
+    return {
+        "current_groups": [_format_line(each) for each in groups if each in current_groups],
+        "later_groups": [_format_line(each) for each in groups if each not in current_groups],
+        "quorum": int(requirement["quorum"]),
+        "approval_count": int(requirement["have"]),
+        "step_up": _format_line(requirement.get("step_up") or ""),
+    }
+
+
+def _build_vote(vote: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    badge = ("✓", "approved", "good") if vote["approve"] else ("✕", "denied", "bad")
+    if vote["broke_glass"]:
+        badge = ("⚠", "approved by break-glass", "bad")
+    return {
+        "by": _format_line(vote["by"]),
+        "badge": StatusBadge(icon=badge[0], text=badge[1], tone=badge[2]),
+        "reason": to_display_text(str(vote.get("reason") or ""), 1000),
+        "at": build_time_view(vote["at"], now=now),
+    }

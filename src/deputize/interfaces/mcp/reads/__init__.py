@@ -1,0 +1,1 @@
+"""Serve MCP resources, prompts and completions from upstream servers."""

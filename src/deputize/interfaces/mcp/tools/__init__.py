@@ -1,0 +1,1 @@
+"""Serve MCP tools/list and tools/call."""

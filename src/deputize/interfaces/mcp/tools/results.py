@@ -1,0 +1,194 @@
+"""Render a call's envelope as the result of `tools/call`.
+
+What a model must know is in both `content` and `structuredContent`, since some clients show only one of them. The
+result of an MCP server's tool is sent as the server sent it. Everything else is in `_meta` under `dev.deputize/`; it
+holds no secrets, since clients may pass it to the model.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from deputize.core.contract.contract import LifecycleState
+from deputize.core.errors import OutcomeUnknown, find_problem_type
+from deputize.core.mcp.constants import META_PREFIX
+from deputize.core.outcome import build_failure_envelope
+from deputize.core.states import TERMINAL_STATES, State
+from deputize.interfaces.mcp.errors import build_call_error, get_advice, is_protocol_error
+from deputize.interfaces.mcp.tools.tool_definitions import is_tool_of_server
+from deputize.operations.gateway import ToolView
+
+CALL: Final = META_PREFIX + "call"
+RECEIPT: Final = META_PREFIX + "receipt"
+COST: Final = META_PREFIX + "cost"
+DEPRECATION: Final = META_PREFIX + "deprecation"
+REDACTION: Final = META_PREFIX + "redaction"
+REPLAY: Final = META_PREFIX + "replayed"
+WARNINGS: Final = META_PREFIX + "warnings"
+_REDACTED_CLASS: Final = "result_redacted"
+_POLL_AFTER_MS = 5000
+
+EnvelopeJson = Mapping[str, Any]
+ContentBlock = dict[str, Any]
+
+
+def build_result(
+    envelope: EnvelopeJson, tool_version: ToolView | None, base: str, *, is_replay: bool = False
+) -> dict[str, Any]:
+    """Build the result of a call that ended; raise RpcError if its outcome is one. `base` is the gateway's URL."""
+    if envelope.get("is_error"):
+        return _build_failure(envelope, tool_version, base, is_replay=is_replay)
+    content, structured_content = render_payload(envelope.get("result"), tool_version)
+    result: dict[str, Any] = {
+        "content": content,
+        "isError": False,
+        "_meta": build_meta(envelope, tool_version, base, is_replay),
+    }
+    if structured_content is not None:
+        result["structuredContent"] = structured_content
+    return result
+
+
+def complete_envelope(envelope: dict[str, Any]) -> EnvelopeJson:
+    """Build the envelope of a call that ended without one because its process died, as a repeated call would get it."""
+    slug, state = envelope.get("error_slug"), State(envelope["state"])
+    if (
+        "is_error" in envelope
+        or state not in TERMINAL_STATES
+        or state is State.SUCCEEDED
+        or "error_slug" not in envelope
+    ):
+        return envelope
+    problem = (find_problem_type(slug) if slug else OutcomeUnknown)(
+        "the process that ran this call ended before its outcome was recorded"
+    )
+    return build_failure_envelope(
+        problem, call_id=envelope["call_id"], state=state, trace_id=envelope.get("trace_id") or "", extra_fields={}
+    ).fields
+
+
+def render_payload(payload: Any, tool_version: ToolView | None) -> tuple[list[ContentBlock], Any]:
+    """Render a payload as content blocks and as structured content."""
+    if tool_version is not None and is_tool_of_server(tool_version.contract) and isinstance(payload, dict):
+        return payload.get("content", []), payload.get("structured")
+    structured_content = payload if isinstance(payload, dict) else {"result": payload}
+    return [
+        build_text_block(payload if isinstance(payload, str) else orjson.dumps(payload).decode())
+    ], structured_content
+
+
+def build_text_block(value: str) -> ContentBlock:
+    return {"type": "text", "text": value}
+
+
+def _build_failure(
+    envelope: EnvelopeJson, tool_version: ToolView | None, base: str, *, is_replay: bool
+) -> dict[str, Any]:
+    error = envelope["error"]
+    spec = find_problem_type(error["slug"]).spec
+    if is_protocol_error(spec):
+        raise build_call_error(envelope, spec)
+    structured_content = describe_failure(envelope)
+    blocks = (
+        error["details"].get("content")
+        if tool_version is not None and is_tool_of_server(tool_version.contract)
+        else None
+    )
+    content = (
+        blocks if _are_blocks(blocks) else [build_text_block(_format_error(structured_content["error"], envelope))]
+    )
+    return {
+        "content": content,
+        "structuredContent": structured_content,
+        "isError": True,
+        "_meta": build_meta(envelope, tool_version, base, is_replay),
+    }
+
+
+def describe_failure(envelope: EnvelopeJson) -> dict[str, Any]:
+    """Describe a failed call for a model: what went wrong, whether to retry, and what to do next."""
+    error = envelope["error"]
+    fields = {name: error[name] for name in ("code", "slug", "message", "retryable", "retry_after_ms")}
+    details = {name: value for name, value in error["details"].items() if name != "content"}
+    advice = get_advice(error["slug"], error["advice"])
+    return {
+        "status": envelope["state"],
+        "call_id": envelope["call_id"],
+        "error": {**fields, "advice": advice, "details": details},
+    }
+
+
+def _format_error(error: Mapping[str, Any], envelope: EnvelopeJson) -> str:
+    lines = [f"{error['code']}: {error['message']}", str(error["advice"])]
+    if error["retry_after_ms"] is not None:
+        lines.append(f"Retry after {error['retry_after_ms']} ms.")
+    if error["details"]:
+        lines.append("Details: " + orjson.dumps(error["details"]).decode())
+    return "\n".join([*lines, f"(call {envelope['call_id']}, {envelope['state']})"])
+
+
+def _are_blocks(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "type" in each for each in value)
+
+
+def build_meta(
+    envelope: EnvelopeJson, tool_version: ToolView | None, base: str, is_replay: bool = False
+) -> dict[str, Any]:
+    """Build the `_meta` of a result: the call, its receipt, and whatever else applies."""
+    call_id = envelope["call_id"]
+    meta: dict[str, Any] = {
+        CALL: {"id": call_id, "state": envelope["state"], "trace_id": envelope.get("trace_id")},
+        RECEIPT: {"id": call_id, "url": f"{base}/v1/calls/{call_id}"},
+    }
+    cost = (envelope.get("execution") or {}).get("cost")
+    if cost is not None:
+        meta[COST] = cost
+    if is_replay:
+        meta[REPLAY] = True
+    if envelope.get("warnings"):
+        meta[WARNINGS] = envelope["warnings"]
+    if (envelope.get("error") or {}).get("class") == _REDACTED_CLASS:
+        meta[REDACTION] = {"applied": True}
+    if tool_version is not None and tool_version.state is LifecycleState.DEPRECATED:
+        life = tool_version.contract.life
+        meta[DEPRECATION] = {"sunset": life.sunset_date, "replacement": life.replacement}
+    return meta
+
+
+def build_pending(envelope: EnvelopeJson, base: str) -> dict[str, Any]:
+    """Build the result of a pending call, which is never an error."""
+    facts = describe_pending(envelope)
+    meta = build_meta(envelope, None, base)
+    return {
+        "content": [build_text_block(facts["message"])],
+        "structuredContent": facts,
+        "isError": False,
+        "_meta": meta,
+    }
+
+
+def describe_pending(envelope: EnvelopeJson) -> dict[str, Any]:
+    """Describe what a pending call waits for, and how to poll it."""
+    call_id, state = envelope["call_id"], envelope["state"]
+    approval = envelope.get("approval") or {}
+    url = approval.get("url")
+    if state == "awaiting_approval":
+        wait = _POLL_AFTER_MS
+        groups = ", ".join(approval.get("groups", ()))
+        why = f"Nothing was done yet: this call needs approval{f' by {groups}' if groups else ''}."
+        if url:
+            why += f" Approvers decide at {url}"
+    else:
+        wait = envelope.get("poll_after_ms") or _POLL_AFTER_MS
+        why = "The call was accepted and has not ended yet."
+    how = f'Poll it with calls_get {{"call_id": "{call_id}"}}; do not make the call again.'
+    progress = envelope.get("progress")
+    return {
+        "status": state,
+        "call_id": call_id,
+        "approval_url": url,
+        "retry_after_ms": wait,
+        "message": f"{why}\n{how}",
+        **({"progress": progress} if progress else {}),
+    }

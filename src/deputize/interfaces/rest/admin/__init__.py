@@ -1,0 +1,1 @@
+"""Serve the administrative REST routes: tools, secrets, grants, servers, webhooks, surface."""

@@ -1,0 +1,78 @@
+"""Serve the caller's surface: each tool with its availability and the reason."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from deputize.core.contract.contract import Effects
+from deputize.interfaces.call_request import MAX_TOOL_LENGTH
+from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
+from deputize.interfaces.rest.models import Digest
+from deputize.interfaces.rest.openapi import describe_problems
+from deputize.operations.gateway import ToolSelection
+
+router = APIRouter(prefix="/v1", tags=["tools"])
+
+
+class SurfaceQuery(BaseModel):
+    after: str = Field("", max_length=MAX_TOOL_LENGTH, description="The last name of the previous page.")
+    limit: int = Field(100, ge=1, le=500, description="The maximum number to return.")
+    namespace: list[str] = Field(default_factory=list, max_length=50, description="Exclude other namespaces.")
+    tag: list[str] = Field(default_factory=list, max_length=50, description="Exclude tools with none of these tags.")
+    worst: Effects | None = Field(None, description="Exclude tools whose effects are worse than this.")
+
+
+class SurfaceRule(BaseModel):
+    id: str
+    where: str
+    reason: str
+
+
+class SurfaceReason(BaseModel):
+    code: Literal[
+        "permitted", "needs_approval", "decided_per_call", "deferred_until_discovered", "policy_blocked",
+        "role_not_allowed", "setup_required", "feature_disabled", "outside_selection",
+    ]  # fmt: skip
+    message: str
+    rules: list[SurfaceRule]
+
+
+class SurfaceTool(BaseModel):
+    name: str
+    version: str
+    digest: Digest
+    status: Literal["loaded", "deferred", "blocked", "excluded"]
+    reason: SurfaceReason
+
+
+class SurfaceScope(BaseModel):
+    tenant: str
+    user: str
+    agents: list[str]
+    session: str | None
+    task: str | None
+
+
+class SurfaceModel(BaseModel):
+    """The availability of each tool for one caller. Tools that the token hides are left out."""
+
+    scope: SurfaceScope
+    policy_digest: Digest
+    created_at: str
+    tools: list[SurfaceTool]
+    next_after: str | None
+
+
+@router.get(
+    "/surface", summary="Show the availability of tools", response_model=SurfaceModel, responses=describe_problems()
+)
+async def show_surface(
+    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SurfaceQuery, Query()]
+) -> Response:
+    """Show for each tool whether it is loaded, deferred, blocked or excluded for you now, and why."""
+    selection = ToolSelection(namespaces=frozenset(query.namespace), tags=frozenset(query.tag), max_effects=query.worst)
+    return make_json_response(
+        await gateway.surface.list_availability(caller, selection, after=query.after, limit=query.limit)
+    )

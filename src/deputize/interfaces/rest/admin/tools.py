@@ -1,0 +1,136 @@
+"""Serve the routes of tools: list, search and show; for administrators also register and retire."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from deputize.core.contract.names import to_full_name
+from deputize.core.errors import (
+    OperatorConfirmationRequired,
+    ParseFailed,
+    RequestTooLarge,
+    ScopeMissing,
+    ToolDisabled,
+    ToolNotAdmitted,
+    ToolNotFound,
+    ToolRequiresSetup,
+    ToolRetired,
+    UnsupportedMedia,
+    VersionConflict,
+    VersionNotFound,
+)
+from deputize.interfaces.rest.common import (
+    CurrentCaller,
+    CurrentGateway,
+    CurrentOperator,
+    make_json_response,
+    read_json_body,
+    validate_body,
+)
+from deputize.interfaces.rest.models import (
+    SearchQuery,
+    SearchResultModel,
+    ToolDetailModel,
+    ToolPage,
+    ToolRegistrationResult,
+    ToolsQuery,
+    ToolStateBody,
+    ToolStateResult,
+    ToolVersions,
+    VersionQuery,
+)
+from deputize.interfaces.rest.openapi import describe_body, describe_problems
+
+router = APIRouter(prefix="/v1", tags=["tools"])
+commands = APIRouter(prefix="/v1", tags=["administration"])
+
+_RESOLUTION_PROBLEMS = (ToolNotFound, VersionNotFound, ToolRetired, ToolDisabled, ToolRequiresSetup)
+_BODY_PROBLEMS = (ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing)
+
+
+@router.get("/tools", summary="List tools", response_model=ToolPage, responses=describe_problems())
+async def list_tools(gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[ToolsQuery, Query()]) -> Response:
+    """List the tools that your token lets you see, sorted by name."""
+    listing = await gateway.surface.list_tools(caller, after=query.after, limit=query.limit)
+    return make_json_response({"tools": listing.tools, "next_after": listing.next_after})
+
+
+@router.get("/tools/search", summary="Search tools", response_model=SearchResultModel, responses=describe_problems())
+async def search_tools(
+    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SearchQuery, Query()]
+) -> Response:
+    """Search the tools you see, best match first. No match is an empty list, not an error."""
+    return make_json_response(await gateway.surface.search_tools(caller, query.q, limit=query.limit))
+
+
+@router.get(
+    "/tools/{name}",
+    summary="Show a tool",
+    response_model=ToolDetailModel,
+    responses=describe_problems(*_RESOLUTION_PROBLEMS),
+)
+async def show_tool(
+    gateway: CurrentGateway, caller: CurrentCaller, name: str, query: Annotated[VersionQuery, Query()]
+) -> Response:
+    """Show everything needed to call one version."""
+    return make_json_response(await gateway.surface.show_tool(caller, name, query.version))
+
+
+@router.get(
+    "/tools/{name}/versions",
+    summary="List the versions of a tool",
+    response_model=ToolVersions,
+    responses=describe_problems(*_RESOLUTION_PROBLEMS),
+)
+async def list_versions(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
+    return make_json_response({"versions": await gateway.surface.list_versions(caller, name)})
+
+
+@commands.post(
+    "/tools",
+    summary="Register a tool",
+    status_code=201,
+    response_model=ToolRegistrationResult,
+    responses={
+        200: {
+            "model": ToolRegistrationResult,
+            "description": "This version was registered before with the same content.",
+        },
+        **describe_problems(
+            ToolNotAdmitted, VersionConflict, ToolRequiresSetup, OperatorConfirmationRequired, *_BODY_PROBLEMS
+        ),
+    },
+    openapi_extra=describe_body(
+        "Manifest", description="A manifest whose handler names a function that this gateway has loaded."
+    ),
+)
+async def register_tool(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
+    """Register a version, which never changes; registering it again changes nothing. Needs an administrator."""
+    contract, registration = await gateway.commands.register_manifest(caller, await read_json_body(request, gateway))
+    result = {
+        "name": contract.full_name,
+        "version": contract.version,
+        "digest": contract.digest,
+        "registered": registration,
+    }
+    return make_json_response(result, status=201 if registration == "created" else 200)
+
+
+@commands.post(
+    "/tools/{name}/versions/{version}/state",
+    summary="Retire, disable or release a version",
+    response_model=ToolStateResult,
+    responses=describe_problems(
+        ToolNotFound, VersionNotFound, ToolRetired, OperatorConfirmationRequired, *_BODY_PROBLEMS
+    ),
+    openapi_extra=describe_body("ToolStateBody"),
+)
+async def set_state(
+    request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str
+) -> Response:
+    """Set a state. Once this returns, no gateway starts a call that the state forbids. Needs an administrator."""
+    body = validate_body(ToolStateBody, await read_json_body(request, gateway))
+    full_name = to_full_name(name)
+    await gateway.commands.set_state(caller, full_name, version, body.state)
+    return make_json_response({"name": full_name, "version": version, "state": body.state})

@@ -1,0 +1,1 @@
+"""Serve the REST routes on which people decide: approvals, reconciliation tasks, suggestions."""

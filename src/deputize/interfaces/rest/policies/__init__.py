@@ -1,0 +1,1 @@
+"""Serve the REST routes for policies and kill switches."""

@@ -1,0 +1,169 @@
+"""Define the request and response models of policies and decisions."""
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from deputize.core.decision import Behavior, VerdictSource
+from deputize.interfaces.rest.models import Digest, RequestModel, ToolRef
+
+MAX_FILES = 1000
+
+_DATE_PREFIX = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def _require_date_text(value: object) -> object:
+    if value is not None and not (isinstance(value, str) and _DATE_PREFIX.match(value)):
+        raise ValueError("must be a time as text, as in 2026-11-01T00:00:00Z")
+    return value
+
+
+# The document says a text with a date, so numbers, which pydantic would read as seconds since 1970, are refused, also
+# as the text of a query parameter.
+Moment = Annotated[datetime, BeforeValidator(_require_date_text)]
+
+
+class PolicyFileModel(RequestModel):
+    path: str = Field(
+        min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$", description="The name of the file in messages."
+    )
+    text: str = Field(description="The rules, in Cedar.")
+
+
+Files = Annotated[tuple[PolicyFileModel, ...], Field(max_length=MAX_FILES)]
+
+
+class PoliciesBody(RequestModel):
+    """A complete set of policies, which replaces the active one."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "files": [
+                        {
+                            "path": "policies/reads.cedar",
+                            "text": '@id("reads")\npermit (principal, action, resource)\n'
+                            'when { resource.effects == "read" };\n',
+                        }
+                    ]
+                }
+            ]
+        },
+    )
+
+    files: Files = Field(description="All files of the set; an empty list is the default set.")
+
+
+class BacktestBody(RequestModel):
+    """A draft, and the time since which past calls are replayed."""
+
+    files: Files = Field(description="All files of the draft; an empty list is the default set.")
+    since: Moment | None = Field(None, description="Replay calls since this time; by default, the last 30 days.")
+
+
+class RuleModel(BaseModel):
+    id: str
+    where: str = Field(description="File and line, as in `policies/default.cedar:8`.")
+    reason: str = Field("", description="The reason that its author gives.")
+
+
+class ApprovalTermsModel(BaseModel):
+    groups: list[str] = Field(
+        description="The groups of approvers, in order of escalation; empty: those of the settings."
+    )
+    quorum: int = Field(description="How many different people must approve.")
+    deadline_seconds: int | None = Field(
+        description="When the call is denied without a decision; `null`: as in the settings."
+    )
+    step_up: str = Field(description="What an approver's token must have in `amr` or `acr`; empty: nothing.")
+
+
+class RuleRequirementModel(ApprovalTermsModel):
+    rule: str
+
+
+class PolicyRuleModel(RuleModel):
+    effect: Literal["permit", "forbid"]
+    asks: bool = Field(description="Whether it requires approval instead of allowing or denying.")
+    wants: ApprovalTermsModel | None = Field(None, description="The approval it requires, if it does.")
+
+
+class PoliciesModel(BaseModel):
+    digest: Digest
+    epoch: int = Field(description="The policy epoch since which they are active.")
+    default: bool = Field(description="Whether this is the default set.")
+    put_by: str | None
+    put_at: datetime | None
+    files: list[PolicyFileModel]
+    rules: list[PolicyRuleModel]
+
+
+class PolicyIssueModel(BaseModel):
+    file: str
+    line: int
+    message: str
+
+
+class PolicyCheckResult(BaseModel):
+    digest: Digest
+    errors: list[PolicyIssueModel] = Field(description="What keeps them from becoming active.")
+    warnings: list[PolicyIssueModel] = Field(description="What their author should know.")
+
+
+class PolicyPutResult(BaseModel):
+    digest: Digest
+    epoch: int = Field(description="The policy epoch from which on they are active on every gateway.")
+    is_changed: bool = Field(alias="changed", description="`false` if exactly these were active already.")
+    warnings: list[PolicyIssueModel]
+
+
+class MatchedRuleModel(RuleModel):
+    """A rule that matched. Its effect and the values it read are for administrators."""
+
+    effect: Literal["permit", "forbid"] | None = None
+    asks: bool | None = None
+    read: dict[str, Any] | None = Field(None, description="Every attribute it reads, with its value.")
+
+
+class CurrentDecisionModel(BaseModel):
+    behavior: Behavior | None = Field(description="`null` if the decision record lacks what the rules would read.")
+    rules: list[MatchedRuleModel]
+    lacks: list[str] = Field(description="Attributes that the rules would read and the record lacks.")
+    allowed_if: list[str] = Field(description="Single changes that would allow it, smallest first.")
+
+
+class DecisionModel(BaseModel):
+    """Why a call was decided as it was. The fields after `in_force` are for administrators."""
+
+    call_id: str
+    tool: dict[str, str | None] | ToolRef
+    decided_at: datetime
+    state: str | None
+    error_number: str | None
+    decided_by: Literal["policy", "token"] = Field(
+        description="`token` if the call was refused before the policies were evaluated."
+    )
+    rules: list[MatchedRuleModel]
+    behavior: Behavior | None = None
+    source: VerdictSource | None = None
+    reason: str = ""
+    suggestion: str = ""
+    demands: list[RuleRequirementModel] | None = Field(None, description="The approval that each rule requires.")
+    policy_digest: Digest | None = None
+    in_force: bool | None = Field(None, description="Whether the policies that decided are still active.")
+    principal: dict[str, Any] | None = None
+    tool_then: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+    redacted_paths: list[str] | None = Field(None, alias="redacted")
+    errors: list[str] | None = None
+    is_confirmed: bool | None = Field(
+        None, alias="confirmed", description="Whether evaluating the record again gives the same decision."
+    )
+    now: CurrentDecisionModel | None = Field(
+        None, description="What the active policies would decide on the same record."
+    )

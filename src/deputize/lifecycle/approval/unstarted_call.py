@@ -1,0 +1,71 @@
+"""End a call that waits for approval, or was approved, and may not start any more."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from deputize.core.errors import Problem
+from deputize.core.outcome import render_failure_envelope
+from deputize.core.states import State
+from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.lifecycle.envelope import get_refusal_state
+from deputize.lifecycle.phases import Received
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("approvals")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _CallEnd:
+    """The rows that end a call: its state, its sealed outcome and its audit entry."""
+
+    state: State
+    slug: str
+    ciphertext: bytes
+    entry_id: str
+    entry: bytes
+
+
+async def end_unstarted_call(runtime: Runtime, received: Received, queued_at: datetime, problem: Problem) -> None:
+    """End a call that was queued and may no longer start.
+
+    Not if another worker with the same run has requested approval again meanwhile: then people decide.
+    """
+    tenant, call_id = received.caller.tenant, received.call_id
+    end = await _build_end(runtime, received, problem)
+    async with runtime.store.write_transaction() as connection:
+        await connection.execute(
+            _SQL["end_unstarted_run"], tenant, call_id, queued_at, problem.message, end.state, end.slug,
+            end.ciphertext, end.entry_id, end.entry,
+        )  # fmt: skip
+
+
+async def withdraw_approval_request(runtime: Runtime, received: Received, problem: Problem) -> None:
+    """End a call whose approval request was just opened and whose caller lost its authority before that commit."""
+    tenant = received.caller.tenant
+    end = await _build_end(runtime, received, problem)
+    async with runtime.store.write_transaction() as connection:
+        await connection.execute(
+            _SQL["end_approval_request"], [tenant], "void", "", problem.message, [tenant], [received.call_id], [0],
+            [end.state], [end.slug], [end.ciphertext], [end.entry_id], [end.entry],
+        )  # fmt: skip
+
+
+async def _build_end(runtime: Runtime, received: Received, problem: Problem) -> _CallEnd:
+    call_id = received.call_id
+    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    problem = problem.replace(nothing_happened=True)
+    state, entry_id = get_refusal_state(problem), runtime.clock.new_id()
+    outcome = render_failure_envelope(
+        problem, call_id=call_id, state=state, trace_id=received.trail.trace_id, extra_fields={}
+    )
+    context = AuditContext(
+        caller=received.caller, trace_id=received.trail.trace_id, call_id=call_id, session=received.session,
+        tool=received.request.tool,
+    )  # fmt: skip
+    entry = encode_entry(
+        context, id=entry_id, kind="outcome", time=runtime.stamps.now(), decision=problem.decision, outcome=state,
+        error=problem.spec.e_number,
+    )  # fmt: skip
+    ciphertext = keys.seal(call_id, "outcome", outcome)
+    return _CallEnd(state=state, slug=problem.spec.slug, ciphertext=ciphertext, entry_id=entry_id, entry=entry)

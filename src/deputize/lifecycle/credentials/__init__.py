@@ -1,0 +1,1 @@
+"""Obtain the credential that one attempt of a call acts with."""

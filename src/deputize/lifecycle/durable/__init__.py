@@ -1,0 +1,1 @@
+"""Run calls that outlive their request: resume, retry, checkpoint, lock."""

@@ -1,0 +1,73 @@
+"""Retry a failed call at the request of its caller, never blindly.
+
+unknown, upstream deduplicates by key   the same call is resumed, with the same upstream key
+nothing happened, a read, canceled      a new call with the same arguments; two retries make one call
+anything else                           refused: it may have acted, so a person has to check
+"""
+
+from typing import NoReturn
+from uuid import UUID
+
+import asyncpg
+
+from deputize.core.call import CallRequest
+from deputize.core.caller import Caller
+from deputize.core.contract.contract import MutationClass, is_safe_to_repeat
+from deputize.core.errors import CallNotFound, NotRetryable
+from deputize.core.states import TERMINAL_STATES, State
+from deputize.lifecycle.recording.stored_call import StoredInput
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("calls")
+_REFUSAL_REASONS = {
+    State.SUCCEEDED: "it succeeded",
+    State.NEEDS_INPUT: "its server requests input: answer that instead",
+}
+
+
+async def build_retry_request(runtime: Runtime, caller: Caller, call_id: str) -> CallRequest:
+    """Build the original request again, to pass through the whole lifecycle with the authority of today's caller."""
+    authority = await runtime.authority.load_tenant(caller.tenant)
+    authority.revocations.check(caller)
+    row = await _load_call(runtime, caller, call_id)
+    call_id = str(row["id"])
+    state = State(row["state"])
+    if row["input"] is None:
+        _refuse_retry(call_id, state, "its arguments are not stored: repeat it with its own idempotency key")
+    if state not in TERMINAL_STATES or state in _REFUSAL_REASONS:
+        _refuse_retry(call_id, state, _REFUSAL_REASONS.get(state, "it has not ended yet"))
+    keys = await runtime.keys.get(runtime.store, caller.tenant)
+    stored_input = StoredInput(keys.unseal(call_id, "input", row["input"]))
+    if stored_input.round is not None:
+        _refuse_retry(call_id, state, "it answered a server's input request: make the first call again")
+    if state is State.UNKNOWN:
+        contract = authority.tools.resolve_version(row["tool"], row["version"]).tool.contract
+        if not is_safe_to_repeat(contract):
+            _refuse_retry(call_id, state, f"the service behind {row['tool']} cannot recognise a repeated call")
+        return stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", retry_of=call_id)
+    is_harmless = row["nothing_happened"] or row["mutation_class"] == MutationClass.READ or state is State.CANCELED
+    if not is_harmless:
+        _refuse_retry(call_id, state, "it failed after it started, and may have acted")
+    # Retrying several times makes only one more call.
+    key = f"retry:{call_id}"
+    return stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", idempotency_key=key)
+
+
+async def _load_call(runtime: Runtime, caller: Caller, call_id: str) -> asyncpg.Record:
+    """Load the call for its caller only: not for another agent of the user, and not for an administrator."""
+    try:
+        call_uuid = str(UUID(call_id))
+    except ValueError:
+        call_uuid = ""
+    row: asyncpg.Record | None = None
+    if call_uuid:
+        async with runtime.store.read_transaction(caller.tenant) as connection:
+            row = await connection.fetchrow(_SQL["load_call_to_retry"], caller.tenant, call_uuid)
+    if row is None or not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
+        raise CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id[:64]})
+    return row
+
+
+def _refuse_retry(call_id: str, state: State, why: str) -> NoReturn:
+    raise NotRetryable(f"the call cannot be retried: {why}", details={"call_id": call_id, "state": state})

@@ -1,0 +1,1 @@
+"""Carry a server's questions to the caller and the answers back."""

@@ -1,0 +1,88 @@
+"""Require proof of an operator for administrative acts that loosen authority, whichever interface they come from.
+
+In production, the proof is a person's recent sign-in at an issuer that the settings mark as one of operators. In
+development, whose tokens prove nothing, it is the code that the terminal of `deputize dev` shows for exactly this act.
+The process itself needs none: it applies the settings of the operator who started it.
+"""
+
+from deputize.core.caller import PROCESS_ISSUER, Caller
+from deputize.core.errors import OperatorConfirmationRequired
+from deputize.core.settings import IdentitySettings
+from deputize.govern.approvals.confirmation_codes import CODE_SECONDS, ProposedAct
+from deputize.lifecycle.runtime import Runtime
+
+IN_PERSON_RULE = "operator-in-person"
+TERMINAL_CODE_RULE = "operator-terminal-code"
+ISSUER_RULE = "operator-issuer"
+SIGN_IN_RULE = "operator-sign-in"
+
+
+def require_operator(runtime: Runtime, caller: Caller, act: ProposedAct, *, now: int) -> str | None:
+    """Return the rule by which an operator confirmed the act; None if it needs none. Raise if no operator did."""
+    if caller.issuer == PROCESS_ISSUER:
+        return None
+    limits = (caller.capabilities, caller.ceiling, caller.task)
+    if caller.agents or caller.grants or any(each is not None for each in limits):
+        raise OperatorConfirmationRequired(
+            "an agent, or a token that is delegated or limited, cannot change who may do what",
+            details={"rule": IN_PERSON_RULE},
+            advice="Ask a person who operates this gateway. They repeat it with a token of their own.",
+        )
+    issuer = next((each for each in runtime.settings.identity.issuers if each.issuer == caller.issuer), None)
+    if issuer is not None and issuer.development:
+        return _require_code(runtime, caller, act)
+    return _require_sign_in(runtime.settings.identity, caller, now)
+
+
+def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct) -> str:
+    codes, details = runtime.confirmation_codes, {"rule": TERMINAL_CODE_RULE}
+    if codes is None:
+        raise OperatorConfirmationRequired(
+            "a development token cannot change who may do what, and this gateway has no terminal that shows codes",
+            details=details,
+            advice="Do this at a gateway that deputize dev runs in a terminal.",
+        )
+    why = "the terminal of deputize dev shows a code for this act"
+    if caller.confirmation_code:
+        verdict = codes.use_code(act, caller.confirmation_code)
+        if verdict == "accepted":
+            return TERMINAL_CODE_RULE
+        why = "wrong or expired code for this act"
+        if verdict == "locked":
+            raise OperatorConfirmationRequired(
+                "too many wrong codes were entered",
+                details=details,
+                retry_after_ms=int(codes.get_lockout_seconds(act) * 1000) + 1,
+                advice="Wait, then enter the code that the terminal of deputize dev shows.",
+            )
+    confirmation_id = codes.show_code(act)
+    if confirmation_id is None:
+        raise OperatorConfirmationRequired(
+            "too many acts wait for their confirmation",
+            details=details,
+            retry_after_ms=int(CODE_SECONDS * 1000),
+            advice="Confirm or ignore the codes that the terminal of deputize dev shows; each expires after 5 minutes.",
+        )
+    raise OperatorConfirmationRequired(
+        why,
+        details={**details, "confirmation_id": confirmation_id, "command": act.command, "subject": act.subject},
+        advice="Read in that terminal what would be done. To confirm it, repeat the same request within 5 minutes with "
+        "the code: --code CODE, or the header Deputize-Confirmation.",
+    )
+
+
+def _require_sign_in(identity: IdentitySettings, caller: Caller, now: int) -> str:
+    if not caller.operator:
+        raise OperatorConfirmationRequired(
+            "only a person who signed in at an issuer of operators can change who may do what",
+            details={"rule": ISSUER_RULE},
+            advice="Sign in at an issuer that has operator = true under [[identity.issuers]], or ask an operator.",
+        )
+    age = now - caller.auth_time
+    if caller.auth_time <= 0 or not -identity.leeway_seconds <= age <= identity.operator_fresh_seconds:
+        raise OperatorConfirmationRequired(
+            f"you signed in more than {identity.operator_fresh_seconds} seconds ago, or your token has no auth_time",
+            details={"rule": SIGN_IN_RULE, "max_age": identity.operator_fresh_seconds},
+            advice="Sign in again (OpenID Connect: prompt=login), then repeat the request with the new token.",
+        )
+    return SIGN_IN_RULE

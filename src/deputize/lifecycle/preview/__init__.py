@@ -1,0 +1,1 @@
+"""Preview the effect of a call before it is made."""

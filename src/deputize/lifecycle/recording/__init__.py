@@ -1,0 +1,1 @@
+"""Write audit entries and read stored calls back."""

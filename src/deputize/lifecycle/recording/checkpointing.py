@@ -1,0 +1,24 @@
+"""Open the checkpoint writer of a call whose contract enables checkpoints."""
+
+from typing import Any, NoReturn
+
+from deputize.lifecycle.phases import Authorized, Claim
+from deputize.lifecycle.runtime import Runtime
+from deputize.runs.checkpoint_writer import CheckpointScope, CheckpointWriter
+
+
+async def open_checkpointer(runtime: Runtime, authorized: Authorized, claim: Claim) -> CheckpointWriter:
+    """Open the writer, with the checkpoints that a previous owner saved."""
+    settings = authorized.validated.tool.contract.checkpoints
+    tenant = authorized.validated.received.caller.tenant
+    keys = await runtime.keys.get(runtime.store, tenant)
+    position = CheckpointScope(call_id=claim.call_id, epoch=claim.epoch, interval=settings.micro_interval_seconds)
+    checkpointer = CheckpointWriter(runtime.store, keys, runtime.clock, position)
+    if claim.is_takeover:
+        await checkpointer.load()
+    return checkpointer
+
+
+async def reject_checkpoint(state: Any, name: str | None, macro: bool) -> NoReturn:
+    """Fail a tool that saves a checkpoint its contract does not enable: it would rely on what is not kept."""
+    raise RuntimeError("the contract of this tool does not enable checkpoints")

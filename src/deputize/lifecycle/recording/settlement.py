@@ -1,0 +1,163 @@
+"""Settle a call recorded as UNKNOWN once its real outcome is established.
+
+The outcome comes from the tool's status or from a person; here it is written into the call's envelope, encrypted, and
+recorded, by compare-and-set. Used by `background/reconciler.py` and `admin/reconciliation_tasks.py` in operations.
+"""
+
+from typing import Any, Literal
+
+import asyncpg
+
+from deputize.catalog.compiled_tool import CompiledTool
+from deputize.core.call import CallRequest
+from deputize.core.caller import Caller
+from deputize.core.canonical import canonicalize
+from deputize.core.clock import Deadline
+from deputize.core.decision import Decision
+from deputize.core.errors import EffectDidNotHappen, Problem, ToolNotFound
+from deputize.core.outcome import Result
+from deputize.core.states import State
+from deputize.core.value_types import frozen
+from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.evidence.tracing import CallTrace
+from deputize.lifecycle.envelope import build_outcome
+from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.recording import audit
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.commit_functions import SETTLE_UNKNOWN_CALL
+from deputize.store.commit_rows import CloseCallRow
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("tickets")
+
+ActualOutcome = Literal["happened", "did_not_happen"]
+
+
+@frozen
+class UnknownCall:
+    """A call whose outcome is unknown, and the epoch it was loaded at."""
+
+    tenant: str
+    call_id: str
+    epoch: int
+    tool: CompiledTool
+    session: str | None
+    trace: str
+    error: str
+    mutation_class: str
+
+
+@frozen
+class Settlement:
+    """A call's real outcome, who established it, and by which rule; `task_id` is the task that a person resolved."""
+
+    actual_outcome: ActualOutcome
+    by: Caller
+    decision: Decision
+    source: str
+    summary: str
+    result: Any = None
+    task_id: str | None = None
+
+
+async def load_unknown_call(runtime: Runtime, tenant: str, row: asyncpg.Record) -> UnknownCall:
+    """Load the call with the tool version it was made with, whatever that version's state is now."""
+    tools = (await runtime.authority.load_tenant(tenant)).tools
+    version = tools.get_entry(row["tool"]).by_version.get(row["version"])
+    if version is None or version.digest != row["tool_digest"]:
+        raise ToolNotFound(f"{row['tool']} {row['version']} is no longer the tool that this call was made with")
+    return UnknownCall(
+        tenant=tenant,
+        call_id=str(row["id"]),
+        epoch=row["owner_epoch"],
+        tool=version.tool,
+        session=row["session"],
+        trace=row["trace"],
+        error=row["error"] or "",
+        mutation_class=row["mutation_class"],
+    )
+
+
+async def settle_unknown_call(
+    runtime: Runtime, connection: Connection, call: UnknownCall, settlement: Settlement
+) -> bool:
+    """Settle the call; False if it was settled or taken over meanwhile, and nothing changed."""
+    keys = await runtime.keys.get(runtime.store, call.tenant)
+    problem = (
+        None
+        if settlement.actual_outcome == "happened"
+        else EffectDidNotHappen(settlement.summary, details={"source": settlement.source})
+    )
+    verified = _build_verified(runtime, call, settlement, problem)
+    state = State.SUCCEEDED if problem is None else State.FAILED
+    outcome = build_outcome(verified, call.call_id, state, problem, runtime.stamps.now())
+    claim = Claim(call_id=call.call_id, epoch=call.epoch)
+    ciphertext = keys.seal(call.call_id, "outcome", outcome.body)
+    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext)
+    if settlement.task_id is not None:
+        closing_row = _record_as_decision(runtime, call, settlement, closing_row)
+    arguments = SETTLE_UNKNOWN_CALL.build_row_arguments(closing=closing_row)
+    return bool(await connection.fetchval(SETTLE_UNKNOWN_CALL.sql, *arguments))
+
+
+def _build_verified(runtime: Runtime, call: UnknownCall, settlement: Settlement, problem: Problem | None) -> Verified:
+    """Build the phase value as if the call had just ended like this."""
+    now = runtime.clock.monotonic()
+    request = CallRequest(tool=call.tool.name, arguments={}, version=call.tool.contract.version)
+    received = Received(
+        call_id=call.call_id,
+        caller=settlement.by,
+        request=request,
+        session=call.session,
+        started_at=now,
+        deadline=None,
+        trail=CallTrace(trace_id=call.trace),
+    )
+    validated = Validated(
+        received=received, tool=call.tool, deadline=Deadline(at=now), canonical=b"", call_input={},
+        warnings=(settlement.summary,),
+    )  # fmt: skip
+    executed = Executed(
+        authorized=Authorized(validated=validated, decision=settlement.decision),
+        claim=None,
+        output=None,
+        problem=problem,
+        attempts=0,
+        seconds=0,
+    )
+    if problem is not None:
+        return Verified(executed=executed, problem=problem)
+    payload = settlement.result
+    if payload is None or not call.tool.is_valid_output(payload):
+        # The tool's own result is unknown; that it acted is known.
+        payload = {"settled": {"happened": True, "by": settlement.source, "said": settlement.summary}}
+    result = Result(payload=payload, summary=settlement.summary, source=settlement.source)
+    return Verified(
+        executed=executed, problem=None, payload=payload, canonical=canonicalize({"result": payload}), result=result
+    )
+
+
+def _record_as_decision(
+    runtime: Runtime, call: UnknownCall, settlement: Settlement, closing_row: CloseCallRow
+) -> CloseCallRow:
+    """Record a person's settlement as a decision that names the reconciliation task with their reason."""
+    about = AuditContext(
+        caller=settlement.by,
+        trace_id=call.trace,
+        call_id=call.call_id,
+        session=settlement.by.session,
+        contract=call.tool.contract,
+    )
+    body = encode_entry(
+        about,
+        id=closing_row.entry_id,
+        kind="decision",
+        time=runtime.stamps.now(),
+        decision=settlement.decision,
+        outcome=closing_row.state,
+        error=EffectDidNotHappen.spec.e_number if closing_row.error else None,
+        command=f"settle:{settlement.actual_outcome}",
+        subject=settlement.task_id,
+    )
+    return closing_row._replace(entry=body, salt=None)

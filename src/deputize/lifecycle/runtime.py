@@ -1,0 +1,72 @@
+"""Define the runtime: the services that every call needs, built once by `app.py`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deputize.core.clock import Clock
+from deputize.core.settings import Settings
+from deputize.evidence.audit_entries import TimestampFormatter
+from deputize.evidence.decision_log import DecisionLog
+from deputize.evidence.metrics import Metrics
+from deputize.evidence.tracing import Tracing
+from deputize.execute.driver import Drivers
+from deputize.execute.job_processes import JobProcesses
+from deputize.execute.upstreams.server_pool import UpstreamPool
+from deputize.execute.upstreams.status import ServerStates
+from deputize.govern.identity.signing_keys import SigningKeys
+from deputize.govern.limits.act_limits import ActLimits
+from deputize.govern.limits.admission import LimitEnforcer
+from deputize.govern.limits.request_limits import RequestLimits
+from deputize.govern.policy.authzen import AuthZenClient
+from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.credentials.broker import CredentialBroker
+from deputize.lifecycle.credentials.linked_accounts import LinkedAccounts
+from deputize.lifecycle.credentials.upstream_tokens import UpstreamTokens
+from deputize.lifecycle.hooks import Hooks
+from deputize.runs.leases import ProcessLease
+from deputize.store.group_commit import GroupCommit
+from deputize.store.keys import TenantKeys
+from deputize.store.pool import Store
+
+if TYPE_CHECKING:
+    from deputize.govern.approvals.approval_codes import ApprovalCodes
+    from deputize.govern.approvals.confirmation_codes import ConfirmationCodes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    settings: Settings
+    clock: Clock
+    release: str
+    store: Store
+    writer: GroupCommit
+    # For rows of runs before they begin and after they end: separate, so that calls do not wait behind them.
+    queue: GroupCommit
+    keys: TenantKeys
+    authority: Authority
+    decision_log: DecisionLog
+    hooks: Hooks
+    remote_policy: AuthZenClient | None
+    credentials: CredentialBroker
+    # None if identity.public_url is not set, so that this gateway issues no tokens.
+    signing_keys: SigningKeys | None
+    limits: LimitEnforcer
+    request_limits: RequestLimits
+    act_limits: ActLimits
+    driver: Drivers
+    # For work whose cost outsiders choose.
+    jobs: JobProcesses
+    upstreams: UpstreamPool
+    # Linked accounts, and the tokens for servers that need a sign-in.
+    linked_accounts: LinkedAccounts
+    upstream_tokens: UpstreamTokens
+    # The state of each server at its last probe.
+    server_states: ServerStates
+    lease: ProcessLease
+    metrics: Metrics
+    tracing: Tracing
+    stamps: TimestampFormatter
+    # In development only: the codes that a person at the terminal decides with.
+    approval_codes: "ApprovalCodes | None" = None
+    # In development only: the codes that a person at the terminal confirms administrative acts with.
+    confirmation_codes: "ConfirmationCodes | None" = None

@@ -1,1 +1,0 @@
-"""MCP servers as the product knows them: looked at, held against what was agreed to, reviewed by people."""

@@ -1,0 +1,1 @@
+"""Operate the gateway around calls: administration, approvals, servers, views, background loops."""

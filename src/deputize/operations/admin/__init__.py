@@ -1,0 +1,1 @@
+"""Perform audited administrative acts."""

@@ -1,0 +1,273 @@
+"""Change authority by administrative acts, the only way to do so.
+
+Each is requested by an administrator, executed under the tenant's closed barrier, and recorded in the same commit.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from deputize.catalog import registry
+from deputize.catalog.admission import admit_contract, build_refusal
+from deputize.catalog.importers.manifest import parse_contract
+from deputize.catalog.schema_rules import Reason
+from deputize.core.caller import Caller
+from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.errors import ExternalVaultInUse, MalformedRequest
+from deputize.core.patterns import matches_glob
+from deputize.execute.drivers.python import build_not_loaded_error
+from deputize.govern import kill_switches
+from deputize.govern.identity import revocations
+from deputize.govern.identity.primary_issuers import list_subject_issuers
+from deputize.govern.policy import active_policies
+from deputize.govern.policy.checks.validate import PolicyFindings
+from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, compute_set_digest
+from deputize.govern.token_authorization import require_admin, require_full_admin
+from deputize.govern.vault import local as local_vault
+from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.barrier import Prepare, change_authority
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.policy.check import check_policies
+from deputize.store.pool import Connection
+
+T = TypeVar("T")
+# States that stop calls of a version; every other state lets some begin.
+_BLOCKING_STATES = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP, LifecycleState.RETIRED})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyUpdate:
+    digest: str
+    epoch: int
+    is_new: bool
+    warnings: tuple[PolicyDiagnostic, ...] = ()
+
+
+@dataclass(slots=True)
+class _CheckedPolicies:
+    """What was found about a set of policies before it is activated."""
+
+    findings: PolicyFindings | None = None
+    policies: active_policies.ParsedPolicies | None = None
+
+
+class Commands:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def register_tool(
+        self, caller: Caller, contract: Contract, *, state: LifecycleState = LifecycleState.AVAILABLE
+    ) -> Literal["created", "unchanged"]:
+        """Admit and register a contract; the same contract again changes nothing.
+
+        Its function, where loaded, may not declare more than the contract says.
+        """
+
+        async def prepare(authority: TenantAuthority) -> None:
+            self._require_floor(contract)
+            tools = authority.tools
+            admit_contract(
+                contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract
+            )
+
+        async def act(connection: Connection) -> Literal["created", "unchanged"]:
+            return await registry.register_contract(connection, caller.tenant, contract, by=caller.user, state=state)
+
+        return await self._change_authority(
+            caller,
+            f"register:{state}",
+            f"{contract.full_name}@{contract.version}",
+            act,
+            contract,
+            content=contract.digest,
+            is_tightening=lambda registration: registration == "unchanged",
+            prepare=prepare,
+        )
+
+    async def register_manifest(
+        self, caller: Caller, manifest: Any
+    ) -> tuple[Contract, Literal["created", "unchanged"]]:
+        """Register a contract that was sent from outside.
+
+        It may name only functions that are loaded for its tenant: registering a tool must not let anyone choose what
+        code runs, nor find out what others run.
+        """
+        require_admin(caller)
+        contract = parse_contract(manifest)
+        tools = self._runtime.settings.tools
+        if caller.tenant != tools.tenant and not any(matches_glob(caller.tenant, each) for each in tools.shared_with):
+            raise build_not_loaded_error(contract)
+        if contract.handler.driver != "python":
+            # The tools of a server are imported from the server itself and pinned.
+            raise build_not_loaded_error(contract)
+        self._require_floor(contract)
+        self._runtime.driver.find_tool(contract)
+        return contract, await self.register_tool(caller, contract)
+
+    def _require_floor(self, contract: Contract) -> None:
+        """Refuse a contract that is weaker than its function declares: the effects, scopes and marks are facts of the
+        code, which a caller who registers a contract must not be able to relabel.
+        """
+        target = contract.handler.target
+        reasons = [
+            Reason(
+                conjunct="not_weaker_than_function",
+                path=each.path,
+                reason=f"is {each.contract_value}, but the function {target} declares {each.function_value}",
+                fix="declare the same, or something stricter",
+            )
+            for each in self._runtime.driver.list_weakenings(contract)
+        ]
+        if reasons:
+            raise build_refusal(contract.full_name, contract.version, reasons)
+
+    async def set_state(self, caller: Caller, name: str, version: str, state: LifecycleState) -> None:
+        """Move a version to another lifecycle state; `retired` is final."""
+
+        async def act(connection: Connection) -> None:
+            await registry.set_version_state(connection, caller.tenant, name, version, state)
+
+        await self._change_authority(
+            caller, f"set_state:{state}", f"{name}@{version}", act, is_tightening=state in _BLOCKING_STATES
+        )
+
+    async def revoke(self, caller: Caller, kind: revocations.RevocationKind, value: str, *, reason: str = "") -> int:
+        """Revoke authority; from the returned epoch on, no call starts with it on any gateway."""
+
+        async def act(connection: Connection) -> int:
+            return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
+
+        return await self._change_authority(caller, f"revoke:{kind}", value, act, is_tightening=True)
+
+    def list_subject_issuers(self, caller: Caller) -> list[str]:
+        """List the issuers whose subjects may be users of the caller's tenant: a bare name means one of each."""
+        return list_subject_issuers(self._runtime.settings.identity.issuers, caller.tenant)
+
+    async def count_ended_grants(self, caller: Caller, kind: revocations.RevocationKind, value: str) -> int | None:
+        """Count the delegations that a revocation ended; None for a token, whose delegations are not stored by it."""
+        if kind == "token":
+            return None
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            return await revocations.count_ended_grants(connection, caller.tenant, kind, value)
+
+    async def list_revocations(self, caller: Caller, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+        """List what the tenant revoked, newest first: who revoked it, when and why."""
+        require_admin(caller)
+        (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            return await revocations.list_revocations(connection, caller.tenant, before=before, limit=limit)
+
+    async def set_switch(
+        self, caller: Caller, kind: kill_switches.SwitchKind, value: str, *, off: bool, reason: str = ""
+    ) -> int:
+        """Turn a kill switch off or on; from the returned epoch on, no call that is off starts on any gateway.
+
+        The tenant's own switch never prevents turning something on again.
+        """
+        require_admin(caller)
+        if kind == "tool":
+            # An unknown name or an alias would be switched off without any effect.
+            value = (await self._runtime.authority.load_tenant(caller.tenant)).tools.get_entry(value).name
+        if not value:
+            raise MalformedRequest(f"the {kind} to switch is missing", details={"field": "value"})
+        if kind == "tenant" and value != caller.tenant:
+            raise MalformedRequest("you can switch only your own tenant", details={"field": "value"})
+
+        async def act(connection: Connection) -> int:
+            return await kill_switches.set_switch(
+                connection, caller.tenant, kind, value, turn_off=off, reason=reason, by=caller.user
+            )
+
+        command = f"switch_{'off' if off else 'on'}:{kind}"
+        return await self._change_authority(caller, command, value, act, is_tightening=off)
+
+    async def list_switches(self, caller: Caller) -> list[kill_switches.KillSwitch]:
+        """List what is off, who turned it off, and why."""
+        require_admin(caller)
+        authority = await self._runtime.authority.reload_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        return authority.switches.list_off()
+
+    async def put_secret(self, caller: Caller, name: str, value: str) -> local_vault.PutResult:
+        """Store a secret; the next attempt of any call uses it. It is recorded by name and stored encrypted."""
+        self._require_local_vault(caller, name)
+        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+
+        async def act(connection: Connection) -> local_vault.PutResult:
+            return await local_vault.put_secret(connection, keys, name, value, by=caller.user)
+
+        return await self._change_authority(caller, "put_secret", name, act, content=value)
+
+    async def delete_secret(self, caller: Caller, name: str) -> None:
+        self._require_local_vault(caller, name)
+
+        async def act(connection: Connection) -> None:
+            await local_vault.delete_secret(connection, caller.tenant, name)
+
+        await self._change_authority(caller, "delete_secret", name, act, is_tightening=True)
+
+    async def list_secrets(self, caller: Caller) -> list[dict[str, Any]]:
+        """List the names of the tenant's secrets, and who stored each and when."""
+        self._require_local_vault(caller)
+        (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            return await local_vault.list_secrets(connection, caller.tenant)
+
+    def _require_local_vault(self, caller: Caller, name: str = "") -> None:
+        require_admin(caller)
+        vault = self._runtime.settings.vault
+        if vault.kind != "local":
+            location = {"vault": vault.kind, "mount": vault.mount, "path": f"{caller.tenant}/{name}"}
+            raise ExternalVaultInUse("this gateway uses an external vault, which it only reads", details=location)
+
+    async def put_policies(self, caller: Caller, files: Sequence[PolicyFile]) -> PolicyUpdate:
+        """Activate a set of policies in place of the current one; without files, the default set.
+
+        Activating the current set again changes nothing.
+        """
+        require_admin(caller)
+        # Reload: another gateway may have activated other policies a moment ago.
+        authority = await self._runtime.authority.reload_tenant(caller.tenant)
+        digest = compute_set_digest(files or active_policies.load_default_files())
+        if digest == authority.policy.digest:
+            return PolicyUpdate(digest=digest, epoch=authority.policy.epoch, is_new=False)
+
+        check = _CheckedPolicies()
+
+        async def prepare(authority: TenantAuthority) -> None:
+            check.findings = await check_policies(authority, files)
+            check.findings.raise_errors()
+            check.policies = await active_policies.parse_for_activation(files, authority.tools.fact_types)
+
+        async def act(connection: Connection) -> int:
+            assert check.policies is not None
+            return await active_policies.put_policies(connection, caller.tenant, check.policies, by=caller.user)
+
+        epoch = await self._change_authority(caller, "put_policies", digest, act, prepare=prepare)
+        assert check.findings is not None
+        return PolicyUpdate(digest=digest, epoch=epoch, is_new=True, warnings=check.findings.warnings)
+
+    async def _change_authority(
+        self,
+        caller: Caller,
+        command: str,
+        subject: str,
+        act: Callable[[Connection], Awaitable[T]],
+        contract: Contract | None = None,
+        *,
+        prepare: Prepare | None = None,
+        content: str = "",
+        is_tightening: bool | Callable[[T], bool] = False,
+    ) -> T:
+        require_full_admin(caller)
+        return await change_authority(
+            self._runtime,
+            caller,
+            command,
+            subject,
+            act,
+            contract,
+            prepare=prepare,
+            content=content,
+            is_tightening=is_tightening,
+        )

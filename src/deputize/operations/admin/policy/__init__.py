@@ -1,0 +1,1 @@
+"""Check, explain, backtest and rehearse policies."""

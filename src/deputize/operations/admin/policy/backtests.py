@@ -1,0 +1,146 @@
+"""Backtest draft policies against the tenant's recorded decisions, page by page.
+
+Runs inside the gateway, so that policy authors need no access to the database. It reads one tenant in pages of ids and
+replays in a thread, so that calls are not delayed. `govern/policy/checks/backtest.py` evaluates and counts.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import orjson
+
+from deputize.core.caller import Caller
+from deputize.core.clock import parse_id_time_ms
+from deputize.govern.policy.active_policies import load_default_files
+from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
+from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.govern.token_authorization import require_admin
+from deputize.lifecycle.recording.audit import DRY_RUN
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.policy.check import check_policies
+from deputize.store.queries import load_statements
+
+PAGE_SIZE = 2000
+DEFAULT_PERIOD = timedelta(days=30)
+_SQL = load_statements("backtest")
+# Entries from before or without a call's effect; an outcome entry repeats what its intent says.
+_ENTRY_KINDS = frozenset({"read", "intent", "refusal"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BacktestProgress:
+    """How much of the period is replayed."""
+
+    entries: int
+    share: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"progress": {"entries": self.entries, "share": round(self.share, 4)}}
+
+
+class Backtests:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def start_backtest(
+        self, caller: Caller, files: Sequence[PolicyFile], since: datetime | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Start a backtest, or refuse it; the iterator yields progress, and last the result."""
+        require_admin(caller)
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        start = since or self._runtime.clock.now() - DEFAULT_PERIOD
+        # A time without a time zone is UTC, as everywhere in Deputize.
+        start_ms = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp() * 1000)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._runtime.request_limits.hold_backtest(caller))
+            (await check_policies(authority, files)).raise_errors()
+            draft = await asyncio.to_thread(CompiledPolicies, tuple(files) or load_default_files())
+            slot = stack.pop_all()
+        return self._stream_backtest(slot, caller.tenant, draft, authority.policy.digest, max(start_ms, 0))
+
+    async def _stream_backtest(
+        self, slot: AsyncExitStack, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        async with slot:
+            async for line in self._replay_calls(tenant, draft, active_digest, since_ms):
+                yield line
+
+    async def _replay_calls(
+        self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        start_time, until_ms = self._runtime.clock.monotonic(), self._runtime.clock.epoch_ms()
+        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine)
+        last = make_first_id(since_ms)
+        end = make_first_id(until_ms + 1)
+        start_ms = await self._load_first_ms(tenant, last, end)
+        entries = 0
+        while start_ms is not None:
+            page = await self._load_page(tenant, last, end)
+            if not page:
+                break
+            entries, last = entries + len(page), str(page[-1]["id"])
+            decisions = [each for row in page if (each := _parse_decision(row)) is not None]
+            records = await self._load_records(
+                tenant, backtest.list_unknown_records(each.record_id for each in decisions)
+            )
+            await asyncio.to_thread(_count_page, backtest, records, decisions)
+            share = (parse_id_time_ms(last) - start_ms) / max(until_ms - start_ms, 1)
+            yield BacktestProgress(entries=entries, share=min(share, 1.0)).to_json()
+        report = await asyncio.to_thread(backtest.build_report)
+        yield {
+            "result": {
+                "since_ms": since_ms,
+                "until_ms": until_ms,
+                "draft": draft.digest,
+                "in_force": active_digest,
+                "seconds": round(self._runtime.clock.monotonic() - start_time, 3),
+                "entries": entries,
+                **report.to_json(),
+            }
+        }
+
+    async def _load_first_ms(self, tenant: str, after: str, end: str) -> int | None:
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            entry_id = await connection.fetchval(_SQL["find_first_entry_since"], tenant, after, end)
+        return None if entry_id is None else parse_id_time_ms(str(entry_id))
+
+    async def _load_page(self, tenant: str, after: str, end: str) -> list[asyncpg.Record]:
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            return await connection.fetch(_SQL["list_entries_between"], tenant, after, end, PAGE_SIZE)
+
+    async def _load_records(self, tenant: str, ids: Sequence[str]) -> list[asyncpg.Record]:
+        if not ids:
+            return []
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            return await connection.fetch(_SQL["load_decision_records"], tenant, ids)
+
+
+def make_first_id(ms: int) -> str:
+    """Return the smallest UUIDv7 of a millisecond; no id is older than 1970."""
+    time = f"{max(ms, 0):012x}"
+    return f"{time[:8]}-{time[8:]}-0000-0000-000000000000"
+
+
+def _count_page(backtest: Backtest, records: Sequence[asyncpg.Record], decisions: Sequence[BacktestCall]) -> None:
+    for record in records:
+        backtest.learn_record(record["id"], record["record"])
+    for each in decisions:
+        backtest.count_call(each)
+
+
+def _parse_decision(row: asyncpg.Record) -> BacktestCall | None:
+    """Parse a call that policies decided; None for others, such as those that the token alone refused."""
+    entry = orjson.loads(row["entry"])
+    record_id = entry.get("decision")
+    if record_id is None or entry["kind"] not in _ENTRY_KINDS or entry.get("command") == DRY_RUN:
+        return None
+    return BacktestCall(
+        call_id=entry["call"], record_id=record_id, at_ms=parse_id_time_ms(str(row["id"])), session=entry.get("session")
+    )

@@ -1,0 +1,197 @@
+"""Explain policies to their authors: the active ones, the errors of a draft, and why a call was decided as it was.
+
+The caller who made a call sees the rules that decided it, as its refusal showed them. The evaluated facts about caller
+and arguments are for administrators. Another caller's call looks like one that does not exist.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from deputize.core.caller import Caller
+from deputize.core.clock import parse_id_time_ms
+from deputize.core.errors import CallNotFound
+from deputize.govern.policy.active_policies import TenantPolicy, load_default_files
+from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
+from deputize.govern.policy.attribute_values import describe_rules
+from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.decision_records import Replay, parse_replay
+from deputize.govern.policy.explain import find_smallest_changes
+from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
+from deputize.govern.token_authorization import require_admin
+from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.recording.stored_call import is_recorded_maker
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.policy.check import check_policies
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("backtest")
+_CALLS = load_statements("calls")
+
+
+class PolicyExplanations:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def show_active_policies(self, caller: Caller) -> dict[str, Any]:
+        """Show the tenant's active policies, since which epoch they are active, and who put them."""
+        authority = await self._require_admin_authority(caller)
+        policy = authority.policy
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            row = await connection.fetchrow(_SQL["load_policies_by_digest"], caller.tenant, policy.digest)
+        return {
+            "digest": policy.digest,
+            "epoch": policy.versions[0].since,
+            "default": policy.digest == compute_set_digest(load_default_files()),
+            "put_by": row["put_by"] if row else None,
+            "put_at": row["put_at"].isoformat() if row else None,
+            "files": [{"path": file.path, "text": file.text} for file in policy.policies.files],
+            "rules": [
+                {
+                    "id": rule.id,
+                    "where": rule.where,
+                    "effect": rule.effect,
+                    "asks": rule.asks,
+                    "reason": rule.reason,
+                    "wants": rule.approval_terms.to_json() if rule.asks else None,
+                }
+                for rule in policy.policies.rules
+            ],
+        }
+
+    async def check_draft(self, caller: Caller, files: Sequence[PolicyFile]) -> dict[str, Any]:
+        """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing."""
+        authority = await self._require_admin_authority(caller)
+        findings = await check_policies(authority, files)
+        return {
+            "digest": compute_set_digest(files or load_default_files()),
+            "errors": [each.to_json() for each in findings.errors],
+            "warnings": [each.to_json() for each in findings.warnings],
+        }
+
+    async def explain_decision(self, caller: Caller, call_id: str) -> dict[str, Any]:
+        """Explain why a call was decided as it was; its maker sees less than an administrator."""
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        entries = await self._load_entries(caller, call_id)
+        decision_entry = next((each for each in reversed(entries) if "decision" in each), entries[-1])
+        explanation = {
+            "call_id": call_id,
+            "tool": {"name": decision_entry.get("tool"), "version": decision_entry.get("version")},
+            "decided_at": decision_entry["time"],
+            "state": entries[-1].get("outcome"),
+            "error_number": entries[-1].get("error"),
+        }
+        record = await self._load_record(caller.tenant, decision_entry.get("decision"))
+        if record is None:
+            rules = [{"id": each, "where": "", "reason": ""} for each in decision_entry.get("rules", ())]
+            return {**explanation, "decided_by": "token", "rules": rules}
+        replay = parse_replay(record, now_ms=parse_id_time_ms(decision_entry["id"]))
+        default_groups = self._runtime.settings.approvals.groups
+        explanation |= {
+            "decided_by": "policy",
+            **_describe_verdict(replay),
+            "demands": describe_requirements(replay.verdict.requirements, default_groups),
+            "in_force": replay.set_digest == authority.policy.digest,
+        }
+        if caller.is_admin:
+            explanation |= await self._explain_facts(caller.tenant, authority.policy, replay, record)
+        return explanation
+
+    async def _require_admin_authority(self, caller: Caller) -> TenantAuthority:
+        require_admin(caller)
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        return authority
+
+    async def _load_entries(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
+        try:
+            call_uuid = str(UUID(call_id))
+        except ValueError:
+            raise _build_not_found(call_id) from None
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_CALLS["list_entries_of_call"], caller.tenant, call_uuid)
+        entries = [orjson.loads(row["entry"]) for row in rows]
+        # A caller who requested cancellation did not make the call.
+        call_entries = [each for each in entries if each["kind"] != "command"]
+        if not call_entries or not (
+            caller.is_admin or any(is_recorded_maker(caller, each["caller"]) for each in call_entries)
+        ):
+            raise _build_not_found(call_id)
+        return call_entries
+
+    async def _load_record(self, tenant: str, record_id: str | None) -> bytes | None:
+        if record_id is None:
+            return None
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(_SQL["load_decision_records"], tenant, [record_id])
+        return rows[0]["record"] if rows else None
+
+    async def _explain_facts(self, tenant: str, policy: TenantPolicy, replay: Replay, record: bytes) -> dict[str, Any]:
+        body = orjson.loads(record)
+        past_policies = await self._load_past_policies(tenant, policy, replay.set_digest)
+        return {
+            "rules": describe_rules(past_policies, replay.verdict, replay.query, frozenset(body["redacted"])),
+            "principal": body["principal"],
+            "tool_then": body["tool"],
+            "context": body["context"],
+            "redacted": body["redacted"],
+            "errors": body["errors"],
+            "confirmed": None if past_policies is None else _check_replay(past_policies, replay),
+            "now": await asyncio.to_thread(_replay_now, policy.policies, replay),
+        }
+
+    async def _load_past_policies(self, tenant: str, policy: TenantPolicy, digest: str) -> CompiledPolicies | None:
+        """Load the policies that a record was decided by; None if a release changed its default policies since."""
+        past_version = next((version for version in policy.versions if version.digest == digest), None)
+        if past_version is not None:
+            return past_version.decisions.policies
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            row = await connection.fetchrow(_SQL["load_policies_by_digest"], tenant, digest)
+        if row is None:
+            return None
+        files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or load_default_files()
+        if compute_set_digest(files) != digest:
+            return None
+        return await asyncio.to_thread(CompiledPolicies, files, orjson.loads(row["facts"]))
+
+
+def _describe_verdict(replay: Replay) -> dict[str, Any]:
+    verdict = replay.verdict
+    return {
+        "behavior": verdict.behavior,
+        "source": verdict.source,
+        "reason": verdict.reason,
+        "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
+        "suggestion": verdict.suggestion,
+        "policy_digest": replay.set_digest,
+    }
+
+
+def _check_replay(past_policies: CompiledPolicies, replay: Replay) -> bool | None:
+    """Tell whether the policies of then decide the same again; None if others decided, too, or facts are missing."""
+    query, verdict = replay.query, replay.verdict
+    if verdict.source != "cedar" or replay.find_missing(past_policies.get_query_slice(query).reads):
+        return None
+    return past_policies.evaluate_query(query).behavior is verdict.behavior
+
+
+def _replay_now(policies: CompiledPolicies, replay: Replay) -> dict[str, Any]:
+    """Evaluate the same query with the active policies, and find what would make them allow it."""
+    missing = replay.find_missing(policies.get_query_slice(replay.query).reads)
+    if missing:
+        return {"behavior": None, "rules": [], "lacks": list(missing), "allowed_if": []}
+    verdict = policies.evaluate_query(replay.query)
+    return {
+        "behavior": verdict.behavior,
+        "rules": describe_rules(policies, verdict, replay.query),
+        "lacks": [],
+        "allowed_if": find_smallest_changes(policies, replay.query),
+    }
+
+
+def _build_not_found(call_id: str) -> CallNotFound:
+    return CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id[:64]})

@@ -1,0 +1,145 @@
+"""Try policies without a gateway: the tools of a project against the rules of some files.
+
+What a case leaves to its tool (effects, facts, the resources it touches) is derived as for a call.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from deputize.catalog import versions
+from deputize.catalog.compiled_tool import CompiledTool
+from deputize.catalog.policy_facts import FactType, list_facts
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.names import to_full_name
+from deputize.core.decision import Behavior, has_unbounded_scope
+from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.cedar_schema import PolicyQuery, describe_tool
+from deputize.govern.policy.checks.policy_cases import (
+    CaseInput,
+    CaseResult,
+    LocatedCase,
+    ToolCase,
+    build_case_query,
+    judge_case,
+)
+from deputize.govern.policy.explain import find_smallest_changes
+from deputize.govern.policy.policy_parser import PolicyDiagnostic
+
+
+class InvalidCase(ValueError):
+    """A case that cannot be evaluated; the message says why and follows the case's location."""
+
+
+class CaseToolNotFound(InvalidCase):
+    """A case that names an unknown tool."""
+
+
+def collect_fact_types(contracts: Iterable[Contract]) -> dict[str, FactType]:
+    """Collect every fact that these tools expose, to check policies against."""
+    return {fact.name: fact.type for contract in contracts for fact in list_facts(contract)}
+
+
+def collect_names(contracts: Iterable[Contract], tenant: str) -> dict[str, set[str]]:
+    """Collect the names that rules may refer to, by entity type."""
+    several = list(contracts)
+    return {
+        "Tool": {each.full_name for each in several},
+        "Namespace": {each.namespace for each in several},
+        "Server": {each.external_service or each.provider for each in several} - {""},
+        "Tenant": {tenant},
+    }
+
+
+class Rehearsal:
+    """One set of policies and one set of tools, the newest version of each."""
+
+    def __init__(
+        self, policies: CompiledPolicies, contracts: Iterable[Contract], tenant: str, *, approvers: Sequence[str] = ()
+    ) -> None:
+        """Keep the newest version of each tool; `approvers` are the groups for rules that name none."""
+        self.policies = policies
+        self._tenant = tenant
+        self._approvers = approvers
+        self._contracts: dict[str, Contract] = {}
+        self._tools: dict[str, CompiledTool] = {}
+        for each in sorted(contracts, key=lambda contract: versions.parse_version(contract.version)):
+            self._contracts[each.full_name] = each
+
+    def run_case(self, case: LocatedCase) -> CaseResult | PolicyDiagnostic:
+        try:
+            query = self.build_query(case.case)
+        except InvalidCase as error:
+            is_unknown = isinstance(error, CaseToolNotFound)
+            more = "; or describe the tool in the case, with name and effects" if is_unknown else ""
+            return PolicyDiagnostic(file=case.file, line=case.line, message=f"{case.case.name}: {error}{more}")
+        verdict = self.policies.evaluate_query(query)
+        if case.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
+            return judge_case(
+                case, verdict, find_smallest_changes(self.policies, query), default_groups=self._approvers
+            )
+        return judge_case(case, verdict, default_groups=self._approvers)
+
+    def build_query(self, case: CaseInput) -> PolicyQuery:
+        if case.arguments is not None and case.facts is not None:
+            raise InvalidCase("give either arguments or facts, not both: facts are derived from arguments")
+        if isinstance(case.tool, ToolCase):
+            if case.arguments is not None:
+                raise InvalidCase("a tool described in the case takes no arguments; give facts instead")
+            return build_case_query(case, self._tenant, case.tool.describe_tool(), case.facts or {}, case.scopes or ())
+        tool = self._get_tool(case.tool)
+        arguments = _coerce_arguments(tool, case.arguments)
+        facts = tool.read_facts(arguments) if case.facts is None else _check_facts(tool, case.facts)
+        description = describe_tool(tool.contract)
+        if case.scopes is not None:
+            return build_case_query(case, self._tenant, description, facts, case.scopes)
+        touches = tool.resolve_writes(arguments)
+        scopes = tuple(write.scope for write in touches)
+        return build_case_query(
+            case, self._tenant, description, facts, scopes, has_unbounded_scope(tool.contract.effects, touches)
+        )
+
+    def _get_tool(self, name: str) -> CompiledTool:
+        full = to_full_name(name)
+        contract = self._contracts.get(full)
+        if contract is None:
+            suggestions = difflib.get_close_matches(full, self._contracts, n=1)
+            if suggestions:
+                raise InvalidCase(f"there is no tool {name} in this project; did you mean {suggestions[0]}?")
+            raise CaseToolNotFound(f"there is no tool {name} in this project")
+        if full not in self._tools:
+            self._tools[full] = CompiledTool(contract)
+        return self._tools[full]
+
+
+def _coerce_arguments(tool: CompiledTool, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Coerce the arguments as for a call; a case without any stands for a call with unknown arguments."""
+    if arguments is None:
+        return {}
+    raw_arguments = dict(arguments)
+    if tool.is_valid_input(raw_arguments):
+        return tool.fill_defaults(raw_arguments)
+    coerced_arguments, changes = tool.coerce_arguments(raw_arguments)
+    if changes and tool.is_valid_input(coerced_arguments):
+        return tool.fill_defaults(coerced_arguments)
+    raise InvalidCase(
+        f"the arguments do not match {tool.name}: {'; '.join(_describe_errors(tool.list_input_errors(raw_arguments)))}"
+    )
+
+
+def _describe_errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for each in errors:
+        yield f"{str(each['path']).strip('/') or 'the arguments'} {each['message']}"
+
+
+def _check_facts(tool: CompiledTool, facts: Mapping[str, Any]) -> dict[str, Any]:
+    fact_names = {fact.name for fact in list_facts(tool.contract)}
+    unknown = sorted(set(facts) - fact_names)
+    if unknown:
+        hint = (
+            f"its facts are {', '.join(sorted(fact_names))}"
+            if fact_names
+            else "it exposes none; mark an argument with x-policy"
+        )
+        raise InvalidCase(f"{tool.name} exposes no fact {unknown[0]}; {hint}")
+    return dict(facts)

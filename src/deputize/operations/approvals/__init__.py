@@ -1,0 +1,1 @@
+"""Let people decide approval requests."""

@@ -1,0 +1,400 @@
+"""Decide approval requests: check who may, and record the vote, in one transaction under the tenant's barrier.
+
+An approval that meets every rule's requirements queues the call's run in the same commit; a denial ends the call.
+An undecided request is denied at its deadline. Every refused attempt is recorded in the audit log.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+import structlog
+
+from deputize.core.caller import TERMINAL_ISSUER, Caller
+from deputize.core.errors import (
+    ApprovalExpired,
+    ApprovalRejected,
+    ApprovalRequestChanged,
+    HumanTaskClosed,
+    HumanTaskNotFound,
+    MalformedRequest,
+    NotAnApprover,
+    PermissionProblem,
+    Problem,
+)
+from deputize.core.outcome import render_failure_envelope
+from deputize.core.states import State
+from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.govern.approvals import approvers
+from deputize.govern.approvals.approval_codes import build_terminal_caller
+from deputize.govern.approvals.requirements import Vote, is_plan_met
+from deputize.lifecycle.approval.check import has_expired
+from deputize.lifecycle.approval.presentation import describe_list_item
+from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.approvals.request_access import ApprovalRequestView, load_request_view
+from deputize.store.commit_rows import AuditEntryRow
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+DecisionAction = Literal["approve", "deny", "break_glass"]
+_SQL = load_statements("approvals")
+_MAX_REASON_LENGTH = 2000
+TERMINAL_CODE = "terminal-code"
+log = structlog.get_logger(__name__)
+
+
+class ApprovalDecisions:
+    """Approval decisions; `complete_caller` gives a caller identified without a token the fields of every caller."""
+
+    def __init__(self, runtime: Runtime, complete_caller: Callable[[Caller], Awaitable[Caller]]) -> None:
+        self._runtime = runtime
+        self._complete_caller = complete_caller
+
+    async def list_requests(
+        self, caller: Caller, *, state: str | None = "open", before: str | None = None, limit: int = 50
+    ) -> list[dict[str, Any]]:
+        """List requests for the person's groups; administrators see the whole tenant's, others their own."""
+        await self._check_revocations(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            if caller.console and not caller.is_admin and state == "open":
+                rows = await connection.fetch(
+                    _SQL["list_approval_requests_for_groups"], caller.tenant, sorted(caller.groups), before, limit
+                )
+            else:
+                user = None if caller.is_admin else caller.user
+                acting_agent = caller.agent_chain if caller.agents and not caller.is_admin else None
+                rows = await connection.fetch(
+                    _SQL["list_approval_requests"], caller.tenant, user, acting_agent, state, before, limit
+                )
+        return [describe_list_item(self._runtime, row) for row in rows]
+
+    async def get_request(self, caller: Caller, approval_id: str) -> dict[str, Any]:
+        """Return the whole approval request, and whether this person may decide it."""
+        await self._check_revocations(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            approval_request = await load_request_view(self._runtime, connection, caller, approval_id)
+        refusal = self._find_refusal(caller, approval_request, "approve")
+        return {
+            **approval_request.to_json(self._runtime),
+            "may_decide": refusal is None,
+            "may_deny": self._find_refusal(caller, approval_request, "deny") is None,
+            "why_not": "" if refusal is None else refusal.message,
+            "why_not_rule": None if refusal is None else refusal.details.get("rule"),
+        }
+
+    async def approve(
+        self, caller: Caller, approval_id: str, *, reason: str = "", binding: str | None = None
+    ) -> dict[str, Any]:
+        """Record one person's approval; `binding` is that of the request they saw, and a changed one is refused."""
+        return await self._decide(caller, "approve", approval_id, reason, binding)
+
+    async def deny(
+        self, caller: Caller, approval_id: str, *, reason: str, binding: str | None = None
+    ) -> dict[str, Any]:
+        """Record one person's denial: one is enough. The caller reads the reason."""
+        return await self._decide(caller, "deny", approval_id, reason, binding)
+
+    async def break_glass(
+        self, caller: Caller, approval_id: str, *, reason: str, binding: str | None = None
+    ) -> dict[str, Any]:
+        """Record one vote for an emergency override; two end the wait, and every notified group is informed."""
+        return await self._decide(caller, "break_glass", approval_id, reason, binding)
+
+    async def decide_many(
+        self, caller: Caller, approval_ids: Sequence[str], action: DecisionAction, *, reason: str, vary: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Decide several calls that differ only in the named arguments.
+
+        All are loaded and compared first, then decided one by one, each as it was loaded.
+        """
+        await self._check_revocations(caller)
+        approval_requests = [
+            await self._load_for_decision(caller, action, each) for each in dict.fromkeys(approval_ids)
+        ]
+        _require_alike(approval_requests, frozenset(vary))
+        return [
+            await self._decide_one(caller, action, approval_request, reason) for approval_request in approval_requests
+        ]
+
+    async def verify_terminal_code(self, caller: Caller, approval_id: str, code: str) -> Caller:
+        """Identify the person who decides in development by the code that the terminal shows for the request."""
+        # Wrong codes lock out the caller who sent them, and no one else.
+        runtime, caller_key = self._runtime, "\n".join((caller.tenant, caller.issuer, *caller.subjects))
+        try:
+            async with runtime.store.read_transaction(caller.tenant) as connection:
+                approval_request = await load_request_view(runtime, connection, caller, approval_id)
+            if runtime.approval_codes is None or not runtime.approval_codes.verify_code(
+                approval_request.id, bytes(approval_request.row["binding"]), code, caller=caller_key
+            ):
+                raise _wrong_code_error(runtime, approval_request.id, caller_key)
+        except Problem as problem:
+            await self._record_refusal(caller, "code", approval_id, problem)
+            raise
+        return await self._complete_caller(
+            build_terminal_caller(approval_request.open_approval, now=runtime.clock.epoch_ms() // 1000)
+        )
+
+    async def _load_for_decision(self, caller: Caller, action: DecisionAction, approval_id: str) -> ApprovalRequestView:
+        try:
+            async with self._runtime.store.read_transaction(caller.tenant) as connection:
+                return await load_request_view(self._runtime, connection, caller, approval_id)
+        except Problem as problem:
+            await self._record_refusal(caller, action, approval_id, problem)
+            raise
+
+    async def _decide_one(
+        self, caller: Caller, action: DecisionAction, approval_request: ApprovalRequestView, reason: str
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "ticket_id": approval_request.id,
+            "arguments": approval_request.contents.presentation["arguments"],
+        }
+        try:
+            return result | await self._decide(caller, action, approval_request.id, reason, approval_request.binding)
+        except (PermissionProblem, HumanTaskClosed, HumanTaskNotFound) as problem:
+            return result | {
+                "state": approval_request.row["state"],
+                "refused": problem.spec.slug,
+                "why_not": problem.message,
+            }
+
+    async def _decide(
+        self, caller: Caller, action: DecisionAction, approval_id: str, reason: str, binding: str | None
+    ) -> dict[str, Any]:
+        if action != "approve" and not reason.strip():
+            raise MalformedRequest(
+                "a reason is required: it is recorded, and the caller reads it", details={"field": "reason"}
+            )
+        if len(reason) > _MAX_REASON_LENGTH:
+            raise MalformedRequest(
+                f"the reason is longer than {_MAX_REASON_LENGTH} characters", details={"field": "reason"}
+            )
+        await self._runtime.keys.load(self._runtime.store, caller.tenant)
+
+        async def record_decision(connection: Connection) -> tuple[dict[str, Any], ApprovalRequestView]:
+            approval_request = await load_request_view(self._runtime, connection, caller, approval_id, for_update=True)
+            return await self._record_vote(
+                connection, caller, action, approval_request, reason, binding
+            ), approval_request
+
+        try:
+            answer, approval_request = await commit_act(self._runtime, caller, action, approval_id, record_decision, ())
+        except Problem as problem:
+            if not problem.spec.retryable:
+                await self._record_refusal(caller, action, approval_id, problem)
+            raise
+        if self._runtime.approval_codes is not None and caller.issuer == TERMINAL_ISSUER and answer["state"] == "open":
+            self._runtime.approval_codes.use_code(answer["ticket_id"])
+        if answer["state"] != "open":
+            wait_seconds = (approval_request.row["now"] - approval_request.row["opened_at"]).total_seconds()
+            self._runtime.metrics.approval_time.labels(approval_request.row["tool"], answer["state"]).observe(
+                wait_seconds
+            )
+        return answer
+
+    async def _record_vote(
+        self,
+        connection: Connection,
+        caller: Caller,
+        action: DecisionAction,
+        approval_request: ApprovalRequestView,
+        reason: str,
+        binding: str | None,
+    ) -> dict[str, Any]:
+        counts = self._require_can_decide(caller, approval_request, action)
+        if binding is not None and binding != approval_request.binding:
+            raise ApprovalRequestChanged(
+                "the approval request changed after you read it", details={"ticket_id": approval_request.id}
+            )
+        vote = Vote(
+            voter=caller.user,
+            approve=action != "deny",
+            requirement_indexes=counts,
+            is_break_glass=action == "break_glass",
+        )
+        voter = await connection.fetchval(
+            _SQL["insert_vote"], caller.tenant, approval_request.id, vote.voter, vote.approve, sorted(counts),
+            sorted(caller.methods), reason, vote.is_break_glass,
+        )  # fmt: skip
+        if voter is None:
+            raise NotAnApprover(
+                "you have already decided on this approval request", details={"rule": approvers.ONE_VOTE_EACH}
+            )
+        if action == "deny":
+            return await self._deny_call(connection, caller, approval_request, reason)
+        votes = (*approval_request.open_approval.votes, vote)
+        if not (is_plan_met(approval_request.open_approval.plan, votes) or approvers.is_break_glass_met(votes)):
+            return _describe_decision(approval_request, "open", approval_request.call_state)
+        if action == "break_glass":
+            log.critical(
+                "glass_broken", tenant=caller.tenant, ticket_id=approval_request.id, call_id=approval_request.call_id
+            )
+            await connection.execute(_SQL["notify_groups_of_break_glass"], caller.tenant, approval_request.id)
+        if not await connection.fetchval(_SQL["approve_run"], caller.tenant, approval_request.id, caller.user, reason):
+            raise _expired_error(approval_request)
+        await self._write_entry(connection, caller, approval_request, action, State.APPROVED)
+        return _describe_decision(approval_request, "approved", State.QUEUED)
+
+    def _find_refusal(
+        self, caller: Caller, approval_request: ApprovalRequestView, action: DecisionAction
+    ) -> Problem | None:
+        try:
+            self._require_can_decide(caller, approval_request, action)
+        except Problem as problem:
+            return problem
+        return None
+
+    def _require_can_decide(
+        self, caller: Caller, approval_request: ApprovalRequestView, action: DecisionAction
+    ) -> frozenset[int]:
+        """Return the requirements that this person's vote counts for, or raise the refusal."""
+        runtime = self._runtime
+        if approval_request.row["state"] != "open":
+            if approval_request.row["state"] == "expired":
+                raise _expired_error(approval_request)
+            raise HumanTaskClosed(
+                f"this approval request is already {approval_request.row['state']}",
+                details={"ticket_id": approval_request.id},
+            )
+        if approval_request.row["expired"] or has_expired(runtime, approval_request.row["expires_at"]):
+            raise _expired_error(approval_request)
+        # A sign-in is recent only if both clocks, the gateway's and PostgreSQL's, agree.
+        now = max(runtime.clock.epoch_ms() // 1000, int(approval_request.row["now"].timestamp()))
+        if action == "break_glass":
+            approvers.check_break_glass(
+                caller, approval_request.open_approval, now=now, settings=runtime.settings.approvals
+            )
+            return frozenset()
+        return approvers.check_approver(
+            caller,
+            approval_request.open_approval,
+            now=now,
+            settings=runtime.settings.approvals,
+            is_denial=action == "deny",
+        )
+
+    async def _deny_call(
+        self, connection: Connection, caller: Caller, approval_request: ApprovalRequestView, reason: str
+    ) -> dict[str, Any]:
+        """End the call as denied; its envelope says who denied it, and why."""
+        problem = ApprovalRejected(
+            f"an approver denied this call: {reason}",
+            details={"ticket_id": approval_request.id, "reason": reason},
+            nothing_happened=True,
+        )
+        runtime, call_id, tenant = self._runtime, approval_request.call_id, caller.tenant
+        keys = runtime.keys.find(tenant)
+        assert keys is not None  # loaded before the transaction began
+        outcome = render_failure_envelope(
+            problem, call_id=call_id, state=State.DENIED, trace_id=approval_request.row["trace"], extra_fields={}
+        )
+        entry_id, body = self._build_entry(caller, approval_request, "deny", State.DENIED, problem)
+        ended_call_id = await connection.fetchval(
+            _SQL["end_approval_request"],
+            [tenant],
+            "denied",
+            caller.user,
+            reason,
+            [tenant],
+            [call_id],
+            [approval_request.row["owner_epoch"]],
+            [State.DENIED],
+            [problem.spec.slug],
+            [keys.seal(call_id, "outcome", outcome)],
+            [entry_id],
+            [body],
+        )
+        if ended_call_id is None:
+            raise HumanTaskClosed("the call has already ended", details={"ticket_id": approval_request.id})
+        return {"ticket_id": approval_request.id, "call_id": call_id, "state": "denied", "call_state": State.DENIED}
+
+    async def _write_entry(
+        self,
+        connection: Connection,
+        caller: Caller,
+        approval_request: ApprovalRequestView,
+        action: DecisionAction,
+        outcome: State,
+    ) -> None:
+        entry_id, body = self._build_entry(caller, approval_request, action, outcome)
+        await connection.execute(_SQL["insert_audit_entry"], caller.tenant, entry_id, approval_request.call_id, body)
+
+    def _build_entry(
+        self,
+        caller: Caller,
+        approval_request: ApprovalRequestView,
+        action: DecisionAction,
+        outcome: State,
+        problem: Problem | None = None,
+    ) -> tuple[str, bytes]:
+        """Build the audit entry of the call's new state; each vote has its own row besides."""
+        entry_id, row = self._runtime.clock.new_id(), approval_request.row
+        context = AuditContext(
+            caller=caller,
+            trace_id=row["trace"],
+            call_id=approval_request.call_id,
+            session=row["session"],
+            tool=row["tool"],
+        )
+        body = encode_entry(
+            context, id=entry_id, kind="decision", time=self._runtime.stamps.now(), outcome=outcome, command=action,
+            subject=approval_request.id, error=problem.spec.e_number if problem else None,
+        )  # fmt: skip
+        return entry_id, body
+
+    async def _record_refusal(self, caller: Caller, action: str, approval_id: str, problem: Problem) -> None:
+        entry_id = self._runtime.clock.new_id()
+        body = encode_entry(
+            AuditContext(caller=caller, trace_id=entry_id.replace("-", ""), session=caller.session),
+            id=entry_id, kind="refusal", time=self._runtime.stamps.now(), outcome="refused", command=action,
+            subject=approval_id[:64], error=problem.spec.e_number,
+        )  # fmt: skip
+        await self._runtime.writer.put(AuditEntryRow(caller.tenant, entry_id, None, body, None))
+
+    async def _check_revocations(self, caller: Caller) -> None:
+        (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+
+
+def _wrong_code_error(runtime: Runtime, approval_id: str, caller_key: str) -> NotAnApprover:
+    if runtime.approval_codes is None:
+        why, advice = "this gateway accepts no terminal codes", "Sign in to the console: only deputize dev shows codes."
+    elif (seconds := runtime.approval_codes.get_lockout_seconds(approval_id, caller=caller_key)) > 0:
+        why, advice = (
+            "too many wrong codes were entered",
+            f"Wait {seconds:.0f} seconds, then enter the code that the terminal shows.",
+        )
+    else:
+        why, advice = "wrong code for this approval request", "Read the code in the terminal that deputize dev runs in."
+    return NotAnApprover(why, details={"rule": TERMINAL_CODE, "ticket_id": approval_id}, advice=advice)
+
+
+def _expired_error(approval_request: ApprovalRequestView) -> ApprovalExpired:
+    return ApprovalExpired(
+        "the deadline to decide has passed", details={"ticket_id": approval_request.id}, nothing_happened=True
+    )
+
+
+def _require_alike(approval_requests: Sequence[ApprovalRequestView], vary: frozenset[str]) -> None:
+    """Require that the requests differ in nothing but the named arguments."""
+    if not approval_requests:
+        raise MalformedRequest("no approval request is given", details={"field": "tickets"})
+    first = approval_requests[0]
+    for other in approval_requests[1:]:
+        differences = (
+            {"tool"} if other.row["group_key"] != first.row["group_key"] else other.list_differences(first) - vary
+        )
+        if differences:
+            raise MalformedRequest(
+                f"approval request {other.id} differs from {first.id} in {', '.join(sorted(differences))}",
+                details={"ticket_id": other.id, "differ": sorted(differences)},
+                advice="Name the arguments that may differ in `vary`, or decide this request alone.",
+            )
+
+
+def _describe_decision(approval_request: ApprovalRequestView, state: str, call_state: str) -> dict[str, Any]:
+    return {
+        "ticket_id": approval_request.id,
+        "call_id": approval_request.call_id,
+        "state": state,
+        "call_state": call_state,
+    }

@@ -1,0 +1,1 @@
+"""Run the background loops: worker, sweeper, reconciler, deliveries."""

@@ -1,0 +1,84 @@
+"""Register the tools and apply the policies that the settings name, at startup, with an administrator's commands.
+
+Only `deputize serve` and `deputize dev` do so. A worker, which anybody can start who reads the settings, changes
+nothing: it compares its files with what is active.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from deputize.core.caller import Caller, operator_caller
+from deputize.core.config_error import ConfigError
+from deputize.core.contract.contract import Effects
+from deputize.core.contract.tools import PythonTool
+from deputize.core.errors import PolicyInvalid, RegistryProblem, VersionConflict
+from deputize.core.settings import Settings
+from deputize.govern.policy.files import read_files
+from deputize.govern.policy.policy_parser import compute_set_digest
+from deputize.lifecycle.authority import Authority
+from deputize.operations.gateway import Gateway
+
+
+async def bootstrap_gateway(
+    gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]
+) -> None:
+    settings = gateway.settings
+    operator = await complete(operator_caller(settings.tools.tenant))
+    # Tools that only read come first: other tools may name them as their status.
+    for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
+        try:
+            await gateway.commands.register_tool(operator, tool.contract)
+        except RegistryProblem as problem:
+            gateway.startup_problems.append(problem)
+    if settings.policy.files:
+        await _apply_policies(gateway, complete)
+
+
+async def _apply_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable[Caller]]) -> None:
+    """Apply the policy files to every tenant in the settings; other tenants put their own policies."""
+    settings = gateway.settings
+    files = read_files(settings.policy.files)
+    for tenant in list_tenants(settings):
+        operator = await complete(operator_caller(tenant))
+        try:
+            await gateway.commands.put_policies(operator, files)
+        except PolicyInvalid as invalid:
+            if tenant != settings.tools.tenant:
+                # The policies do not fit the tools of this tenant; that must not stop the gateway for the others.
+                gateway.startup_problems.append(invalid)
+                continue
+            errors = invalid.details["errors"]
+            error_text = "\n".join(f"  {each['file']}:{each['line']}: {each['message']}" for each in errors)
+            raise ConfigError(f"The policies in policy.files are invalid. Fix these errors:\n{error_text}") from None
+
+
+async def compare_files(gateway: Gateway, authority: Authority, tools: Sequence[PythonTool]) -> None:
+    """Compare the project's files with what is active. What is active decides; differences are reported."""
+    settings = gateway.settings
+    registered_tools = (await authority.load_tenant(settings.tools.tenant)).tools
+    for tool in tools:
+        contract = tool.contract
+        entry = registered_tools.tools.get(contract.full_name)
+        version = None if entry is None else entry.by_version.get(contract.version)
+        if version is None:
+            gateway.file_differences.append(
+                f"{contract.full_name} {contract.version} is not registered, so it cannot be called: restart "
+                "deputize serve or deputize dev with these files to register it."
+            )
+        elif version.digest != contract.digest:
+            gateway.startup_problems.append(
+                VersionConflict(f"{contract.full_name} {contract.version} is registered with other content")
+            )
+    if not settings.policy.files:
+        return
+    digest = compute_set_digest(read_files(settings.policy.files))
+    for tenant in list_tenants(settings):
+        if (await authority.load_tenant(tenant)).policy.digest != digest:
+            gateway.file_differences.append(
+                f"The policy files differ from the policies that are active for the tenant {tenant}, and those decide: "
+                "restart deputize serve or deputize dev to activate the files, or use deputize policy put."
+            )
+
+
+def list_tenants(settings: Settings) -> list[str]:
+    tenants = {each.tenant for each in settings.identity.issuers} | {each.tenant for each in settings.servers}
+    return sorted({settings.tools.tenant, *(tenant for tenant in tenants if tenant)})

@@ -1,0 +1,1 @@
+"""Query, cancel, roll back and answer calls."""

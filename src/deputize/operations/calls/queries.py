@@ -1,0 +1,270 @@
+"""Query calls: the caller who made one can see it, an administrator sees the tenant's, and no one else.
+
+A user sees every call made in their name. An agent sees only its own calls for that user: results of the user or of
+another agent may exceed its delegation. For a call that has not ended, a reader gets its progress and when to poll
+again; a follower gets events as they happen.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from deputize.core.caller import Caller, parse_nearest_agent
+from deputize.core.errors import CallNotFound
+from deputize.core.outcome import Envelope
+from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
+from deputize.lifecycle.approval.presentation import describe_request
+from deputize.lifecycle.recording.audit import DRY_RUN
+from deputize.lifecycle.recording.stored_call import is_recorded_maker
+from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.submit import build_call_links, compute_poll_ms
+from deputize.store.keys import KeySet
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("calls")
+_POLL_SECONDS = 0.25
+_MAX_POLL_SECONDS = 1.0
+
+
+class CallView(NamedTuple):
+    """A call as it is now; `poll_after_ms` says when to poll again if it has not ended."""
+
+    envelope: Envelope
+    poll_after_ms: int | None = None
+
+
+class CallSummary(NamedTuple):
+    """A stored call: its id, the tool it ran, and when it was created and ended."""
+
+    call_id: str
+    tool: str
+    version: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class CallEvent(NamedTuple):
+    """One event of a call. A client that was disconnected sends the last id back, and gets the events since."""
+
+    id: str
+    event: ToolEvent
+    facts: dict[str, Any]
+
+
+class EventCursor(NamedTuple):
+    """How much of a call a client has received: a state under an owner's epoch, and the last progress record."""
+
+    epoch: int = -1
+    state: str = ""
+    seq: int = 0
+
+    @classmethod
+    def parse(cls, event_id: str | None) -> "EventCursor":
+        """Parse an event id; anything that is not one starts from the beginning."""
+        epoch, _, rest = (event_id or "").partition(".")
+        state, _, seq = rest.partition(".")
+        if not (epoch.isdecimal() and seq.isdecimal() and len(epoch) < 10 and len(seq) < 10):
+            return cls()
+        return cls(epoch=int(epoch), state=state, seq=int(seq))
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.state}.{self.seq}"
+
+
+class CallQueries:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def show_call(self, caller: Caller, call_id: str) -> CallView:
+        """Return the stored envelope, or the known facts of a call that has not ended or is a read."""
+        call_id = _parse_call_id(call_id)
+        row = await self.load_row(caller, call_id)
+        if row is None:
+            return CallView(Envelope(await self.describe_read(caller, call_id)))
+        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+        if State(row["state"]) in TERMINAL_STATES:
+            ciphertext = row["ciphertext"]
+            return CallView(
+                Envelope(build_call_facts(row))
+                if ciphertext is None
+                else Envelope.from_bytes(keys.unseal(call_id, "outcome", ciphertext))
+            )
+        poll_ms = compute_poll_ms(row["age"])
+        facts = {"approval": None, **await self._load_facts(caller, row)}
+        return CallView(Envelope({**facts, **await self._load_progress(caller, keys, row, poll_ms)}), poll_ms)
+
+    async def _load_progress(self, caller: Caller, keys: KeySet, row: asyncpg.Record, poll_ms: int) -> dict[str, Any]:
+        call_id, ahead = str(row["id"]), None
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["load_newest_progress"], caller.tenant, call_id)
+            if row["state"] == State.QUEUED:
+                ahead = await connection.fetchval(_SQL["count_runs_ahead"], caller.tenant, call_id)
+        latest = {each["partial"]: _decrypt_progress(keys, call_id, each) for each in rows}
+        return {
+            "progress": latest.get(False),
+            "partial_result": latest.get(True),
+            "queue": None if ahead is None else {"ahead": ahead},
+            "cancel_asked": row["cancel_requested_at"].isoformat() if row["cancel_requested_at"] else None,
+            "poll_after_ms": poll_ms,
+            "links": build_call_links(call_id),
+        }
+
+    async def list_calls(self, caller: Caller, *, before: str | None, limit: int) -> list[dict[str, Any]]:
+        await self._check_revocation(caller)
+        user = None if caller.is_admin else caller.user
+        agent = None if caller.is_admin or not caller.agents else caller.agent_chain
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(
+                _SQL["list_calls"],
+                caller.tenant,
+                user,
+                None if before is None else _parse_call_id(before),
+                limit,
+                agent,
+            )
+        return [build_call_facts(row) for row in rows]
+
+    async def follow_call(self, caller: Caller, call_id: str, *, after: str | None = None) -> AsyncIterator[CallEvent]:
+        """Stream the call's states and progress until it ends; fail at once if there is no such call."""
+        call_id = _parse_call_id(call_id)
+        row = await self.load_row(caller, call_id)
+        facts = await self._load_facts(caller, row) if row is not None else await self.describe_read(caller, call_id)
+        return self._stream_events(caller, call_id, row, facts, EventCursor.parse(after))
+
+    async def _stream_events(
+        self, caller: Caller, call_id: str, row: asyncpg.Record | None, facts: dict[str, Any], cursor: EventCursor
+    ) -> AsyncIterator[CallEvent]:
+        poll_seconds, approval = _POLL_SECONDS, _get_open_approval(facts)
+        while True:
+            state, epoch = State(facts["state"]), 0 if row is None else row["owner_epoch"]
+            # Also when other groups are asked, or the request changed: the client shows whom the call waits for.
+            is_new = (epoch, state) != cursor[:2] or _get_open_approval(facts) not in (None, approval)
+            approval = _get_open_approval(facts)
+            if is_new and state not in TERMINAL_STATES:
+                cursor = EventCursor(epoch, state, cursor.seq)
+                yield CallEvent(str(cursor), EVENT_BY_STATE[state], facts)
+            # The tool's last progress comes before the call's end.
+            while row is not None and (records := await self._load_progress_since(caller, call_id, cursor.seq)):
+                for record, partial in records:
+                    cursor = cursor._replace(seq=record["sequence"])
+                    yield CallEvent(str(cursor), ToolEvent.PARTIAL_RESULT if partial else ToolEvent.PROGRESS, record)
+            if state in TERMINAL_STATES:
+                if is_new:
+                    yield CallEvent(str(EventCursor(epoch, state, cursor.seq)), EVENT_BY_STATE[state], facts)
+                return
+            await asyncio.sleep(poll_seconds)
+            poll_seconds = min(poll_seconds * 1.05, _MAX_POLL_SECONDS)
+            row = await self.load_row(caller, call_id)
+            facts = (
+                await self._load_facts(caller, row) if row is not None else await self.describe_read(caller, call_id)
+            )
+
+    async def _load_facts(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
+        """Load a call's facts; with an approval request, also who decides, until when, and why it was denied."""
+        if not row["needs_approval"]:
+            return build_call_facts(row)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            approval = await connection.fetchrow(_SQL["load_approval_of_call"], caller.tenant, row["id"])
+        if approval is None:
+            return build_call_facts(row)
+        approval_view = describe_request(self._runtime, approval, approval["groups"])
+        return {**build_call_facts(row), "approval": {**approval_view, "reason": approval["reason"]}}
+
+    async def _load_progress_since(self, caller: Caller, call_id: str, seq: int) -> list[tuple[dict[str, Any], bool]]:
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["list_progress_since"], caller.tenant, call_id, seq)
+        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+        return [(_decrypt_progress(keys, call_id, row), row["partial"]) for row in rows]
+
+    async def _check_revocation(self, caller: Caller) -> None:
+        (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+
+    async def load_row(self, caller: Caller, call_id: str) -> asyncpg.Record | None:
+        """Load the call's row; None for a read that was answered at once, or if there is no such call."""
+        await self._check_revocation(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
+        if row is not None and not caller.is_admin and not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
+            raise _build_not_found(call_id)
+        return row
+
+    async def find_call(self, caller: Caller, call_id: str) -> CallSummary | None:
+        """Find a stored call; None for a read that was answered at once, or if there is no such call."""
+        row = await self.load_row(caller, call_id)
+        return None if row is None else summarize_call(row)
+
+    async def describe_read(self, caller: Caller, call_id: str) -> dict[str, Any]:
+        """Describe a read from its audit entry: reads store neither a result nor a row."""
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
+        if not rows:
+            raise _build_not_found(call_id)
+        last = orjson.loads(rows[-1]["entry"])
+        if not is_recorded_maker(caller, last["caller"]) and not caller.is_admin:
+            raise _build_not_found(call_id)
+        return {
+            "call_id": call_id,
+            "state": last.get("outcome", State.RUNNING),
+            "tool": {"name": last.get("tool"), "version": last.get("version"), "digest": last.get("digest")},
+            "kind": last["kind"],
+            "created_at": last["time"],
+            "error_number": last.get("error"),
+            "trace_id": last["trace"],
+            "detail": "results of reads are not stored"
+            if last.get("command") != DRY_RUN
+            else "a dry run: nothing was executed, and its preview is not stored",
+        }
+
+
+def _get_open_approval(facts: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the open approval request of a call, if it has one."""
+    approval: dict[str, Any] | None = facts.get("approval")
+    return approval if approval is not None and approval["state"] == "open" else None
+
+
+def _decrypt_progress(keys: KeySet, call_id: str, row: asyncpg.Record) -> dict[str, Any]:
+    fields: dict[str, Any] = orjson.loads(keys.unseal(call_id, "progress", row["report"]))
+    return {"call_id": call_id, "progress_id": f"{call_id}:{row['seq']}", **fields}
+
+
+def _parse_call_id(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise _build_not_found(text) from None
+
+
+def _build_not_found(call_id: str) -> CallNotFound:
+    return CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id[:64]})
+
+
+def summarize_call(row: asyncpg.Record) -> CallSummary:
+    """Read the summary of a call from its row."""
+    return CallSummary(
+        call_id=str(row["id"]),
+        tool=row["tool"],
+        version=row["version"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def build_call_facts(row: asyncpg.Record) -> dict[str, Any]:
+    return {
+        "call_id": str(row["id"]),
+        "state": row["state"],
+        "tool": {"name": row["tool"], "version": row["version"]},
+        "mutation_class": row["mutation_class"],
+        "user": row["caller_user"],
+        "agent": parse_nearest_agent(row["caller_agent"]) or None,
+        "session": row["session"],
+        "created_at": row["created_at"].isoformat(),
+        "ended_at": row["ended_at"].isoformat() if row["ended_at"] else None,
+        "error_slug": row["error"],
+        "trace_id": row["trace"],
+    }

@@ -1,0 +1,165 @@
+"""Load a server's pins, and build the contracts that its tools are registered as.
+
+Used by `import_tools.py`, `review.py` and `monitor.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from deputize.catalog.drift.flags import Flag, KnownDefinition
+from deputize.catalog.drift.verdicts import INSTRUCTIONS, Pin
+from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
+from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
+from deputize.catalog.snapshot import TenantTools
+from deputize.core.canonical import canonicalize
+from deputize.core.contract.contract import Contract
+from deputize.core.errors import ToolNotAdmitted
+from deputize.core.mcp.servers import (
+    CALL_TOOL,
+    Definition,
+    DefinitionKind,
+    parse_item_kind,
+    parse_item_name,
+    parse_mcp_target,
+)
+from deputize.core.settings import McpServerSettings
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+SQL = load_statements("servers")
+# Kinds that become contracts; the others are pinned as the server declared them.
+CONTRACT_KINDS = frozenset({DefinitionKind.TOOL, DefinitionKind.METHOD})
+# The flag of a definition that cannot be registered, besides those of the drift checks.
+NOT_ADMITTED = "not_admitted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerPins:
+    """A server's pins; `versions` are the full names and versions that pinned tools are registered as, by item."""
+
+    pins: Mapping[str, Pin]
+    versions: Mapping[str, tuple[str, str]]
+    # Whether any gateway ever probed this server.
+    was_probed: bool
+
+    @property
+    def digests(self) -> dict[str, str]:
+        return {item: pin.digest for item, pin in self.pins.items()}
+
+    @property
+    def instructions(self) -> str | None:
+        pin = self.pins.get(INSTRUCTIONS)
+        return None if pin is None else pin.digest
+
+
+async def load_pins(connection: Connection, tenant: str, server: str) -> ServerPins:
+    rows = await connection.fetch(SQL["list_pins"], tenant, server)
+    return ServerPins(
+        pins={
+            row["item"]: Pin(item=row["item"], digest=row["digest"], declaration=orjson.loads(row["definition"]))
+            for row in rows
+        },
+        versions={row["item"]: (row["tool"], row["version"]) for row in rows if row["tool"] is not None},
+        was_probed=bool(await connection.fetchval(SQL["check_server_known"], tenant, server)),
+    )
+
+
+async def list_known_names(
+    connection: Connection, tenant: str, server: str, tools: TenantTools
+) -> list[KnownDefinition]:
+    """List the definitions that the tenant knows besides this server's.
+
+    By the names that other servers declare, and by the names that tools are registered under.
+    """
+    rows = await connection.fetch(SQL["list_pins_of_other_servers"], tenant, server)
+    known_names = {
+        (row["server"], parse_item_name(row["item"]), kind)
+        for row in rows
+        if (kind := parse_item_kind(row["item"])) is not None and kind is not DefinitionKind.METHOD
+    }
+    for name in tools.tools:
+        namespace, _, short_name = name.partition(".")
+        if namespace != server:
+            known_names.add((namespace, short_name, DefinitionKind.TOOL))
+    return [KnownDefinition(server=namespace, name=name, kind=kind) for namespace, name, kind in sorted(known_names)]
+
+
+def is_registered(item: str) -> bool:
+    """Tell whether an item becomes a contract; the others are pinned as declared."""
+    return parse_item_kind(item) in CONTRACT_KINDS
+
+
+class ContractBuilder:
+    """Builds contracts for one server's tools and methods, next to what is registered in its namespace.
+
+    A known tool keeps its name and gets a new version.
+    """
+
+    def __init__(self, server: McpServerSettings, tools: TenantTools) -> None:
+        self._server = server
+        self._tools = tools
+        self._names_by_tool: dict[str, str] = {}
+        self._names_by_method: dict[str, str] = {}
+        for name, entry in tools.tools.items():
+            namespace, _, short_name = name.partition(".")
+            if namespace == server.name and entry.versions:
+                handler = orjson.loads(entry.versions[0].raw)["handler"]
+                target = parse_mcp_target(handler["target"])
+                is_ours = handler["driver"] == "mcp" and target.server == server.name
+                if is_ours and target.method != CALL_TOOL:
+                    self._names_by_method[target.method] = short_name
+                # The NUL prefix cannot collide with a name that the server declares.
+                self._names_by_tool[target.name if is_ours and target.method == CALL_TOOL else f"\0{short_name}"] = (
+                    short_name
+                )
+
+    def build_contracts(self, definitions: list[Definition]) -> tuple[dict[str, Contract], dict[str, ToolNotAdmitted]]:
+        """Build each contract, or the reason why it is invalid, by item; resources and prompts have none."""
+        short_names = assign_names(
+            self._server, [each.name for each in definitions if each.kind is DefinitionKind.TOOL], self._names_by_tool
+        )
+        used_names = {*self._names_by_tool.values(), *short_names.values()}
+        contracts: dict[str, Contract] = {}
+        rejections: dict[str, ToolNotAdmitted] = {}
+        for each in definitions:
+            if each.kind not in CONTRACT_KINDS:
+                continue
+            try:
+                if each.kind is DefinitionKind.TOOL:
+                    short_name = short_names[each.name]
+                    contracts[each.item] = build_tool_contract(
+                        self._server, each, registered_name=short_name, version=self._choose_version(short_name)
+                    )
+                else:
+                    short_name = self._names_by_method.get(each.name) or choose_method_name(each.name, used_names)
+                    contracts[each.item] = build_method_contract(
+                        self._server, each, registered_name=short_name, version=self._choose_version(short_name)
+                    )
+            except ToolNotAdmitted as problem:
+                rejections[each.item] = problem
+        return contracts, rejections
+
+    def _choose_version(self, short_name: str) -> str:
+        entry = self._tools.tools.get(f"{self._server.name}.{short_name}")
+        return FIRST_VERSION if entry is None else increment_major(entry.versions[0].version)
+
+
+def build_rejection_flags(problem: ToolNotAdmitted) -> list[dict[str, str]]:
+    """Describe why a definition cannot be registered, in the form of flags."""
+    reasons = problem.details.get("reasons") or [{"path": "", "reason": problem.message, "fix": ""}]
+    return [
+        {"code": NOT_ADMITTED, "where": each["path"], "excerpt": "", "sentence": _format_reason(each)}
+        for each in reasons
+    ]
+
+
+def _format_reason(reason: Mapping[str, Any]) -> str:
+    text = f"it cannot be registered: {reason['path']} {reason['reason']}".strip()
+    return f"{text}; {reason['fix']}" if reason["fix"] else text
+
+
+def encode_flags(flags: tuple[Flag, ...], extra_flags: list[dict[str, str]]) -> bytes:
+    return canonicalize([*({**asdict(each), "code": each.code.value} for each in flags), *extra_flags])

@@ -1,0 +1,1 @@
+"""Show read-only views of the gateway."""

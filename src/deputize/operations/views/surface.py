@@ -1,0 +1,200 @@
+"""Show a caller the tools of its tenant that its token does not hide.
+
+Lists, search and 'did you mean' all read here, so that no answer reveals a hidden tool.
+"""
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from deputize.catalog.search import SearchIndex
+from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
+from deputize.core.bounded_dict import BoundedDict
+from deputize.core.caller import Caller
+from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.contract.names import to_outward_name
+from deputize.core.mcp.servers import parse_mcp_target
+from deputize.govern.token_authorization import is_tool_visible
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.views.tool_status import ToolSelection, ToolStatus, determine_availability
+from deputize.operations.views.tool_view import ServerMethodView, ToolView
+
+# Search indexes are large, and can be built again from a tenant's tools.
+_MAX_INDEXES = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolListPage:
+    tools: list[dict[str, Any]]
+    next_after: str | None
+
+
+class Surface:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._indexes: BoundedDict[str, SearchIndex] = BoundedDict(_MAX_INDEXES)
+
+    async def list_tools(self, caller: Caller, *, after: str = "", limit: int = 100) -> ToolListPage:
+        """List tools by name, a page at a time."""
+        tools = await self._load_tools(caller)
+        names = sorted(
+            each.name for each in tools if each.name > after and each.latest and is_tool_visible(caller, each.name)
+        )
+        page = names[:limit]
+        return ToolListPage(
+            tools=[summarize_tool(tools.resolve_version(name)) for name in page],
+            next_after=page[-1] if len(names) > limit else None,
+        )
+
+    async def list_availability(
+        self, caller: Caller, selection: ToolSelection, *, after: str = "", limit: int = 100
+    ) -> dict[str, Any]:
+        """List the status of each tool for this caller, by name, a page at a time."""
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        versions = {
+            each.name: version
+            for each in authority.tools
+            if each.name > after
+            and is_tool_visible(caller, each.name)
+            and (version := _select_version(each)) is not None
+        }
+        names = sorted(versions)
+        tools = []
+        for index, name in enumerate(names[:limit], start=1):
+            version = versions[name]
+            if index % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            availability = determine_availability(self._runtime, authority, caller, version, selection)
+            tools.append({"name": name, "version": version.version, "digest": version.digest, **availability.to_json()})
+        return {
+            "scope": {
+                "tenant": caller.tenant,
+                "user": caller.user,
+                "agents": caller.agents,
+                "session": caller.session,
+                "task": caller.task,
+            },
+            "policy_digest": authority.policy.digest,
+            "created_at": self._runtime.stamps.now(),
+            "tools": tools,
+            "next_after": tools[-1]["name"] if len(names) > limit else None,
+        }
+
+    async def load_epochs(self, tenant: str) -> Hashable:
+        """Load a value that differs once the tenant's tools, policies or revocations have changed."""
+        return (await self._runtime.authority.load_tenant(tenant)).epochs
+
+    async def list_loaded_tools(self, caller: Caller) -> list[ToolView]:
+        """List every tool that is loaded for this caller, to be shown to a model."""
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        versions = []
+        for index, each in enumerate(authority.tools, start=1):
+            if each.latest is None or not is_tool_visible(caller, each.name):
+                continue
+            if index % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            if (
+                determine_availability(self._runtime, authority, caller, each.latest, ToolSelection()).status
+                is ToolStatus.LOADED
+            ):
+                versions.append(ToolView(each.latest))
+        return versions
+
+    async def list_server_methods(self, caller: Caller) -> list[ServerMethodView]:
+        """List the methods of MCP servers that this caller may know of, such as `resources/read`."""
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        methods = []
+        for each in authority.tools.methods:
+            version = _select_version(each) if is_tool_visible(caller, each.name) else None
+            if version is not None:
+                availability = determine_availability(self._runtime, authority, caller, version, ToolSelection())
+                is_loaded = availability.status is ToolStatus.LOADED
+                methods.append(self._build_method_view(caller.tenant, version.contract, is_loaded=is_loaded))
+        return methods
+
+    def _build_method_view(self, tenant: str, contract: Contract, *, is_loaded: bool) -> ServerMethodView:
+        target = parse_mcp_target(contract.handler.target)
+        state = self._runtime.server_states.get_state(tenant, target.server)
+        return ServerMethodView(
+            server=target.server,
+            method=target.method,
+            tool=contract.full_name,
+            is_loaded=is_loaded,
+            pins=self._runtime.upstreams.get_pinned_resources(tenant, target.server),
+            present_items=None if state is None else state.digests,
+        )
+
+    async def find_tool(self, caller: Caller, name: str, version: str = "latest") -> ToolView | None:
+        """Find the version that a call by this name would run; None if the call would be refused for its name."""
+        authority = self._runtime.authority
+        tools = (authority.get_tenant(caller.tenant) or await authority.load_tenant(caller.tenant)).tools
+        entry = tools.find_entry(name)
+        if entry is None or not is_tool_visible(caller, entry.name):
+            return None
+        tool_version = entry.latest if version == "latest" else entry.by_version.get(version)
+        return None if tool_version is None else ToolView(tool_version)
+
+    async def search_tools(self, caller: Caller, query: str, *, limit: int = 10) -> dict[str, Any]:
+        """Rank the tools that this caller sees; the index follows the tenant's snapshot."""
+        tools = await self._load_tools(caller)
+        index = self._indexes.get(caller.tenant) or self._indexes.put(caller.tenant, SearchIndex())
+        await index.update(tools)
+        visible_names = {each.name for each in tools if each.latest and is_tool_visible(caller, each.name)}
+        result = index.search(query, visible_names, limit=limit).to_json()
+        matches = [{**match, **summarize_tool(tools.resolve_version(match["name"]))} for match in result["matches"]]
+        return {**result, "matches": matches}
+
+    async def show_tool(self, caller: Caller, name: str, version: str = "latest") -> dict[str, Any]:
+        """Show what a caller needs to call one version of a tool."""
+        tools = await self._load_tools(caller)
+        tool_version = tools.resolve_version(name, version, visible=lambda each: is_tool_visible(caller, each))
+        contract = tool_version.tool.contract
+        contract_fields = contract.model_dump(mode="json", exclude={"handler"})
+        return {
+            **summarize_tool(tool_version),
+            "contract": {**contract_fields, "input_schema": tool_version.tool.model_schema},
+        }
+
+    async def list_versions(self, caller: Caller, name: str) -> list[dict[str, Any]]:
+        tools = await self._load_tools(caller)
+        entry = tools.get_entry(name, visible=lambda each: is_tool_visible(caller, each))
+        return [summarize_tool(each) for each in entry.versions if each.state is not LifecycleState.DRAFT]
+
+    async def _load_tools(self, caller: Caller) -> TenantTools:
+        authority = await self._runtime.authority.load_tenant(caller.tenant)
+        authority.revocations.check(caller)
+        return authority.tools
+
+
+def summarize_tool(version: ToolVersion) -> dict[str, Any]:
+    contract = version.tool.contract
+    return {
+        "name": contract.full_name,
+        "outward_name": to_outward_name(contract.full_name),
+        "version": contract.version,
+        "digest": version.tool.digest,
+        "state": version.state,
+        "title": contract.title,
+        "description": contract.description,
+        "effects": contract.effects,
+        "mutation_class": contract.mutation_class,
+        "timeout_class": contract.timeout.timeout_class,
+        "scopes": contract.auth.scopes,
+        "input_schema": version.tool.model_schema,
+        "examples": contract.examples,
+    }
+
+
+def _select_version(entry: ToolEntry) -> ToolVersion | None:
+    """Return the version a caller would get, or else the newest one that is unavailable in its state."""
+    candidates = (each for each in entry.versions if each.state in _UNAVAILABLE_STATES)
+    return entry.latest or next(candidates, None)
+
+
+# Evaluating the policies for a tool the first time takes long; yield to other tasks in between.
+_YIELD_EVERY = 10
+_UNAVAILABLE_STATES = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP})

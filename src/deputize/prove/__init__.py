@@ -1,1 +1,0 @@
-"""What proves a call later: audit entries, redaction, metrics, traces."""

@@ -1,0 +1,79 @@
+"""Call the functions of the schema that commit rows, each with its parameters by name.
+
+A function is defined once, by the groups of parameters it takes: the group `openings` of rows `OpenCallRow` has the
+parameters `openings_tenant`, `openings_call_id` and so on. The order of a row's fields is thereby the order of its
+arguments, and no other place repeats it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from deputize.store.commit_rows import (
+    ApprovalRequestRow,
+    AuditEntryRow,
+    BeginRunRow,
+    CloseCallRow,
+    OpenCallRow,
+    ResourceLock,
+    RunRow,
+)
+
+
+class CommitFunction:
+    """One function: its SQL, and its arguments in the order of that SQL."""
+
+    def __init__(self, name: str, *parameters: str, **groups: Sequence[str]) -> None:
+        self._parameters = parameters
+        self._groups: Mapping[str, Sequence[str]] = groups
+        names = (*parameters, *(f"{group}_{field}" for group, fields in groups.items() for field in fields))
+        self.sql = f"select * from deputize.{name}({', '.join(f'{each} => ${n}' for n, each in enumerate(names, 1))})"
+
+    def build_batch_arguments(self, *parameters: object, **rows: Sequence[Iterable[Any]]) -> list[object]:
+        """List the arguments of a function that takes an array per field; a group that is left out is empty."""
+        self._require_known(parameters, rows)
+        arguments = list(parameters)
+        for group, fields in self._groups.items():
+            group_rows = rows.get(group)
+            arguments += zip(*group_rows, strict=True) if group_rows else [()] * len(fields)
+        return arguments
+
+    def build_row_arguments(self, *parameters: object, **row: Sequence[Any]) -> list[object]:
+        """List the arguments of a function that takes one value per field."""
+        self._require_known(parameters, row)
+        return [*parameters, *(value for group in self._groups for value in row[group])]
+
+    def _require_known(self, parameters: Sequence[object], groups: Mapping[str, object]) -> None:
+        if len(parameters) != len(self._parameters) or not groups.keys() <= self._groups.keys():
+            raise TypeError(f"expected {self._parameters} and {tuple(self._groups)}, not {tuple(groups)}")
+
+
+COMMIT_CALLS: Final = CommitFunction(
+    "commit_calls",
+    "tenants",
+    "boot",
+    openings=OpenCallRow._fields,
+    closings=CloseCallRow._fields,
+    entries=AuditEntryRow._fields,
+)
+COMMIT_ENTRIES: Final = CommitFunction("commit_entries", "tenants", entries=AuditEntryRow._fields)
+QUEUE_RUNS: Final = CommitFunction(
+    "queue_runs", "tenants", "boot", openings=OpenCallRow._fields, runs=RunRow._fields, callbacks=("request",)
+)
+BEGIN_RUNS: Final = CommitFunction(
+    "begin_runs", "tenants", "boot",
+    beginnings=[field for field in BeginRunRow._fields if field != "locks"],
+    locks=("call_id", *ResourceLock._fields),
+    releases=("call_id", "namespace", "resource"),
+)  # fmt: skip
+SUBMIT_FOR_APPROVAL: Final = CommitFunction(
+    "submit_for_approval", "boot",
+    opening=OpenCallRow._fields, run=RunRow._fields, callback=("request",), approval=ApprovalRequestRow._fields,
+)  # fmt: skip
+REQUEST_APPROVAL_AGAIN: Final = CommitFunction(
+    "request_approval_again", "p_tenant", "p_call_id", "p_epoch", "p_entry_id", "p_entry",
+    approval=ApprovalRequestRow._fields,
+)  # fmt: skip
+CONTINUE_CALL_AS_RUN: Final = CommitFunction(
+    "continue_call_as_run", "p_boot", "p_tenant", "p_call_id", "p_epoch", run=RunRow._fields
+)
+SETTLE_UNKNOWN_CALL: Final = CommitFunction("settle_unknown_call", closing=CloseCallRow._fields)

@@ -1,0 +1,150 @@
+"""Define the rows of a batch, whose fields name the parameters of the commit functions, and the results."""
+
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from deputize.core.caller import Epochs
+
+
+class OpenCallRow(NamedTuple):
+    """A mutation about to happen: its call row, its claim if it has a key, and its intent."""
+
+    tenant: str
+    call_id: str
+    tool: str
+    version: str
+    digest: str
+    mutation_class: str
+    user: str
+    agent: str
+    session: str | None
+    fingerprint: bytes
+    scope: bytes | None
+    key: bytes | None
+    seconds: float
+    window_seconds: int
+    trace: str
+    entry_id: str
+    entry: bytes
+    salt: bytes | None
+
+
+class QueueRunRow(NamedTuple):
+    """A call that becomes a run: its opening, and what a worker needs to execute it."""
+
+    tenant: str
+    call_id: str
+    open_row: OpenCallRow
+    run: "RunRow"
+    callback: bytes | None
+
+
+class RunRow(NamedTuple):
+    """What a worker executes a run with: its sealed input and caller, and until when it may act."""
+
+    input: bytes
+    caller: bytes
+    not_after: datetime
+    priority: int
+    release: str
+
+
+class ApprovalRequestRow(NamedTuple):
+    """An approval request about to be opened: what it is bound to, what it requires, what approvers are shown."""
+
+    id: str
+    binding: bytes
+    demands: bytes
+    presentation: bytes
+    preview_digest: bytes
+    fresh_seconds: int | None
+    chain: list[str]
+    tool: str
+    group_key: str
+    groups: list[str]
+    levels: list[float]
+    expires_at: datetime
+
+
+class ResourceLock(NamedTuple):
+    """A lock a run needs. An empty namespace is shared by all tenants; `capacity` calls may hold it at once."""
+
+    namespace: str
+    resource: str
+    scope: str
+    capacity: int
+
+
+class BeginRunRow(NamedTuple):
+    """A run about to start, for the worker that saw this epoch: its intent, and the locks it needs."""
+
+    tenant: str
+    call_id: str
+    epoch: int
+    seconds: float
+    margin: float
+    entry_id: str
+    entry: bytes
+    salt: bytes | None
+    locks: tuple[ResourceLock, ...]
+
+
+class ReleaseLocksRow(NamedTuple):
+    """The locks of a run that has ended, so that the next run in line is woken. Losing this row costs only time."""
+
+    tenant: str
+    call_id: str
+    locks: tuple[ResourceLock, ...]
+
+
+class CloseCallRow(NamedTuple):
+    """A mutation's outcome, for the owner with this epoch. `release` frees the key, because nothing happened."""
+
+    tenant: str
+    call_id: str
+    epoch: int
+    state: str
+    error: str | None
+    release: bool
+    ciphertext: bytes | None
+    entry_id: str
+    entry: bytes
+    salt: bytes | None
+
+
+class AuditEntryRow(NamedTuple):
+    """An audit entry that stands alone: a read, a refusal."""
+
+    tenant: str
+    id: str
+    call_id: str | None
+    entry: bytes
+    salt: bytes | None
+
+
+class DecisionRow(NamedTuple):
+    """A decision record. It is durable before any entry that names it; writing it again changes nothing."""
+
+    tenant: str
+    id: str
+    record: bytes
+
+
+class CommitResult(NamedTuple):
+    """The result of a commit for one row: the tenant's epochs as of that commit, and more by the kind of row.
+
+    Opening: the call that already holds its key. Closing: whether this owner could close it. Beginning: its result, if
+    there was anything left to begin. Queueing: whether no worker is alive.
+    """
+
+    epochs: Epochs
+    holder: str | None = None
+    is_closed: bool = True
+    begin_result: "BeginResult | None" = None
+    no_worker_alive: bool = False
+
+
+# This worker owns it; it waits in line for a lock; another live worker owns it; this process has no valid lease; its
+# approval is missing.
+BeginResult = Literal["begun", "waits", "busy", "lapsed", "unapproved"]
+CommitRow = OpenCallRow | QueueRunRow | BeginRunRow | ReleaseLocksRow | CloseCallRow | AuditEntryRow | DecisionRow

@@ -1,0 +1,395 @@
+"""Commit rows in groups: one writer per process, which sends the next batch when the previous commit returns.
+
+The lifecycle puts rows and awaits their commit. A batch is one call of a commit function of the schema: one transaction
+and one round trip.
+
+A batch takes the barriers of its tenants without waiting. If an administrative act holds one, the batch is sent again
+without that tenant's rows, which a second connection commits: it waits, for one tenant at a time, in order. So an act
+delays only calls of its own tenant.
+
+A batch is idempotent by its ids, so a batch whose acknowledgement was lost is sent again, and the answer is correct. A
+batch that PostgreSQL rejects is sent row by row, so that one invalid row fails alone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+import asyncpg
+import orjson
+import structlog
+
+from deputize.core.caller import Epochs
+from deputize.core.errors import AuditUnavailable, DeadlineExceeded, InternalError, Problem, Unavailable
+from deputize.store.commit_functions import COMMIT_CALLS, COMMIT_ENTRIES
+from deputize.store.commit_rows import (
+    AuditEntryRow,
+    BeginResult,
+    BeginRunRow,
+    CloseCallRow,
+    CommitResult,
+    CommitRow,
+    DecisionRow,
+    OpenCallRow,
+    QueueRunRow,
+    ReleaseLocksRow,
+)
+from deputize.store.run_commits import commit_runs
+
+Connect = Callable[[], Awaitable[asyncpg.Connection]]
+
+
+class PendingRow(NamedTuple):
+    """A row, its future and deadline, and a callback for the case that it commits after its caller has gone."""
+
+    row: CommitRow
+    future: "asyncio.Future[CommitResult]"
+    deadline: float
+    on_orphan: Callable[[], None] | None
+
+
+_INSERT_DECISIONS: Final = "select deputize.record_decisions(p_tenants => $1, p_ids => $2, p_records => $3)"
+_RUN_ROW_TYPES: Final = (QueueRunRow, BeginRunRow, ReleaseLocksRow)
+
+_RETRYABLE_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+# The server is away, full, or no longer the primary: not the fault of a row, so no row is rejected for it.
+_CONNECTION_ERRORS = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
+)
+# The server's timeout is shorter than the client's, so that no batch commits after its rows were sent again.
+_CLIENT_TIMEOUT_FACTOR: Final = 1.25
+_TICK_SECONDS: Final = 0.05
+_RETRY_SECONDS: Final = 0.2
+# How long a caller without a deadline waits; the row is written all the same.
+_DEFAULT_WAIT_SECONDS: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class GroupCommit:
+    """Owns one connection. `put` queues a row and returns a future for its commit."""
+
+    def __init__(
+        self, connect: Connect, *, boot_id: str, max_rows: int = 500, timeout: float = 10.0,
+        waits_at_barrier: bool = False,
+    ) -> None:  # fmt: skip
+        self._connect = connect
+        self._boot_id = boot_id
+        self._max_rows = max_rows
+        self._timeout = timeout
+        self._connection: asyncpg.Connection | None = None
+        self._queue: list[PendingRow] = []
+        self._in_flight: list[PendingRow] = []
+        self._has_timer = False
+        self._drain_task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._has_tried_to_connect = False
+        self._waits_at_barrier = waits_at_barrier
+        self._waiting_lane: GroupCommit | None = None
+        self._waiting_tenants: frozenset[str] = frozenset()
+        self.outage_reason: str | None = "not connected yet"
+
+    async def start(self) -> None:
+        """Connect to PostgreSQL."""
+        await self._reconnect_once()
+
+    async def stop(self) -> None:
+        """Write the queued rows, then close; rows that are not written in time, and all later ones, are rejected."""
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + self._timeout
+        while self._drain_task is not None and (self._queue or self._in_flight) and clock() < ends_at:
+            await asyncio.wait({self._drain_task}, timeout=ends_at - clock())
+        if self._waiting_lane is not None:
+            await self._waiting_lane.stop()
+        self._is_closed = True
+        self.outage_reason = "the gateway is stopping"
+        if self._drain_task is not None:
+            self._drain_task.cancel()
+            await asyncio.wait({self._drain_task})
+        self._reject_rows(self._queue, "the gateway is stopping")
+        self._queue = []
+        if self._connection is not None:
+            self._connection.terminate()
+
+    def put(
+        self, row: CommitRow, *, seconds: float = _DEFAULT_WAIT_SECONDS, on_orphan: Callable[[], None] | None = None
+    ) -> "asyncio.Future[CommitResult]":
+        """Queue a row; the future is done when the row is durable. While PostgreSQL is away, only closings are taken.
+
+        The future fails after `seconds`, and its caller may be canceled: the row is written all the same. `on_orphan`
+        is called for an opening that won its claim after its caller had gone.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[CommitResult] = loop.create_future()
+        if self.outage_reason is not None and (self._is_closed or type(row) is not CloseCallRow):
+            future.set_exception(_make_refusal(self.outage_reason))
+            return future
+        pending_row = PendingRow(row, future, loop.time() + seconds, on_orphan)
+        if self._waiting_lane is not None and row[0] in self._waiting_lane._waiting_tenants:
+            # Behind the rows of its tenant that wait already.
+            self._waiting_lane._enqueue([pending_row])
+        else:
+            self._enqueue([pending_row])
+        return future
+
+    def _enqueue(self, pending_rows: list[PendingRow]) -> None:
+        self._queue += pending_rows
+        if self._waits_at_barrier:
+            self._waiting_tenants |= {each.row[0] for each in pending_rows}
+        if self._drain_task is None:
+            self._start_drain()
+            if not self._has_timer:
+                loop = asyncio.get_running_loop()
+                self._has_timer = True
+                loop.call_later(_TICK_SECONDS, self._expire_rows, loop)
+
+    def _expire_rows(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Expire all rows past their deadline; one timer for all is cheaper than one for each."""
+        now = loop.time()
+        for pending_row in (*self._in_flight, *self._queue):
+            if pending_row.deadline <= now and not pending_row.future.done():
+                pending_row.future.set_exception(_make_timeout_problem(pending_row.row))
+        self._has_timer = self._drain_task is not None
+        if self._has_timer:
+            loop.call_later(_TICK_SECONDS, self._expire_rows, loop)
+
+    def _start_drain(self) -> None:
+        self._drain_task = asyncio.get_running_loop().create_task(self._drain(), name="group-commit")
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue or self._connection is None:
+                if self._connection is None:
+                    # Reconnect even if no row is queued: until then, all new rows are rejected.
+                    await self._reconnect_later()
+                    continue
+                # All rows of this iteration of the event loop share the batch. Waiting for further iterations did not
+                # increase the throughput.
+                await asyncio.sleep(0)
+                self._in_flight = self._take_batch()
+                await self._commit_batch(self._in_flight)
+                self._in_flight = []
+                if self._waits_at_barrier:
+                    self._waiting_tenants = frozenset(each.row[0] for each in self._queue)
+        finally:
+            # However this task ends, no caller is left waiting: rows in flight are in doubt, others get a new task.
+            self._drain_task = None
+            for pending_row in self._in_flight:
+                if not pending_row.future.done():
+                    in_doubt = Unavailable("it is unknown whether this was recorded", retry_after_ms=1000)
+                    pending_row.future.set_exception(in_doubt)
+            self._in_flight = []
+            if self._queue and not self._is_closed:
+                self._start_drain()
+
+    def _take_batch(self) -> list[PendingRow]:
+        """Take the next batch: up to the maximum, but only one outcome per call, because their order matters.
+
+        Where batches wait at the barrier, each has the rows of one tenant.
+        """
+        if self._waits_at_barrier:
+            # A stable sort: the rows of the tenant that waits longest come first, in their order.
+            tenant = self._queue[0].row[0]
+            self._queue.sort(key=lambda each: each.row[0] != tenant)
+        size = 0
+        closed_call_ids: set[str] = set()
+        for pending_row in self._queue[: self._max_rows]:
+            row = pending_row.row
+            if self._waits_at_barrier and row[0] != self._queue[0].row[0]:
+                break
+            if type(row) is CloseCallRow:
+                if row.call_id in closed_call_ids:
+                    break
+                closed_call_ids.add(row.call_id)
+            size += 1
+        batch, self._queue = self._queue[:size], self._queue[size:]
+        return batch
+
+    async def _commit_batch(self, batch: list[PendingRow]) -> None:
+        delay = 0.01
+        while True:
+            try:
+                answers = await self._send_rows([pending_row.row for pending_row in batch])
+            except _RETRYABLE_ERRORS as error:
+                if not self._waits_at_barrier and isinstance(error, asyncpg.LockNotAvailableError) and error.detail:
+                    batch = self._defer_rows(batch, frozenset(orjson.loads(error.detail)))
+                    if not batch:
+                        return
+                    continue
+                log.info("batch_retried", reason=type(error).__name__, rows=len(batch))
+            except _CONNECTION_ERRORS as error:
+                await self._recover(error)
+                if self._connection is None:
+                    # Reads do not wait for a database that is away: their entries may be lost.
+                    self._reject_rows(
+                        [each for each in batch if type(each.row) is AuditEntryRow], self.outage_reason or ""
+                    )
+                    batch = [each for each in batch if type(each.row) is not AuditEntryRow]
+                if not batch:
+                    return
+            except asyncpg.PostgresError as error:
+                await self._commit_one_by_one(batch, error)
+                return
+            else:
+                _resolve_futures(batch, answers)
+                return
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 0.5)
+
+    def _defer_rows(self, batch: list[PendingRow], tenants: frozenset[str]) -> list[PendingRow]:
+        """Let the rows of tenants whose barrier is held wait elsewhere, and return the others."""
+        if self._waiting_lane is None:
+            self._waiting_lane = GroupCommit(
+                self._connect, boot_id=self._boot_id, max_rows=self._max_rows, timeout=self._timeout,
+                waits_at_barrier=True,
+            )  # fmt: skip
+        # Rows that were put meanwhile, too, so that a tenant's rows keep their order.
+        self._waiting_lane._enqueue([each for each in (*batch, *self._queue) if each.row[0] in tenants])
+        self._queue = [each for each in self._queue if each.row[0] not in tenants]
+        self._in_flight = [each for each in batch if each.row[0] not in tenants]
+        return self._in_flight
+
+    async def _send_rows(self, rows: list[CommitRow]) -> list[asyncpg.Record]:
+        if self._connection is None:
+            raise OSError("no connection to PostgreSQL")
+        openings = [row for row in rows if type(row) is OpenCallRow]
+        closings = [row for row in rows if type(row) is CloseCallRow]
+        entries = [row for row in rows if type(row) is AuditEntryRow]
+        tenants = list({row[0] for row in rows})
+        timeout = self._timeout * _CLIENT_TIMEOUT_FACTOR
+        decisions = [row for row in rows if type(row) is DecisionRow]
+        if decisions:
+            # Committed first, by itself: an entry must never name a record that does not exist.
+            await self._connection.execute(_INSERT_DECISIONS, *zip(*decisions, strict=True), timeout=timeout)
+        runs = [row for row in rows if type(row) in _RUN_ROW_TYPES]
+        answers = await commit_runs(self._connection, self._boot_id, runs, timeout) if runs else []
+        if len(runs) == len(rows):
+            return answers
+        if not openings and not closings:
+            arguments = COMMIT_ENTRIES.build_batch_arguments(tenants, entries=entries)
+            return answers + await self._connection.fetch(COMMIT_ENTRIES.sql, *arguments, timeout=timeout)
+        arguments = COMMIT_CALLS.build_batch_arguments(
+            tenants, self._boot_id, openings=openings, closings=closings, entries=entries
+        )
+        return answers + await self._connection.fetch(COMMIT_CALLS.sql, *arguments, timeout=timeout)
+
+    async def _commit_one_by_one(self, batch: list[PendingRow], error: asyncpg.PostgresError) -> None:
+        if len(batch) == 1:
+            # The message of PostgreSQL may quote values of the row, so it is not logged.
+            log.error("row_refused", reason=type(error).__name__, sqlstate=error.sqlstate)
+            row, future = batch[0].row, batch[0].future
+            if not future.done():
+                nothing_happened = type(row) is not CloseCallRow
+                future.set_exception(
+                    InternalError("PostgreSQL rejected the record of this call", nothing_happened=nothing_happened)
+                )
+            return
+        log.warning("batch_split", reason=type(error).__name__, sqlstate=error.sqlstate, rows=len(batch))
+        for pending_row in batch:
+            await self._commit_batch([pending_row])
+
+    async def _recover(self, error: BaseException) -> None:
+        """Reconnect. Rows already sent are in doubt and wait for the answer; rows not yet sent are rejected at once."""
+        self.outage_reason = f"PostgreSQL does not answer ({type(error).__name__})"
+        log.error("database_lost", reason=repr(error))
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+        unsent, self._queue = self._queue, []
+        self._queue.extend(pending_row for pending_row in unsent if type(pending_row.row) is CloseCallRow)
+        self._reject_rows([each for each in unsent if type(each.row) is not CloseCallRow], self.outage_reason)
+        await self._try_to_connect()
+
+    async def _reconnect_later(self) -> None:
+        if self._has_tried_to_connect:
+            await asyncio.sleep(_RETRY_SECONDS)
+        await self._try_to_connect()
+
+    async def _try_to_connect(self) -> None:
+        try:
+            await self._reconnect_once()
+        except _CONNECTION_ERRORS as error:
+            self.outage_reason = f"PostgreSQL does not answer ({type(error).__name__})"
+        except asyncpg.PostgresError as refusal:
+            log.error("connection_refused", reason=str(refusal))
+            self.outage_reason = f"PostgreSQL refuses the connection ({type(refusal).__name__})"
+
+    async def _reconnect_once(self) -> None:
+        self._has_tried_to_connect = True
+        async with asyncio.timeout(self._timeout):
+            connection = await self._connect()
+            await connection.execute(f"set statement_timeout = {max(int(self._timeout * 1000), 1)}")
+            await connection.execute(f"set deputize.barrier = '{'wait' if self._waits_at_barrier else 'try'}'")
+        self._connection = connection
+        self.outage_reason = None
+
+    @staticmethod
+    def _reject_rows(pending_rows: list[PendingRow], reason: str) -> None:
+        for each in pending_rows:
+            if not each.future.done():
+                each.future.set_exception(_make_refusal(reason))
+
+
+def _make_refusal(reason: str) -> Unavailable:
+    return Unavailable(f"calls cannot be recorded: {reason}", retry_after_ms=1000, nothing_happened=True)
+
+
+def _make_timeout_problem(row: CommitRow) -> Problem:
+    if type(row) is OpenCallRow:
+        return DeadlineExceeded("the deadline passed before the call was recorded; nothing was changed")
+    if type(row) is CloseCallRow:
+        return Unavailable("the outcome is not stored yet", retry_after_ms=1000)
+    if type(row) is QueueRunRow:
+        return Unavailable(
+            "it is not yet known whether the call was queued; if it was, details has its id",
+            details={"call_id": row.call_id}, retry_after_ms=1000,
+        )  # fmt: skip
+    return AuditUnavailable("the call could not be recorded in time, so its result is withheld", retry_after_ms=1000)
+
+
+def _resolve_futures(batch: list[PendingRow], answers: list[asyncpg.Record]) -> None:
+    epochs: dict[str, CommitResult] = {}
+    holders: dict[str, str] = {}
+    closed_call_ids: set[str] = set()
+    begin_results: dict[str, BeginResult | None] = {}
+    no_worker_alive = False
+    for answer_kind, tenant, row_id, holder, registry, policy, revocation in answers:
+        if answer_kind == "epochs":
+            epochs[tenant] = CommitResult(Epochs(registry=registry, policy=policy, revocation=revocation))
+        elif answer_kind == "claimed":
+            holders[str(row_id)] = str(holder)
+        elif answer_kind == "closed":
+            closed_call_ids.add(str(row_id))
+        elif answer_kind == "no_worker":
+            no_worker_alive = True
+        else:
+            begin_results[str(row_id)] = answer_kind
+    for row, future, _, on_orphan in batch:
+        commit_result = epochs.get(row[0])
+        if future.done():
+            if on_orphan is not None and commit_result is not None and holders.get(row[1] or "") is None:
+                on_orphan()
+            continue
+        if commit_result is None:
+            future.set_exception(InternalError(f"tenant {row[0]} has no epochs"))
+        elif type(row) is OpenCallRow:
+            holder_id = holders.get(row.call_id)
+            future.set_result(commit_result if holder_id is None else CommitResult(commit_result.epochs, holder_id))
+        elif type(row) is QueueRunRow:
+            future.set_result(
+                CommitResult(commit_result.epochs, holders.get(row.call_id), no_worker_alive=no_worker_alive)
+            )
+        elif type(row) is CloseCallRow:
+            future.set_result(CommitResult(commit_result.epochs, None, row.call_id in closed_call_ids))
+        elif type(row) is BeginRunRow:
+            future.set_result(CommitResult(commit_result.epochs, begin_result=begin_results.get(row.call_id)))
+        else:
+            future.set_result(commit_result)

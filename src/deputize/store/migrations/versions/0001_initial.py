@@ -1,0 +1,20 @@
+"""Create the schema of the first release: roles' rights, tables, functions, triggers.
+
+Revision ID: 0001_initial
+"""
+
+from deputize.store.migrations import run_sql_files, set_lock_timeout
+
+revision = "0001_initial"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    set_lock_timeout()
+    run_sql_files(revision)
+
+
+def downgrade() -> None:
+    raise RuntimeError("migrations only go forward; restore a backup to go back")

@@ -1,1 +1,0 @@
-"""The doors as composed, over real HTTP."""

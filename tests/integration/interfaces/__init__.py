@@ -1,0 +1,1 @@
+"""The interfaces as composed, over real HTTP."""

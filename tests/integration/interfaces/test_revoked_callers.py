@@ -1,0 +1,39 @@
+"""Anyone who was revoked learns nothing at any interface, not even what an administrator's mistake would be told."""
+
+import pytest
+
+from tests.integration.conftest import ADMIN, HttpGateway
+
+pytestmark = pytest.mark.requirement("GOV-1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/policies", {"files": []}),
+        ("PUT", "/v1/policies", {"wrong": 1}),
+        ("POST", "/v1/switches", {"kind": "tool", "value": "shop.nobody", "off": True}),
+        ("POST", "/v1/tools", {}),
+        ("DELETE", "/v1/secrets?name=NO", None),
+        ("GET", "/v1/tools", None),
+        ("GET", "/v1/calls/none", None),
+    ],
+)
+async def test_a_revoked_administrator_learns_only_that_it_is_revoked(
+    method: str, path: str, body: object, gateway: HttpGateway
+) -> None:
+    gone = gateway.token("gone", scopes=[ADMIN])
+    root = gateway.token("root", scopes=[ADMIN])
+    revoked = await gateway.post("/v1/revocations", {"kind": "user", "value": "gone"}, token=root)
+    assert revoked.status_code == 201
+    answer = await gateway.http.request(method, path, json=body, headers={"authorization": f"Bearer {gone}"})
+    assert (answer.status_code, answer.json()["error"]["slug"]) == (401, "revoked")
+
+
+async def test_json_rpc_says_it_with_its_own_status(gateway: HttpGateway) -> None:
+    gone = gateway.token("gone", scopes=[ADMIN])
+    root = gateway.token("root", scopes=[ADMIN])
+    await gateway.post("/v1/revocations", {"kind": "user", "value": "gone"}, token=root)
+    request = {"jsonrpc": "2.0", "id": 1, "method": "nothing.like_it", "params": {}}
+    answer = await gateway.post("/rpc", request, token=gone)
+    assert (answer.status_code, answer.json()["error"]["data"]["error"]["slug"]) == (401, "revoked")

@@ -1,0 +1,194 @@
+"""Two tenants, two issuers: every route the composed application serves is tried with the other tenant's ids."""
+
+import re
+from typing import Any
+
+import asyncpg
+import httpx2
+import pytest
+import pytest_asyncio
+
+from deputize.interfaces.asgi import build_api
+from deputize.interfaces.jsonrpc import METHODS
+from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
+from tests.integration.interfaces.rest.approvals.test_reconciliation_tasks import make_reconciliation_task
+from tests.support import shop_tools
+
+pytestmark = pytest.mark.requirement("GOV-1")
+
+UNKNOWN_CALL = "01890000-0000-7000-8000-000000000000"
+UNKNOWN_TOOL = "shop.not_there_at_all"
+OURS = "shop.rename_user"
+VERSION = "0.1.0"
+BODIES: dict[str, Any] = {
+    "state": {"state": "retired"}, "resolve": {"outcome": "happened", "reason": "x"},
+    "rollback": {"checkpoint": "half"}, "approve": {}, "deny": {"reason": "x"}, "break-glass": {"reason": "x"},
+    "decide": {"item": "instructions", "digest": "", "decision": "accept"},
+}  # fmt: skip
+# Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
+WITHOUT_IDS = {
+    ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
+    ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
+    ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
+    ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
+    ("post", "/v1/calls"),
+    ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
+    ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
+    ("get", "/.well-known/oauth-protected-resource/mcp"), ("get", "/.well-known/oauth-client"),
+    ("get", "/v1/reconciliation-tasks"), ("get", "/v1/tickets"),
+    ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
+    ("get", "/v1/servers"),
+    ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),
+}  # fmt: skip
+
+
+def _list_routes() -> list[tuple[str, str]]:
+    """From the composed application, so that a new route cannot be forgotten here."""
+
+    def fail_to_open() -> Any:
+        raise NotImplementedError
+
+    document = build_api(fail_to_open).rest.openapi()
+    return [(verb, path) for path, operations in document["paths"].items() for verb in operations]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_call(gateway: HttpGateway) -> str:
+    made = await gateway.call(OURS, {"id": 1, "name": "Ana"}, key="ours", token=gateway.token())
+    call_id: str = made.json()["call_id"]
+    return call_id
+
+
+def _strip_ids(answer: httpx2.Response, *ids: str) -> tuple[int, str]:
+    text = re.sub(r'"(trace_id|call_id|instance|retrieved_at|created_at)":"[^"]*"', "", answer.text)
+    for each in ids:
+        text = text.replace(each, "ID")
+    return answer.status_code, text
+
+
+# What anybody may ask of a tenant: answered alike whether or not it exists, which test_oauth.py shows.
+OPEN = {route for route in _list_routes() if "{tenant}" in route[1]}
+WITH_IDS = [route for route in _list_routes() if "{" in route[1] and route not in OPEN]
+
+
+def test_every_route_is_either_tried_below_or_names_nothing() -> None:
+    assert {route for route in _list_routes() if "{" not in route[1]} == WITHOUT_IDS
+    assert (len(WITH_IDS), len(OPEN)) == (24, 3)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_grant(gateway: HttpGateway) -> str:
+    lent: str = (await gateway.post_exchange()).json()["grant_id"]
+    return lent
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_task(gateway: HttpGateway) -> str:
+    return (await make_reconciliation_task(gateway, "ours-lost"))[1]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def our_delivery(gateway: HttpGateway, our_call: str) -> str:
+    """One that was given up, so that it could be tried again."""
+    assert gateway.settings.database.url is not None
+    db = await asyncpg.connect(gateway.settings.database.url.get_secret_value())
+    made = await db.fetchval(
+        "insert into deputize.deliveries (tenant, call_id, state, dead_at) values ('dev', $1, 'succeeded', now()) "
+        "returning id",
+        our_call,
+    )
+    await db.close()
+    return str(made)
+
+
+@pytest.mark.parametrize("route", WITH_IDS, ids=" ".join)
+@pytest.mark.parametrize("scopes", [SCOPES, (*SCOPES, ADMIN)], ids=["caller", "admin"])
+async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
+    route: tuple[str, str],
+    scopes: tuple[str, ...],
+    gateway: HttpGateway,
+    our_call: str,
+    our_grant: str,
+    our_task: str,
+    our_delivery: str,
+) -> None:
+    verb, path = route
+    token = gateway.other_token(scopes=scopes)
+    body = BODIES.get(path.rpartition("/")[2])
+
+    async def send_request(call_id: str, tool: str, grant_id: str, task_id: str, delivery_id: str) -> httpx2.Response:
+        filled = path.format(
+            call_id=call_id,
+            name=tool,
+            version=VERSION,
+            grant_id=grant_id,
+            task_id=task_id,
+            ticket_id=task_id,
+            delivery_id=delivery_id,
+        )
+        headers = {"authorization": f"Bearer {token}"}
+        return await gateway.http.request(verb.upper(), filled, headers=headers, json=body if verb == "post" else None)
+
+    ours = (our_call, OURS, our_grant, our_task, our_delivery)
+    theirs = await send_request(*ours)
+    nobodys = await send_request(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL, UNKNOWN_CALL, UNKNOWN_CALL)
+    assert theirs.status_code >= 400
+    assert _strip_ids(theirs, *ours) == _strip_ids(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_every_rpc_method_keeps_tenants_apart(method: str, gateway: HttpGateway, our_call: str) -> None:
+    token = gateway.other_token(scopes=(*SCOPES, ADMIN))
+
+    def make_params(call_id: str, tool: str) -> dict[str, Any]:
+        every: dict[str, dict[str, Any]] = {
+            "calls.create": {"tool": tool, "arguments": {"id": 1, "name": "Ana"}, "idempotency_key": "ours"},
+            "calls.get": {"call_id": call_id}, "calls.cancel": {"call_id": call_id},
+            "calls.retry": {"call_id": call_id},
+            "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool}, "surface.get": {},
+        }  # fmt: skip
+        return every[method]
+
+    answers = []
+    for call_id, tool in ((our_call, OURS), (UNKNOWN_CALL, UNKNOWN_TOOL)):
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": make_params(call_id, tool)}
+        answers.append(_strip_ids(await gateway.post("/rpc", request, token=token), call_id, tool))
+    assert answers[0] == answers[1]
+    assert our_call not in answers[0][1]
+
+
+async def test_lists_and_searches_show_only_ones_own(gateway: HttpGateway, our_call: str) -> None:
+    token = gateway.other_token(scopes=(*SCOPES, ADMIN))
+    assert (await gateway.get("/v1/calls", token=token)).json() == {"calls": [], "next_before": None}
+    assert (await gateway.get("/v1/tools", token=token)).json()["tools"] == []
+    assert (await gateway.get("/v1/tools/search", q=OURS, token=token)).json()["matches"] == []
+    assert (await gateway.get("/v1/surface", token=token)).json()["tools"] == []
+
+
+async def test_another_tenants_tool_cannot_be_called(gateway: HttpGateway, our_call: str) -> None:
+    token, before = gateway.other_token(), len(shop_tools.effects)
+    theirs = await gateway.call(OURS, {"id": 1, "name": "Ana"}, key="ours", token=token)
+    nobodys = await gateway.call(UNKNOWN_TOOL, {"id": 1, "name": "Ana"}, key="ours", token=token)
+    assert theirs.status_code == 404
+    assert _strip_ids(theirs, OURS) == _strip_ids(nobodys, UNKNOWN_TOOL)
+    assert len(shop_tools.effects) == before
+
+
+async def test_the_same_key_in_two_tenants_is_two_keys_and_registering_reaches_one(
+    gateway: HttpGateway, our_call: str
+) -> None:
+    admin = gateway.other_token("otto", scopes=(*SCOPES, ADMIN))
+    contract = next(each.contract for each in shop_tools.TOOLS if each.contract.full_name == "shop.hidden_user")
+    declared = {**contract.model_dump(mode="json"), "namespace": "store", "name": "look"}
+    made = await gateway.post("/v1/tools", declared, token=admin)
+    assert made.status_code == 201
+    assert (await gateway.call("store.look", {"id": 3}, token=gateway.other_token())).json()["result"] == 3
+    assert (await gateway.call("store.look", {"id": 3})).status_code == 404
+
+
+async def test_revoking_a_subject_reaches_only_ones_own_tenant(gateway: HttpGateway, our_call: str) -> None:
+    admin = gateway.other_token("otto", scopes=(*SCOPES, ADMIN))
+    revoked = await gateway.post("/v1/revocations", {"kind": "subject", "value": "ana"}, token=admin)
+    assert revoked.status_code == 201
+    assert (await gateway.get(f"/v1/calls/{our_call}")).status_code == 200
+    assert (await gateway.get("/v1/tools", token=gateway.other_token("ana"))).status_code == 401

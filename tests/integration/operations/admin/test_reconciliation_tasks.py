@@ -1,0 +1,145 @@
+"""A person answers an approval request: the call gets the end they found, once, and it is recorded as their
+decision.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from deputize.core.contract.contract import Effects
+from deputize.core.errors import (
+    HumanTaskClosed,
+    HumanTaskNotFound,
+    MalformedRequest,
+    ScopeMissing,
+    VersionNotInCapability,
+)
+from deputize.core.states import State
+from deputize.lifecycle.recording.settlement import ActualOutcome
+from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from tests.integration.operations.background.test_reconciler import (
+    _list_open_tasks,
+    make_unknown_call,
+    repeat_call,
+    run_reconciler,
+)
+from tests.support.gateway_lab import GatewayLab, parse_body
+from tests.support.scripted_tools import list_effects, set_behaviour
+
+pytestmark = [pytest.mark.requirement("NEW-3"), pytest.mark.requirement("INV-4")]
+
+UNKNOWN_ID = "01890000-0000-7000-8000-000000000000"
+
+
+async def make_task(lab: GatewayLab, tag: str) -> tuple[str, str]:
+    """The ids of an unknown call and of the approval request about it."""
+    call = await make_unknown_call(lab, "drop", tag)
+    await run_reconciler(lab, call)
+    (ticket,) = await _list_open_tasks(lab, call)
+    return call, str(ticket["ticket_id"])
+
+
+async def test_it_happened(lossy_lab: GatewayLab) -> None:
+    call, ticket = await make_task(lossy_lab, "happened")
+    answer = await ReconciliationTasks(lossy_lab.runtime).resolve_task(
+        await lossy_lab.make_admin(), ticket, "happened", "it lies on the shelf"
+    )
+    assert (answer["state"], answer["resolution"], answer["resolved_by"]) == ("resolved", "happened", "root")
+    assert answer["call"]["state"] == "succeeded"
+    told = parse_body(await repeat_call(lossy_lab, "drop", "happened"))
+    assert told["state"] == "succeeded"
+    assert "A person established" in told["result"]["settled"]["said"]
+    assert "it lies on the shelf" in told["warnings"][0]
+    last = (await lossy_lab.fetch_entries(call))[-1]
+    assert (last["kind"], last["command"], last["subject"]) == ("decision", "settle:happened", ticket)
+    assert last["rules"] == ["admin-scope", "a-person-decided"]
+    assert len(last["caller"]) == 1
+    assert len(list_effects("happened")) == 1
+
+
+async def test_it_did_not_happen(lossy_lab: GatewayLab) -> None:
+    call, ticket = await make_task(lossy_lab, "did-not")
+    await ReconciliationTasks(lossy_lab.runtime).resolve_task(
+        await lossy_lab.make_admin(), ticket, "did_not_happen", "the shelf is empty"
+    )
+    row = await lossy_lab.fetch_call(call)
+    assert (row["state"], row["error"], row["nothing_happened"]) == ("failed", "did-not-happen", True)
+    assert not await lossy_lab.has_claim(call)
+    set_behaviour("did-not", lambda _: {"value": "now"})
+    assert (await repeat_call(lossy_lab, "drop", "did-not")).state is State.SUCCEEDED
+    assert await lossy_lab.db.fetchval("select count(*) from deputize.reconciliations where id = $1", call) == 0
+
+
+async def test_of_many_answers_one_counts(lossy_lab: GatewayLab) -> None:
+    call, ticket = await make_task(lossy_lab, "many")
+    admin = await lossy_lab.make_admin()
+    found: list[ActualOutcome] = ["happened", "did_not_happen"] * 3
+    answers = await asyncio.gather(
+        *(ReconciliationTasks(lossy_lab.runtime).resolve_task(admin, ticket, each, "I looked") for each in found),
+        return_exceptions=True,
+    )
+    assert [type(each).__name__ for each in answers].count("dict") == 1
+    assert all(isinstance(each, dict | HumanTaskClosed) for each in answers)
+    won = next(each for each in answers if isinstance(each, dict))
+    assert (await lossy_lab.fetch_call(call))["state"] == ("succeeded" if won["resolution"] == "happened" else "failed")
+    assert [entry["kind"] for entry in await lossy_lab.fetch_entries(call)].count("decision") == 2
+
+
+async def test_a_call_that_was_settled_meanwhile_stays_as_it_is(lossy_lab: GatewayLab) -> None:
+    call, ticket = await make_task(lossy_lab, "meanwhile")
+    await lossy_lab.db.execute("update deputize.calls set state = 'succeeded' where id = $1", call)
+    with pytest.raises(HumanTaskClosed):
+        await ReconciliationTasks(lossy_lab.runtime).resolve_task(
+            await lossy_lab.make_admin(), ticket, "did_not_happen", "I looked"
+        )
+    assert await lossy_lab.fetch_state(call) == "succeeded"
+    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket)
+    assert (shown["state"], shown["resolution"]) == ("resolved", "settled_elsewhere")
+
+
+async def test_only_administrators_see_and_answer_and_say_why(lossy_lab: GatewayLab) -> None:
+    _, ticket = await make_task(lossy_lab, "whose")
+    tickets, admin, ana = (
+        ReconciliationTasks(lossy_lab.runtime),
+        await lossy_lab.make_admin(),
+        await lossy_lab.make_caller(),
+    )
+    with pytest.raises(ScopeMissing):
+        await tickets.list_tasks(ana)
+    with pytest.raises(ScopeMissing):
+        await tickets.show_task(ana, ticket)
+    with pytest.raises(ScopeMissing):
+        await tickets.resolve_task(ana, ticket, "happened", "I say so")
+    with pytest.raises(MalformedRequest):
+        await tickets.resolve_task(admin, ticket, "happened", "  ")
+    for unknown in (UNKNOWN_ID, "no id"):
+        with pytest.raises(HumanTaskNotFound):
+            await tickets.show_task(admin, unknown)
+        with pytest.raises(HumanTaskNotFound):
+            await tickets.resolve_task(admin, unknown, "happened", "I looked")
+
+
+@pytest.mark.parametrize("ceiling", [Effects.READ, Effects.WRITE])
+async def test_who_was_lent_to_administer_without_changing_anything_sees_and_answers_nothing(
+    lossy_lab: GatewayLab, ceiling: Effects
+) -> None:
+    call, ticket = await make_task(lossy_lab, f"lent-{ceiling}")
+    tickets, looking = ReconciliationTasks(lossy_lab.runtime), replace(await lossy_lab.make_admin(), ceiling=ceiling)
+    assert (await tickets.show_task(looking, ticket))["state"] == "open"
+    with pytest.raises(VersionNotInCapability) as refused:
+        await tickets.resolve_task(looking, ticket, "happened", "I looked")
+    assert refused.value.details["rule"] == "grant-ceiling"
+    assert await lossy_lab.fetch_state(call) == "unknown"
+    acting = replace(looking, ceiling=Effects.DESTRUCTIVE)
+    assert (await tickets.resolve_task(acting, ticket, "happened", "I looked"))["state"] == "resolved"
+
+
+async def test_pages_go_on_where_the_last_one_ended(lossy_lab: GatewayLab) -> None:
+    made = [(await make_task(lossy_lab, f"page-{n}"))[1] for n in range(3)]
+    tickets, admin = ReconciliationTasks(lossy_lab.runtime), await lossy_lab.make_admin()
+    first = await tickets.list_tasks(admin, limit=2)
+    rest = await tickets.list_tasks(admin, before=first[-1]["ticket_id"], limit=200)
+    assert [each["ticket_id"] for each in first] == made[:0:-1]
+    assert made[0] == rest[0]["ticket_id"]
+    assert all(each["state"] == "open" for each in first + rest)

@@ -1,0 +1,315 @@
+"""Anyone who asked to be called back is told of every end, signed, until it was heard or given up; and of nothing
+more.
+"""
+
+import asyncio
+import base64
+import hmac
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import orjson
+import pytest
+import pytest_asyncio
+
+from deputize.app import open_gateway, open_worker
+from deputize.core.call import Callback
+from deputize.core.contract.contract import LifecycleState
+from deputize.core.errors import DeliveryNotFound, ScopeMissing
+from deputize.core.settings import WebhookSettings
+from deputize.store.queries import load_statements
+from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, parse_body, wait_until
+from tests.support.scripted_tools import TOOLS, Gate, raise_error, set_behaviour
+from tests.support.webhook_receiver import ReceivedRequest, WebhookReceiver, open_webhook_receiver
+
+pytestmark = [pytest.mark.requirement("INV-4"), pytest.mark.requirement("NEW-3")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayLab]:
+    folder = tmp_path_factory.mktemp("lab")
+    hooks = WebhookSettings(hosts=("127.0.0.1",), retry_seconds=0.05, attempts=3, seconds=2)
+    settings = lab_settings(module_database, folder, sweep_seconds=0.1).model_copy(update={"webhooks": hooks})
+    db = await asyncpg.connect(module_database)
+    async with open_gateway(settings, tools=TOOLS, development=True) as gateway, open_worker(gateway):
+        yield GatewayLab(gateway=gateway, folder=folder, dsn=module_database, db=db)
+    await db.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with open_webhook_receiver() as opened:
+        yield opened
+
+
+async def _submit_with_callback(lab: GatewayLab, tag: str, callback: Callback, tool: str = "note") -> str:
+    outcome = await lab.call(tool, tag, key=tag, mode="async", callback=callback)
+    assert outcome.http_status == 202, outcome.body
+    return outcome.call_id
+
+
+async def _is_signature_valid(lab: GatewayLab, request: ReceivedRequest, name: str = "default") -> bool:
+    """As any receiver of Standard Webhooks would."""
+    secret = (await lab.gateway.webhooks.show_key(await lab.make_admin(), name))["secret"]
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    told = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    mark = base64.b64encode(hmac.digest(key, told, "sha256")).decode()
+    return f"v1,{mark}" in request.headers["webhook-signature"].split(" ")
+
+
+async def test_the_end_of_a_run_is_delivered_signed_and_without_its_result(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    call_id = await _submit_with_callback(lab, "told", Callback(url=receiver.url))
+    heard = await receiver.wait_for_request(1)
+    event = orjson.loads(heard.body)
+    assert (heard.path, heard.headers["content-type"]) == ("/hook", "application/cloudevents+json")
+    assert (event["specversion"], event["type"]) == ("1.0", "tool.invocation.succeeded")
+    assert (event["id"], event["subject"]) == (heard.headers["webhook-id"], call_id)
+    assert event["data"]["links"]["self"] == f"/v1/calls/{call_id}"
+    assert (event["data"]["state"], event["data"]["tool"]["name"]) == ("succeeded", "lab.note")
+    assert "outcome" not in event["data"]
+    assert b"ana" not in heard.body
+    assert await _is_signature_valid(lab, heard)
+    assert not await _is_signature_valid(lab, heard, "other")
+
+
+async def test_the_result_goes_along_when_asked_for_without_what_is_sensitive(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    set_behaviour("with-result", lambda _: {"value": "done", "password": "opens everything"})
+    await _submit_with_callback(lab, "with-result", Callback(url=receiver.url, secret="billing", include_result=True))
+    heard = await receiver.wait_for_request(1)
+    assert orjson.loads(heard.body)["data"]["outcome"]["result"] == {"value": "done", "password": "[redacted]"}
+    assert await _is_signature_valid(lab, heard, "billing")
+
+
+async def test_an_unknown_outcome_and_its_settlement_are_both_delivered(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    set_behaviour("settled", raise_error(ConnectionError("reset")))
+    call_id = await _submit_with_callback(lab, "settled", Callback(url=receiver.url), tool="put")
+    assert orjson.loads((await receiver.wait_for_request(1)).body)["type"] == "tool.invocation.unknown"
+    set_behaviour("settled", lambda _: {"value": "done"})
+    await lab.gateway.retry_call(await lab.make_caller(), call_id)
+    assert orjson.loads((await receiver.wait_for_request(2)).body)["type"] == "tool.invocation.succeeded"
+    assert receiver.requests[0].headers["webhook-id"] != receiver.requests[1].headers["webhook-id"]
+
+
+async def test_a_failed_delivery_is_retried_under_the_same_id(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    receiver.statuses = [503, 500]
+    await _submit_with_callback(lab, "again", Callback(url=receiver.url))
+    await receiver.wait_for_request(3)
+    assert len({heard.headers["webhook-id"] for heard in receiver.requests}) == 1
+    row = "select delivered_at is not null and due_at is null from deputize.deliveries where id = $1"
+
+    async def is_delivered() -> bool:
+        return bool(await lab.db.fetchval(row, receiver.requests[0].headers["webhook-id"]))
+
+    await wait_until(is_delivered)
+
+
+async def test_what_nobody_hears_joins_the_dead_letters_and_can_be_tried_again(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    receiver.statuses = [500, 500, 500]
+    admin = await lab.make_admin()
+    call_id = await _submit_with_callback(lab, "dead", Callback(url=receiver.url + "?token=secret"))
+
+    async def is_dead() -> bool:
+        return any(each["call_id"] == call_id for each in await lab.gateway.webhooks.list_dead_letters(admin, 50))
+
+    await wait_until(is_dead)
+    letters = await lab.gateway.webhooks.list_dead_letters(admin, 50)
+    letter = next(each for each in letters if each["call_id"] == call_id)
+    assert (letter["attempts"], letter["host"], letter["problem"]) == (3, "127.0.0.1", "the receiver answered 500")
+    assert "secret" not in str(letters)
+    assert (await lab.gateway.webhooks.retry_delivery(admin, letter["id"]))["retry"] == "due"
+    await receiver.wait_for_request(4)
+    assert receiver.requests[3].headers["webhook-id"] == letter["id"]
+    with pytest.raises(DeliveryNotFound):
+        await lab.gateway.webhooks.retry_delivery(admin, letter["id"])
+    commands = await lab.db.fetch("select entry from deputize.audit_entries where entry::text is not null")
+    assert any(b'"command":"retry_delivery"' in row["entry"] for row in commands)
+
+
+async def test_a_result_is_delivered_even_if_its_tool_was_switched_off_since(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    gate = Gate({"value": "done"})
+    set_behaviour("disabled", gate)
+    await _submit_with_callback(lab, "disabled", Callback(url=receiver.url, include_result=True), "put")
+    await gate.began.wait()
+    admin, commands = await lab.make_admin(), lab.gateway.commands
+    version = (await lab.runtime.authority.load_tenant("dev")).tools.resolve_version("lab.put").contract.version
+    await commands.set_state(admin, "lab.put", version, LifecycleState.DISABLED)
+    try:
+        gate.open.set()
+        heard = await receiver.wait_for_request(1)
+    finally:
+        await commands.set_state(admin, "lab.put", version, LifecycleState.AVAILABLE)
+    assert orjson.loads(heard.body)["data"]["outcome"]["result"] == {"value": "done"}
+
+
+async def test_a_delivery_that_cannot_even_be_tried_joins_the_dead_letters_and_the_others_go_out(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    gate = Gate()
+    set_behaviour("unreadable", gate)
+    broken = await _submit_with_callback(lab, "unreadable", Callback(url=receiver.url))
+    await gate.began.wait()
+    keys = lab.runtime.keys.find("dev")
+    assert keys is not None
+    box = keys.seal(broken, "callback", b'{"v": 2, "written": "by a newer release"}')
+    await lab.db.execute("update deputize.callbacks set request = $2 where id = $1", broken, box)
+    gate.open.set()
+    dead = "select count(*) from deputize.deliveries where call_id = $1 and dead_at is not null"
+
+    async def is_dead() -> bool:
+        return bool(await lab.db.fetchval(dead, broken))
+
+    await wait_until(is_dead)
+    letters = await lab.gateway.webhooks.list_dead_letters(await lab.make_admin(), 50)
+    assert [each["host"] for each in letters if each["call_id"] == broken] == [""]
+    await _submit_with_callback(lab, "after-it", Callback(url=receiver.url))
+    await receiver.wait_for_request(1)
+
+
+async def test_a_receiver_that_is_gone_for_good_is_not_asked_again(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    receiver.statuses = [410]
+    call_id = await _submit_with_callback(lab, "gone", Callback(url=receiver.url))
+    dead = "select count(*) from deputize.deliveries where call_id = $1 and dead_at is not null"
+
+    async def is_dead() -> bool:
+        return bool(await lab.db.fetchval(dead, call_id))
+
+    await wait_until(is_dead)
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("callback", "why"),
+    [
+        (Callback(url="http://example.com/"), "must use https"),
+        (Callback(url="https://example.com/", include_result=True), "results may not be sent"),
+        (Callback(url="https://10.0.0.1/"), "not a public address"),
+        (Callback(url="https://localhost/"), "not a public address"),
+        (Callback(url="https://me:too@example.com/"), "https address without"),
+        (Callback(url="ftp://example.com/"), "https address without"),
+        (Callback(url="https://[::1"), "not a valid URL"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_an_address_nobody_allowed_is_refused_before_anything_happens(
+    lab: GatewayLab, callback: Callback, why: str
+) -> None:
+    outcome = await lab.call("note", "refused", key="refused", mode="async", callback=callback)
+    assert (outcome.http_status, error_slug(outcome)) == (403, "callback-refused")
+    assert why in parse_body(outcome)["detail"]
+
+
+async def test_where_a_name_leads_is_checked_when_it_is_used(lab: GatewayLab) -> None:
+    callback = Callback(url="https://nobody.invalid/")
+    call_id = await _submit_with_callback(lab, "unfound", callback)
+    problem = "select problem from deputize.deliveries where call_id = $1 and problem is not null"
+
+    async def is_dead() -> bool:
+        return bool(await lab.db.fetchval(problem, call_id))
+
+    await wait_until(is_dead)
+    assert "cannot be resolved" in await lab.db.fetchval(problem, call_id)
+
+
+async def test_nobody_is_called_back_about_a_call_that_is_answered_at_once(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    outcome = await lab.call("note", "sync", key="sync", callback=Callback(url=receiver.url))
+    assert error_slug(outcome) == "malformed"
+    slow = asyncio.Event()
+
+    async def behave(_: Any) -> Any:
+        if slow.is_set():
+            return {"value": "done"}
+        slow.set()
+        await asyncio.sleep(3)
+
+    set_behaviour("late", behave)
+    late = await lab.call(
+        "put", "late", key="late", deadline_ms=150, may_continue=True, callback=Callback(url=receiver.url)
+    )
+    assert late.http_status == 202
+    assert orjson.loads((await receiver.wait_for_request(1)).body)["subject"] == late.call_id
+
+
+async def test_a_canceled_run_is_an_end_too(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    blocked = asyncio.Event()
+
+    async def behave(_: Any) -> Any:
+        blocked.set()
+        await asyncio.Event().wait()
+
+    set_behaviour("canceled-told", behave)
+    call_id = await _submit_with_callback(lab, "canceled-told", Callback(url=receiver.url), tool="look")
+    await blocked.wait()
+    await lab.gateway.cancellations.cancel_call(await lab.make_caller(), call_id)
+    assert orjson.loads((await receiver.wait_for_request(1)).body)["type"] == "tool.invocation.canceled"
+
+
+async def test_keys_and_dead_letters_are_for_administrators_and_shown_on_record(lab: GatewayLab) -> None:
+    ana = await lab.make_caller()
+    for asked in (lab.gateway.webhooks.show_key(ana, "default"), lab.gateway.webhooks.list_dead_letters(ana, 1)):
+        with pytest.raises(ScopeMissing):
+            await asked
+    admin = await lab.make_admin()
+    first = await lab.gateway.webhooks.show_key(admin, "default")
+    assert first == await lab.gateway.webhooks.show_key(admin, "default")
+    assert first["secret"] != (await lab.gateway.webhooks.show_key(admin, "billing"))["secret"]
+    entries = await lab.db.fetch("select entry from deputize.audit_entries where call_id is null")
+    assert any(b'"command":"show_webhook_key"' in row["entry"] for row in entries)
+
+
+async def test_addresses_lie_sealed(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    call_id = await _submit_with_callback(lab, "address", Callback(url=receiver.url + "?token=a-canary"))
+    await receiver.wait_for_request(1)
+    asked = await lab.db.fetchval("select request from deputize.callbacks where id = $1", call_id)
+    assert b"canary" not in asked
+
+
+async def test_anyone_who_ends_a_call_the_same_commit_writes_the_delivery(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    """Here the sweeper does, for a worker that died; that worker's own late outcome is told too."""
+    gate = Gate()
+    set_behaviour("swept", gate)
+    call_id = await _submit_with_callback(lab, "swept", Callback(url=receiver.url))
+    await gate.began.wait()
+    await lab.db.execute(
+        "update deputize.calls set owner = gen_random_uuid(), deadline_at = now() - interval '1 hour' where id = $1",
+        call_id,
+    )
+    assert orjson.loads((await receiver.wait_for_request(1)).body)["type"] == "tool.invocation.unknown"
+    gate.open.set()
+    assert orjson.loads((await receiver.wait_for_request(2)).body)["type"] == "tool.invocation.succeeded"
+
+
+async def test_a_delivery_whose_process_died_is_made_by_another(lab: GatewayLab, receiver: WebhookReceiver) -> None:
+    call_id = await _submit_with_callback(lab, "orphaned", Callback(url=receiver.url))
+    await receiver.wait_for_request(1)
+    receiver.requests.clear()
+    async with lab.db.transaction():
+        # One more, seen by this transaction alone: it is taken here, and then nobody is left to send it.
+        made = await lab.db.fetchval(
+            "insert into deputize.deliveries (tenant, call_id, state, due_at) values ('dev', $1, 'succeeded', now()) "
+            "returning id",
+            call_id,
+        )
+        seconds = lab.runtime.settings.webhooks.seconds + 30
+        taken = await lab.db.fetch(load_statements("webhooks")["take_due_deliveries"], 20, seconds, 5, "", [])
+        assert [row["id"] for row in taken] == [made]
+    put_off = "select due_at > now() + interval '20 seconds' and attempts = 1 from deputize.deliveries where id = $1"
+    assert await lab.db.fetchval(put_off, made)
+    await asyncio.sleep(0.5)
+    assert receiver.requests == []
+    await lab.db.execute("update deputize.deliveries set due_at = now() where id = $1", made)
+    assert (await receiver.wait_for_request(1)).headers["webhook-id"] == str(made)

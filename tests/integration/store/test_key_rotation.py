@@ -1,0 +1,159 @@
+"""Rotate data keys and the master key on a real PostgreSQL, with gateways that have loaded the old ones."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deputize.core.clock import Clock
+from deputize.core.errors import Unavailable, UnsealFailed
+from deputize.store.key_rotation import count_keys_by_master, list_tenant_keys, rewrap_batch, rotate_tenant_key
+from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
+from deputize.store.pool import Store
+from tests.support.gateway_lab import wait_until
+
+pytestmark = pytest.mark.requirement("GOV-6")
+OLD, NEW = MasterKey(material=b"\x05" * KEY_BYTES), MasterKey(material=b"\x06" * KEY_BYTES)
+CALL = "0190a000-0000-7000-8000-000000000001"
+# Wraps one key at a time, and says so after each commit; the test kills it in between.
+_REWRAP = """
+import asyncio, sys
+from deputize.core.clock import Clock
+from deputize.store.key_rotation import rewrap_batch
+from deputize.store.keys import MasterKey, TenantKeys
+from deputize.store.pool import Store
+
+async def main() -> None:
+    store, clock = await Store.open(sys.argv[1], read_connections=1), Clock()
+    old, new = (MasterKey(material=bytes([number]) * 32) for number in (5, 6))
+    keys = TenantKeys(new, clock, accepted_masters=[old])
+    while await rewrap_batch(store, keys, new, clock, limit=1):
+        print("wrapped", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def store(fresh_database: str) -> AsyncIterator[Store]:
+    opened = await Store.open(fresh_database, read_connections=2)
+    yield opened
+    await opened.close()
+
+
+async def _rotate(store: Store, tenant: str = "acme") -> int:
+    async with store.write_transaction() as connection:
+        return await rotate_tenant_key(connection, tenant, OLD, Clock())
+
+
+async def _activate(store: Store) -> None:
+    """Let the overlap pass, as an owner of the database could."""
+    async with store.writers.acquire() as connection:
+        await connection.execute("reset role")
+        await connection.execute("update deputize.tenant_keys set active_from = now() - interval '1 second'")
+
+
+async def test_a_new_key_is_known_to_every_gateway_before_one_encrypts_with_it(store: Store) -> None:
+    first, second = (TenantKeys(OLD, Clock()) for _ in range(2))
+    before = (await first.load(store, "acme")).seal(CALL, "input", b"before")
+    await second.load(store, "acme")
+    assert await _rotate(store) == 2
+
+    for gateway in (first, second):
+        await gateway.refresh_rotated(store)
+        keys = gateway.find("acme")
+        assert keys is not None
+        assert keys.newest_version == 1
+    await _activate(store)
+    await first.refresh_rotated(store)
+
+    sealing, opening = first.find("acme"), second.find("acme")
+    assert sealing is not None
+    assert opening is not None
+    assert (sealing.newest_version, opening.newest_version) == (2, 1)
+    assert opening.unseal(CALL, "input", sealing.seal(CALL, "input", b"after")) == b"after"
+    assert sealing.unseal(CALL, "input", before) == b"before"
+    assert sealing.fingerprint_key == opening.fingerprint_key
+
+
+async def test_a_rotation_that_is_repeated_before_it_is_active_adds_no_second_key(store: Store) -> None:
+    with pytest.raises(Unavailable):
+        await _rotate(store)
+    await TenantKeys(OLD, Clock()).load(store, "acme")
+    assert list(await asyncio.gather(_rotate(store), _rotate(store))) == [2, 2]
+    async with store.write_transaction() as connection:
+        assert [(each["version"], each["state"]) for each in await list_tenant_keys(connection)] == [(2, "pending")]
+    await _activate(store)
+    assert await _rotate(store) == 3
+
+
+async def test_gateways_accept_both_master_keys_while_one_replaces_the_other(store: Store) -> None:
+    old_only = await TenantKeys(OLD, Clock()).load(store, "acme")
+    both = TenantKeys(NEW, Clock(), accepted_masters=[OLD])
+    assert (await both.load(store, "acme")).fingerprint_key == old_only.fingerprint_key
+    await both.load(store, "made-with-the-new-one")
+    # One that has not been told yet to use the new master key accepts it already.
+    await TenantKeys(OLD, Clock(), accepted_masters=[NEW]).load(store, "made-with-the-new-one")
+    with pytest.raises(UnsealFailed):
+        await TenantKeys(NEW, Clock()).load(store, "acme")
+
+    assert await rewrap_batch(store, both, NEW, Clock()) == 1
+    assert await rewrap_batch(store, both, NEW, Clock()) == 0
+
+    assert (await TenantKeys(NEW, Clock()).load(store, "acme")).fingerprint_key == old_only.fingerprint_key
+    with pytest.raises(UnsealFailed):
+        await TenantKeys(OLD, Clock()).load(store, "acme")
+
+
+async def test_a_key_that_no_known_master_key_opens_is_left_as_it_is(store: Store) -> None:
+    await TenantKeys(OLD, Clock()).load(store, "acme")
+    with pytest.raises(UnsealFailed):
+        await rewrap_batch(store, TenantKeys(NEW, Clock()), NEW, Clock())
+    await TenantKeys(OLD, Clock()).load(store, "acme")
+
+
+async def test_a_rewrapping_that_is_killed_is_finished_by_starting_it_again(
+    store: Store, fresh_database: str, tmp_path: Path
+) -> None:
+    tenants = [f"tenant-{number}" for number in range(30)]
+    gateway = TenantKeys(OLD, Clock())
+    fingerprints = {tenant: (await gateway.load(store, tenant)).fingerprint_key for tenant in tenants}
+    script = tmp_path / "rewrap.py"
+    script.write_text(_REWRAP)
+
+    for stop_after in (1, 5):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(script), fresh_database, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        for _ in range(stop_after):
+            assert await asyncio.wait_for(process.stdout.readline(), 60) == b"wrapped\n"
+        process.kill()
+        await process.wait()
+
+    async def has_rolled_back() -> bool:
+        async with store.write_transaction() as connection:
+            sql = (
+                "select count(*) from pg_locks l join pg_class c on c.oid = l.relation where c.relname = 'tenant_keys'"
+            )
+            return bool(await connection.fetchval(f"{sql} and l.pid <> pg_backend_pid()") == 0)
+
+    await wait_until(has_rolled_back)
+    async with store.write_transaction() as connection:
+        counts = await count_keys_by_master(connection)
+    assert counts.keys() == {OLD.id, NEW.id}
+    assert counts[NEW.id] >= 6
+    both = TenantKeys(NEW, Clock(), accepted_masters=[OLD])
+    for tenant in tenants:
+        assert (await both.load(store, tenant)).fingerprint_key == fingerprints[tenant]
+
+    while await rewrap_batch(store, both, NEW, Clock(), limit=7):
+        pass
+
+    new_only = TenantKeys(NEW, Clock())
+    for tenant in tenants:
+        assert (await new_only.load(store, tenant)).fingerprint_key == fingerprints[tenant]
+    async with store.write_transaction() as connection:
+        assert await count_keys_by_master(connection) == {NEW.id: len(tenants)}

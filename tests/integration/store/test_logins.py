@@ -1,0 +1,130 @@
+"""The logins of a production database: what each may do, and that no gateway's can rewrite the audit."""
+
+import asyncio
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from deputize.core.config_error import ConfigError
+from deputize.core.settings import DatabaseSettings, Settings
+from deputize.interfaces.cli.project import database
+from deputize.store import migrate
+from deputize.store.database_checks import inspect_database
+from deputize.store.local_postgres import LocalPostgres
+from deputize.store.logins import list_allowed_audit_changes, list_login_powers
+from deputize.store.schema_revision import current_revision, newest_revision
+from tests.support.database_logins import DatabaseLogins, make_production_database
+
+pytestmark = pytest.mark.requirement("GOV-5")
+
+
+@pytest.fixture(scope="module")
+def logins(postgres: LocalPostgres) -> Iterator[DatabaseLogins]:
+    with make_production_database(postgres) as made:
+        migrate.upgrade(made.migrator)
+        yield made
+
+
+async def read_powers(dsn: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    connection: asyncpg.Connection = await asyncpg.connect(dsn)
+    try:
+        return await list_login_powers(connection), await list_allowed_audit_changes(connection)
+    finally:
+        await connection.close()
+
+
+async def test_the_login_of_migrations_needs_no_power_over_the_server(logins: DatabaseLogins) -> None:
+    connection: asyncpg.Connection = await asyncpg.connect(logins.gateway)
+    assert await current_revision(connection) == newest_revision()
+    await connection.close()
+    await migrate.upgrade_async(logins.migrator)
+
+
+async def test_the_login_of_gateways_cannot_change_the_audit(logins: DatabaseLogins) -> None:
+    assert await read_powers(logins.gateway) == ((), ())
+    assert await read_powers(logins.auditor) == ((), ())
+    facts = await inspect_database(logins.gateway)
+    assert (facts.login, facts.login_powers, facts.allowed_audit_changes) == ("deputize_gateway", (), ())
+    assert all(role.is_there and role.may_become for role in facts.roles)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update deputize.audit_entries set tenant = 'x'",
+        "delete from deputize.audit_entries",
+        "truncate deputize.audit_entries",
+        "drop table deputize.audit_entries",
+        "alter table deputize.audit_entries disable row level security",
+        "set role deputize_owner",
+        "grant deputize_owner to deputize_gateway",
+        "alter role deputize_gateway superuser",
+        "create function deputize.mine() returns void language sql security definer as ''",
+        "drop schema deputize cascade",
+        "alter function deputize.create_partitions owner to deputize_gateway",
+    ],
+)
+async def test_a_gateways_login_is_refused_what_its_owner_may(logins: DatabaseLogins, statement: str) -> None:
+    for role in ("none", "deputize_writer", "deputize_reader", "deputize_engine"):
+        connection: asyncpg.Connection = await asyncpg.connect(logins.gateway)
+        try:
+            await connection.execute(f"set role {role}")
+            with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError)):
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("grant", "power"),
+    [
+        ("alter role deputize_gateway superuser", "it is a superuser"),
+        ("alter role deputize_gateway bypassrls", "it bypasses row-level security"),
+        ("grant deputize_owner to deputize_gateway", "it is a member of deputize_owner"),
+        ("grant deputize_migrator to deputize_gateway", "it is a member of deputize_owner"),
+        ("grant pg_write_all_data to deputize_gateway", "it is a member of pg_write_all_data"),
+        (
+            "grant delete on deputize.audit_entries to deputize_writer",
+            "it may update, delete or truncate audit entries",
+        ),
+        ("alter table deputize.audit_entries owner to deputize_gateway", "it owns 1 tables of the schema deputize"),
+        ("alter schema deputize owner to deputize_gateway", "it owns the schema deputize"),
+    ],
+)
+async def test_every_power_over_the_audit_is_found(
+    logins: DatabaseLogins, postgres: LocalPostgres, grant: str, power: str
+) -> None:
+    undo = {
+        "alter role deputize_gateway superuser": "alter role deputize_gateway nosuperuser",
+        "alter role deputize_gateway bypassrls": "alter role deputize_gateway nobypassrls",
+        "alter table deputize.audit_entries owner to deputize_gateway": (
+            "alter table deputize.audit_entries owner to deputize_owner"
+        ),
+        "alter schema deputize owner to deputize_gateway": "alter schema deputize owner to deputize_owner",
+    }.get(grant, grant.replace("grant", "revoke").replace(" to ", " from "))
+    postgres.run_sql(grant, database=logins.name)
+    settings = Settings(database=DatabaseSettings(url=logins.gateway))  # type: ignore[arg-type]  # pydantic makes the secret of it
+    try:
+        powers, _ = await read_powers(logins.gateway)
+        assert power in powers
+        with pytest.raises(ConfigError, match="deputize migrate --print-roles"):
+            await asyncio.to_thread(database.require_gateway_login, settings)
+    finally:
+        postgres.run_sql(undo, database=logins.name)
+    await asyncio.to_thread(database.require_gateway_login, settings)
+
+
+async def test_what_an_owner_may_do_to_the_audit_is_found_by_trying(logins: DatabaseLogins) -> None:
+    _, allowed = await read_powers(logins.migrator)
+    assert allowed == ("update", "delete")
+    _, allowed = await read_powers(logins.owner)
+    assert allowed == ("update", "delete")
+
+
+async def test_a_gateway_that_could_read_the_owners_login_is_refused(logins: DatabaseLogins) -> None:
+    settings = Settings(
+        database=DatabaseSettings(url=logins.gateway, migration_url=logins.migrator)  # type: ignore[arg-type]  # see above
+    )
+    with pytest.raises(ConfigError, match="only in the environment of deputize migrate"):
+        await asyncio.to_thread(database.require_gateway_login, settings)

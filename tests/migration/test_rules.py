@@ -1,0 +1,171 @@
+"""A migration waits for no one for long, and no one for it: what is refused, and what the helpers do."""
+
+import asyncio
+from pathlib import Path
+from textwrap import dedent
+
+import asyncpg
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from checks import migrations
+from deputize.store import migrate, schema_revision
+
+CALL = """
+    insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutation_class, caller_user,
+        caller_agent, fingerprint, owner, deadline_at, window_seconds, trace)
+    values ('t', overlay(deputize.first_uuid_of_day(current_date)::text
+            placing right(gen_random_uuid()::text, 12) from 25)::uuid, 'queued', 'a.b', '1.0.0', '',
+        'write', 'ana', '', '', gen_random_uuid(), now(), 60, '')
+"""
+REVISION = """
+    from deputize.store.migrations import create_index_concurrently, run_sql, run_sql_files, set_lock_timeout
+    revision = "9999_next"
+    down_revision = "{newest}"
+
+    def upgrade():
+        {body}
+"""
+
+
+def _revision(folder: Path, body: str) -> Path:
+    path = folder / "9999_next.py"
+    path.write_text(dedent(REVISION).format(body=body, newest=schema_revision.newest_revision()))
+    return folder
+
+
+def test_the_revisions_of_this_package_keep_the_rules() -> None:
+    assert migrations.find_faults(migrations.FOLDER) == []
+
+
+def test_the_revisions_of_this_package_are_one_line() -> None:
+    assert migrations.find_chain_faults(migrations.FOLDER) == []
+
+
+def test_two_revisions_that_follow_the_same_one_are_refused(tmp_path: Path) -> None:
+    for name, before in (("0001_a", "None"), ("0002_b", "'0001_a'"), ("0003_c", "'0001_a'"), ("0004_d", "'0003_c'")):
+        (tmp_path / f"{name}.py").write_text(f"revision = {name.replace('_d', '_e')!r}\ndown_revision = {before}\n")
+    assert migrations.find_chain_faults(tmp_path) == [
+        "0003_c.py: does not follow the revision before it: write down_revision = '0002_b'",
+        "0004_d.py: revision is not the name of the file: write revision = '0004_d'",
+    ]
+
+
+def test_a_revision_without_a_lock_timeout_is_refused(tmp_path: Path) -> None:
+    (fault,) = migrations.find_faults(_revision(tmp_path, 'run_sql("select 1"); set_lock_timeout()'))
+    assert fault == "9999_next.py: upgrade() does not begin with set_lock_timeout(): add it"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create index late on deputize.calls (trace)",
+        "CREATE UNIQUE INDEX IF NOT EXISTS late ON deputize.runs (id)",
+        "create table deputize.fresh (id uuid);\ncreate index late\n  on deputize.tickets (id)",
+    ],
+)
+def test_a_plain_index_on_a_table_that_exists_is_refused(tmp_path: Path, statement: str) -> None:
+    _revision(tmp_path, f"set_lock_timeout(); run_sql({statement!r})")
+    (fault,) = migrations.find_faults(tmp_path)
+    assert "use create_index_concurrently" in fault
+    _revision(tmp_path, "set_lock_timeout(); run_sql_files(revision)")
+    (tmp_path / "9999_next.sql").write_text(statement)
+    assert len(migrations.find_faults(tmp_path)) == 1
+
+
+def test_an_index_on_a_table_of_the_same_revision_is_not(tmp_path: Path) -> None:
+    _revision(tmp_path, "set_lock_timeout(); run_sql_files(revision)")
+    (tmp_path / "9999_next.sql").write_text(
+        "-- not like this: create index late on deputize.calls (trace)\n"
+        "create table deputize.fresh (id uuid);\ncreate index fresh_by_id on deputize.fresh (id);"
+    )
+    assert migrations.find_faults(tmp_path) == []
+
+
+async def _upgrade(dsn: str, folder: Path) -> None:
+    """Run the revisions of another folder after those of the package."""
+    config: Config = migrate.alembic_config()
+    config.set_main_option("version_locations", f"{migrations.FOLDER} {folder}")
+    config.set_main_option("path_separator", "space")
+
+    def up(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn))
+    try:
+        async with engine.connect() as opened:
+            await opened.exec_driver_sql("set role deputize_owner")
+            await opened.commit()
+            await opened.run_sync(up)
+    finally:
+        await engine.dispose()
+
+
+async def _until_it_waits(connection: asyncpg.Connection) -> None:
+    waits = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    async with asyncio.timeout(60):
+        while not await connection.fetchval(waits):  # noqa: ASYNC110 -- it shows only in the database
+            await asyncio.sleep(0.02)
+
+
+async def test_a_revision_gives_up_rather_than_wait_for_a_lock(fresh_database: str, tmp_path: Path) -> None:
+    sql = "alter table deputize.grants add column late text"
+    _revision(tmp_path, f"set_lock_timeout(0.2); run_sql({sql!r})")
+    busy = await asyncpg.connect(fresh_database)
+    under_way = busy.transaction()
+    await under_way.start()
+    await busy.execute("lock table deputize.grants in access share mode")
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await _upgrade(fresh_database, tmp_path)
+    await under_way.commit()
+    assert await schema_revision.current_revision(busy) == schema_revision.newest_revision()
+    await _upgrade(fresh_database, tmp_path)
+    assert await schema_revision.current_revision(busy) == "9999_next"
+    await busy.close()
+
+
+@pytest.fixture
+def index_migration(tmp_path: Path) -> Path:
+    return _revision(
+        tmp_path,
+        "set_lock_timeout(0.2);"
+        " create_index_concurrently('calls_late', 'calls', \"(trace) where state = 'queued'\");"
+        " create_index_concurrently('runs_late', 'runs', '(release)')",
+    )
+
+
+async def test_calls_are_written_while_an_index_is_built(fresh_database: str, index_migration: Path) -> None:
+    busy, other = await asyncpg.connect(fresh_database), await asyncpg.connect(fresh_database)
+    await other.execute(CALL)
+    under_way = busy.transaction()
+    await under_way.start()
+    await busy.execute("update deputize.calls set session = 's'")
+    migrating = asyncio.create_task(_upgrade(fresh_database, index_migration))
+    # It waits for that transaction, however long it takes, and holds up no other.
+    await _until_it_waits(other)
+    await other.execute("set lock_timeout = '2s'")
+    await other.execute(CALL)
+    # Longer than the revision's lock timeout, which is not for this.
+    await asyncio.sleep(0.3)
+    assert not migrating.done()
+    await under_way.commit()
+    await migrating
+    parts = "from pg_index i join pg_class c on c.oid = i.indexrelid where c.relname like '%\\_late'"
+    assert await other.fetchval(f"select bool_and(i.indisvalid) {parts}")
+    partitions = "select count(*) from pg_inherits where inhparent = 'deputize.calls'::regclass"
+    assert await other.fetchval(f"select count(*) {parts}") == await other.fetchval(partitions) + 2
+    for connection in (busy, other):
+        await connection.close()
+
+
+async def test_an_index_that_was_left_unfinished_is_built_anew(fresh_database: str, index_migration: Path) -> None:
+    owner = await asyncpg.connect(fresh_database)
+    await owner.execute("create index runs_late on deputize.runs (release)")
+    await owner.execute("update pg_index set indisvalid = false where indexrelid = 'deputize.runs_late'::regclass")
+    await _upgrade(fresh_database, index_migration)
+    assert await owner.fetchval("select indisvalid from pg_index where indexrelid = 'deputize.runs_late'::regclass")
+    await owner.close()

@@ -1,0 +1,87 @@
+"""A gateway whose rules ask about some tools, a worker that carries what was approved, and people who decide."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from deputize.app import open_worker
+from deputize.core.caller import Caller
+from deputize.core.settings.runs import RunSettings
+from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.operations.approvals.decisions import ApprovalDecisions
+from deputize.operations.background.worker import Worker
+from tests.support.gateway_lab import GatewayLab, open_lab, parse_body
+
+RULES = """
+@id("open")
+permit (principal, action, resource) unless {
+  resource in [Tool::"lab.put", Tool::"lab.note", Tool::"lab.erase", Tool::"lab.look"]
+};
+
+@id("writes-ask")
+@reason("Somebody agrees before it is put there.")
+@decision("ask")
+permit (principal, action, resource) when {
+  resource in [Tool::"lab.put", Tool::"lab.note", Tool::"lab.look"]
+};
+
+@id("erasing-asks-two")
+@decision("ask")
+@approvers("keepers, elders")
+@quorum("2")
+permit (principal, action, resource == Tool::"lab.erase");
+"""
+
+
+@dataclass
+class ApprovalLab:
+    lab: GatewayLab
+    worker: Worker | None = None
+
+    @property
+    def approvals(self) -> ApprovalDecisions:
+        return self.lab.gateway.approvals
+
+    async def make_approver(self, user: str, *, groups: Iterable[str] = ("approvers",), **more: Any) -> Caller:
+        """Make a caller who signed in for the console a moment ago."""
+        caller = await self.lab.make_caller(user, scopes=())
+        now = self.lab.runtime.clock.epoch_ms() // 1000
+        facts: dict[str, Any] = {"human": True, "console": True, "auth_time": now, "groups": frozenset(groups)}
+        return replace(caller, **{**facts, **more})
+
+    async def request_approval(self, tool: str, tag: str, **request: Any) -> tuple[str, str]:
+        """Make a call that waits for approval; return its id and its request's."""
+        request.setdefault("key", f"{tool}-{tag}")
+        outcome = await self.lab.call(tool, tag, **request)
+        assert outcome.http_status == 202, outcome.body
+        told = parse_body(outcome)
+        assert told["state"] == "awaiting_approval"
+        return told["call_id"], told["approval"]["ticket_id"]
+
+    async def put_policies(self, text: str) -> None:
+        await self.lab.gateway.commands.put_policies(
+            await self.lab.make_admin(), [PolicyFile(path="rules.cedar", text=text)]
+        )
+
+    async def fetch_request(self, request_id: str) -> Any:
+        return await self.lab.db.fetchrow("select * from deputize.approvals where id = $1", request_id)
+
+
+@asynccontextmanager
+async def open_approval_lab(
+    dsn: str, folder: Path, *, with_worker: bool = True, rules: str | None = RULES, **more: Any
+) -> AsyncIterator[ApprovalLab]:
+    runs = RunSettings(poll_seconds=0.05, drain_seconds=1)
+    timing = {"lease_seconds": 10, "sweep_seconds": 0.1}
+    async with open_lab(dsn, folder, runs=runs, **{**timing, **more}) as lab:
+        approval_lab = ApprovalLab(lab=lab)
+        if rules is not None:
+            await approval_lab.put_policies(rules)
+        if not with_worker:
+            yield approval_lab
+            return
+        async with open_worker(lab.gateway) as worker:
+            approval_lab.worker = worker
+            yield approval_lab

@@ -1,0 +1,63 @@
+"""A schema that could cost much is refused before any document is checked against it."""
+
+from time import process_time
+from typing import Any
+
+import pytest
+
+from deputize.catalog.schema_cost import MAX_EVALUATIONS, measure_schema
+from deputize.catalog.schema_rules import check_schema
+from deputize.catalog.schemas import compile_schema, iterate_errors
+
+pytestmark = pytest.mark.requirement("QUA-2")
+
+
+def make_doubling_schema(levels: int, *, nested: bool) -> dict[str, Any]:
+    def refer(level: int) -> dict[str, Any]:
+        reference = {"$ref": f"#/$defs/x{level + 1}"}
+        return {"properties": {"a": reference}} if nested else reference
+
+    definitions: dict[str, Any] = {f"x{each}": {"allOf": [refer(each), refer(each)]} for each in range(levels)}
+    return {"$ref": "#/$defs/x0", "$defs": {**definitions, f"x{levels}": {"type": "integer"}}}
+
+
+def list_reasons(schema: dict[str, Any]) -> list[str]:
+    return [each.reason for each in check_schema("input_schema", schema)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_references_that_double_at_every_level_are_refused(nested: bool) -> None:
+    began = process_time()
+    assert list_reasons(make_doubling_schema(3, nested=nested)) == []
+    assert "more than 10,000 checks" in list_reasons(make_doubling_schema(20, nested=nested))[0]
+    assert process_time() - began < 1
+
+
+def test_a_recursive_schema_counts_once() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
+    assert measure_schema(tree).evaluations < 10
+    assert measure_schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}).evaluations <= MAX_EVALUATIONS
+
+
+def test_many_patterns_are_refused_by_their_sum() -> None:
+    schema = {"properties": {f"p{each}": {"pattern": rf"^\p{{L}}+{each}$"} for each in range(20)}}
+    assert "the limit is 20,000" in list_reasons(schema)[0]
+
+
+@pytest.mark.parametrize("schema", [{"pattern": "(?=a)b"}, {"patternProperties": {"(?=a)b": {}}}])
+def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(schema: dict[str, Any]) -> None:
+    assert "look-around" in list_reasons(schema)[0]
+
+
+def test_the_cost_of_a_document_grows_with_patterns_and_with_values() -> None:
+    plain, costly = measure_schema({"type": "object"}), measure_schema({"pattern": "[ab]*a[ab]{900}c"})
+    assert plain.estimate_steps(size=1_000_000, values=10) < 1_000
+    assert costly.estimate_steps(size=1_000_000, values=1) > 100_000_000
+
+
+def test_a_hundred_thousand_errors_are_not_all_described() -> None:
+    validator = compile_schema({"items": {"type": "string"}})
+    began = process_time()
+    assert len(list(iterate_errors(validator, list(range(100_000))))) == 1
+    assert process_time() - began < 1
+    assert len(list(iterate_errors(validator, [1, 2, 3]))) == 3

@@ -1,1 +1,0 @@
-"""Doors without a gateway."""

@@ -1,0 +1,132 @@
+"""The nine signals are there, explained, and add up."""
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deputize.core.states import State
+from deputize.core.telemetry import METRIC_HELP, METRIC_LABELS, Metric
+from deputize.evidence.metrics import Metrics
+from tests.support.contracts import make_contract
+
+pytestmark = pytest.mark.requirement("OBS-2")
+NINE_SIGNALS = {
+    "deputize_tool_invocations_total": {"tool", "version", "state", "mutation_class"},
+    "deputize_tool_invocation_latency_seconds": {"tool", "version", "timeout_class"},
+    "deputize_tool_invocation_cost_total": {"tool", "version", "category"},
+    "deputize_tool_invocation_retries_total": {"tool", "version"},
+    "deputize_tool_invocation_timeouts_total": {"tool", "version", "timeout_class"},
+    "deputize_tool_idempotency_replays_total": {"tool"},
+    "deputize_tool_approvals_pending": {"tool", "approver_group"},
+    "deputize_tool_approval_resolution_seconds": {"tool", "resolution"},
+    "deputize_tool_schema_validation_failures_total": {"tool", "phase"},
+}
+OTHER_METRICS = {
+    "deputize_tool_dry_runs_total": {"tool"},
+    "deputize_approval_letters_total": {"outcome"},
+    "deputize_connection_refusals_total": {"reason"},
+    "deputize_limit_refusals_total": {"rule"},
+    "deputize_limit_uncounted_total": {"rule"},
+    "deputize_event_loop_stall_seconds": set(),
+}
+
+
+def _read_samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Everything a scrape shows; a series shown twice is a scrape that Prometheus refuses."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"{key} is shown twice"
+            found[key] = sample.value
+    return found
+
+
+def _read_value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return _read_samples(metrics).get((name, frozenset(labels.items())))
+
+
+def test_the_nine_metrics_are_these_with_these_labels_and_a_help() -> None:
+    assert {metric.value: set(METRIC_LABELS[metric]) for metric in Metric} == NINE_SIGNALS | OTHER_METRICS
+    assert all(METRIC_HELP[metric].endswith(".") for metric in Metric)
+
+
+@pytest.mark.requirement("GOV-8")
+def test_what_limits_refuse_and_what_they_could_not_count_is_counted_by_rule() -> None:
+    metrics = Metrics()
+    metrics.record_limit_refusal("per-minute")
+    metrics.record_limit_refusal("per-minute")
+    metrics.record_uncounted_call("per-minute")
+    assert _read_value(metrics, "deputize_limit_refusals_total", rule="per-minute") == 2
+    assert _read_value(metrics, "deputize_limit_uncounted_total", rule="per-minute") == 1
+
+
+def test_a_scrape_names_all_nine_before_the_first_call() -> None:
+    text = generate_latest(Metrics().registry).decode()
+    for metric in Metric:
+        assert f"# HELP {metric.value} {METRIC_HELP[metric]}" in text
+        assert f"# TYPE {metric.value} " in text
+
+
+def test_no_label_names_a_tenant_or_a_caller() -> None:
+    assert not {"tenant", "user", "agent", "session"} & {label for labels in METRIC_LABELS.values() for label in labels}
+
+
+def test_a_call_is_counted_with_its_time_its_retries_and_its_cost() -> None:
+    metrics, made = Metrics(), make_contract()
+    metrics.record_end(made, State.SUCCEEDED, 0.02, attempts=3, cost=0.5)
+    metrics.record_end(made, State.TIMED_OUT, 7.0)
+    tool = {"tool": "crm.get_user", "version": "1.0.0"}
+    calls = "deputize_tool_invocations_total"
+    latency = "deputize_tool_invocation_latency_seconds"
+    assert _read_value(metrics, calls, **tool, state="succeeded", mutation_class="read") == 1
+    assert _read_value(metrics, calls, **tool, state="timed_out", mutation_class="read") == 1
+    assert _read_value(metrics, f"{latency}_count", **tool, timeout_class="standard") == 2
+    assert _read_value(metrics, f"{latency}_sum", **tool, timeout_class="standard") == pytest.approx(7.02)
+    assert _read_value(metrics, f"{latency}_bucket", **tool, timeout_class="standard", le="0.025") == 1
+    assert _read_value(metrics, f"{latency}_bucket", **tool, timeout_class="standard", le="0.01") == 0
+    assert _read_value(metrics, f"{latency}_bucket", **tool, timeout_class="standard", le="+Inf") == 2
+    assert _read_value(metrics, "deputize_tool_invocation_retries_total", **tool) == 2
+    assert _read_value(metrics, "deputize_tool_invocation_timeouts_total", **tool, timeout_class="standard") == 1
+    assert _read_value(metrics, "deputize_tool_invocation_cost_total", **tool, category="compute") == 0.5
+
+
+def test_a_call_exactly_on_a_bucket_belongs_to_it() -> None:
+    metrics = Metrics()
+    metrics.record_end(make_contract(), State.SUCCEEDED, 0.025)
+    bucket = {"tool": "crm.get_user", "version": "1.0.0", "timeout_class": "standard", "le": "0.025"}
+    assert _read_value(metrics, "deputize_tool_invocation_latency_seconds_bucket", **bucket) == 1
+
+
+def test_calls_of_unknown_tools_are_counted_without_their_names() -> None:
+    metrics = Metrics()
+    metrics.record_end(None, State.BLOCKED, 0.1)
+    assert (
+        _read_value(metrics, "deputize_tool_invocations_total", tool="", version="", state="blocked", mutation_class="")
+        == 1
+    )
+
+
+def test_replays_and_misfits_are_counted_per_tool() -> None:
+    metrics = Metrics()
+    metrics.record_replay(make_contract())
+    metrics.record_replay(make_contract(version="2.0.0"))
+    metrics.record_schema_violation(make_contract(), "input")
+    metrics.record_schema_violation(make_contract(version="2.0.0"), "input")
+    assert _read_value(metrics, "deputize_tool_idempotency_replays_total", tool="crm.get_user") == 2
+    assert (
+        _read_value(metrics, "deputize_tool_schema_validation_failures_total", tool="crm.get_user", phase="input") == 2
+    )
+
+
+def test_tenants_that_declare_one_name_and_version_differently_share_their_series() -> None:
+    metrics = Metrics()
+    for description in ("Look up one user by number.", "Look up one user by e-mail."):
+        for cost in (0.0, 1.0):
+            metrics.record_end(make_contract(description=description), State.SUCCEEDED, 0.02, attempts=2, cost=cost)
+    tool = {"tool": "crm.get_user", "version": "1.0.0"}
+    assert (
+        _read_value(metrics, "deputize_tool_invocations_total", **tool, state="succeeded", mutation_class="read") == 4
+    )
+    assert _read_value(metrics, "deputize_tool_invocation_retries_total", **tool) == 4
+    assert _read_value(metrics, "deputize_tool_invocation_latency_seconds_count", **tool, timeout_class="standard") == 4

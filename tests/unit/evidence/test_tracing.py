@@ -1,0 +1,117 @@
+"""One trace per call, a span per phase, and nothing secret in either."""
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from deputize.core.errors import ToolFailed
+from deputize.core.telemetry import Span
+from deputize.evidence.tracing import Tracing
+
+pytestmark = pytest.mark.requirement("OBS-1")
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED_PARENT, UNSAMPLED_PARENT = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"
+CALL = "01890000-0000-7000-8000-0000000000ff"
+PHASES = (Span.RECEIVE, Span.VALIDATE, Span.AUTHORIZE, Span.EXECUTE, Span.VERIFY, Span.REPLY)
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+def make_tracing(exporter: InMemorySpanExporter, sample: float) -> Tracing:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Tracing(sample=sample, tracer=provider.get_tracer("test"))
+
+
+def _run_call(tracing: Tracing, traceparent: str | None) -> str:
+    trail = tracing.start_trace(traceparent, CALL)
+    if trail.tracer is None:
+        for phase in PHASES:
+            with trail.start_phase(phase):
+                pass
+        return trail.trace_id
+    with trail.start_call("crm.get_user", CALL):
+        for phase in PHASES:
+            with trail.start_phase(phase):
+                pass
+    return trail.trace_id
+
+
+def test_a_sampled_traceparent_is_always_recorded_as_part_of_the_callers_trace(exporter: InMemorySpanExporter) -> None:
+    assert _run_call(make_tracing(exporter, 0.0), SAMPLED_PARENT) == TRACE
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert set(spans) == {Span.CALL, *PHASES}
+    root = spans[Span.CALL]
+    assert root.parent is not None
+    assert f"{root.parent.span_id:016x}" == PARENT
+    for span in spans.values():
+        assert span.context is not None
+        assert f"{span.context.trace_id:032x}" == TRACE
+    for phase in PHASES:
+        parent = spans[phase].parent
+        assert parent is not None
+        assert root.context is not None
+        assert parent.span_id == root.context.span_id
+    assert dict(root.attributes or {}) == {"gen_ai.tool.name": "crm.get_user", "deputize.call.id": CALL}
+
+
+@pytest.mark.parametrize("sample", [0.0, 1.0])
+def test_an_unsampled_traceparent_creates_no_span_but_is_propagated(
+    exporter: InMemorySpanExporter, sample: float
+) -> None:
+    made = make_tracing(exporter, sample)
+    assert _run_call(made, UNSAMPLED_PARENT) == TRACE
+    assert exporter.get_finished_spans() == ()
+    carried = made.start_trace(UNSAMPLED_PARENT, CALL).traceparent
+    assert carried.startswith(f"00-{TRACE}-")
+    assert carried.endswith("-00")
+
+
+def test_a_call_without_a_trace_gets_one_named_after_it(exporter: InMemorySpanExporter) -> None:
+    assert _run_call(make_tracing(exporter, 0.0), None) == CALL.replace("-", "")
+    assert exporter.get_finished_spans() == ()
+    assert _run_call(make_tracing(exporter, 1.0), None) == CALL.replace("-", "")
+    assert len(exporter.get_finished_spans()) == 7
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "x", f"00-{'0' * 32}-{PARENT}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE.upper()}-{PARENT}-01",
+     f"00-{TRACE}-{PARENT}", f"00-{TRACE}-{PARENT}-01\n", f"ff-{TRACE}-{PARENT}-01"],
+)  # fmt: skip
+def test_a_broken_traceparent_is_passed_over(exporter: InMemorySpanExporter, bad: str) -> None:
+    assert make_tracing(exporter, 0.0).start_trace(bad, CALL).trace_id == CALL.replace("-", "")
+
+
+def test_what_is_sent_on_names_the_current_span(exporter: InMemorySpanExporter) -> None:
+    trail = make_tracing(exporter, 0.0).start_trace(SAMPLED_PARENT, CALL)
+    with trail.start_call("crm.get_user", CALL), trail.start_phase(Span.EXECUTE):
+        sent = trail.traceparent
+    execute = next(span for span in exporter.get_finished_spans() if span.name == Span.EXECUTE)
+    assert execute.context is not None
+    assert sent == f"00-{TRACE}-{execute.context.span_id:016x}-01"
+
+
+def _dump_span(span: ReadableSpan) -> str:
+    return str(span.to_json())
+
+
+@pytest.mark.requirement("GOV-6")
+@pytest.mark.parametrize("error", [ToolFailed("the password is hunter2"), RuntimeError("the password is hunter2")])
+def test_a_span_names_the_kind_of_a_problem_and_never_its_words(
+    exporter: InMemorySpanExporter, error: Exception
+) -> None:
+    trail = make_tracing(exporter, 0.0).start_trace(SAMPLED_PARENT, CALL)
+    with pytest.raises(type(error)), trail.start_call("crm.get_user", CALL), trail.start_phase(Span.EXECUTE):
+        raise error
+    spans = exporter.get_finished_spans()
+    assert len(spans) == 2
+    assert all("hunter2" not in _dump_span(span) for span in spans)
+    execute = next(span for span in spans if span.name == Span.EXECUTE)
+    assert not execute.status.is_ok
+    if isinstance(error, ToolFailed):
+        assert dict(execute.attributes or {}) == {"error.type": "tool-failed"}

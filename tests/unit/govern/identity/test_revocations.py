@@ -1,0 +1,67 @@
+"""What a revocation ends: a user's tokens, an agent's part in any chain, and the tokens an agent got for itself."""
+
+import pytest
+
+from deputize.core.caller import Caller
+from deputize.core.errors import AuthorityRevoked
+from deputize.govern.identity.revocations import TenantRevocations
+
+pytestmark = pytest.mark.requirement("GOV-1")
+BOT_REVOKED = TenantRevocations(epoch=4, agents=frozenset({"bot"}), since={("agent", "bot"): 4})
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        Caller(tenant="acme", user="bot"),
+        Caller(tenant="acme", user="bot", agents=("helper",)),
+        Caller(tenant="acme", user="ana", agents=("bot",)),
+        Caller(tenant="acme", user="ana", agents=("helper", "bot")),
+    ],
+)
+def test_revoking_an_agent_ends_its_own_tokens_and_its_part_in_every_chain(caller: Caller) -> None:
+    with pytest.raises(AuthorityRevoked) as refusal:
+        BOT_REVOKED.check(caller)
+    assert refusal.value.details == {"kind": "agent"}
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        Caller(tenant="acme", user="bot", human=True),
+        Caller(tenant="acme", user="ana"),
+        Caller(tenant="acme", user="ana", agents=("helper",)),
+    ],
+)
+def test_a_person_who_signed_in_is_not_revoked_by_the_name_of_an_agent(caller: Caller) -> None:
+    BOT_REVOKED.check(caller)
+
+
+def test_a_commit_before_the_revocation_of_the_agent_keeps_its_authority() -> None:
+    BOT_REVOKED.check(Caller(tenant="acme", user="bot"), until=3)
+    with pytest.raises(AuthorityRevoked):
+        BOT_REVOKED.check(Caller(tenant="acme", user="bot"), until=4)
+
+
+ANN_OF_B = "issuer=https://b.example ann"
+
+
+@pytest.mark.parametrize("kind", ["users", "subjects"])
+def test_a_bare_name_revokes_the_user_of_every_issuer(kind: str) -> None:
+    revocations = TenantRevocations(**{kind: frozenset({"ann"})})  # type: ignore[arg-type]  # one of two fields
+    for user in ("ann", ANN_OF_B):
+        with pytest.raises(AuthorityRevoked):
+            revocations.check(Caller(tenant="acme", user=user))
+
+
+@pytest.mark.parametrize("kind", ["users", "subjects"])
+def test_a_qualified_name_revokes_the_user_of_one_issuer(kind: str) -> None:
+    names = {"primary_issuer": "https://a.example", kind: frozenset({ANN_OF_B})}
+    of_b = TenantRevocations(**names)  # type: ignore[arg-type]  # one of two fields
+    of_b.check(Caller(tenant="acme", user="ann"))
+    with pytest.raises(AuthorityRevoked):
+        of_b.check(Caller(tenant="acme", user=ANN_OF_B, agents=("bot",)))
+    of_a = TenantRevocations(**{**names, kind: frozenset({"issuer=https://a.example ann"})})  # type: ignore[arg-type]  # see above
+    of_a.check(Caller(tenant="acme", user=ANN_OF_B))
+    with pytest.raises(AuthorityRevoked):
+        of_a.check(Caller(tenant="acme", user="ann"))

@@ -1,0 +1,1 @@
+"""Interfaces without a gateway."""

@@ -1,0 +1,82 @@
+"""Codes on the terminal of `deputize dev`: one line each, once it is ready, and never in a file."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deputize.govern.approvals.approval_codes import ApprovalCode
+from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
+from deputize.interfaces.cli.render.output import printer
+
+pytestmark = pytest.mark.requirement("GOV-3")
+
+REQUEST_ID = "0190b6a0-0000-7000-8000-000000000001"
+
+
+def _make_code_notice(**changes: str) -> ApprovalCode:
+    facts = {
+        "approval_id": REQUEST_ID,
+        "tenant": "dev",
+        "tool": "crm.delete_user@1.0.0",
+        "user": "dev",
+        "code": "4F7K-2M9Q",
+    }
+    return ApprovalCode(**{**facts, **changes})
+
+
+@pytest.fixture
+def json_output() -> Iterator[None]:
+    printer.as_json = True
+    yield
+    printer.as_json = False
+
+
+def test_a_line_names_the_request_the_tool_the_user_and_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = ApprovalCodePrinter()
+    codes.flush()
+    codes(_make_code_notice())
+    assert capsys.readouterr().out == f"⏸ approval request {REQUEST_ID}: crm.delete_user for dev · code 4F7K-2M9Q\n"
+
+
+def test_what_comes_before_the_gateway_is_ready_is_shown_after(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = ApprovalCodePrinter()
+    codes(_make_code_notice())
+    assert capsys.readouterr().out == ""
+    codes.flush()
+    assert "4F7K-2M9Q" in capsys.readouterr().out
+
+
+def test_no_name_moves_the_cursor_or_writes_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = ApprovalCodePrinter()
+    codes.flush()
+    codes(_make_code_notice(user="x\r\x1b[2K⏸ approval request 1: crm.read for dev · code AAAA-AAAA\n" + "y" * 500))
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert not {"\x1b", "\r"} & set(line)
+    assert len(line) < 300
+    assert line.endswith("code 4F7K-2M9Q\n")
+
+
+@pytest.mark.usefixtures("json_output")
+def test_programs_get_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    codes = ApprovalCodePrinter()
+    codes.flush()
+    codes(_make_code_notice())
+    event = json.loads(capsys.readouterr().out)
+    assert (event["event"], event["ticket_id"], event["code"]) == ("ticket", REQUEST_ID, "4F7K-2M9Q")
+
+
+def test_codes_are_never_written_to_a_file_and_a_hint_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = ApprovalCodePrinter()
+    codes.flush()
+    with (tmp_path / "dev.log").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        codes(_make_code_notice())
+        codes(_make_code_notice())
+    assert (tmp_path / "dev.log").read_text() == ""
+    assert capsys.readouterr().err.count("not written to a file") == 1

@@ -1,0 +1,30 @@
+"""Shapes in the API document are named by their class alone, so two classes of one name would be one shape there."""
+
+import importlib
+import pkgutil
+from collections import Counter
+from contextlib import AbstractAsyncContextManager
+
+from pydantic import BaseModel
+
+from deputize.interfaces import rest
+from deputize.interfaces.asgi import build_api
+from deputize.operations.gateway import Gateway
+
+
+def _never_open() -> AbstractAsyncContextManager[Gateway]:
+    raise RuntimeError("this composition is only looked at")
+
+
+def test_no_two_shapes_bear_the_same_name() -> None:
+    modules = [importlib.import_module(f"{rest.__name__}.{each.name}") for each in pkgutil.iter_modules(rest.__path__)]
+    shapes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    named = Counter(each.__name__ for each in shapes if issubclass(each, BaseModel))
+
+    assert [name for name, count in named.items() if count > 1] == []
+
+
+def test_no_shape_is_named_by_its_module() -> None:
+    shapes = build_api(_never_open).rest.openapi()["components"]["schemas"]
+
+    assert [name for name in shapes if "__" in name] == []
