@@ -8,6 +8,8 @@
 The administrator names the definition by its digest, so that a later one is not accepted by mistake.
 """
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import asyncpg
@@ -15,21 +17,36 @@ import orjson
 
 from deputize.catalog import registry
 from deputize.catalog.drift.flags import FlagCode
+from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
+from deputize.core.contract.contract import Contract
 from deputize.core.errors import MalformedRequest, ServerChangeNotFound, ToolNotAdmitted
 from deputize.core.mcp.servers import Definition, DefinitionKind, parse_item_kind
 from deputize.core.settings import McpServerSettings
 from deputize.govern.token_authorization import require_full_admin
+from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.pins import SQL, ContractBuilder, is_registered
-from deputize.operations.servers.versions import pin_tool, register_version, retire_tool
+from deputize.operations.servers.versions import admit_version, pin_tool, register_version, retire_tool
 from deputize.store.pool import Connection
 
 ReviewDecision = Literal["accept", "reject"]
 # States that can still be decided: a rejection can be revised.
 _OPEN_STATES = frozenset({"open", "rejected"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _AcceptableChange:
+    """A change as it was checked before the barrier is closed, with the contract that accepting it registers."""
+
+    kind: str
+    flags: bytes
+    digest: str
+    definition: bytes
+    contract: Contract | None
+    tools: TenantTools
 
 
 class ServerReview:
@@ -47,77 +64,114 @@ class ServerReview:
         if decision == "reject" and not reason.strip():
             raise MalformedRequest("a reason is required to reject a change", details={"field": "reason"})
 
-        async def apply_decision(connection: Connection) -> str | None:
-            row = await connection.fetchrow(SQL["lock_change"], caller.tenant, server, item, digest)
-            if row is None or row["state"] not in _OPEN_STATES:
-                raise ServerChangeNotFound(
-                    f"no change of {item[:120]} with this digest is open",
-                    details={"server": server, "item": item[:120]},
-                )
-            registered_as = (
-                await self._accept_change(connection, caller, server_settings, row) if decision == "accept" else None
+        change: _AcceptableChange | None = None
+
+        async def prepare(authority: TenantAuthority) -> None:
+            nonlocal change
+            async with self._runtime.store.read_transaction(caller.tenant) as connection:
+                row = await connection.fetchrow(SQL["load_change"], caller.tenant, server, item, digest)
+            change = await asyncio.to_thread(
+                _check_change, server_settings, _require_open(row, server, item), authority
             )
-            state = "accepted" if decision == "accept" else "rejected"
+
+        async def accept_change(connection: Connection) -> str | None:
+            row = _require_open(
+                await connection.fetchrow(SQL["lock_change"], caller.tenant, server, item, digest), server, item
+            )
+            assert change is not None
+            if (row["kind"], row["flags"]) != (change.kind, change.flags):
+                raise _build_not_open_error(server, item)
+            registered_as = await self._accept_change(connection, caller, server, item, change)
             await connection.execute(
-                SQL["decide_change"], caller.tenant, server, item, digest, state, caller.user, reason
+                SQL["decide_change"], caller.tenant, server, item, digest, "accepted", caller.user, reason
             )
             return registered_as
 
+        async def reject_change(connection: Connection) -> None:
+            _require_open(
+                await connection.fetchrow(SQL["lock_change"], caller.tenant, server, item, digest), server, item
+            )
+            await connection.execute(
+                SQL["decide_change"], caller.tenant, server, item, digest, "rejected", caller.user, reason
+            )
+
+        registered_as = None
         if decision == "accept":
-            registered_as = await change_authority(self._runtime, caller, "accept_change", subject, apply_decision)
+            registered_as = await change_authority(
+                self._runtime, caller, "accept_change", subject, accept_change, prepare=prepare
+            )
         else:
-            registered_as = await commit_act(self._runtime, caller, "reject_change", subject, apply_decision, ())
+            await commit_act(self._runtime, caller, "reject_change", subject, reject_change, ())
         await self._monitor.sync_pins(caller.tenant)
         self._monitor.request_probe(caller.tenant, server)
         return {"server": server, "item": item, "digest": digest, "decision": decision, "registered": registered_as}
 
     async def _accept_change(
-        self, connection: Connection, caller: Caller, server: McpServerSettings, row: asyncpg.Record
+        self, connection: Connection, caller: Caller, server: str, item: str, change: _AcceptableChange
     ) -> str | None:
         """Register and pin the change; return what the tool is registered as, or None if nothing is."""
-        runtime, item = self._runtime, row["item"]
-        tools = (await runtime.authority.load_tenant(caller.tenant)).tools
-        if row["kind"] == "removed":
-            pins = {each["item"]: each for each in await connection.fetch(SQL["list_pins"], caller.tenant, server.name)}
+        runtime, tools = self._runtime, change.tools
+        if change.kind == "removed":
+            pins = {each["item"]: each for each in await connection.fetch(SQL["list_pins"], caller.tenant, server)}
             if item in pins and pins[item]["tool"] is not None:
                 await retire_tool(runtime, connection, caller, pins[item]["tool"], tools)
-            await connection.execute(SQL["delete_pin"], caller.tenant, server.name, item)
+            await connection.execute(SQL["delete_pin"], caller.tenant, server, item)
             await self._raise_registry_epoch(connection, caller)
             return None
+        if change.contract is None:
+            values = (item, change.digest, change.definition, None, None, caller.user)
+            await connection.execute(SQL["upsert_pin"], caller.tenant, server, *values)
+            await self._raise_registry_epoch(connection, caller)
+            return None
+        contract = change.contract
+        await register_version(runtime, connection, caller, contract, tools)
+        await pin_tool(connection, caller, server, item, change.definition, contract)
+        return f"{contract.full_name}@{contract.version}"
+
+    async def _raise_registry_epoch(self, connection: Connection, caller: Caller) -> None:
+        """Raise the epoch that every gateway watches, although no tool changed, so that all load the new pins."""
+        await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
+
+
+def _require_open(row: asyncpg.Record | None, server: str, item: str) -> asyncpg.Record:
+    if row is None or row["state"] not in _OPEN_STATES:
+        raise _build_not_open_error(server, item)
+    return row
+
+
+def _build_not_open_error(server: str, item: str) -> ServerChangeNotFound:
+    return ServerChangeNotFound(
+        f"no change of {item[:120]} with this digest is open", details={"server": server, "item": item[:120]}
+    )
+
+
+def _check_change(server: McpServerSettings, row: asyncpg.Record, authority: TenantAuthority) -> _AcceptableChange:
+    """Build and admit what accepting a change would register; refuse what cannot be accepted."""
+    item, contract = row["item"], None
+    if row["kind"] != "removed":
         if _is_ambiguous(row):
             raise ToolNotAdmitted(
                 "the server declares several definitions under this name, so none can be accepted",
                 details={"server": server.name, "item": item},
                 advice="Ask the server's author to give each its own name; until then none of them can be called.",
             )
-        if not is_registered(item):
-            await connection.execute(
-                SQL["upsert_pin"],
-                caller.tenant,
-                server.name,
-                item,
-                row["digest"],
-                row["definition"],
-                None,
-                None,
-                caller.user,
+        if is_registered(item):
+            definition = Definition.from_declaration(
+                orjson.loads(row["definition"]), parse_item_kind(item) or DefinitionKind.TOOL
             )
-            await self._raise_registry_epoch(connection, caller)
-            return None
-        definition = Definition.from_declaration(
-            orjson.loads(row["definition"]), parse_item_kind(item) or DefinitionKind.TOOL
-        )
-        contracts, rejections = ContractBuilder(server, tools).build_contracts([definition])
-        if item in rejections:
-            raise _add_review_advice(rejections[item])
-        contract = contracts[item]
-        await register_version(runtime, connection, caller, contract, tools)
-        await pin_tool(connection, caller, server.name, item, row["definition"], contract)
-        return f"{contract.full_name}@{contract.version}"
-
-    async def _raise_registry_epoch(self, connection: Connection, caller: Caller) -> None:
-        """Raise the epoch that every gateway watches, although no tool changed, so that all load the new pins."""
-        await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
+            contracts, rejections = ContractBuilder(server, authority.tools).build_contracts([definition])
+            if item in rejections:
+                raise _add_review_advice(rejections[item])
+            contract = contracts[item]
+            admit_version(contract, authority.tools)
+    return _AcceptableChange(
+        kind=row["kind"],
+        flags=row["flags"],
+        digest=row["digest"],
+        definition=row["definition"],
+        contract=contract,
+        tools=authority.tools,
+    )
 
 
 def _is_ambiguous(row: asyncpg.Record) -> bool:

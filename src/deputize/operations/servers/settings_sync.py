@@ -5,6 +5,7 @@ version; a tool, resource or prompt that is no longer served is retired. Only at
 settings that run side by side would undo each other's changes again and again.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 import orjson
@@ -16,13 +17,20 @@ from deputize.catalog.importers.mcp_resources import build_method_contract, is_i
 from deputize.catalog.snapshot import TenantTools, ToolVersion
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
-from deputize.core.errors import ToolNotAdmitted
+from deputize.core.errors import ToolNotAdmitted, Unavailable
 from deputize.core.mcp.servers import Definition, DefinitionKind, parse_item_kind
 from deputize.core.settings import McpServerSettings
+from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.barrier import change_authority, record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.pins import SQL, ServerPins, load_pins
-from deputize.operations.servers.versions import bump_minor_version, pin_tool, register_version, retire_tool
+from deputize.operations.servers.versions import (
+    admit_version,
+    bump_minor_version,
+    pin_tool,
+    register_version,
+    retire_tool,
+)
 from deputize.store.pool import Connection
 
 log = structlog.get_logger(__name__)
@@ -37,39 +45,63 @@ class _ToolUpdate:
     previous_state: LifecycleState
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _SettingsChanges:
+    """What the settings change, as found beside these tools and pins."""
+
+    removed_items: list[str]
+    updates: list[_ToolUpdate]
+    tools: TenantTools
+    server_pins: ServerPins
+
+
 async def sync_tool_settings(runtime: Runtime, by: Caller, server: McpServerSettings) -> int:
     """Update the registered tools to the settings; return how many changed."""
-    async with runtime.store.read_transaction(by.tenant) as connection:
-        server_pins = await load_pins(connection, by.tenant, server.name)
-    tools = (await runtime.authority.load_tenant(by.tenant)).tools
-    if not _list_removed_items(server, server_pins) and not _list_tool_updates(server, server_pins, tools):
+    changes = await _list_changes(runtime, by.tenant, server, await runtime.authority.load_tenant(by.tenant))
+    if not changes.removed_items and not changes.updates:
         return 0
 
+    async def prepare(authority: TenantAuthority) -> None:
+        # Check again: another gateway with these settings may have been first.
+        nonlocal changes
+        changes = await _list_changes(runtime, by.tenant, server, authority)
+        for each in changes.updates:
+            await asyncio.to_thread(admit_version, each.contract, changes.tools)
+
     async def apply_changes(connection: Connection) -> int:
-        # Check again under the barrier: another gateway with these settings may have been first.
-        current_tools, current_pins = (
-            (await runtime.authority.load_tenant(by.tenant)).tools,
-            await load_pins(connection, by.tenant, server.name),
-        )
-        removed_items, updates = (
-            _list_removed_items(server, current_pins),
-            _list_tool_updates(server, current_pins, current_tools),
-        )
-        for item in removed_items:
-            if item in current_pins.versions:
-                await retire_tool(runtime, connection, by, current_pins.versions[item][0], current_tools)
+        tools, pins = changes.tools, changes.server_pins
+        if (await load_pins(connection, by.tenant, server.name)).digests != pins.digests:
+            raise Unavailable(
+                f"the definitions of {server.name} changed meanwhile, so its settings are applied at the next probe",
+                retry_after_ms=1000,
+                nothing_happened=True,
+            )
+        for item in changes.removed_items:
+            if item in pins.versions:
+                await retire_tool(runtime, connection, by, pins.versions[item][0], tools)
             await connection.execute(SQL["delete_pin"], by.tenant, server.name, item)
             await record_act(runtime, connection, by, "withdraw", f"{server.name} {item}")
-        for each in updates:
-            await register_version(
-                runtime, connection, by, each.contract, current_tools, previous_state=each.previous_state
-            )
+        for each in changes.updates:
+            await register_version(runtime, connection, by, each.contract, tools, previous_state=each.previous_state)
             await pin_tool(connection, by, server.name, each.item, each.definition, each.contract)
-        if removed_items:
+        if changes.removed_items:
             await connection.execute(registry.SQL["raise_registry_epoch"], by.tenant)
-        return len(removed_items) + len(updates)
+        return len(changes.removed_items) + len(changes.updates)
 
-    return await change_authority(runtime, by, "describe_server", server.name, apply_changes)
+    return await change_authority(runtime, by, "describe_server", server.name, apply_changes, prepare=prepare)
+
+
+async def _list_changes(
+    runtime: Runtime, tenant: str, server: McpServerSettings, authority: TenantAuthority
+) -> _SettingsChanges:
+    async with runtime.store.read_transaction(tenant) as connection:
+        server_pins = await load_pins(connection, tenant, server.name)
+    return _SettingsChanges(
+        removed_items=_list_removed_items(server, server_pins),
+        updates=await asyncio.to_thread(_list_tool_updates, server, server_pins, authority.tools),
+        tools=authority.tools,
+        server_pins=server_pins,
+    )
 
 
 def _list_removed_items(server: McpServerSettings, server_pins: ServerPins) -> list[str]:

@@ -1,6 +1,7 @@
 """Register new versions of a server's tools, and retire tools.
 
-Called under the tenant's closed barrier, by `settings_sync.py` and `review.py`.
+Written under the tenant's closed barrier, by `settings_sync.py` and `review.py`, which admit the contracts before they
+close it: how much there is to check is the server's choice, and no call commits meanwhile.
 """
 
 from deputize.catalog import registry
@@ -20,6 +21,11 @@ _OPERATOR_STATES = frozenset({_S.DISABLED, _S.REQUIRES_SETUP, _S.DEFERRED})
 _INACTIVE_STATES = frozenset({_S.DRAFT, _S.RETIRED})
 
 
+def admit_version(contract: Contract, tools: TenantTools) -> None:
+    """Check that a contract fits beside the tenant's other tools."""
+    admit_contract(contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract)
+
+
 async def register_version(
     runtime: Runtime,
     connection: Connection,
@@ -29,8 +35,7 @@ async def register_version(
     *,
     previous_state: LifecycleState = _S.DEPRECATED,
 ) -> None:
-    """Register the next version of a tool and move the previous versions to their new state."""
-    admit_contract(contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract)
+    """Register an admitted version of a tool and move the previous versions to their new state."""
     entry = tools.tools.get(contract.full_name)
     older = () if entry is None else entry.versions
     newest_state = next((each.state for each in older if each.state not in _INACTIVE_STATES), _S.AVAILABLE)

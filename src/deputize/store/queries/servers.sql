@@ -51,6 +51,10 @@ update deputize.server_changes set state = 'gone', definition = null, flags = '[
 where tenant = $1 and server = $2 and item = $3 and digest = $4 and state = 'open'
 returning item;
 
+-- name: load_change
+select item, digest, definition, kind, flags, state from deputize.server_changes
+where tenant = $1 and server = $2 and item = $3 and digest = $4;
+
 -- name: lock_change
 select item, digest, definition, kind, flags, state from deputize.server_changes
 where tenant = $1 and server = $2 and item = $3 and digest = $4
