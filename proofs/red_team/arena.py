@@ -1,7 +1,10 @@
 """Provide what is attacked: databases, gateways as in production, and the variant of a control."""
 
 import itertools
+import os
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Unpack
 
 import asyncpg
@@ -12,6 +15,8 @@ from proofs.kit.gateway import GatewayHandle, GatewayOptions, Issuer, create_iss
 from proofs.kit.gateway_login import create_gateway_login
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.sandbox import Sandbox
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,6 +64,17 @@ class Arena:
         if self.variant is None:
             raise ValueError(f"{self.name} is not attacked as a control")
         await restart_as_variant(gateway, self.variant)
+
+    async def start_worker_variant(self, gateway: GatewayHandle) -> None:
+        """Start a worker as the control's variant, in the gateway's folder."""
+        port = self.sandbox.pick_free_port()
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        await self.sandbox.start_process(
+            f"{gateway.name}-worker",
+            [sys.executable, "-m", f"proofs.variants.{self.variant}", "work"],
+            env={**gateway.env, "PYTHONPATH": path, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
+            cwd=gateway.folder,
+        )
 
     @property
     def _prefix(self) -> str:
