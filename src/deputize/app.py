@@ -303,8 +303,9 @@ async def _open_runtime(
     counters = open_counters(settings.limits, clock)
     limits = _build_limits(settings, store, counters, clock, metrics)
     await _start_services(stack, watchdog, lease, writer, queue, limits)
-    jobs = JobProcesses()
+    jobs, policy_jobs = JobProcesses(), JobProcesses(max_processes=1)
     stack.push_async_callback(jobs.aclose)
+    stack.push_async_callback(policy_jobs.aclose)
     upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(
@@ -324,7 +325,7 @@ async def _open_runtime(
         writer=writer,
         queue=queue,
         keys=keys,
-        authority=Authority(store, keys),
+        authority=Authority(store, keys, policy_jobs),
         decision_log=DecisionLog(writer, clock),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),
@@ -334,6 +335,7 @@ async def _open_runtime(
         signing_keys=signing_keys,
         driver=_build_drivers(tools, upstreams, stack),
         jobs=jobs,
+        policy_jobs=policy_jobs,
         upstreams=upstreams,
         linked_accounts=links,
         upstream_tokens=upstream_tokens,

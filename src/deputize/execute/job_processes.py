@@ -27,11 +27,11 @@ _MODULE: Final = "deputize.execute.job_process_main"
 
 
 class JobProcesses:
-    """The processes of one gateway."""
+    """Some processes of one gateway, for one kind of work."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
         self._idle: list[_JobProcess] = []
-        self._slots = asyncio.Semaphore(MAX_PROCESSES)
+        self._slots = asyncio.Semaphore(max_processes)
         self._tenant_locks: dict[str, asyncio.Lock] = {}
         self._waiting_counts: dict[str, int] = {}
 

@@ -14,6 +14,7 @@ from deputize.catalog.versions import is_in_range
 from deputize.core.caller import Caller, Epochs
 from deputize.core.contract.contract import Contract
 from deputize.core.decision import Decision
+from deputize.execute.job_processes import JobProcesses
 from deputize.govern.identity.revocations import Revocations, TenantRevocations
 from deputize.govern.kill_switches import KillSwitches, TenantKillSwitches
 from deputize.govern.policy.active_policies import ActivePolicies, TenantPolicy
@@ -51,12 +52,12 @@ class TenantAuthority:
 
 
 class Authority:
-    def __init__(self, store: Store, keys: TenantKeys) -> None:
+    def __init__(self, store: Store, keys: TenantKeys, policy_jobs: JobProcesses) -> None:
         self._store = store
         self._keys = keys
         self._registry = ToolRegistry()
         self._revocations = Revocations()
-        self._policies = ActivePolicies()
+        self._policies = ActivePolicies(policy_jobs.run_job)
         self._switches = KillSwitches()
         self._tenants: dict[str, TenantAuthority] = {}
         self._refresh_locks: dict[str, asyncio.Lock] = {}

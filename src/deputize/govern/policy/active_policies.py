@@ -5,8 +5,9 @@ even if this process has read a newer one. A tenant that never activated policie
 """
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -23,16 +24,21 @@ from deputize.govern.policy.cedar import CompiledPolicies, is_costly
 from deputize.govern.policy.cedar_schema import FactTypes
 from deputize.govern.policy.costly_slices import JobRunner
 from deputize.govern.policy.decision_cache import MAX_CACHED_DECISIONS, DecisionCache, DecisionEntries
+from deputize.govern.policy.policy_jobs import parse_apart
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest, parse_policies
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 MAX_VERSIONS = 16
+# How long new active policies wait for another process to parse them.
+_MAX_JOB_SECONDS = 2.0
 _ARGUMENT = re.compile(r"\{[^{}]+\}")
 _SQL = load_statements("policy")
 # Separate from the threads that check and test drafts, so that many drafts cannot delay new active policies.
 _compile_pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="policies")
 CacheFactory = Callable[[CompiledPolicies], DecisionCache]
+# Run a job for a tenant in another process, as `JobRunner` does.
+TenantJobRunner = Callable[[str, Callable[[bytes], bytes], bytes], Awaitable[bytes | None]]
 
 
 @cache
@@ -116,7 +122,8 @@ class TenantPolicy:
 class ActivePolicies:
     """The policy snapshots of all tenants in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_job: TenantJobRunner | None = None) -> None:
+        self._run_job = run_job
         self._snapshots: dict[str, TenantPolicy] = {}
         self._decision_entries: DecisionEntries = BoundedDict(MAX_CACHED_DECISIONS)
 
@@ -133,6 +140,7 @@ class ActivePolicies:
             before = None  # the database was restored from a backup, so nothing in memory can be trusted
         known_epoch = before.epoch if before is not None else -1
         rows = await connection.fetch(_SQL["list_policies_since"], tenant, known_epoch, epoch, MAX_VERSIONS)
+        await self._parse_newest(tenant, rows)
         make_cache = partial(DecisionCache, key=key, entries=self._decision_entries)
         loop = asyncio.get_running_loop()
         after = await loop.run_in_executor(_compile_pool, _build_snapshot, epoch, rows, before, make_cache)
@@ -142,6 +150,13 @@ class ActivePolicies:
             return current
         self._snapshots[tenant] = after
         return after
+
+    async def _parse_newest(self, tenant: str, rows: Sequence[asyncpg.Record]) -> None:
+        """Parse the newest policies in another process, if it gets to it soon; they are compiled in any case."""
+        if rows and self._run_job is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MAX_JOB_SECONDS):
+                    await parse_apart(_read_files(rows[0]), partial(self._run_job, tenant))
 
 
 @frozen
@@ -212,5 +227,8 @@ def _build_default_version(make_cache: CacheFactory) -> PolicyVersion:
 
 
 def _compile_row(row: asyncpg.Record, make_cache: CacheFactory) -> DecisionCache:
-    files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or load_default_files()
-    return make_cache(CompiledPolicies(files, orjson.loads(row["facts"])))
+    return make_cache(CompiledPolicies(_read_files(row), orjson.loads(row["facts"])))
+
+
+def _read_files(row: asyncpg.Record) -> tuple[PolicyFile, ...]:
+    return tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or load_default_files()

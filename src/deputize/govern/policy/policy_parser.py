@@ -78,7 +78,7 @@ class PolicyDiagnostic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _RuleContent:
+class RuleContent:
     """The content of one rule, independent of its place."""
 
     id: str
@@ -91,6 +91,10 @@ class _RuleContent:
     resource: Mapping[str, Any]
 
 
+# The content of a rule, or what is wrong with it.
+ParsedRule = RuleContent | tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyRule:
     """One rule with its place. `ast` is Cedar's JSON of the rule without annotations, ready to be part of a set."""
@@ -98,7 +102,7 @@ class PolicyRule:
     file: str
     line: int
     text: str
-    content: _RuleContent = field(repr=False)
+    content: RuleContent = field(repr=False)
 
     @property
     def id(self) -> str:
@@ -162,8 +166,10 @@ def parse_with_diagnostics(files: Sequence[PolicyFile]) -> tuple[tuple[PolicyRul
             if count > MAX_RULES:
                 message = f"there are more than {MAX_RULES} rules, the maximum: remove or combine rules"
                 return tuple(rules), (*diagnostics, PolicyDiagnostic(file=file.path, line=line, message=message))
-            content = _parse_rule_cached(text)
-            if isinstance(content, _RuleContent):
+            content = _rule_cache.get(text)
+            if content is None:
+                content = cache_rule(text, parse_rule(text))
+            if isinstance(content, RuleContent):
                 rules.append(PolicyRule(file=file.path, line=line, text=text, content=content))
             else:
                 diagnostics += [PolicyDiagnostic(file=file.path, line=line, message=message) for message in content]
@@ -205,23 +211,49 @@ def _find_rule_start(text: str, at: int) -> int:
     return between.end() if between else at
 
 
-def _parse_rule_cached(text: str) -> "_RuleContent | tuple[str, ...]":
-    """Parse a rule with a cache by text, so that only changed rules of a set are parsed again."""
-    content = _rule_cache.get(text)
-    if content is None:
-        content = _parse_rule(text)
-        size = len(content.ast) if isinstance(content, _RuleContent) else 0
-        with _rule_cache_lock:
-            _rule_cache.put(text, content, weight=1_000 + 4 * len(text) + size)
-    return content
+def list_unparsed_texts(files: Iterable[PolicyFile]) -> list[str]:
+    """List the texts of the rules that are not in the cache, at most as many as a set may have."""
+    texts = (text for file in files for _, text in split_rules(file.text))
+    return list(dict.fromkeys(text for text in islice(texts, MAX_RULES) if _rule_cache.get(text) is None))
 
 
-_rule_cache: "BoundedDict[str, _RuleContent | tuple[str, ...]]" = BoundedDict(_MAX_CACHE_BYTES)
+def cache_rule(text: str, parsed_rule: ParsedRule) -> ParsedRule:
+    """Keep a parsed rule by its text, so that only changed rules of a set are parsed again."""
+    size = len(parsed_rule.ast) if isinstance(parsed_rule, RuleContent) else 0
+    with _rule_cache_lock:
+        return _rule_cache.put(text, parsed_rule, weight=1_000 + 4 * len(text) + size)
+
+
+def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
+    if not isinstance(parsed_rule, RuleContent):
+        return list(parsed_rule)
+    return {
+        "id": parsed_rule.id,
+        "effect": parsed_rule.effect,
+        "asks": parsed_rule.asks,
+        "approval_terms": parsed_rule.approval_terms.to_json(),
+        "reason": parsed_rule.reason,
+        "ast": parsed_rule.ast.decode(),
+        "action": dict(parsed_rule.action),
+        "resource": dict(parsed_rule.resource),
+    }
+
+
+def rule_from_json(value: dict[str, Any] | list[str]) -> ParsedRule:
+    if isinstance(value, list):
+        return tuple(value)
+    terms = value["approval_terms"]
+    approval_terms = ApprovalTerms(**(terms | {"groups": tuple(terms["groups"])}))
+    return RuleContent(**(value | {"approval_terms": approval_terms, "ast": value["ast"].encode()}))
+
+
+_rule_cache: BoundedDict[str, ParsedRule] = BoundedDict(_MAX_CACHE_BYTES)
 # Policies are checked in several threads.
 _rule_cache_lock = Lock()
 
 
-def _parse_rule(text: str) -> "_RuleContent | tuple[str, ...]":
+def parse_rule(text: str) -> ParsedRule:
+    """Parse the text of one rule."""
     if len(text) > _MAX_RULE_LENGTH:
         return (f"this rule has {len(text)} characters, more than {_MAX_RULE_LENGTH}: split it into several rules",)
     levels = _count_levels(text)
@@ -246,7 +278,7 @@ def _parse_rule(text: str) -> "_RuleContent | tuple[str, ...]":
             cedarpy.PolicySet.from_json_str(build_set_json([(annotations["id"], ast_json)]))
     except (TypeError, ValueError):
         return (_TOO_DEEP,)  # the only case that is valid as text but not as JSON
-    return _RuleContent(
+    return RuleContent(
         id=annotations["id"],
         effect=ast["effect"],
         asks="decision" in annotations,

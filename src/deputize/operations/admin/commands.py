@@ -235,7 +235,7 @@ class Commands:
         check = _CheckedPolicies()
 
         async def prepare(authority: TenantAuthority) -> None:
-            check.findings = await check_policies(authority, files)
+            check.findings = await check_policies(self._runtime, authority, files)
             check.findings.raise_errors()
             check.policies = await active_policies.parse_for_activation(files, authority.tools.fact_types)
 

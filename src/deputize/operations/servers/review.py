@@ -75,9 +75,7 @@ class ServerReview:
             )
 
         async def accept_change(connection: Connection) -> str | None:
-            row = _require_open(
-                await connection.fetchrow(SQL["lock_change"], caller.tenant, server, item, digest), server, item
-            )
+            row = await _lock_open_change(connection, caller.tenant, server, item, digest)
             assert change is not None
             if (row["kind"], row["flags"]) != (change.kind, change.flags):
                 raise _build_not_open_error(server, item)
@@ -88,9 +86,7 @@ class ServerReview:
             return registered_as
 
         async def reject_change(connection: Connection) -> None:
-            _require_open(
-                await connection.fetchrow(SQL["lock_change"], caller.tenant, server, item, digest), server, item
-            )
+            await _lock_open_change(connection, caller.tenant, server, item, digest)
             await connection.execute(
                 SQL["decide_change"], caller.tenant, server, item, digest, "rejected", caller.user, reason
             )
@@ -131,6 +127,10 @@ class ServerReview:
     async def _raise_registry_epoch(self, connection: Connection, caller: Caller) -> None:
         """Raise the epoch that every gateway watches, although no tool changed, so that all load the new pins."""
         await connection.execute(registry.SQL["raise_registry_epoch"], caller.tenant)
+
+
+async def _lock_open_change(connection: Connection, tenant: str, server: str, item: str, digest: str) -> asyncpg.Record:
+    return _require_open(await connection.fetchrow(SQL["lock_change"], tenant, server, item, digest), server, item)
 
 
 def _require_open(row: asyncpg.Record | None, server: str, item: str) -> asyncpg.Record:

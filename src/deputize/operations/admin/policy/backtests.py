@@ -60,7 +60,7 @@ class Backtests:
         start_ms = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp() * 1000)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._runtime.request_limits.hold_backtest(caller))
-            (await check_policies(authority, files)).raise_errors()
+            (await check_policies(self._runtime, authority, files)).raise_errors()
             draft = await asyncio.to_thread(CompiledPolicies, tuple(files) or load_default_files())
             slot = stack.pop_all()
         return self._stream_backtest(slot, caller.tenant, draft, authority.policy.digest, max(start_ms, 0))

@@ -2,22 +2,30 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import orjson
 
 from deputize.catalog.snapshot import TenantTools
 from deputize.govern.policy.active_policies import load_default_files
-from deputize.govern.policy.checks.validate import PolicyFindings, validate_policies
+from deputize.govern.policy.checks.validate import PolicyFindings
+from deputize.govern.policy.policy_jobs import parse_apart, validate_apart
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.runtime import Runtime
+
+# Twenty thousand rules, the most that a set may have, take about ten seconds.
+MAX_CHECK_SECONDS: Final = 30
 
 
-async def check_policies(authority: TenantAuthority, files: Sequence[PolicyFile]) -> PolicyFindings:
-    """Check policies in a thread: ten thousand rules take long."""
-    tools = authority.tools
-    return await asyncio.to_thread(
-        lambda: validate_policies(files or load_default_files(), tools.fact_types, known_names=_collect_names(tools))
-    )
+async def check_policies(runtime: Runtime, authority: TenantAuthority, files: Sequence[PolicyFile]) -> PolicyFindings:
+    """Check policies against the tenant's tools; its parsed rules are in the cache then."""
+    tools, checked_files = authority.tools, files or load_default_files()
+    run_job = partial(runtime.policy_jobs.run_job, tools.tenant, seconds=MAX_CHECK_SECONDS)
+    await parse_apart(checked_files, run_job)
+    known_names = await asyncio.to_thread(_collect_names, tools)
+    return await validate_apart(checked_files, tools.fact_types, known_names, run_job)
 
 
 def _collect_names(tools: TenantTools) -> dict[str, set[str]]:

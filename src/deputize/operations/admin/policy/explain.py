@@ -65,7 +65,7 @@ class PolicyExplanations:
     async def check_draft(self, caller: Caller, files: Sequence[PolicyFile]) -> dict[str, Any]:
         """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing."""
         authority = await self._require_admin_authority(caller)
-        findings = await check_policies(authority, files)
+        findings = await check_policies(self._runtime, authority, files)
         return {
             "digest": compute_set_digest(files or load_default_files()),
             "errors": [each.to_json() for each in findings.errors],
