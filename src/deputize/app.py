@@ -63,6 +63,7 @@ from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.escalation import ApprovalEscalator
 from deputize.operations.approvals.notifications.notifier import ApprovalNotifier
 from deputize.operations.approvals.terminal_decisions import CodeVerifier, build_code_verifier, show_open_codes
+from deputize.operations.background.account_revocations import AccountRevocations
 from deputize.operations.background.deliveries import Deliveries
 from deputize.operations.background.reconciler import Reconciler
 from deputize.operations.background.sweeper import Sweeper
@@ -169,8 +170,9 @@ async def open_gateway(
             return replace(caller, pseudonyms=await pseudonyms.get_or_create(runtime.store, caller.tenant, subjects))
 
         monitor = ServerMonitor(runtime, complete_caller, registers_tools=applies_files)
-        tasks: dict[str, Sweeper | ApprovalEscalator | EpochWatcher] = {
+        tasks: dict[str, Sweeper | AccountRevocations | ApprovalEscalator | EpochWatcher] = {
             "sweeper": Sweeper(runtime),
+            "account revocations": AccountRevocations(runtime),
             "approval escalation": ApprovalEscalator(runtime),
             "epoch watcher": _build_epoch_watcher(runtime, monitor),
         }

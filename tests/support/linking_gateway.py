@@ -11,7 +11,7 @@ import asyncpg
 import httpx2
 
 from tests.integration.conftest import ADMIN
-from tests.support.console_gateway import Browser, ConsoleGateway
+from tests.support.console_gateway import Browser, ConsoleGateway, visible_text
 from tests.support.mcp_servers.protected_server import ProtectedServer
 
 PAGE, CALLBACK = "/console/servers", "/console/servers/callback"
@@ -52,9 +52,11 @@ class LinkingGateway:
             landed = await browser.get(await self.give_consent(await self.begin_linking(browser), account))
             assert (landed.status_code, landed.headers.get("location")) == (303, PAGE), landed.text
 
-    async def unlink_account(self, person: str) -> None:
+    async def unlink_account(self, person: str) -> str:
+        """Return the text of the page that follows."""
         async with self.console.open_browser(person) as browser:
-            await browser.post(f"{PAGE}/orders/unlink", parse_form(await browser.get(PAGE)))
+            answer = await browser.post(f"{PAGE}/orders/unlink", parse_form(await browser.get(PAGE)))
+            return visible_text(await browser.get(answer.headers.get("location", PAGE)))
 
     async def probe(self) -> None:
         answer = await self.console.gateway.post(

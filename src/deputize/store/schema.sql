@@ -583,6 +583,25 @@ ALTER TABLE ONLY deputize.server_pins
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.server_pins TO deputize_writer;
 
+-- Tokens of links that are deleted, sealed, until they are revoked at their authorization server or that is given up.
+-- They name no person.
+CREATE TABLE deputize.server_revocations (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    server text NOT NULL,
+    sealed bytea NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    due_at timestamp with time zone DEFAULT now() NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL
+);
+ALTER TABLE ONLY deputize.server_revocations
+    ADD CONSTRAINT server_revocations_pkey PRIMARY KEY (tenant, id);
+ALTER TABLE ONLY deputize.server_revocations
+    ADD CONSTRAINT server_revocations_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX server_revocations_due ON deputize.server_revocations USING btree (due_at);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.server_revocations TO deputize_writer;
+
 -- Account links that were begun and not finished: one for each person and server, finished at most once.
 CREATE TABLE deputize.server_sign_ins (
     tenant text NOT NULL,

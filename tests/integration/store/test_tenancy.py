@@ -72,7 +72,9 @@ FILL_SERVERS = """
         values ($1, 's', 'ann', 'b', '{}');
     insert into deputize.server_sign_ins (tenant, server, user_name, state_digest, sealed)
         values ($1, 's', 'ann', 'd', 'b');
-    insert into deputize.server_clients (tenant, server, issuer, sealed) values ($1, 's', 'https://issuer', 'b')
+    insert into deputize.server_clients (tenant, server, issuer, sealed) values ($1, 's', 'https://issuer', 'b');
+    insert into deputize.server_revocations (tenant, id, server, sealed)
+        values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b')
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,
@@ -238,7 +240,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "claims", "subjects", "leases", "secrets", "budgets", "workers", "progress", "callbacks", "deliveries",
         "checkpoints", "reconciliations", "resource_locks", "approval_groups", "notices", "notification_windows",
         "notifications",
-        "server_pins", "server_links", "server_sign_ins", "server_clients",
+        "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.

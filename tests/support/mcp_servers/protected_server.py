@@ -57,6 +57,11 @@ class ProtectedServer:
     access: dict[str, tuple[Grant, float]] = field(default_factory=dict)
     refresh: dict[str, tuple[Grant, bool]] = field(default_factory=dict)
     refresh_started: threading.Event = field(default_factory=threading.Event)
+    offers_revocation: bool = True
+    # The status and error of the next revocations, where they are to fail.
+    revocation_failure: tuple[int, str] | None = None
+    # The kind and the account of each token that was to be revoked.
+    revocations: list[tuple[str, str]] = field(default_factory=list)
     port: int = 0
 
     @property
@@ -81,7 +86,9 @@ class ProtectedServer:
         return 404, None, {}
 
     def _server_metadata(self) -> dict[str, Any]:
+        revocation = {"revocation_endpoint": f"{self.issuer}/revoke"} if self.offers_revocation else {}
         return {
+            **revocation,
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
@@ -112,12 +119,33 @@ class ProtectedServer:
             return 201, {**json.loads(body), "client_id": client, "client_secret": secret}, {}
         if path == "/login/token":
             return self._handle_token(headers, dict(parse_qsl(body.decode())))
+        if path == "/login/revoke":
+            return self._handle_revocation(headers, dict(parse_qsl(body.decode())))
         return 404, None, {}
 
-    def _handle_token(self, headers: dict[str, str], form: dict[str, str]) -> Answer:
+    def _find_client(self, headers: dict[str, str]) -> str | None:
         client, _, secret = base64.b64decode(headers.get("authorization", "")[6:]).decode().partition(":")
         client = unquote_plus(client)
-        if not client or self.clients.get(client) != unquote_plus(secret):
+        return client if client and self.clients.get(client) == unquote_plus(secret) else None
+
+    def _handle_revocation(self, headers: dict[str, str], form: dict[str, str]) -> Answer:
+        """RFC 7009: the whole grant ends with its refresh token; an unknown token is no error."""
+        client = self._find_client(headers)
+        if client is None:
+            return 401, {"error": "invalid_client"}, {}
+        kind, token = form["token_type_hint"], form["token"]
+        grant = (self.refresh if kind == "refresh_token" else self.access).get(token, (None, None))[0]
+        if grant is not None:
+            self.revocations.append((kind, grant.account))
+        if self.revocation_failure is not None:
+            return self.revocation_failure[0], {"error": self.revocation_failure[1]}, {}
+        if grant is not None and grant.client == client:
+            grant.valid = False
+        return 200, None, {}
+
+    def _handle_token(self, headers: dict[str, str], form: dict[str, str]) -> Answer:
+        client = self._find_client(headers)
+        if client is None:
             return 401, {"error": "invalid_client"}, {}
         if form["grant_type"] == "client_credentials":
             scopes = form.get("scope", "").split()

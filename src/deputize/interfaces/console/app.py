@@ -36,7 +36,7 @@ from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
 from deputize.interfaces.console import cookies
 from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
 from deputize.interfaces.console.render import STYLESHEET, STYLESHEET_PATH, render_template
-from deputize.interfaces.console.view import build_account_view, build_list_view, build_request_view
+from deputize.interfaces.console.view import UNLINK_NOTICES, build_account_view, build_list_view, build_request_view
 from deputize.operations.gateway import ConsoleAccess, ConsoleSession, Gateway
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -225,7 +225,10 @@ class ConsolePages:
         accounts = await gateway.account_links.list_accounts(session.caller)
         now = gateway.clock.now()
         return self._render_page(
-            "servers.html", session, accounts=[build_account_view(each, now=now) for each in accounts]
+            "servers.html",
+            session,
+            accounts=[build_account_view(each, now=now) for each in accounts],
+            notice=UNLINK_NOTICES.get(request.query_params.get("unlinked", "")),
         )
 
     async def confirm_link(self, request: Request) -> Response:
@@ -249,8 +252,8 @@ class ConsolePages:
 
     async def unlink(self, request: Request) -> Response:
         session, server = await self._read_server_form(request)
-        await self._get_gateway().account_links.unlink(session.caller, server)
-        return self._redirect(ACCOUNTS_PAGE_PATH)
+        state = await self._get_gateway().account_links.unlink(session.caller, server)
+        return self._redirect(f"{ACCOUNTS_PAGE_PATH}?{urlencode({'unlinked': state})}")
 
     async def _read_server_form(self, request: Request) -> tuple[ConsoleSession, str]:
         """Read the form of a server: the session that sent it and the server's name."""

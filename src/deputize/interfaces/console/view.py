@@ -11,6 +11,20 @@ from typing import Any
 from deputize.core.display_text import to_display_lines, to_display_text
 
 _MAX_LINE_LENGTH, _MAX_NAME_LENGTH = 300, 120
+# What a person who unlinked an account is told about its tokens at the server.
+UNLINK_NOTICES = {
+    "revoked": "Unlinked. The server's access was revoked at its authorization server.",
+    "not_offered": (
+        "Unlinked. The authorization server offers no revocation: remove the access there too, in your account's "
+        "settings."
+    ),
+    "pending": (
+        "Unlinked. The authorization server did not confirm the revocation; it is tried again in the background."
+    ),
+    "given_up": (
+        "Unlinked. The authorization server did not revoke the access: remove it there too, in your account's settings."
+    ),
+}
 _EXCERPT_LENGTH, _EXCERPT_LINES = 300, 12
 # The longest text that can be expanded on a page; a longer one is cut, and says so.
 _MAX_VALUE_LENGTH, _MAX_VALUE_LINES = 60_000, 3000

@@ -16,6 +16,7 @@ from deputize.store.keys import KeySet
 
 _FORMAT_VERSION = 1
 _LINK_PURPOSE, _SIGN_IN_PURPOSE, _CLIENT_PURPOSE = "server link", "server sign-in", "server client"
+_REVOCATION_PURPOSE = "server token revocation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +32,20 @@ class LinkedTokens:
 
 
 def seal_link(keys: KeySet, server: str, user: str, tokens: LinkedTokens) -> bytes:
-    data = {"access": tokens.access, "refresh": tokens.refresh, "endpoint": asdict(tokens.endpoint)}
-    return _seal(keys, _LINK_PURPOSE, _build_seal_name(server, user), data)
+    return _seal(keys, _LINK_PURPOSE, _build_seal_name(server, user), _describe_tokens(tokens))
 
 
 def open_link(keys: KeySet, server: str, user: str, ciphertext: bytes) -> LinkedTokens:
-    data = _open(keys, _LINK_PURPOSE, _build_seal_name(server, user), ciphertext)
-    return LinkedTokens(access=data["access"], refresh=data["refresh"], endpoint=_parse_endpoint(data["endpoint"]))
+    return _parse_tokens(_open(keys, _LINK_PURPOSE, _build_seal_name(server, user), ciphertext))
+
+
+def seal_revocation(keys: KeySet, revocation_id: str, tokens: LinkedTokens) -> bytes:
+    """Encrypt tokens that are to be revoked. They belong to no person any more, only to their revocation."""
+    return _seal(keys, _REVOCATION_PURPOSE, revocation_id, _describe_tokens(tokens))
+
+
+def open_revocation(keys: KeySet, revocation_id: str, ciphertext: bytes) -> LinkedTokens:
+    return _parse_tokens(_open(keys, _REVOCATION_PURPOSE, revocation_id, ciphertext))
 
 
 def seal_sign_in(keys: KeySet, server: str, user: str, sign_in: PendingAuthorization) -> bytes:
@@ -66,6 +74,14 @@ def strip_client_secret(endpoint: TokenEndpoint) -> TokenEndpoint:
 
 def add_client_secret(endpoint: TokenEndpoint, secret: str) -> TokenEndpoint:
     return replace(endpoint, client=replace(endpoint.client, secret=secret))
+
+
+def _describe_tokens(tokens: LinkedTokens) -> dict[str, Any]:
+    return {"access": tokens.access, "refresh": tokens.refresh, "endpoint": asdict(tokens.endpoint)}
+
+
+def _parse_tokens(data: dict[str, Any]) -> LinkedTokens:
+    return LinkedTokens(access=data["access"], refresh=data["refresh"], endpoint=_parse_endpoint(data["endpoint"]))
 
 
 def _parse_endpoint(data: dict[str, Any]) -> TokenEndpoint:

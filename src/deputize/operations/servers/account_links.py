@@ -21,6 +21,7 @@ from deputize.execute.upstreams.oauth.client_registration import OAuthClient
 from deputize.execute.upstreams.oauth.flow import PendingAuthorization, select_scopes
 from deputize.execute.upstreams.oauth.metadata import AuthorizationServer
 from deputize.execute.upstreams.oauth.www_authenticate import merge_scopes, parse_challenge
+from deputize.lifecycle.account_revocations import RevocationState, delete_link, revoke_tokens
 from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.credentials.linked_accounts import SQL, to_datetime
 from deputize.lifecycle.credentials.sealed_tokens import (
@@ -115,16 +116,23 @@ class AccountLinks:
         self._monitor.request_probe(caller.tenant, name)
         return name
 
-    async def unlink(self, caller: Caller, name: str) -> None:
-        """Delete the link, so that no call of this person reaches the server; its tokens only the server can revoke."""
+    async def unlink(self, caller: Caller, name: str) -> RevocationState:
+        """Delete the link, so that no call of this person reaches the server, and revoke its tokens there.
+
+        The link is gone whatever becomes of the revocation; what fails is attempted again in the background.
+        """
         _require_person(caller)
+        keys = await self._runtime.linked_accounts.load_keys(caller.tenant)
 
-        async def delete_link(connection: Connection) -> None:
+        async def delete_account(connection: Connection) -> str | None:
             await connection.execute(SQL["delete_sign_in"], caller.tenant, name, caller.user)
-            if await connection.fetchval(SQL["delete_link"], caller.tenant, name, caller.user) is None:
+            is_linked, revocation_id = await delete_link(self._runtime, connection, keys, name, caller.user)
+            if not is_linked:
                 raise ServerNotFound(f"your account at {name[:64]} is not linked", details={"server": name[:64]})
+            return revocation_id
 
-        await commit_act(self._runtime, caller, "unlink_server", name, delete_link, ())
+        revocation_id = await commit_act(self._runtime, caller, "unlink_server", name, delete_account, ())
+        return "given_up" if revocation_id is None else await revoke_tokens(self._runtime, caller.tenant, revocation_id)
 
     def _require_link_server(self, tenant: str, name: str) -> McpServerSettings:
         server = self._runtime.upstreams.get_settings(tenant, name)

@@ -40,7 +40,30 @@ update deputize.server_links set expires_at = now() where tenant = $1 and server
 update deputize.server_links set missing_scopes = $4 where tenant = $1 and server = $2 and user_name = $3;
 
 -- name: delete_link
-delete from deputize.server_links where tenant = $1 and server = $2 and user_name = $3 returning server;
+delete from deputize.server_links where tenant = $1 and server = $2 and user_name = $3 returning sealed;
+
+-- name: insert_revocation
+insert into deputize.server_revocations (tenant, id, server, sealed) values ($1, $2, $3, $4);
+
+-- name: take_revocation
+-- Postponed before it is attempted; the pauses grow from one minute to six hours.
+update deputize.server_revocations
+set attempts = attempts + 1, due_at = now() + make_interval(secs => least(60 * power(4, attempts), 21600))
+where tenant = $1 and id = $2 and due_at <= now()
+returning tenant, id, server, sealed, attempts;
+
+-- name: take_due_revocations
+update deputize.server_revocations r
+set attempts = attempts + 1, due_at = now() + make_interval(secs => least(60 * power(4, attempts), 21600))
+from (
+    select tenant, id from deputize.server_revocations
+    where due_at <= now() order by due_at limit $1 for update skip locked
+) due
+where r.tenant = due.tenant and r.id = due.id
+returning r.tenant, r.id, r.server, r.sealed, r.attempts;
+
+-- name: delete_revocation
+delete from deputize.server_revocations where tenant = $1 and id = $2 returning id;
 
 -- name: list_links_of_user
 select server, linked_at, requested_scopes, missing_scopes, broken_reason

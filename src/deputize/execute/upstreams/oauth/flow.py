@@ -143,6 +143,19 @@ class OAuthFlow:
         """Refresh tokens at the endpoint that issued them."""
         return await tokens.refresh_tokens(self._http, self._clock, endpoint, refresh=refresh)
 
+    async def revoke_tokens(self, client: OAuthClient, *, access: str, refresh: str | None) -> bool:
+        """Revoke tokens at the issuer of their client; False if it does not offer that.
+
+        The refresh token comes first: with it, servers also revoke what was issued from it.
+        """
+        url = await metadata.discover_revocation_endpoint(self._http, client.issuer)
+        if url is None:
+            return False
+        if refresh is not None:
+            await tokens.revoke_token(self._http, self._clock, client, url, token=refresh, hint="refresh_token")
+        await tokens.revoke_token(self._http, self._clock, client, url, token=access, hint="access_token")
+        return True
+
     async def request_client_token(
         self, auth_server: AuthorizationServer, client: OAuthClient, scopes: tuple[str, ...]
     ) -> Tokens:

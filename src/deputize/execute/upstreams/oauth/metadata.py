@@ -100,6 +100,13 @@ def _build_auth_server(
     )
 
 
+async def discover_revocation_endpoint(http: HttpRequester, issuer: str) -> str | None:
+    """Discover where an issuer revokes tokens (RFC 7009); None if it does not offer it."""
+    metadata = await _fetch_server_metadata(http, require_safe_url(issuer, "the authorization server's URL"))
+    endpoint = metadata.get("revocation_endpoint")
+    return None if endpoint is None else require_safe_url(endpoint, "the revocation endpoint")
+
+
 async def _fetch_resource_metadata(http: HttpRequester, server_url: str, metadata_url: str) -> dict[str, Any]:
     """Fetch the protected resource metadata from the challenge's URL, by path or at the root; empty if none."""
     parts = split_url(server_url)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 from deputize.core.clock import Clock
@@ -12,6 +12,7 @@ from deputize.execute.upstreams.oauth.client_registration import OAuthClient, bu
 from deputize.execute.upstreams.oauth.oauth_requests import FORM, HttpRequester, OAuthResponse, post_request
 from deputize.execute.upstreams.oauth.www_authenticate import parse_scopes
 
+TokenHint = Literal["refresh_token", "access_token"]
 # The characters of a bearer token (RFC 6750).
 _BEARER: Final = re.compile(r"[A-Za-z0-9\-._~+/]{8,16384}=*")
 _LONGEST: Final = 16_384
@@ -63,6 +64,22 @@ async def request_client_token(
     """Request a token with client credentials."""
     form = {"grant_type": "client_credentials"} | ({"scope": " ".join(scopes)} if scopes else {})
     return await _request_tokens(http, clock, endpoint, form)
+
+
+async def revoke_token(
+    http: HttpRequester, clock: Clock, client: OAuthClient, url: str, *, token: str, hint: TokenHint
+) -> None:
+    """Revoke a token (RFC 7009). The server's 200 also means that it does not know the token (any more)."""
+    fields, headers = build_client_auth(client, clock)
+    body = urlencode({"token": token, "token_type_hint": hint, **fields}).encode()
+    response = await post_request(http, url, body, content_type=FORM, headers=headers)
+    if response.is_success:
+        return
+    if response.status not in (400, 401, 403):
+        raise UpstreamUnavailable(f"the authorization server answered the revocation with {response.error_code}")
+    raise UpstreamSignInFailed(
+        f"the authorization server did not revoke the token ({response.error_code})", is_final=True
+    )
 
 
 async def _request_tokens(

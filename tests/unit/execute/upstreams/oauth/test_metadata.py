@@ -3,7 +3,11 @@
 import pytest
 
 from deputize.core.errors import UpstreamSignInFailed
-from deputize.execute.upstreams.oauth.metadata import discover_auth_server, is_resource_for
+from deputize.execute.upstreams.oauth.metadata import (
+    discover_auth_server,
+    discover_revocation_endpoint,
+    is_resource_for,
+)
 from deputize.execute.upstreams.oauth.oauth_requests import is_safe_url
 from deputize.execute.upstreams.oauth.www_authenticate import Challenge
 from tests.unit.execute.upstreams.oauth.fake_oauth_server import (
@@ -55,6 +59,19 @@ async def test_an_address_that_is_not_safe_is_never_asked() -> None:
     oauth_server.documents[METADATA] = make_metadata(token_endpoint="http://login.example/token")
     with pytest.raises(UpstreamSignInFailed, match="token endpoint"):
         await discover_auth_server(oauth_server, SERVER, NOTHING, issuer=None)
+
+
+async def test_tokens_are_revoked_only_where_their_issuer_says_and_only_over_https() -> None:
+    oauth_server = FakeOAuthServer()
+    assert await discover_revocation_endpoint(oauth_server, ISSUER) is None
+    oauth_server.documents[METADATA] = make_metadata(revocation_endpoint=f"{ISSUER}/revoke")
+    assert await discover_revocation_endpoint(oauth_server, ISSUER) == f"{ISSUER}/revoke"
+    oauth_server.documents[METADATA] = make_metadata(revocation_endpoint="http://login.example/revoke")
+    with pytest.raises(UpstreamSignInFailed, match="revocation endpoint"):
+        await discover_revocation_endpoint(oauth_server, ISSUER)
+    oauth_server.documents[METADATA] = make_metadata(issuer="https://evil.example")
+    with pytest.raises(UpstreamSignInFailed, match="another issuer"):
+        await discover_revocation_endpoint(oauth_server, ISSUER)
 
 
 async def test_a_document_about_somebody_else_is_not_used() -> None:
