@@ -103,7 +103,7 @@ log_level = "debug"
 name = "{server}"
 tenant = "{here}"
 command = ["{python}", "{program}"]
-accept_risk = "same-user"
+accept_risk = ["same-user", "unpinned"]
 review = "everything"
 probe_seconds = 3600
 """

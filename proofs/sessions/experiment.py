@@ -42,7 +42,7 @@ reads = ["*"]
 [[servers]]
 name = "program"
 command = ["{python}", "-I", "-S", "{program}"]
-accept_risk = "same-user"
+accept_risk = ["same-user", "unpinned"]
 reads = ["*"]
 start_seconds = 60
 """

@@ -1,5 +1,6 @@
 """`deputize servers` and `deputize import` as a person uses them, with a real MCP server behind the gateway."""
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Iterator
@@ -105,7 +106,9 @@ def test_servers_of_another_client_are_imported_without_their_keys(workspace: Pa
         "GitHub": {"command": "npx", "args": ["-y", "github-mcp"], "env": {"GITHUB_TOKEN": "ghp_of_ana"}},
         "old": {"type": "sse", "url": "https://old.example/sse"},
         "web": {"url": "https://web.example/mcp"},
+        "own": {"command": "/bin/sh", "args": ["own.sh"]},
     }
+    (folder / "own.sh").write_text("exit 0")
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     tried = run_deputize("import", ".mcp.json", "--dry-run", folder=folder)
     assert "[[servers]]" in tried.out
@@ -115,17 +118,21 @@ def test_servers_of_another_client_are_imported_without_their_keys(workspace: Pa
     assert done.code == 0, done.output
     assert "Store its credential: deputize secrets set github/github-token" in done.out
     assert "old was not imported" in done.err
-    assert "Added 2 servers to deputize.toml; the previous file is deputize.toml.1.bak" in done.out
+    assert "Added 3 servers to deputize.toml; the previous file is deputize.toml.1.bak" in done.out
     assert "ghp_of_ana" not in (folder / "deputize.toml").read_text() + done.output
     assert (folder / "deputize.toml.1.bak").read_text() == before
     for name in ("deputize.toml", "deputize.toml.1.bak"):
         assert (folder / name).stat().st_mode & 0o777 == 0o600
     written = tomllib.loads((folder / "deputize.toml").read_text())["servers"]
-    assert [each["name"] for each in written] == ["github", "web"]
+    assert [each["name"] for each in written] == ["github", "web", "own"]
     assert written[0]["secret_env"] == "GITHUB_TOKEN"
+    assert written[2]["sha256"] == hashlib.sha256(Path("/bin/sh").read_bytes()).hexdigest()
+    assert written[2]["files"] == {"own.sh": hashlib.sha256(b"exit 0").hexdigest()}
+    # The program of a launcher is not all it runs, so it is not pinned, and the output says so.
+    assert "files" not in written[0]
 
     again = run_deputize("import", ".mcp.json", "--json", folder=folder).json
-    assert (again["taken"], again["written"], len(again["left_out"])) == ([], None, 3)
+    assert (again["taken"], again["written"], len(again["left_out"])) == ([], None, 4)
     # What was written are settings that every other command reads.
     assert run_deputize("policy", "check", folder=folder).code == 0
 

@@ -1,14 +1,16 @@
 """Define the MCP servers whose tools this gateway serves: `[[servers]]`."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from deputize.core.http_urls import HeaderName, require_http_url
 from deputize.core.mcp.elicitation import CapabilityFamily
 from deputize.core.settings.base import SettingsSection
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class McpServerSettings(SettingsSection):
@@ -24,22 +26,26 @@ class McpServerSettings(SettingsSection):
     command: tuple[str, ...] = Field(
         (), description="Program and arguments, if the gateway starts the server as a subprocess."
     )
-    sha256: str | None = Field(
+    sha256: Sha256 | None = Field(
         None,
-        pattern=r"^[0-9a-f]{64}$",
         description="SHA-256 of the program's file. A program with another digest is not started.",
+    )
+    files: dict[str, Sha256] = Field(
+        {},
+        description="Other files that the program runs, each with its SHA-256: interpreter, script, modules, whole "
+        "folders. `deputize servers pin` prints them. The program is started from verified copies.",
     )
     folder: Path | None = Field(None, description="Working directory of the program. Default: an empty folder.")
     uid: int | None = Field(
         None,
         ge=1,
         le=2**31 - 1,
-        description="User id of the program, if the gateway runs as root. Use another one for each server.",
+        description="User id of the program, if the gateway runs as root. Default: another unused one for each server.",
     )
-    accept_risk: Literal["same-user"] | None = Field(
-        None,
-        description='`"same-user"` lets a gateway that runs as root start the program as root, which can then read its '
-        "keys and memory.",
+    accept_risk: tuple[Literal["same-user", "unpinned"], ...] = Field(
+        (),
+        description='Risks accepted for this program. `"same-user"`: it can read the keys of the gateway, whose user '
+        'it runs as. `"unpinned"`: it is started although files that it runs have no digest.',
     )
     env: dict[str, str] = Field(
         {}, description="Environment of the program. It inherits only PATH and the locale from the gateway."
@@ -87,6 +93,11 @@ class McpServerSettings(SettingsSection):
     )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
+
+    @field_validator("accept_risk", mode="before")
+    @classmethod
+    def _accept_one_risk(cls, risks: object) -> object:
+        return (risks,) if isinstance(risks, str) else risks
 
     @model_validator(mode="after")
     def _check_transport(self) -> Self:

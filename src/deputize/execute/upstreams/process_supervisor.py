@@ -4,7 +4,9 @@
 between the two. When the program ends, on SIGTERM, or when the gateway is gone for any reason, it kills everything the
 program started: as a subreaper it inherits all orphaned descendants.
 
-    process_supervisor.py GATEWAY_PID MEMORY_BYTES OPEN_FILES UID|- FOLDER|- FILE PROGRAM ARGUMENT…
+    process_supervisor.py GATEWAY_PID MEMORY_BYTES OPEN_FILES UID|- FOLDER DESCRIPTOR PROGRAM ARGUMENT…
+
+The program is executed from the descriptor, which the gateway verified; PROGRAM is only the name it is told.
 """
 
 import contextlib
@@ -28,7 +30,8 @@ _BLOCKED_SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
 def main() -> None:
     """Start the program and supervise it until everything it started has ended."""
     gateway, memory, files = (int(text) for text in sys.argv[1:4])
-    uid, folder, file, *command = sys.argv[4:]
+    uid, folder, descriptor, *command = sys.argv[4:]
+    binary = int(descriptor)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
@@ -40,24 +43,28 @@ def main() -> None:
     if program == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == supervisor_pid:
-            _drop_privileges(libc, None if uid == "-" else int(uid))
-            _exec_program(file, command, memory, files)
+            _drop_privileges(libc, None if uid == "-" else int(uid), binary)
+            _exec_program(binary, command, memory, files)
         os._exit(NOT_STARTED)
+    os.close(binary)
     # The pipes belong to the program; if the supervisor kept them open, neither side would see them close.
     null_device = os.open(os.devnull, os.O_RDWR)
     for each in (0, 1, 2):
         os.dup2(null_device, each)
     status = _supervise_program(program)
-    if folder != "-":
-        os.chdir("/")
-        shutil.rmtree(folder, ignore_errors=True)
+    os.chdir("/")
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(status)
 
 
-def _drop_privileges(libc: ctypes.CDLL, uid: int | None) -> None:
-    """Keep no group, user or descriptor of the gateway, and gain none from set-user-id programs."""
+def _drop_privileges(libc: ctypes.CDLL, uid: int | None, binary: int) -> None:
+    """Keep no group, user or descriptor of the gateway, and gain none from set-user-id programs.
+
+    The binary's own descriptor closes when it is executed.
+    """
+    os.set_inheritable(binary, False)
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if number > 2:
+        if number > 2 and number != binary:
             with contextlib.suppress(OSError):
                 os.close(number)
     if uid is not None:
@@ -70,7 +77,7 @@ def _drop_privileges(libc: ctypes.CDLL, uid: int | None) -> None:
         os._exit(NOT_STARTED)
 
 
-def _exec_program(file: str, command: list[str], memory: int, files: int) -> None:
+def _exec_program(binary: int, command: list[str], memory: int, files: int) -> None:
     """Replace this process with the program, in its own process group and with its resource limits."""
     os.setpgid(0, 0)
     # The data segment is limited, not the address space, because many runtimes reserve far more than they use.
@@ -82,7 +89,7 @@ def _exec_program(file: str, command: list[str], memory: int, files: int) -> Non
         signal.signal(each, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
     try:
-        os.execv(file, command)
+        os.execve(binary, command, os.environ)
     except OSError as error:
         os.write(2, f"the program cannot be started: {error.strerror}\n".encode())
 

@@ -5,7 +5,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ import structlog
 from deputize.core.errors import UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
+from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program
 
 _SUPERVISOR_SCRIPT: Final = str(Path(__file__).with_name("process_supervisor.py"))
 # How long a process may take to end after its input is closed.
@@ -32,6 +32,28 @@ _LONGEST_LINE: Final = 500
 log = structlog.get_logger(__name__)
 
 
+class _ProcessFolder:
+    """The folder of one process: `work`, where it starts, and `files`, the copies of its pinned files."""
+
+    def __init__(self, path: str, uid: int | None) -> None:
+        self.path = path
+        self.work = Path(path, "work")
+        self.files = Path(path, "files")
+        self._uid = uid
+
+    def create(self) -> None:
+        """Create both folders; the process may write into `work` only."""
+        self.work.mkdir(mode=0o700)
+        self.files.mkdir(mode=0o750)
+        if self._uid is not None:
+            os.chown(self.path, -1, self._uid)
+            os.chmod(self.path, 0o710)
+            os.chown(self.work, self._uid, self._uid)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
 class ServerProcess:
     """A running server process and its pipes."""
 
@@ -39,7 +61,7 @@ class ServerProcess:
         self,
         server: McpServerSettings,
         process: asyncio.subprocess.Process,
-        folder: str | None,
+        folder: _ProcessFolder,
         *,
         has_credential: bool,
     ):
@@ -104,8 +126,7 @@ class ServerProcess:
         self._stderr_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._stderr_task
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._folder.remove)
 
     def log_exit(self) -> None:
         """Log that the process ended on its own, with its last lines of stderr."""
@@ -128,50 +149,39 @@ async def start_process(server: McpServerSettings, secret: str | None) -> Server
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8"), **server.env}
     if secret is not None and server.secret_env is not None:
         environment[server.secret_env] = secret
-    file = await asyncio.to_thread(_find_executable, server, environment["PATH"])
-    folder = None if server.folder is not None else tempfile.mkdtemp(prefix="deputize-server-")
-    uid = "-" if server.uid is None else str(server.uid)
-    limits = (str(os.getpid()), str(server.memory_mb * 1_048_576), str(server.open_files), uid)
+    folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
     try:
-        if folder is not None and server.uid is not None:
-            os.chown(folder, server.uid, server.uid)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", _SUPERVISOR_SCRIPT, *limits, folder or "-", file, *server.command),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=folder or server.folder,
-            env=environment,
-            start_new_session=True,
-            limit=LARGEST_ANSWER,
-        )
+        await asyncio.to_thread(folder.create)
+        program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
+        try:
+            process = await _start_supervisor(server, program, folder, environment)
+        finally:
+            os.close(program.descriptor)
     except OSError as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise UpstreamUnavailable(
             f"the process of the server {server.name} cannot be started: {error.strerror}", nothing_happened=True
         ) from error
+    except BaseException:
+        folder.remove()
+        raise
     return ServerProcess(server, process, folder, has_credential=secret is not None)
 
 
-def _find_executable(server: McpServerSettings, path: str) -> str:
-    """Find the server's executable, and check its digest if the settings have one."""
-    location = shutil.which(server.command[0], path=path)
-    if location is None:
-        raise UpstreamUnavailable(
-            f"the executable of the server {server.name} was not found",
-            advice="The operator must install it, or correct command for this server under [[servers]].",
-            nothing_happened=True,
-        )
-    # A relative path is relative to the gateway's folder, not to the one the process runs in.
-    file = os.path.abspath(location)
-    if server.sha256 is None:
-        return file
-    with open(file, "rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() == server.sha256:
-            return file
-    raise UpstreamUnavailable(
-        f"the executable of the server {server.name} does not match sha256 in its settings",
-        advice="The operator must check the executable, then update sha256 for this server under [[servers]].",
-        nothing_happened=True,
+async def _start_supervisor(
+    server: McpServerSettings, program: PreparedProgram, folder: _ProcessFolder, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    uid = "-" if server.uid is None else str(server.uid)
+    limits = (str(os.getpid()), str(server.memory_mb * 1_048_576), str(server.open_files), uid)
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", _SUPERVISOR_SCRIPT, *limits, folder.path, str(program.descriptor)),
+        *program.arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=server.folder or folder.work,
+        env=environment,
+        pass_fds=(program.descriptor,),
+        start_new_session=True,
+        limit=LARGEST_ANSWER,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import McpServerSettings, Settings
+from deputize.core.settings import KeySettings, McpServerSettings, Settings
 from deputize.execute.upstreams.subprocess_server import start_process
 from deputize.interfaces.cli.project.process_protection import protect_process
 
@@ -111,22 +111,83 @@ def test_the_memory_of_a_gateway_is_hidden_from_its_own_user() -> None:
     assert run_in_fork(be_gateway) == 1
 
 
+PINNED: dict[str, object] = {"name": "orders", "command": ["orders"], "sha256": "0" * 64}
+
+
+def explain_refusal(servers: tuple[dict[str, object], ...], folder: Path, uid: int = 0) -> str:
+    """Start the protection as a gateway would, in a process of its own; return the refusal or the programs' users."""
+    reader, writer = os.pipe()
+
+    def be_gateway() -> int:
+        os.chdir(folder)
+        if uid:
+            os.setgroups([])
+            os.setresuid(uid, uid, uid)
+        keys = KeySettings(master_file=Path("master.key"))
+        settings = Settings(servers=tuple(McpServerSettings.model_validate(each) for each in servers), keys=keys)
+        try:
+            text = " ".join(str(each.uid) for each in protect_process(settings).servers)
+        except ConfigError as error:
+            text = str(error)
+        os.write(writer, text.encode())
+        return 0
+
+    code = run_in_fork(be_gateway)
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        answer = stream.read().decode()
+    assert code == 0
+    return answer
+
+
 @needs_root
-def test_a_gateway_of_root_refuses_programs_without_a_user_unless_the_risk_is_accepted() -> None:
-    def build_settings(**more: object) -> Settings:
-        server = McpServerSettings.model_validate({"name": "orders", "command": ["orders"], **more})
-        return Settings(servers=(server,))
+def test_every_program_of_a_gateway_of_root_gets_an_unused_user_of_its_own(reachable_folder: Path) -> None:
+    answer = explain_refusal(
+        (PINNED, {**PINNED, "name": "shop"}, {**PINNED, "name": "own", "uid": UID}), reachable_folder
+    )
+    orders, shop, own = (int(each) for each in answer.split())
+    assert own == UID
+    assert len({orders, shop, own}) == 3
+    assert all(61_184 <= each <= 65_519 for each in (orders, shop))
+    # The same at every start, so that files can be given to it.
+    assert explain_refusal((PINNED,), reachable_folder) == str(orders)
+    assert explain_refusal(({**PINNED, "accept_risk": "same-user"},), reachable_folder) == "None"
 
-    def try_start(settings: Settings) -> int:
-        def be_gateway() -> int:
-            try:
-                protect_process(settings)
-            except ConfigError as error:
-                return 2 if "orders" in str(error) and "same-user" in str(error) else 3
-            return 0
 
-        return run_in_fork(be_gateway)
+@needs_root
+@pytest.mark.parametrize("name", ["master.key", ".deputize/token", "deputize.toml"])
+def test_a_program_whose_user_could_read_a_secret_is_refused_with_the_files_name(
+    reachable_folder: Path, name: str
+) -> None:
+    file = reachable_folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('[database]\nurl = "postgresql://gateway:hunter2@db/app"\n')
+    file.chmod(0o600)
+    assert explain_refusal((PINNED,), reachable_folder).isdigit()
+    file.chmod(0o644)
+    answer = explain_refusal((PINNED,), reachable_folder)
+    assert f"can read {name}" in answer
+    assert "chmod 600" in answer
+    # A folder that the program's user cannot enter hides the file as well.
+    reachable_folder.chmod(0o700)
+    assert explain_refusal((PINNED,), reachable_folder).isdigit()
 
-    assert try_start(build_settings()) == 2
-    assert try_start(build_settings(uid=UID)) == 0
-    assert try_start(build_settings(accept_risk="same-user")) == 0
+
+@needs_root
+def test_a_gateway_of_another_user_refuses_programs_that_could_read_its_key(reachable_folder: Path) -> None:
+    assert explain_refusal((PINNED,), reachable_folder, UID) == "None"
+    key = reachable_folder / "master.key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o400)
+    os.chown(key, UID, UID)
+    assert "can read master.key" in explain_refusal((PINNED,), reachable_folder, UID)
+    assert explain_refusal(({**PINNED, "accept_risk": "same-user"},), reachable_folder, UID) == "None"
+    assert "needs a gateway that runs as root" in explain_refusal(({**PINNED, "uid": UID},), reachable_folder, UID)
+
+
+def test_a_program_without_digests_is_refused_unless_the_risk_is_accepted(reachable_folder: Path) -> None:
+    unpinned: dict[str, object] = {"name": "orders", "command": ["orders"]}
+    answer = explain_refusal((unpinned,), reachable_folder)
+    assert "deputize servers pin orders" in answer
+    assert "unpinned" in answer
+    assert "digest" not in explain_refusal(({**unpinned, "accept_risk": "unpinned"},), reachable_folder)

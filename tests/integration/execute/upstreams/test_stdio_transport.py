@@ -170,7 +170,7 @@ async def test_a_program_that_ends_again_and_again_is_given_pauses(small_server:
 
 async def test_a_program_that_is_not_there_or_not_the_right_one_is_not_run(small_server: SettingsFactory) -> None:
     right = hashlib.sha256(Path(sys.executable).read_bytes()).hexdigest()
-    async with open_upstreams(small_server(sha256=right)) as upstreams:
+    async with open_upstreams(small_server(sha256=right, accept_risk="unpinned")) as upstreams:
         await ShopServer(upstreams).discover()
     for settings in (
         small_server(sha256="0" * 64),

@@ -1,12 +1,13 @@
 """Define `deputize import`: copy the MCP servers of another client into deputize.toml.
 
-The previous file is kept as a backup. No server is started, and no secret is copied.
+The previous file is kept as a backup. No server is started, and no secret is copied. Programs are pinned by the digests
+of their files.
 """
 
 import os
 import tomllib
 from collections.abc import Mapping
-from json import dumps
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +95,34 @@ def _collect_servers(text: str, file: Path, settings_text: str) -> "tuple[list[I
             exists=lambda each: (project_folder / each).is_file(),
         )
     )
-    servers = [each for each in results if isinstance(each, ImportedServer)]
+    servers = [_pin_program(each) for each in results if isinstance(each, ImportedServer)]
     return servers, [each for each in results if not isinstance(each, ImportedServer)]
+
+
+def _pin_program(server: "ImportedServer") -> "ImportedServer":
+    """Add the digests of the program, its interpreter and its script, as they are now."""
+    from pydantic import ValidationError
+
+    from deputize.core.settings import McpServerSettings
+    from deputize.interfaces.cli.project.server_files import compute_pins
+
+    if "command" not in server.table:
+        return server
+    try:
+        pins, unpinned_files = compute_pins(McpServerSettings.model_validate(server.table))
+        notes = tuple(
+            f'its program is not pinned, because {each} has no digest: deputize serve needs accept_risk = ["unpinned"]'
+            for each in unpinned_files
+        )
+    except (ConfigError, ValidationError):
+        # Settings that are not valid are refused below, with the reason.
+        pins, unpinned_files, notes = (
+            {},
+            [],
+            (f"it is not pinned, because its program was not found: deputize servers pin {server.name}",),
+        )
+    table = {**server.table, **({} if unpinned_files else pins)}
+    return replace(server, table=table, notes=(*server.notes, *notes))
 
 
 def _list_server_names(text: str) -> frozenset[str]:
@@ -107,17 +134,10 @@ def _list_server_names(text: str) -> frozenset[str]:
 
 
 def _render_table(table: Mapping[str, Any]) -> str:
-    rows = "".join(f"{key} = {_render_value(value)}\n" for key, value in table.items())
+    from deputize.interfaces.cli.project.server_files import render_toml_value
+
+    rows = "".join(f"{key} = {render_toml_value(value)}\n" for key, value in table.items())
     return f"\n[[servers]]\n{rows}"
-
-
-def _render_value(value: Any) -> str:
-    """Render a string, or a list or table of strings, as TOML, whose strings differ from JSON's in one character."""
-    if isinstance(value, str):
-        return dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list):
-        return f"[{', '.join(map(_render_value, value))}]"
-    return "{ " + ", ".join(f"{_render_value(key)} = {_render_value(each)}" for key, each in value.items()) + " }"
 
 
 def _validate_settings(text: str) -> None:

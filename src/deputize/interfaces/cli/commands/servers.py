@@ -12,6 +12,7 @@ import typer
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
+from deputize.interfaces.cli.project.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import (
     NO,
     NOTE,
@@ -63,6 +64,41 @@ def show(server: Server, url: Url = "", token: Token = "", json: Json = False) -
     """Show a server's status and its pinned definitions."""
     details = find_gateway(url, token).get(_build_server_path(server))
     printer.json(details) if json else _print_server(details)
+
+
+@group.command("pin", epilog="Example: deputize servers pin orders lib/")
+def pin_program(
+    server: Server,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Files and folders that the program loads.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the digests of a server's program, interpreter, script and listed files, for deputize.toml.
+
+    Review the files first: the gateway starts the program only from files with the digests in its settings.
+    """
+    from deputize.interfaces.cli.project.server_files import (
+        compute_pins,
+        find_program_server,
+        list_differences,
+        render_toml_value,
+    )
+
+    enter_project(is_required=True)
+    server_settings = find_program_server(load_settings(), server)
+    pins, unpinned_files = compute_pins(server_settings, paths or ())
+    differences = list_differences(server_settings, pins)
+    if json:
+        printer.json({"name": server, **pins, "changed": differences, "unpinned": unpinned_files})
+        return
+    for each in differences:
+        printer.warn(f"{to_display_text(each, 400)} changed since it was pinned")
+    for each in unpinned_files:
+        printer.warn(f"Not pinned: {to_display_text(each, 400)}. Name it: deputize servers pin {server} PATH")
+    printer.line(f"# For the [[servers]] table of {server} in deputize.toml; restart the gateway afterwards")
+    for key, value in pins.items():
+        printer.line(f"{key} = {render_toml_value(value)}")
 
 
 @group.command("test", epilog="Example: deputize servers test shop")

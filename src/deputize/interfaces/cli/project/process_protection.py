@@ -2,19 +2,29 @@
 
 import ctypes
 import os
+import pwd
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel, SecretStr
+
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import Settings
+from deputize.core.settings import SETTINGS_FILE, McpServerSettings, Settings
 
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
+# User ids for programs without one in the settings; systemd takes those of its dynamic users from the same range.
+_FIRST_UID: Final = 61_184
+_UID_COUNT: Final = 4_336
 
 
-def protect_process(settings: Settings) -> None:
-    """Hide this process's memory, environment and descriptors from its user's other processes.
+def protect_process(settings: Settings) -> Settings:
+    """Hide this process from the programs it starts, and return the settings with a user for each of them.
 
-    Root reads them all the same, so a gateway that runs as root refuses programs without a user of their own.
+    A program is refused if its user could read the gateway's keys, or if its files are not pinned, unless the settings
+    accept that risk.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -22,16 +32,125 @@ def protect_process(settings: Settings) -> None:
         raise ConfigError(
             "This system cannot hide the gateway's memory from its user's other processes (prctl failed)."
         )
+    used_uids = {each.uid for each in settings.servers}
+    servers = []
     for server in settings.servers:
-        if not server.command:
-            continue
-        if os.geteuid() == 0 and server.uid is None and server.accept_risk != "same-user":
-            raise ConfigError(
-                f"The gateway runs as root, so the program of the server {server.name} could read its keys and memory: "
-                f"run the gateway as another user, set uid for {server.name} under [[servers]], or accept the risk "
-                'there with accept_risk = "same-user".'
-            )
-        if os.geteuid() != 0 and server.uid is not None:
+        if server.command:
+            server = _assign_user(server, used_uids, settings.tools.tenant)
+            used_uids.add(server.uid)
+            _require_pins(server)
+            _require_hidden_files(server, settings)
+        servers.append(server)
+    return settings.model_copy(update={"servers": tuple(servers)})
+
+
+def _assign_user(server: McpServerSettings, used_uids: set[int | None], tenant: str) -> McpServerSettings:
+    """Give a program of a gateway that runs as root a user of its own, unless the settings name one."""
+    if os.geteuid() != 0:
+        if server.uid is not None:
             raise ConfigError(
                 f"uid of the server {server.name} needs a gateway that runs as root: remove uid, or run it as root."
             )
+        return server
+    if server.uid is not None or "same-user" in server.accept_risk:
+        return server
+    start = int.from_bytes(sha256(f"{server.tenant or tenant}\0{server.name}".encode()).digest()[:4])
+    for offset in range(_UID_COUNT):
+        uid = _FIRST_UID + (start + offset) % _UID_COUNT
+        if uid not in used_uids and not _has_account(uid):
+            return server.model_copy(update={"uid": uid})
+    raise ConfigError(f"There is no unused user id for the server {server.name}: set uid for it under [[servers]].")
+
+
+def _has_account(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _require_pins(server: McpServerSettings) -> None:
+    if server.sha256 is None and not server.files and "unpinned" not in server.accept_risk:
+        raise ConfigError(
+            f"The program of the server {server.name} has no digest, so another one could be put in its place: run "
+            f"deputize servers pin {server.name} and put what it prints into deputize.toml, or accept the risk there "
+            'with accept_risk = ["unpinned"].'
+        )
+
+
+def _require_hidden_files(server: McpServerSettings, settings: Settings) -> None:
+    if "same-user" in server.accept_risk:
+        return
+    paths = [*_list_secret_files(settings)]
+    number = _try_reading(paths, server.uid)
+    if number is None:
+        return
+    if server.uid is None:
+        advice = (
+            "run the gateway as root, which gives every program a user of its own, keep the keys outside files, or "
+            'accept the risk for this server with accept_risk = ["same-user"]'
+        )
+    else:
+        advice = f"run chmod 600 {paths[number]}, and make sure that its owner is the gateway's user"
+    raise ConfigError(
+        f"The program of the server {server.name} runs as the user {server.uid or os.geteuid()}, who can read "
+        f"{paths[number]}: {advice}."
+    )
+
+
+def _list_secret_files(settings: Settings) -> Iterator[Path]:
+    """List the files with keys and secrets, those that do not exist included."""
+    yield settings.keys.master_file
+    yield from settings.keys.accepted_master_files
+    if settings.vault.token_file is not None:
+        yield settings.vault.token_file
+    if settings.console.client_secret_file is not None:
+        yield settings.console.client_secret_file
+    if settings.folder.is_dir():
+        yield from sorted(each for each in settings.folder.iterdir() if each.is_file() and each.name[0] != ".")
+    if SETTINGS_FILE.is_file():
+        text = SETTINGS_FILE.read_text(encoding="utf-8")
+        if any(secret in text for secret in _list_secrets(settings)):
+            yield SETTINGS_FILE
+
+
+def _list_secrets(section: BaseModel) -> Iterator[str]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, SecretStr):
+                yield each.get_secret_value()
+            elif isinstance(each, BaseModel):
+                yield from _list_secrets(each)
+
+
+def _try_reading(paths: list[Path], uid: int | None) -> int | None:
+    """Try to open the files as a program's user, in a process of its own; return the number of the first that opens.
+
+    An attempt counts access control lists and the folders above a file as well, which its mode does not show.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if uid is not None:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+            for number, path in enumerate(paths):
+                try:
+                    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+                except OSError:
+                    continue
+                os.write(writer, str(number).encode())
+                break
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with open(reader, "rb") as stream:
+        answer = stream.read()
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0:
+        raise ConfigError("The gateway could not check which files its programs can read: it cannot change users.")
+    return int(answer) if answer else None
