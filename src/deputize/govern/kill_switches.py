@@ -12,6 +12,7 @@ import asyncpg
 
 from deputize.core.caller import Caller
 from deputize.core.errors import DisabledByKillSwitch, Unavailable
+from deputize.core.subject import parse_subject
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
@@ -69,7 +70,7 @@ class TenantKillSwitches:
     def check_agents(self, caller: Caller, *, until: int | None = None) -> None:
         """Raise `DisabledByKillSwitch` if an agent of the caller is off, so that it cannot turn itself on again."""
         if self.switches:
-            for agent in caller.agents:
+            for agent in _list_agents(caller):
                 self._require_on("agent", agent, until)
 
     def list_off(self) -> list[KillSwitch]:
@@ -111,6 +112,13 @@ class KillSwitches:
                 switches[key] = (*switches.get(key, ()), _build_switch(row))
         after = self._snapshots[tenant] = TenantKillSwitches(epoch=epoch, switches=switches)
         return after
+
+
+def _list_agents(caller: Caller) -> tuple[str, ...]:
+    """List the agents of a token. One that an agent got for itself names it as the user."""
+    if caller.human:
+        return caller.agents
+    return (parse_subject(caller.user)[1], caller.user, *caller.agents)
 
 
 def _build_switch(row: asyncpg.Record) -> KillSwitch:

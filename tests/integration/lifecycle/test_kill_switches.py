@@ -1,6 +1,7 @@
 """Kill switches: what is off begins nothing on any gateway, from the commit on, until someone turns it on again."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,8 @@ async def test_an_agent_that_is_off_is_off_wherever_it_stands_in_a_chain(lab: Ga
     await _set_switch(lab, "agent", "crawler", off=True)
     by = await lab.make_caller("ana", agent="crawler")
     assert error_slug(await lab.call("look", "agent", by=by)) == "switched-off"
+    own_token = replace(await lab.make_caller("crawler"), human=False)
+    assert error_slug(await lab.call("look", "own", by=own_token)) == "switched-off"
     assert error_slug(await lab.call("look", "other", by=await lab.make_caller("ana", agent="reader"))) is None
     assert error_slug(await lab.call("look", "person")) is None
     await _set_switch(lab, "agent", "crawler", off=False)
