@@ -13,6 +13,7 @@ from proofs.approvals.testbed import CONNECTION_ERRORS, RETRY_STATUSES, GatewayS
 from proofs.kit.http_client import HttpResponse
 
 _PAUSE = 0.15
+_NO_BINDING = "0" * 64
 # Nights without workers and a machine that is busy otherwise add up; what takes longer than this is stuck.
 _TIMEOUT_SECONDS = 300.0
 _STUCK = """
@@ -71,10 +72,16 @@ class ApprovalClient:
         scope = "deputize:break-glass" if action == "break-glass" else ""
         token = self.testbed.people.issue_person_token(who, scope=scope)
         body = {"reason": f"{action} {case.label}"}
-        if self.testbed.rng.random() < 0.5 and (binding := await self._fetch_binding(case, token)):
-            body["binding"] = binding
+        # A denial may leave it out.
+        with_binding = action != "deny" or self.testbed.rng.random() < 0.5
         async with self._enforce_timeout(case):
             while True:
+                if with_binding and "binding" not in body:
+                    binding = await self._fetch_binding(case, token)
+                    if binding is None:
+                        await asyncio.sleep(_PAUSE)
+                        continue
+                    body["binding"] = binding
                 answer = await self._send_decision(case, who, action, token, body, slot or self.testbed.pick_gateway())
                 if answer is not None and answer.status not in RETRY_STATUSES:
                     return
@@ -88,6 +95,7 @@ class ApprovalClient:
         """Someone who may not. An answer of any kind is fine, but for one that says it was taken."""
         person, testbed = self.testbed.people.issue_person_token, self.testbed
         body: dict[str, Any] = {"reason": "let me"}
+        body["binding"] = await self._fetch_binding(case, person("reader")) or _NO_BINDING
         action, user = "approve", case.user
         match way:
             case "requester":
@@ -107,7 +115,7 @@ class ApprovalClient:
             case "other tenant":
                 user, token = "tom", person("tom", tenant="beside")
             case "another binding":
-                user, token, body["binding"] = "bad", person("bad"), "0" * 64
+                user, token, body["binding"] = "bad", person("bad"), _NO_BINDING
             case "glass without the scope":
                 user, token, action = "gab", person("gab"), "break-glass"
             case _:
@@ -161,7 +169,9 @@ class ApprovalClient:
             )
         except CONNECTION_ERRORS:
             return None
-        return str(answer.json()["binding"]) if answer is not None and answer.status == 200 else None
+        if answer is None or answer.status in RETRY_STATUSES:
+            return None
+        return str(answer.json()["binding"]) if answer.status == 200 else _NO_BINDING
 
     async def _submit_until_pending(self, case: ApprovalCase, label: str) -> dict[str, Any]:
         async with self._enforce_timeout(case):

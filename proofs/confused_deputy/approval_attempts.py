@@ -32,7 +32,7 @@ from proofs.kit.jws import read_claims
 _STALE_SECONDS = 3600
 _NOT_FOUND_SLUG, _AUDIENCE_SLUG = HumanTaskNotFound.spec.slug, TokenAudienceMismatch.spec.slug
 _BODY = {"reason": "seen"}
-_BODIES_BY_ACTION: Mapping[str, dict[str, Any]] = {"approve": _BODY, "deny": _BODY, "break-glass": _BODY}
+_ACTIONS = ("approve", "deny", "break-glass")
 _DECISION_COUNT = """
     select (select count(*) from deputize.votes where tenant = $1)
          + (select count(*) from deputize.approvals where tenant = $1 and state <> 'open')
@@ -155,9 +155,12 @@ async def open_approval_request(testbed: Testbed, delegation: DelegatedToken, te
 async def decide_wrongly(testbed: Testbed, request_id: str, deciders: Sequence[WrongDecider]) -> AttemptResult:
     """Each says every word there is, about an approval request that is open all the while."""
     result, before = AttemptResult(), await _count_decisions(testbed)
+    # They know the binding, so that it is never the reason why they are refused.
+    body = await _read_version(testbed, request_id)
+    batch = {"tickets": [request_id], "bindings": {request_id: body["binding"]}, **_BODY}
     for each in deciders:
         http = HttpConnection.for_url(testbed.url, token=each.token)
-        for action, body in _BODIES_BY_ACTION.items():
+        for action in _ACTIONS:
             if action == "deny" and each.may_deny:
                 continue
             answer = await http.post(f"/v1/approvals/{request_id}/{action}", body)
@@ -169,7 +172,7 @@ async def decide_wrongly(testbed: Testbed, request_id: str, deciders: Sequence[W
                 result.wrong_reason_count += 1
                 result.add_sample(f"{each.label} could not {action}, but not for {each.expected_refusal}", answer)
         for action in ("approve",) if each.may_deny else ("approve", "deny"):
-            answer = await http.post("/v1/approvals/batch", {"tickets": [request_id], "decision": action, **_BODY})
+            answer = await http.post("/v1/approvals/batch", {"decision": action, **batch})
             result.try_count += 1
             if answer.status < 400 and any("refused" not in one for one in answer.json()["decisions"]):
                 result.accepted_count += 1
@@ -187,9 +190,10 @@ async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> l
     }
     batch_ids = [await open_approval_request(testbed, delegation, f"batch {number}") for number in range(2)]
     approver = HttpConnection.for_url(testbed.url, token=await testbed.fetch_console_token(APPROVER))
+    versions = {each: await _read_version(testbed, each) for each in (*request_ids.values(), *batch_ids)}
     responses = {
         "an approver's yes": (
-            await approver.post(f"/v1/approvals/{request_ids['approve']}/approve", _BODY),
+            await approver.post(f"/v1/approvals/{request_ids['approve']}/approve", versions[request_ids["approve"]]),
             "approved",
         ),
         "an approver's no": (await approver.post(f"/v1/approvals/{request_ids['deny']}/deny", _BODY), "denied"),
@@ -197,7 +201,8 @@ async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> l
     for name, state in zip(BREAK_GLASS_USERS, ("open", "approved"), strict=True):
         glazier = HttpConnection.for_url(testbed.url, token=await testbed.fetch_console_token(name, BREAK_GLASS_SCOPE))
         responses[f"{name} breaks the glass"] = (
-            await glazier.post(f"/v1/approvals/{request_ids['glass']}/break-glass", _BODY), state
+            await glazier.post(f"/v1/approvals/{request_ids['glass']}/break-glass", versions[request_ids["glass"]]),
+            state,
         )  # fmt: skip
         glazier.close()
     failures = [
@@ -205,9 +210,9 @@ async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> l
         for label, (answer, state) in responses.items()
         if answer.status != 200 or answer.json()["state"] != state
     ]
-    batch = await approver.post(
-        "/v1/approvals/batch", {"tickets": batch_ids, "decision": "approve", "vary": ["word"], **_BODY}
-    )
+    bindings = {each: versions[each]["binding"] for each in batch_ids}
+    several = {"tickets": batch_ids, "bindings": bindings, "decision": "approve", "vary": ["word"], **_BODY}
+    batch = await approver.post("/v1/approvals/batch", several)
     if batch.status != 200 or {decision["state"] for decision in batch.json()["decisions"]} != {"approved"}:
         failures.append(f"an approver's yes to several: {batch.status} {batch.body[:200]!r}")
     failures += await _decide_on_pages(
@@ -215,6 +220,14 @@ async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> l
     )
     approver.close()
     return failures
+
+
+async def _read_version(testbed: Testbed, request_id: str) -> dict[str, str]:
+    """Build a decision's body with the binding that an approver reads."""
+    http = HttpConnection.for_url(testbed.url, token=await testbed.fetch_console_token(APPROVER))
+    approval = (await http.get(f"/v1/approvals/{request_id}")).json()
+    http.close()
+    return {"binding": str(approval["binding"]), **_BODY}
 
 
 async def _decide_on_pages(testbed: Testbed, approver: HttpConnection, request_ids: Mapping[str, str]) -> list[str]:

@@ -278,7 +278,10 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "POST /v1/policies/check": policies,
         "POST /v1/policies/backtest": policies,
         "POST /v1/switches": {"kind": "tool", "value": "nobody.nothing", "off": True},
-        **{f"{_ONE_APPROVAL}/{word}": _BODY for word in ("approve", "deny", "break-glass")},
+        **{
+            f"{_ONE_APPROVAL}/{word}": {"binding": approval["binding"], **_BODY}
+            for word in ("approve", "deny", "break-glass")
+        },
         "POST /v1/approvals/batch": {"tickets": [seed_data.approval_id], "decision": "deny", **_BODY},
         f"POST {_SERVER}/changes/decide": {**seed_data.server_change, "decision": "reject", **_BODY},
         "POST /oauth/token subject_token": {**build_exchange_form(), "actor_token": agent},

@@ -59,6 +59,10 @@ class SeedData:
     ready_ids: Mapping[str, str]
     people: Sequence[str]
 
+    @property
+    def bindings_by_id(self) -> dict[str, str]:
+        return dict(zip(self.ids_by_name[_APPROVALS], self.ids_by_name["binding"], strict=True))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
@@ -243,6 +247,7 @@ def _build_plain_case(route: Route, seed_data: SeedData) -> Case:
     ready_id = seed_data.ready_ids.get(route.name)
     first = {name: ready_id or ids[0] for name, ids in seed_data.ids_by_name.items()}
     body = {name: _build_proper_value(schema, ready_id or "half") for name, schema in route.fields.items()}
+    body = _add_bindings(body, ready_id or "", seed_data.bindings_by_id)
     return Case(
         path=route.path.format(**first), body=orjson.dumps(body) if body else b"", method=route.method, request=route,
         headers=_build_auth_header(seed_data.people[0]) if route.is_for_approvers else {},
@@ -257,6 +262,15 @@ def _build_proper_value(schema: Mapping[str, Any], ready_id: str) -> Any:
     if schema.get("type") == "array":
         return [_build_proper_value(schema["items"], ready_id)]
     return ready_id if schema.get("format") == "uuid" else "half"
+
+
+def _add_bindings(body: dict[str, Any], approval_id: str, bindings: Mapping[str, str]) -> dict[str, Any]:
+    """Give each approval request that is decided the binding it has, so that decisions are about what is there."""
+    if body.get("binding") and approval_id in bindings:
+        body["binding"] = bindings[approval_id]
+    if "bindings" in body:
+        body["bindings"] = {each: bindings[each] for each in body["tickets"] if each in bindings}
+    return body
 
 
 def _build_auth_header(token: str) -> dict[str, str]:
@@ -294,7 +308,11 @@ def _build_cases(draw: st.DrawFn, routes: Sequence[Route], seed_data: SeedData) 
     )
     full_path = f"{path}?{query}" if query else path
     return Case(
-        path=full_path, body=draw(_build_bodies(route, seed_data)), headers=headers, method=route.method, request=route
+        path=full_path,
+        body=draw(_build_bodies(route, seed_data, path)),
+        headers=headers,
+        method=route.method,
+        request=route,
     )
 
 
@@ -325,6 +343,8 @@ def _build_fitting_values(schema: Mapping[str, Any], seed_data: SeedData) -> st.
         return st.none()
     if schema.get("type") == "array":
         return st.lists(_build_fitting_values(schema["items"], seed_data), min_size=1, max_size=4)
+    if schema.get("type") == "object":
+        return st.dictionaries(st.uuids().map(str), _build_fitting_values(schema["additionalProperties"], seed_data))
     if schema.get("type") == "integer":
         return st.integers(schema.get("minimum", 0), schema.get("maximum", 60))
     if schema.get("format") == "date-time":
@@ -340,12 +360,13 @@ def _list_enum(schema: Mapping[str, Any]) -> list[str]:
     return values + [each for option in schema.get("anyOf", ()) for each in _list_enum(option)]
 
 
-def _build_bodies(route: Route, seed_data: SeedData) -> st.SearchStrategy[bytes]:
+def _build_bodies(route: Route, seed_data: SeedData, path: str) -> st.SearchStrategy[bytes]:
     if not route.fields:
         return st.just(b"")
+    approval_id, bindings = path.removeprefix(f"{_APPROVALS}/").partition("/")[0], seed_data.bindings_by_id
     fitting_values = st.fixed_dictionaries(
         {name: _build_fitting_values(schema, seed_data) for name, schema in route.fields.items()}
-    )
+    ).map(lambda body: _add_bindings(body, approval_id, bindings))
     word_values = st.fixed_dictionaries(
         {name: _build_words(schema, seed_data) for name, schema in route.fields.items()}
     )

@@ -77,8 +77,19 @@ class ApprovalGateway:
     async def decide(
         self, verb: str, request_id: str, *, token: str, code: str | None = None, **fields: Any
     ) -> httpx2.Response:
+        """Decide with the binding that is stored now, as its approver has read it, unless another is given."""
+        if verb != "deny":
+            fields.setdefault("binding", await self.read_binding(request_id))
         headers = {"authorization": f"Bearer {token}"} | ({} if code is None else {"deputize-code": code})
         return await self.gateway.http.post(f"/v1/approvals/{request_id}/{verb}", json=fields, headers=headers)
+
+    async def read_binding(self, request_id: str) -> str:
+        """Read the binding of a request, or of a call's newest one, from the database, whoever decides."""
+        async with self.connect_database() as database:
+            binding = await database.fetchval(
+                "select binding from deputize.approvals where $1 in (id, call_id) order by id desc limit 1", request_id
+            )
+        return "0" * 64 if binding is None else bytes(binding).hex()
 
     async def fetch_request(self, request_id: str, *, token: str) -> dict[str, Any]:
         answer = await self.gateway.get(f"/v1/approvals/{request_id}", token=token)

@@ -1,6 +1,6 @@
 """A gateway whose rules ask about some tools, a worker that carries what was approved, and people who decide."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +43,27 @@ class ApprovalLab:
     @property
     def approvals(self) -> ApprovalDecisions:
         return self.lab.gateway.approvals
+
+    async def approve(self, caller: Caller, request_id: str, *, reason: str = "") -> dict[str, Any]:
+        """Approve a request as it is stored now, like a person who has just read it."""
+        binding = await self._read_binding(caller, request_id)
+        return await self.approvals.approve(caller, request_id, reason=reason, binding=binding)
+
+    async def break_glass(self, caller: Caller, request_id: str, *, reason: str) -> dict[str, Any]:
+        """Break glass for a request as it is stored now."""
+        binding = await self._read_binding(caller, request_id)
+        return await self.approvals.break_glass(caller, request_id, reason=reason, binding=binding)
+
+    async def approve_many(self, caller: Caller, request_ids: Sequence[str], *, vary: Sequence[str]) -> Any:
+        """Approve requests as they are stored now."""
+        bindings = {each: await self._read_binding(caller, each) for each in request_ids}
+        return await self.approvals.decide_many(caller, request_ids, "approve", reason="", vary=vary, bindings=bindings)
+
+    async def _read_binding(self, caller: Caller, request_id: str) -> str:
+        # Through the gateway's pool: `lab.db` is one connection, and tests decide concurrently.
+        async with self.lab.runtime.store.read_transaction(caller.tenant) as connection:
+            binding = await connection.fetchval("select binding from deputize.approvals where id = $1", request_id)
+        return "0" * 64 if binding is None else bytes(binding).hex()
 
     async def make_approver(self, user: str, *, groups: Iterable[str] = ("approvers",), **more: Any) -> Caller:
         """Make a caller who signed in for the console a moment ago."""

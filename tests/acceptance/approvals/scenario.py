@@ -29,7 +29,13 @@ class PendingApproval:
 
     call_id: str
     request_id: str
+    binding: str
     code: str = field(repr=False)
+
+    @property
+    def decision(self) -> dict[str, str]:
+        """The body of a decision about exactly this call: its binding is never why it is refused."""
+        return {"reason": "I am sure it is fine", "binding": self.binding}
 
 
 @dataclass(kw_only=True)
@@ -79,7 +85,8 @@ class Scenario:
         shown = _CODE.search(line)
         assert shown is not None, line
         assert shown[1] not in answer.text
-        return PendingApproval(call_id=told["call_id"], request_id=ticket, code=shown[1])
+        seen = self.http.get(f"/v1/approvals/{ticket}", headers={"authorization": f"Bearer {self.token}"}).json()
+        return PendingApproval(call_id=told["call_id"], request_id=ticket, binding=seen["binding"], code=shown[1])
 
     def call_state(self, call: str) -> str:
         return self.database.run_sql(f"select state from deputize.calls where id = '{call}'")

@@ -25,7 +25,6 @@ pytestmark = pytest.mark.requirement("GOV-3")
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
-YES = {"reason": "I am sure it is fine"}
 _keys = itertools.count(1)
 
 
@@ -44,24 +43,32 @@ def pending_approval(scenario: Scenario) -> PendingApproval:
 @register_attack(refusals=2)
 def the_command_line_with_its_own_token(scenario: Scenario, pending_approval: PendingApproval) -> None:
     for named in (pending_approval.request_id, pending_approval.call_id):
-        done = scenario.run_cli("approvals", "approve", named, "--yes", token=scenario.token)
+        version = ("--binding", pending_approval.binding)
+        done = scenario.run_cli("approvals", "approve", named, *version, "--yes", token=scenario.token)
         assert done.code == 1, done.output
         assert "only people decide" in done.err
 
 
 @register_attack(refusals=1)
 def the_command_line_with_the_developers_token(scenario: Scenario, pending_approval: PendingApproval) -> None:
-    done = scenario.run_cli("approvals", "approve", pending_approval.request_id, "--yes")
+    unseen = scenario.run_cli("approvals", "approve", pending_approval.request_id, "--yes")
+    assert (unseen.code, "say which version you saw" in unseen.err) == (2, True), unseen.output
+    version = ("--binding", pending_approval.binding)
+    done = scenario.run_cli("approvals", "approve", pending_approval.request_id, *version, "--yes")
     assert (done.code, "this token is not valid for deciding approval requests" in done.err) == (1, True), done.output
 
 
 @register_attack(refusals=2)
 def a_token_it_signed_for_somebody_else(scenario: Scenario, pending_approval: PendingApproval) -> None:
     path = f"/v1/approvals/{pending_approval.request_id}/approve"
-    require_refusal(scenario.post(path, YES, token=scenario.mint_token("--user", "boss")), "ticket-not-found")
+    require_refusal(
+        scenario.post(path, pending_approval.decision, token=scenario.mint_token("--user", "boss")), "ticket-not-found"
+    )
     boss = scenario.mint_token("--user", "boss", "--scope", "deputize:admin")
     assert (
-        require_refusal(scenario.post(path, YES, token=boss), "not-an-approver")["details"]["rule"]
+        require_refusal(scenario.post(path, pending_approval.decision, token=boss), "not-an-approver")["details"][
+            "rule"
+        ]
         == "console-audience"
     )
 
@@ -71,7 +78,10 @@ def a_token_that_bears_the_terminals_name(scenario: Scenario, pending_approval: 
     token = scenario.mint_token("--user", "terminal", "--scope", "deputize:admin", "--scope", "deputize:break-glass")
     for word in ("approve", "break-glass"):
         require_refusal(
-            scenario.post(f"/v1/approvals/{pending_approval.request_id}/{word}", YES, token=token), "not-an-approver"
+            scenario.post(
+                f"/v1/approvals/{pending_approval.request_id}/{word}", pending_approval.decision, token=token
+            ),
+            "not-an-approver",
         )
 
 
@@ -79,7 +89,8 @@ def a_token_that_bears_the_terminals_name(scenario: Scenario, pending_approval: 
 def saying_yes_or_no_over_rest(scenario: Scenario, pending_approval: PendingApproval) -> None:
     for word in ("approve", "deny"):
         error = require_refusal(
-            scenario.post(f"/v1/approvals/{pending_approval.request_id}/{word}", YES), "not-an-approver"
+            scenario.post(f"/v1/approvals/{pending_approval.request_id}/{word}", pending_approval.decision),
+            "not-an-approver",
         )
         assert error["details"]["rule"] == "humans-only"
 
@@ -98,9 +109,11 @@ def guessing_codes(scenario: Scenario, pending_approval: PendingApproval) -> Non
     other = scenario.request_deletion(2, "guessed")
     path = f"/v1/approvals/{other.request_id}/approve"
     for guess in range(MAX_FAILURES_PER_APPROVAL):
-        answer = scenario.post(path, YES, headers={"deputize-code": f"0000-000{guess}"})
+        answer = scenario.post(path, other.decision, headers={"deputize-code": f"0000-000{guess}"})
         assert require_refusal(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
-    locked = require_refusal(scenario.post(path, YES, headers={"deputize-code": other.code}), "not-an-approver")
+    locked = require_refusal(
+        scenario.post(path, other.decision, headers={"deputize-code": other.code}), "not-an-approver"
+    )
     assert "too many wrong codes" in locked["message"]
     assert (scenario.call_state(other.call_id), scenario.votes(other.request_id)) == ("awaiting_approval", [])
 
@@ -109,7 +122,9 @@ def guessing_codes(scenario: Scenario, pending_approval: PendingApproval) -> Non
 def the_code_of_another_request(scenario: Scenario, pending_approval: PendingApproval) -> None:
     other = scenario.request_deletion(2, "other")
     answer = scenario.post(
-        f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers={"deputize-code": other.code}
+        f"/v1/approvals/{pending_approval.request_id}/approve",
+        pending_approval.decision,
+        headers={"deputize-code": other.code},
     )
     assert require_refusal(answer, "not-an-approver")["details"]["rule"] == "terminal-code"
 
@@ -121,9 +136,12 @@ def a_code_that_a_person_used_already(scenario: Scenario, pending_approval: Pend
     done = scenario.run_cli("approvals", "deny", other.request_id, "--reason", "keep it", "--code", other.code, "--yes")
     assert done.code == 0, done.output
     code = {"deputize-code": other.code}
-    require_refusal(scenario.post(f"/v1/approvals/{other.request_id}/approve", YES, headers=code), "ticket-closed")
     require_refusal(
-        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers=code), "not-an-approver"
+        scenario.post(f"/v1/approvals/{other.request_id}/approve", other.decision, headers=code), "ticket-closed"
+    )
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, headers=code),
+        "not-an-approver",
     )
     assert scenario.call_state(other.call_id) == "denied"
 
@@ -144,23 +162,29 @@ def a_token_exchanged_for_another(scenario: Scenario, pending_approval: PendingA
     assert lent.status_code == 200, lent.text
     token = lent.json()["access_token"]
     require_refusal(
-        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, token=token), "ticket-not-found"
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, token=token),
+        "ticket-not-found",
     )
     # The developer's own, lent to nobody but the agent itself.
     mine = scenario.post_form("/oauth/token", {**asked, "subject_token": scenario.developer_token, "agent": "helper"})
     again = mine.json()["access_token"]
     require_refusal(
-        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, token=again), "not-an-approver"
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, token=again),
+        "not-an-approver",
     )
 
 
 @register_attack(refusals=2)
 def breaking_the_glass(scenario: Scenario, pending_approval: PendingApproval) -> None:
     done = scenario.run_cli(
-        "approvals", "break-glass", pending_approval.request_id, "--reason", "it burns", "--yes", token=scenario.token
-    )
+        "approvals", "break-glass", pending_approval.request_id, "--binding", pending_approval.binding,
+        "--reason", "it burns", "--yes", token=scenario.token,
+    )  # fmt: skip
     assert done.code == 1, done.output
-    require_refusal(scenario.post(f"/v1/approvals/{pending_approval.request_id}/break-glass", YES), "not-an-approver")
+    require_refusal(
+        scenario.post(f"/v1/approvals/{pending_approval.request_id}/break-glass", pending_approval.decision),
+        "not-an-approver",
+    )
 
 
 @register_attack(refusals=2)
@@ -170,11 +194,13 @@ def a_batch_decision(scenario: Scenario, pending_approval: PendingApproval) -> N
         "decision": "approve",
         "reason": "all of them",
         "vary": ["number"],
+        "bindings": {pending_approval.request_id: pending_approval.binding},
     }
     answer = scenario.post("/v1/approvals/batch", said)
     assert answer.status_code == 200, answer.text
     assert [each["refused"] for each in answer.json()["decisions"]] == ["not-an-approver"]
-    done = scenario.run_cli("approvals", "batch", "approve", pending_approval.request_id, "--yes", token=scenario.token)
+    words = ("approvals", "batch", "approve", pending_approval.request_id, "--binding", pending_approval.binding)
+    done = scenario.run_cli(*words, "--yes", token=scenario.token)
     assert done.code == 1, done.output
 
 
@@ -186,7 +212,10 @@ def headers_that_say_who_it_is(scenario: Scenario, pending_approval: PendingAppr
         "x-forwarded-for": "127.0.0.1", "x-deputize-human": "true",
     }  # fmt: skip
     require_refusal(
-        scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", YES, headers=claimed), "not-an-approver"
+        scenario.post(
+            f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, headers=claimed
+        ),
+        "not-an-approver",
     )
 
 

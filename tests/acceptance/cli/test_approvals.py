@@ -92,6 +92,11 @@ class ApprovalProject:
             self.codes[line.partition(":")[0]] = line.rpartition(" ")[2]
         return self.codes[request_id]
 
+    def name_versions(self, *request_ids: str) -> tuple[str, ...]:
+        """Build the options that say which version of each request was read."""
+        shown = [self.run_cli("approvals", "show", each, "--json").json for each in request_ids]
+        return tuple(word for each in shown for word in ("--binding", each["binding"]))
+
     def sign_token(self, name: str, *, ago: int = 5, **more: Any) -> str:
         now = int(time.time())
         claims = {
@@ -190,7 +195,9 @@ def test_the_code_of_the_terminal_decides_and_the_call_continues(project: Approv
 def test_without_the_code_of_the_terminal_nothing_is_decided(project: ApprovalProject) -> None:
     asked = project.request_approval("Di")
     request_id = asked["approval"]["ticket_id"]
-    bare = project.run_cli("approvals", "approve", request_id)
+    unseen = project.run_cli("approvals", "approve", request_id)
+    assert (unseen.code, "say which version you saw" in unseen.err) == (2, True)
+    bare = project.run_cli("approvals", "approve", request_id, *project.name_versions(request_id))
     assert (bare.code, "rule: console-audience" in bare.err) == (1, True)
     assert "add --code with the code that deputize dev shows" in bare.err
     wrong = project.run_cli("approvals", "approve", request_id, "--code", "0000-0000")
@@ -263,14 +270,20 @@ def _read_until(terminal: int, words: str) -> str:
 def test_equal_calls_are_decided_together_by_an_approver(project: ApprovalProject) -> None:
     asked = [project.request_approval(name)["approval"]["ticket_id"] for name in ("Hal", "Ida")]
     bo = project.sign_token("bo")
-    assert project.run_cli("approvals", "show", asked[0], "--token", bo, "--json").json["may_decide"] is True
-    refused = project.run_cli("approvals", "batch", "approve", *asked, "--token", bo)
+    shown = project.run_cli("approvals", "show", asked[0], "--token", bo, "--json").json
+    assert shown["may_decide"] is True
+    hint = f"Approve: deputize approvals approve {asked[0]} --binding {shown['binding']}"
+    assert hint in project.run_cli("approvals", "show", asked[0], "--token", bo).err
+    words = ("approvals", "batch", "approve", *asked)
+    unseen = project.run_cli(*words, "--vary", "name", "--token", bo)
+    assert (unseen.code, "say which version you saw" in unseen.err) == (2, True)
+    words += project.name_versions(*asked)
+    assert project.run_cli(*words[:-2], "--vary", "name", "--token", bo).code == 2
+    refused = project.run_cli(*words, "--token", bo)
     assert (refused.code, "differs from" in refused.err) == (1, True)
-    stale = project.run_cli(
-        "approvals", "batch", "approve", *asked, "--vary", "name", "--token", project.sign_token("cy", ago=5000)
-    )
+    stale = project.run_cli(*words, "--vary", "name", "--token", project.sign_token("cy", ago=5000))
     assert (stale.code, stale.out.count("not decided, still open: you signed in more than")) == (1, 2)
-    done = project.run_cli("approvals", "batch", "approve", *asked, "--vary", "name", "--token", bo)
+    done = project.run_cli(*words, "--vary", "name", "--token", bo)
     assert done.code == 0, done.output
     assert [f'"name": "{name}"' in done.out for name in ("Hal", "Ida")] == [True, True]
     assert len(re.findall(r"^✓ .* approved$", done.out, re.MULTILINE)) == 2
@@ -278,7 +291,8 @@ def test_equal_calls_are_decided_together_by_an_approver(project: ApprovalProjec
 
 def test_two_people_override_in_an_emergency(project: ApprovalProject) -> None:
     request_id = project.request_approval("Jo")["approval"]["ticket_id"]
-    words = ("approvals", "break-glass", request_id, "--reason", "the site is down", "--token")
+    seen = project.name_versions(request_id)
+    words = ("approvals", "break-glass", request_id, *seen, "--reason", "the site is down", "--token")
     assert "rule: break-glass-scope" in project.run_cli(*words, project.sign_token("g0")).err
     first, second = (project.sign_token(name, scope="deputize:break-glass") for name in ("g1", "g2"))
     assert "A second authorised person must run the same command." in project.run_cli(*words, first).out
@@ -289,7 +303,8 @@ def test_two_people_override_in_an_emergency(project: ApprovalProject) -> None:
 
 def test_callers_cannot_approve_their_own_call(project: ApprovalProject) -> None:
     request_id = project.request_approval("Kim")["approval"]["ticket_id"]
-    own = project.run_cli("approvals", "approve", request_id, "--token", project.sign_token("developer"))
+    words = ("approvals", "approve", request_id, *project.name_versions(request_id))
+    own = project.run_cli(*words, "--token", project.sign_token("developer"))
     assert (own.code, "rule: no-self-approval" in own.err) == (1, True)
     assert "another person must approve it" in own.err
 

@@ -22,7 +22,8 @@ OURS = "shop.rename_user"
 VERSION = "0.1.0"
 BODIES: dict[str, Any] = {
     "state": {"state": "retired"}, "resolve": {"outcome": "happened", "reason": "x"},
-    "rollback": {"checkpoint": "half"}, "approve": {}, "deny": {"reason": "x"}, "break-glass": {"reason": "x"},
+    "rollback": {"checkpoint": "half"}, "approve": {"binding": "0" * 64}, "deny": {"reason": "x"},
+    "break-glass": {"reason": "x", "binding": "0" * 64},
     "decide": {"item": "instructions", "digest": "", "decision": "accept"},
 }  # fmt: skip
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).

@@ -4,7 +4,7 @@ An approval that meets every rule's requirements queues the call's run in the sa
 An undecided request is denied at its deadline. Every refused attempt is recorded in the audit log.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import structlog
@@ -31,6 +31,7 @@ from deputize.lifecycle.approval.check import has_expired
 from deputize.lifecycle.approval.presentation import describe_list_item
 from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.runtime import Runtime
+from deputize.operations.approvals.batch_checks import require_alike, require_bindings
 from deputize.operations.approvals.request_access import ApprovalRequestView, load_request_view
 from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.pool import Connection
@@ -82,9 +83,7 @@ class ApprovalDecisions:
             "why_not_rule": None if refusal is None else refusal.details.get("rule"),
         }
 
-    async def approve(
-        self, caller: Caller, approval_id: str, *, reason: str = "", binding: str | None = None
-    ) -> dict[str, Any]:
+    async def approve(self, caller: Caller, approval_id: str, *, binding: str, reason: str = "") -> dict[str, Any]:
         """Record one person's approval; `binding` is that of the request they saw, and a changed one is refused."""
         return await self._decide(caller, "approve", approval_id, reason, binding)
 
@@ -94,26 +93,33 @@ class ApprovalDecisions:
         """Record one person's denial: one is enough. The caller reads the reason."""
         return await self._decide(caller, "deny", approval_id, reason, binding)
 
-    async def break_glass(
-        self, caller: Caller, approval_id: str, *, reason: str, binding: str | None = None
-    ) -> dict[str, Any]:
+    async def break_glass(self, caller: Caller, approval_id: str, *, binding: str, reason: str) -> dict[str, Any]:
         """Record one vote for an emergency override; two end the wait, and every notified group is informed."""
         return await self._decide(caller, "break_glass", approval_id, reason, binding)
 
     async def decide_many(
-        self, caller: Caller, approval_ids: Sequence[str], action: DecisionAction, *, reason: str, vary: Sequence[str]
+        self,
+        caller: Caller,
+        approval_ids: Sequence[str],
+        action: Literal["approve", "deny"],
+        *,
+        reason: str,
+        vary: Sequence[str],
+        bindings: Mapping[str, str],
     ) -> list[dict[str, Any]]:
-        """Decide several calls that differ only in the named arguments.
+        """Decide several calls that differ only in the named arguments; `bindings` are of the requests they saw, by id.
 
-        All are loaded and compared first, then decided one by one, each as it was loaded.
+        All are loaded and compared first, then decided one by one, each as it was seen, or if denied, as it was loaded.
         """
         await self._check_revocations(caller)
-        approval_requests = [
-            await self._load_for_decision(caller, action, each) for each in dict.fromkeys(approval_ids)
-        ]
-        _require_alike(approval_requests, frozenset(vary))
+        approval_ids = list(dict.fromkeys(approval_ids))
+        if action == "approve":
+            require_bindings(approval_ids, bindings)
+        approval_requests = [await self._load_for_decision(caller, action, each) for each in approval_ids]
+        require_alike(approval_requests, frozenset(vary))
         return [
-            await self._decide_one(caller, action, approval_request, reason) for approval_request in approval_requests
+            await self._decide_one(caller, action, approval_request, reason, bindings.get(approval_id))
+            for approval_id, approval_request in zip(approval_ids, approval_requests, strict=True)
         ]
 
     async def verify_terminal_code(self, caller: Caller, approval_id: str, code: str) -> Caller:
@@ -143,14 +149,21 @@ class ApprovalDecisions:
             raise
 
     async def _decide_one(
-        self, caller: Caller, action: DecisionAction, approval_request: ApprovalRequestView, reason: str
+        self,
+        caller: Caller,
+        action: DecisionAction,
+        approval_request: ApprovalRequestView,
+        reason: str,
+        binding: str | None,
     ) -> dict[str, Any]:
         result: dict[str, Any] = {
             "ticket_id": approval_request.id,
             "arguments": approval_request.contents.presentation["arguments"],
         }
         try:
-            return result | await self._decide(caller, action, approval_request.id, reason, approval_request.binding)
+            return result | await self._decide(
+                caller, action, approval_request.id, reason, binding or approval_request.binding
+            )
         except (PermissionProblem, HumanTaskClosed, HumanTaskNotFound) as problem:
             return result | {
                 "state": approval_request.row["state"],
@@ -372,23 +385,6 @@ def _expired_error(approval_request: ApprovalRequestView) -> ApprovalExpired:
     return ApprovalExpired(
         "the deadline to decide has passed", details={"ticket_id": approval_request.id}, nothing_happened=True
     )
-
-
-def _require_alike(approval_requests: Sequence[ApprovalRequestView], vary: frozenset[str]) -> None:
-    """Require that the requests differ in nothing but the named arguments."""
-    if not approval_requests:
-        raise MalformedRequest("no approval request is given", details={"field": "tickets"})
-    first = approval_requests[0]
-    for other in approval_requests[1:]:
-        differences = (
-            {"tool"} if other.row["group_key"] != first.row["group_key"] else other.list_differences(first) - vary
-        )
-        if differences:
-            raise MalformedRequest(
-                f"approval request {other.id} differs from {first.id} in {', '.join(sorted(differences))}",
-                details={"ticket_id": other.id, "differ": sorted(differences)},
-                advice="Name the arguments that may differ in `vary`, or decide this request alone.",
-            )
 
 
 def _describe_decision(approval_request: ApprovalRequestView, state: str, call_state: str) -> dict[str, Any]:

@@ -168,8 +168,9 @@ async def _check_approvals(checker: OpenApiChecker) -> None:
     one, nobodys = f"{at}/{{ticket_id}}", f"{at}/{UNKNOWN_ID}"
     await ask("get", one, nobodys, 404, token=ana)
     for word in ("approve", "deny", "break-glass"):
-        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 404, token=ana, body={"reason": "so"})
-        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 401, token=None, body={"reason": "so"})
+        seen = {"reason": "so", "binding": "0" * 64}
+        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 404, token=ana, body=seen)
+        await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 401, token=None, body=seen)
     many = {"tickets": [UNKNOWN_ID], "decision": "deny", "reason": "so"}
     await ask("post", f"{at}/batch", f"{at}/batch", 404, token=ana, body=many)
     await ask("post", f"{at}/batch", f"{at}/batch", 400, token=ana, body={**many, "tickets": []})

@@ -41,9 +41,7 @@ async def run_worker_once(approval_lab: ApprovalLab, call: str) -> str:
 
 async def approve_by_two(approval_lab: ApprovalLab, ticket: str) -> None:
     for name in ("k1", "k2"):
-        await approval_lab.approvals.approve(
-            await approval_lab.make_approver(name, groups=("keepers", "approvers")), ticket
-        )
+        await approval_lab.approve(await approval_lab.make_approver(name, groups=("keepers", "approvers")), ticket)
 
 
 async def age_preview(approval_lab: ApprovalLab, ticket: str) -> None:
@@ -103,7 +101,7 @@ async def test_a_stale_preview_that_shows_the_same_is_no_reason_to_ask(fresh_dat
 async def test_a_tool_that_was_taken_away_ends_what_was_approved(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "c3")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         await approval_lab.lab.gateway.commands.set_state(
             await approval_lab.lab.make_admin(), "lab.put", "0.1.0", LifecycleState.RETIRED
         )
@@ -126,7 +124,7 @@ async def test_an_input_that_was_swapped_is_not_what_was_approved(fresh_database
             call,
             keys.seal(call, "input", swapped),
         )
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         assert await run_worker_once(approval_lab, call) == "denied"
         outcome = await approval_lab.lab.call("put", "c4", key="put-c4")
         assert error_slug(outcome) == "approval-void"
@@ -141,7 +139,7 @@ async def test_code_that_changed_since_the_approval_does_not_run(fresh_database:
         call, ticket = await approval_lab.request_approval("put", "c41")
         same_call, same_ticket = await approval_lab.request_approval("put", "c42")
         for each in (ticket, same_ticket):
-            await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), each)
+            await approval_lab.approve(await approval_lab.make_approver("bo"), each)
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False, tools=approved) as approval_lab:
         assert await run_worker_once(approval_lab, same_call) == "succeeded"
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False, tools=edited) as approval_lab:
@@ -157,7 +155,7 @@ async def test_code_that_changed_since_the_approval_does_not_run(fresh_database:
 async def test_anyone_who_was_revoked_meanwhile_gets_nothing_done(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "c6")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         await approval_lab.lab.gateway.commands.revoke(await approval_lab.lab.make_admin(), "subject", "ana")
         assert await run_worker_once(approval_lab, call) == "denied"
         assert list_effects("c6") == []
@@ -180,13 +178,13 @@ async def test_a_clock_that_is_off_only_ever_says_no_sooner(fresh_database: str,
             if seconds > 0:
                 bo = replace(bo, auth_time=other.lab.runtime.clock.epoch_ms() // 1000)
                 with pytest.raises(ApprovalExpired):
-                    await other.approvals.approve(bo, ticket)
+                    await other.approve(bo, ticket)
             else:
                 await approval_lab.lab.db.execute(
                     "update deputize.approvals set expires_at = now() where id = $1", ticket
                 )
                 with pytest.raises(ApprovalExpired):
-                    await other.approvals.approve(bo, ticket)
+                    await other.approve(bo, ticket)
         assert await approval_lab.lab.fetch_state(call) == "awaiting_approval"
 
 
@@ -202,7 +200,7 @@ async def test_what_a_hook_asks_holds_although_it_is_not_heard_again(fresh_datab
         call, ticket = await approval_lab.request_approval("assign", "c8")
         shown = await approval_lab.approvals.get_request(await approval_lab.make_approver("bo"), ticket)
         assert [rule["id"] for rule in shown["rules"]] == ["hook:wary"]
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         assert await run_worker_once(approval_lab, call) == "succeeded"
         assert len(heard) == 1
 
@@ -211,7 +209,7 @@ async def test_a_worker_that_died_with_an_approved_call_is_taken_over(fresh_data
     """The approval request was used for this very call: going on with it is no second use."""
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False, lease_seconds=300) as dead:
         call, ticket = await dead.request_approval("put", "c9")
-        await dead.approvals.approve(await dead.make_approver("bo"), ticket)
+        await dead.approve(await dead.make_approver("bo"), ticket)
         await _claim_and_abandon(dead, call)
         assert (await dead.fetch_request(ticket))["state"] == "used"
         async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:

@@ -37,7 +37,7 @@ async def test_a_yes_that_waited_until_it_was_too_late_is_none(fresh_database: s
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await request_short_approval(approval_lab, "t1")
         async with approval_lab.lab.hold_barrier():
-            saying = asyncio.create_task(approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket))
+            saying = asyncio.create_task(approval_lab.approve(await approval_lab.make_approver("bo"), ticket))
             await approval_lab.lab.wait_for_blocked_query("%barrier%")
             await wait_until_expired(approval_lab, ticket)
         with pytest.raises(ApprovalExpired):
@@ -55,7 +55,7 @@ async def test_a_sign_in_that_grew_old_while_its_word_waited_is_not_fresh(fresh_
             "bo", auth_time=approval_lab.lab.runtime.clock.epoch_ms() // 1000 - fresh + 1
         )
         async with approval_lab.lab.hold_barrier():
-            saying = asyncio.create_task(approval_lab.approvals.approve(person, ticket))
+            saying = asyncio.create_task(approval_lab.approve(person, ticket))
             await approval_lab.lab.wait_for_blocked_query("%barrier%")
             await approval_lab.lab.db.execute("select pg_sleep(2.1)")
         with pytest.raises(NotAnApprover) as refused:
@@ -66,7 +66,7 @@ async def test_a_sign_in_that_grew_old_while_its_word_waited_is_not_fresh(fresh_
 async def test_a_call_that_waited_until_it_was_too_late_is_not_begun(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await request_short_approval(approval_lab, "t3")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         async with approval_lab.lab.hold_barrier():
             beginning = asyncio.create_task(
                 get_lifecycle(approval_lab.lab.gateway).resume_run("dev", call, ActiveRuns(approval_lab.lab.runtime))
@@ -87,7 +87,7 @@ async def test_an_approval_that_expired_by_this_process_clock_starts_nothing(
     """PostgreSQL's clock may be behind: either clock ends an approval."""
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "t4")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         expires_ms = int((await approval_lab.fetch_request(ticket))["expires_at"].timestamp() * 1000)
         lifecycle = get_lifecycle(approval_lab.lab.gateway)
         fast_clock = replace(lifecycle.runtime.clock, epoch_ms=lambda: expires_ms + 1)

@@ -47,7 +47,7 @@ async def test_an_approved_call_goes_on_by_itself_once(approval_lab: ApprovalLab
 async def test_the_same_key_returns_the_same_approval_request_and_later_the_outcome(approval_lab: ApprovalLab) -> None:
     call, ticket = await approval_lab.request_approval("put", "a2")
     assert await approval_lab.request_approval("put", "a2") == (call, ticket)
-    await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+    await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
     await approval_lab.lab.wait_for_state(call, "succeeded")
     again = await approval_lab.lab.call("put", "a2", key="put-a2")
     assert (again.is_replay, parse_body(again)["result"]) == (True, {"value": "a2"})
@@ -61,7 +61,7 @@ async def test_a_no_ends_the_call_with_a_reason_its_caller_reads(approval_lab: A
     assert error_slug(again) == "approval-rejected"
     assert "not on a Sunday" in parse_body(again)["error"]["message"]
     with pytest.raises(HumanTaskClosed):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("cy"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("cy"), ticket)
     assert list_effects("a3") == []
 
 
@@ -95,7 +95,7 @@ async def test_who_may_not_decide_is_refused_and_on_record(
     call, ticket = await approval_lab.request_approval("put", tag)
     person = replace(await approval_lab.make_approver(user), **{"scopes": frozenset({"deputize:admin"}), **change})
     with pytest.raises(NotAnApprover) as refused:
-        await approval_lab.approvals.approve(person, ticket)
+        await approval_lab.approve(person, ticket)
     assert refused.value.details["rule"] == rule
     assert await approval_lab.lab.fetch_state(call) == "awaiting_approval"
     found = await approval_lab.lab.db.fetchval(
@@ -113,9 +113,9 @@ async def test_an_agent_cannot_exclude_approvers_by_taking_their_names(approval_
     call, ticket = await approval_lab.request_approval("put", "a4-names", by=agent)
     helper = await approval_lab.make_approver("helper")
     with pytest.raises(NotAnApprover) as refused:
-        await approval_lab.approvals.approve(helper, ticket)
+        await approval_lab.approve(helper, ticket)
     assert refused.value.details["rule"] == "no-self-approval"
-    assert (await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket))["state"] == "approved"
+    assert (await approval_lab.approve(await approval_lab.make_approver("bo"), ticket))["state"] == "approved"
     await approval_lab.lab.wait_for_state(call, "succeeded")
 
 
@@ -133,7 +133,7 @@ async def test_everyone_who_was_asked_may_deny(approval_lab: ApprovalLab, user: 
 async def test_anyone_who_has_nothing_to_do_with_it_learns_nothing(approval_lab: ApprovalLab) -> None:
     _, ticket = await approval_lab.request_approval("put", "a5")
     stranger = await approval_lab.make_approver("eve", groups=("gardeners",))
-    for act in (approval_lab.approvals.get_request, approval_lab.approvals.approve):
+    for act in (approval_lab.approvals.get_request, approval_lab.approve):
         with pytest.raises(HumanTaskNotFound):
             await act(stranger, ticket)
     assert await approval_lab.approvals.list_requests(stranger) == []
@@ -144,13 +144,13 @@ async def test_anyone_who_has_nothing_to_do_with_it_learns_nothing(approval_lab:
 
 async def test_every_demand_needs_its_people(approval_lab: ApprovalLab) -> None:
     call, ticket = await approval_lab.request_approval("erase", "a6")
-    first = await approval_lab.approvals.approve(await approval_lab.make_approver("k1", groups=("keepers",)), ticket)
+    first = await approval_lab.approve(await approval_lab.make_approver("k1", groups=("keepers",)), ticket)
     assert first["state"] == "open"
     with pytest.raises(NotAnApprover, match="already"):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("k1", groups=("keepers",)), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("k1", groups=("keepers",)), ticket)
     with pytest.raises(NotAnApprover):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("e1", groups=("elders",)), ticket)
-    second = await approval_lab.approvals.approve(await approval_lab.make_approver("k2", groups=("keepers",)), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("e1", groups=("elders",)), ticket)
+    second = await approval_lab.approve(await approval_lab.make_approver("k2", groups=("keepers",)), ticket)
     assert second["state"] == "approved"
     await approval_lab.lab.wait_for_state(call, "succeeded")
     assert len(list_effects("a6")) == 1
@@ -165,7 +165,7 @@ async def test_an_approval_is_bound_to_what_the_approver_saw(approval_lab: Appro
 async def test_changed_rules_void_what_was_approved(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "v1")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         await approval_lab.put_policies(RULES.replace("Somebody agrees", "Anybody agrees"))
         await _run_worker_once(approval_lab, call)
         assert await approval_lab.lab.fetch_state(call) == "denied"
@@ -177,7 +177,7 @@ async def test_changed_rules_void_what_was_approved(fresh_database: str, tmp_pat
 async def test_an_approval_that_is_not_used_in_time_is_void(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "v2")
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         await approval_lab.lab.db.execute(
             "update deputize.approvals set expires_at = now() - interval '1 second' where id = $1", ticket
         )
@@ -199,9 +199,7 @@ async def test_what_nobody_approved_is_not_begun_anyone_who_hands_it_out(fresh_d
 async def test_many_say_yes_at_once_and_it_happens_once(approval_lab: ApprovalLab) -> None:
     call, ticket = await approval_lab.request_approval("note", "a8")
     people = [await approval_lab.make_approver(f"p{number}") for number in range(8)]
-    answers = await asyncio.gather(
-        *(approval_lab.approvals.approve(person, ticket) for person in people), return_exceptions=True
-    )
+    answers = await asyncio.gather(*(approval_lab.approve(person, ticket) for person in people), return_exceptions=True)
     assert sum(isinstance(each, dict) for each in answers) == 1
     assert all(isinstance(each, dict | Problem) for each in answers), answers
     await approval_lab.lab.wait_for_state(call, "succeeded")
@@ -214,7 +212,7 @@ async def test_who_made_the_call_takes_it_back(approval_lab: ApprovalLab) -> Non
     assert answer["state"] == "canceled"
     assert (await approval_lab.fetch_request(ticket))["state"] == "canceled"
     with pytest.raises(HumanTaskClosed):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
 
 
 async def test_calls_that_are_alike_are_decided_together_each_listed(approval_lab: ApprovalLab) -> None:
@@ -222,12 +220,10 @@ async def test_calls_that_are_alike_are_decided_together_each_listed(approval_la
     odd = await approval_lab.request_approval("note", "many-odd")
     bo = await approval_lab.make_approver("bo")
     with pytest.raises(Problem, match="differs"):
-        await approval_lab.approvals.decide_many(bo, [made[0][1], odd[1]], "approve", reason="", vary=["tag"])
+        await approval_lab.approve_many(bo, [made[0][1], odd[1]], vary=["tag"])
     with pytest.raises(Problem, match="tag"):
-        await approval_lab.approvals.decide_many(bo, [each[1] for each in made], "approve", reason="", vary=[])
-    answers = await approval_lab.approvals.decide_many(
-        bo, [each[1] for each in made], "approve", reason="", vary=["tag"]
-    )
+        await approval_lab.approve_many(bo, [each[1] for each in made], vary=[])
+    answers = await approval_lab.approve_many(bo, [each[1] for each in made], vary=["tag"])
     assert [each["arguments"]["tag"] for each in answers] == ["many-0", "many-1", "many-2"]
     for call, _ in made:
         await approval_lab.lab.wait_for_state(call, "succeeded")
@@ -237,7 +233,7 @@ async def test_who_may_not_even_see_one_of_many_is_on_record_for_it(approval_lab
     _, ticket = await approval_lab.request_approval("put", "many-unseen")
     stranger = await approval_lab.make_approver("eve", groups=("sales",))
     with pytest.raises(HumanTaskNotFound):
-        await approval_lab.approvals.decide_many(stranger, [ticket], "approve", reason="", vary=[])
+        await approval_lab.approve_many(stranger, [ticket], vary=[])
     kept = await approval_lab.lab.db.fetch(
         "select convert_from(entry, 'utf8')::json as entry from deputize.audit_entries"
         " where convert_from(entry, 'utf8')::json ->> 'subject' = $1",
@@ -253,11 +249,11 @@ async def test_two_people_break_the_glass_and_all_approvers_are_notified(approva
         await approval_lab.make_approver(name, groups=("approvers",), scopes=frozenset({"deputize:break-glass"}))
         for name in "xy"
     ]
-    opened = await approval_lab.approvals.break_glass(first, ticket, reason="the site is down")
+    opened = await approval_lab.break_glass(first, ticket, reason="the site is down")
     assert opened["state"] == "open"
     with pytest.raises(NotAnApprover):
-        await approval_lab.approvals.break_glass(first, ticket, reason="still down")
-    answer = await approval_lab.approvals.break_glass(second, ticket, reason="the site is down")
+        await approval_lab.break_glass(first, ticket, reason="still down")
+    answer = await approval_lab.break_glass(second, ticket, reason="the site is down")
     assert answer["state"] == "approved"
     await approval_lab.lab.wait_for_state(call, "succeeded")
 
@@ -272,7 +268,7 @@ async def test_two_people_break_the_glass_and_all_approvers_are_notified(approva
 
 async def test_a_read_that_rules_ask_about_waits_too(approval_lab: ApprovalLab) -> None:
     call, ticket = await approval_lab.request_approval("look", "a10", key=None)
-    await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+    await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
     await approval_lab.lab.wait_for_state(call, "succeeded")
 
 

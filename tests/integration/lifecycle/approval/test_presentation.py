@@ -50,7 +50,7 @@ async def test_people_see_what_the_tool_says_and_its_guards_go_to_the_effect_alo
     assert shown["preview"]["changes"] == [change]
     assert "canary-7" not in str(shown)
     for keeper in keepers:
-        await approval_lab.approvals.approve(keeper, ticket)
+        await approval_lab.approve(keeper, ticket)
     await approval_lab.lab.wait_for_state(call, "succeeded")
     assert got == [{"etag": "canary-7"}]
 
@@ -87,7 +87,7 @@ async def test_a_preview_that_breaks_is_shown_as_broken_and_people_decide_all_th
     shown = (await approval_lab.approvals.get_request(keepers[0], ticket))["preview"]
     assert (shown["by"], "no such table" in shown["problem"]) == ("contract", True)
     for keeper in keepers:
-        await approval_lab.approvals.approve(keeper, ticket)
+        await approval_lab.approve(keeper, ticket)
     await approval_lab.lab.wait_for_state(call, "succeeded")
     assert len(list_effects("b1")) == 1
 

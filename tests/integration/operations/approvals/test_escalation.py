@@ -115,16 +115,16 @@ async def test_when_nobody_decides_more_people_are_asked_beside_the_first(approv
     _, ticket = await approval_lab.request_approval("erase", "c4")
     elder = await approval_lab.make_approver("elda", groups=("elders",))
     with pytest.raises((NotAnApprover, HumanTaskNotFound)):
-        await approval_lab.approvals.approve(elder, ticket)
+        await approval_lab.approve(elder, ticket)
     await age_request(approval_lab, ticket, 3600)
     assert await run_escalation(approval_lab) == 1
     assert (await approval_lab.fetch_request(ticket))["level"] == 1
     assert sorted(await list_notices(approval_lab, ticket)) == [
         ("elders", "escalated"), ("keepers", "asked"), ("keepers", "reminder"),
     ]  # fmt: skip
-    assert (await approval_lab.approvals.approve(elder, ticket))["state"] == "open"
+    assert (await approval_lab.approve(elder, ticket))["state"] == "open"
     keeper = await approval_lab.make_approver("kim", groups=("keepers",))
-    assert (await approval_lab.approvals.approve(keeper, ticket))["state"] == "approved"
+    assert (await approval_lab.approve(keeper, ticket))["state"] == "approved"
     assert (await approval_lab.fetch_request(ticket))["next_at"] is None
 
 
@@ -141,7 +141,7 @@ async def test_what_nobody_decides_is_denied_and_says_so(approval_lab: ApprovalL
     await age_request(approval_lab, ticket, 86_401)
     # Before anybody sweeps, it is too late already.
     with pytest.raises(ApprovalExpired):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
     assert await run_escalation(approval_lab) == 1
     row = await approval_lab.fetch_request(ticket)
     assert (row["state"], row["next_at"]) == ("expired", None)
@@ -160,7 +160,7 @@ async def test_what_nobody_decides_is_denied_and_says_so(approval_lab: ApprovalL
         await approval_lab.lab.db.fetchval("select count(*) from deputize.approval_groups where id = $1", ticket) == 0
     )
     with pytest.raises(ApprovalExpired):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
     assert list_effects("c6") == []
     assert await run_escalation(approval_lab) == 0
 
@@ -195,7 +195,7 @@ async def test_who_dies_after_taking_leaves_it_to_the_next_and_nobody_decides_me
     assert (await approval_lab.fetch_request(ticket))["state"] == "open"
     assert await run_escalation(approval_lab) == 0
     with pytest.raises(ApprovalExpired):
-        await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket)
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
     await age_request(approval_lab, ticket, EXPIRY_RETRY_SECONDS)
     assert await run_escalation(approval_lab) == 1
     assert (await approval_lab.lab.fetch_entry_kinds(call)).count("outcome") == 1

@@ -87,7 +87,7 @@ async def test_the_terminal_shows_a_code_and_anyone_who_shows_it_decides(termina
     assert (line.tenant, line.tool.partition("@")[0], line.user) == ("dev", "lab.put", "ana")
     person = await terminal_lab.caller_with_code(ticket, line.code)
     assert (person.user, person.human, set(person.groups)) == ("terminal", True, {"approvers"})
-    assert (await terminal_lab.approval_lab.approvals.approve(person, ticket))["state"] == "approved"
+    assert (await terminal_lab.approval_lab.approve(person, ticket))["state"] == "approved"
     assert await terminal_lab.approval_lab.lab.fetch_state(call) == "queued"
 
 
@@ -107,9 +107,9 @@ async def test_no_token_of_the_development_issuer_decides(terminal_lab: Terminal
     for who, rule in tries:
         caller = await terminal_lab.approval_lab.lab.make_caller(scopes=everything, **who)
         for decide in (
-            terminal_lab.approval_lab.approvals.approve,
+            terminal_lab.approval_lab.approve,
             terminal_lab.approval_lab.approvals.deny,
-            terminal_lab.approval_lab.approvals.break_glass,
+            terminal_lab.approval_lab.break_glass,
         ):
             with pytest.raises(NotAnApprover) as refused:
                 await decide(caller, ticket, reason="let me")
@@ -142,15 +142,15 @@ async def test_where_two_people_are_needed_the_terminal_shows_two_codes(terminal
     _, ticket = await terminal_lab.approval_lab.request_approval("erase", "t7")
     first = terminal_lab.find_code(ticket)
     person = await terminal_lab.caller_with_code(ticket, first)
-    assert (await terminal_lab.approval_lab.approvals.approve(person, ticket))["state"] == "open"
+    assert (await terminal_lab.approval_lab.approve(person, ticket))["state"] == "open"
     assert terminal_lab.find_code(ticket) != first
     with pytest.raises(NotAnApprover):
         await terminal_lab.caller_with_code(ticket, first)
     with pytest.raises(NotAnApprover) as refused:
-        await terminal_lab.approval_lab.approvals.approve(person, ticket)
+        await terminal_lab.approval_lab.approve(person, ticket)
     assert refused.value.details["rule"] == "one-vote-each"
     second = await terminal_lab.caller_with_code(ticket, terminal_lab.find_code(ticket))
-    assert (await terminal_lab.approval_lab.approvals.approve(second, ticket))["state"] == "approved"
+    assert (await terminal_lab.approval_lab.approve(second, ticket))["state"] == "approved"
 
 
 async def test_a_browser_without_a_token_shows_the_code_too(terminal_lab: TerminalLab) -> None:
@@ -222,6 +222,4 @@ async def test_anyone_who_may_break_the_glass_sees_what_nobody_asked_them_about(
         "zoe", groups=("others",), scopes=frozenset({BREAK_GLASS_SCOPE})
     )
     assert not (await terminal_lab.approval_lab.approvals.get_request(helper, ticket))["may_decide"]
-    assert (await terminal_lab.approval_lab.approvals.break_glass(helper, ticket, reason="the site is down"))[
-        "state"
-    ] == "open"
+    assert (await terminal_lab.approval_lab.break_glass(helper, ticket, reason="the site is down"))["state"] == "open"

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 group = typer.Typer(no_args_is_help=True, help="List, show and decide approval requests.")
 
 _EXAMPLE_ID = "01a1b2c3-d4e5-7f60-8a9b-0c1d2e3f4a5b"
-_MAX_NAME_LENGTH = 120
+_MAX_NAME_LENGTH, _BINDING_LENGTH = 120, 64
 # Rules that a token of the development issuer cannot meet; a code from the terminal can.
 _TERMINAL_CODE_RULES = ("console-audience", "humans-only")
 
@@ -45,7 +45,8 @@ BindingDigest = Annotated[
     typer.Option(
         "--binding",
         metavar="HEX",
-        help="Decide only if the request still has this binding, as printed by show --json. Default: the current one.",
+        help="Decide only if the request still has this binding, as printed by show. Required to approve without a "
+        "terminal.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")]
@@ -116,7 +117,9 @@ def _print_decision_commands(approval: Mapping[str, Any]) -> None:
         printer.note(f"  You cannot decide this request: {to_display_text(str(approval['why_not']))}")
         return
     code = "" if approval["may_decide"] else " --code CODE"
-    printer.note(f"  Approve: deputize approvals approve {request_id}{code}")
+    # A code is made for one binding.
+    version = code or f" --binding {to_display_text(str(approval['binding']), _BINDING_LENGTH)}"
+    printer.note(f"  Approve: deputize approvals approve {request_id}{version}")
     printer.note(f"  Deny:    deputize approvals deny {request_id} --reason '…'{code}")
     if code:
         printer.note("  The terminal of deputize dev shows the CODE.")
@@ -196,6 +199,15 @@ def batch(
         list[str] | None, typer.Option(metavar="NAME", help="An argument that may differ; repeat for more.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Recorded with each decision; required to deny.")] = "",
+    bindings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--binding",
+            metavar="HEX",
+            help="The binding of a request, as printed by show; repeat for each ID, in their order. Required to "
+            "approve without a terminal.",
+        ),
+    ] = None,
     yes: Yes = False,
     url: Url = "",
     token: Token = "",
@@ -203,13 +215,19 @@ def batch(
 ) -> None:
     """Decide several requests whose calls differ only in the arguments you name. Each gets its own decision."""
     gateway = find_gateway(url, token)
-    approvals = [gateway.get(_build_approval_path(each)) for each in dict.fromkeys(request_ids)]
+    request_ids = list(dict.fromkeys(request_ids))
+    if bindings and len(bindings) != len(request_ids):
+        exit_with_error(f"Give one --binding for each of the {len(request_ids)} approval requests, in their order.")
+    if decision == "approve" and not bindings and not _is_terminal():
+        _refuse_unseen(request_ids[0])
+    approvals = [gateway.get(_build_approval_path(each)) for each in request_ids]
     if not json:
         _print_batch(approvals)
     if not yes:
         _require_confirmation(f"{decision} {format_count(len(approvals), 'call')}")
     ids = [each["ticket_id"] for each in approvals]
-    body = {"tickets": ids, "decision": decision, "reason": reason, "vary": vary or []}
+    seen = dict(zip(ids, bindings or [each["binding"] for each in approvals], strict=True))
+    body = {"tickets": ids, "decision": decision, "reason": reason, "vary": vary or [], "bindings": seen}
     answer = gateway.post("/v1/approvals/batch", body).value
     decisions: list[dict[str, Any]] = answer["decisions"]
     if json:
@@ -270,6 +288,8 @@ def _send_decision(
     if request_id == "last" and not code and not _is_terminal():
         # A newer request may have arrived. A code names one request, and a terminal shows it before it is decided.
         exit_with_error(f"Name the approval request to {decision}: without a terminal, last may mean a newer one.")
+    if decision != "deny" and not binding_digest and not code and not _is_terminal():
+        _refuse_unseen(request_id)
     approval = gateway.get(_build_approval_path(_resolve_request_id(gateway, request_id)))
     if code == "-":
         code = sys.stdin.readline()
@@ -296,6 +316,15 @@ def _send_decision(
     if printer.as_json:
         printer.json(answer)
     return answer
+
+
+def _refuse_unseen(request_id: str) -> NoReturn:
+    """Refuse to approve what no one was shown: a binding read at this moment would be of any version."""
+    exit_with_error(
+        "Nothing was approved: without a terminal that shows the request, say which version you saw. Read it with "
+        f"deputize approvals show {to_display_text(request_id, _MAX_NAME_LENGTH)}, then add the --binding that it "
+        "prints, or in development the --code of the terminal of deputize dev."
+    )
 
 
 def _resolve_request_id(gateway: "GatewayClient", request_id: str) -> str:

@@ -3,10 +3,10 @@
 Fields are named in the terms of the code; their aliases are the property names of the API.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from deputize.core.contract.contract import Effects
 from deputize.core.states import State
@@ -14,6 +14,7 @@ from deputize.interfaces.rest.calls.preview_models import PreviewModel
 from deputize.interfaces.rest.models import Digest, RequestModel
 
 ApprovalState = Literal["open", "approved", "used", "denied", "expired", "void", "canceled"]
+Binding = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _BINDING_DESCRIPTION = "The binding of the request you saw: a decision about any other version is refused."
 MAX_BATCH_SIZE = 100
 
@@ -28,17 +29,17 @@ class ApprovalsQuery(RequestModel):
 
 class ApproveBody(RequestModel):
     reason: str = Field("", max_length=2000, description="Stored and shown with the decision.")
-    binding: str | None = Field(None, pattern="^[0-9a-f]{64}$", description=_BINDING_DESCRIPTION)
+    binding: Binding = Field(description=_BINDING_DESCRIPTION)
 
 
 class DenyBody(RequestModel):
     reason: str = Field(min_length=1, max_length=2000, description="The caller reads it, agents included.")
-    binding: str | None = Field(None, pattern="^[0-9a-f]{64}$", description=_BINDING_DESCRIPTION)
+    binding: Binding | None = Field(None, description=_BINDING_DESCRIPTION)
 
 
 class BreakGlassBody(RequestModel):
     reason: str = Field(min_length=1, max_length=2000, description="Why the call cannot wait; it is audited.")
-    binding: str | None = Field(None, pattern="^[0-9a-f]{64}$", description=_BINDING_DESCRIPTION)
+    binding: Binding = Field(description=_BINDING_DESCRIPTION)
 
 
 class DecisionBatchBody(RequestModel):
@@ -49,6 +50,11 @@ class DecisionBatchBody(RequestModel):
     reason: str = Field("", max_length=2000, description="The reason for each; required to deny.")
     vary: list[str] = Field(
         default_factory=list, max_length=50, description="The arguments in which the calls may differ."
+    )
+    bindings: dict[UUID, Binding] = Field(
+        default_factory=dict,
+        max_length=MAX_BATCH_SIZE,
+        description="The binding of each request you saw, by its id; required to approve.",
     )
 
 
@@ -144,7 +150,9 @@ class ApprovalModel(BaseModel):
     escalates_at: str | None
     expires_at: str
     votes: list[ApprovalVoteModel]
-    binding: str = Field(description="Send it with your decision, which is then about exactly this version.")
+    binding: str = Field(
+        description="Send it with your decision, which is about exactly this version; required to approve."
+    )
     url: str | None
     may_decide: bool = Field(description="Whether you may decide.")
     why_not: str

@@ -4,7 +4,7 @@ Tokens for the console are accepted here. `gateway.approvals` decides who may ap
 only the gateway's terminal shows proves that the approver sits there.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Security
 from fastapi.responses import Response
@@ -16,6 +16,7 @@ from deputize.core.errors import (
     ApprovalRequestChanged,
     HumanTaskClosed,
     HumanTaskNotFound,
+    MalformedRequest,
     NotAnApprover,
     ParseFailed,
     Problem,
@@ -88,6 +89,17 @@ async def _get_decider(
 ApprovalDecider = Annotated[Caller, Depends(_get_decider)]
 
 
+def _require_binding(value: Any) -> Any:
+    """Return a body that says which version of the request its sender saw, or raise `MalformedRequest`."""
+    if isinstance(value, dict) and value.get("binding") is None:
+        raise MalformedRequest(
+            "binding is missing, so nothing was approved: it says which version of the request you saw",
+            details={"field": "binding"},
+            advice="Read the approval request first (GET /v1/approvals/{ticket_id}), then send its binding.",
+        )
+    return value
+
+
 @router.get("", summary="List approval requests", response_model=ApprovalPage, responses=describe_problems())
 async def list_approvals(
     gateway: CurrentGateway, caller: ApprovalReader, query: Annotated[ApprovalsQuery, Query()]
@@ -127,7 +139,12 @@ async def decide_many(request: Request, gateway: CurrentGateway, caller: Approva
     body = validate_body(DecisionBatchBody, await read_json_body(request, gateway))
     approval_ids = [str(each) for each in body.approval_ids]
     decisions = await gateway.approvals.decide_many(
-        caller, approval_ids, body.decision, reason=body.reason, vary=body.vary
+        caller,
+        approval_ids,
+        body.decision,
+        reason=body.reason,
+        vary=body.vary,
+        bindings={str(approval_id): binding for approval_id, binding in body.bindings.items()},
     )
     return make_json_response({"decisions": decisions})
 
@@ -145,7 +162,7 @@ async def approve(
     """Approve a call. Approvers are in a group that may decide now, signed in to the console recently, and have no part
     in the call. The last approval needed starts the call.
     """
-    body = validate_body(ApproveBody, await read_json_body(request, gateway))
+    body = validate_body(ApproveBody, _require_binding(await read_json_body(request, gateway)))
     return make_json_response(
         await gateway.approvals.approve(caller, approval_id, reason=body.reason, binding=body.binding)
     )
@@ -179,7 +196,7 @@ async def break_glass(
     """Override a missing approval in an emergency. It needs two people with the scope `deputize:break-glass`. Every
     approver is notified, and a warning is logged.
     """
-    body = validate_body(BreakGlassBody, await read_json_body(request, gateway))
+    body = validate_body(BreakGlassBody, _require_binding(await read_json_body(request, gateway)))
     return make_json_response(
         await gateway.approvals.break_glass(caller, approval_id, reason=body.reason, binding=body.binding)
     )

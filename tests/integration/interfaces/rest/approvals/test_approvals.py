@@ -249,6 +249,40 @@ async def test_a_decision_bound_to_another_request_is_refused(approval_gateway: 
     ] == "open"
 
 
+@pytest.mark.parametrize("word", ["approve", "break-glass"])
+async def test_nothing_is_approved_without_the_version_that_was_read(
+    approval_gateway: ApprovalGateway, word: str
+) -> None:
+    told = await approval_gateway.request_approval(key=f"no-binding-{word}", id=41)
+    ticket, bo = told["approval"]["ticket_id"], approval_gateway.sign_token(scope="deputize:break-glass")
+    for more in ({}, {"binding": None}):
+        answer = await approval_gateway.gateway.post(
+            f"/v1/approvals/{ticket}/{word}", {"reason": "unread", **more}, token=bo
+        )
+        error = answer.json()["error"]
+        assert (answer.status_code, error["details"]) == (400, {"field": "binding"})
+        assert "Read the approval request first" in error["advice"]
+    shown = await approval_gateway.fetch_request(ticket, token=bo)
+    assert (shown["state"], shown["votes"]) == ("open", [])
+
+
+async def test_a_batch_is_approved_only_in_the_versions_that_were_read(approval_gateway: ApprovalGateway) -> None:
+    first, second = [
+        (await approval_gateway.request_approval(key=f"unread-{number}", id=42))["approval"]["ticket_id"]
+        for number in range(2)
+    ]
+    bindings = {each: await approval_gateway.read_binding(each) for each in (first, second)}
+    said = {"decision": "approve", "tickets": [first, second]}
+    bo = approval_gateway.sign_token()
+    for incomplete in ({}, {first: bindings[first]}):
+        refused = await approval_gateway.gateway.post("/v1/approvals/batch", {**said, "bindings": incomplete}, token=bo)
+        assert (refused.status_code, refused.json()["error"]["details"]["field"]) == (400, "bindings")
+    stale = {**bindings, first: bindings[second]}
+    answer = await approval_gateway.gateway.post("/v1/approvals/batch", {**said, "bindings": stale}, token=bo)
+    told = [(each["state"], each.get("refused")) for each in answer.json()["decisions"]]
+    assert told == [("open", "approval-changed"), ("approved", None)]
+
+
 async def test_nobody_crosses_into_another_tenant(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="tenants", id=38)
     ticket = told["approval"]["ticket_id"]
@@ -262,7 +296,11 @@ async def test_nobody_crosses_into_another_tenant(approval_gateway: ApprovalGate
                 word, named, token=stranger, reason="mine now", code=approval_gateway.find_code(ticket)
             )
             assert (refused.status_code, refused.json()["error"]["slug"]) == (404, "ticket-not-found")
-    many = {"tickets": [ticket], "decision": "approve"}
+    many = {
+        "tickets": [ticket],
+        "decision": "approve",
+        "bindings": {ticket: await approval_gateway.read_binding(ticket)},
+    }
     assert (await approval_gateway.gateway.post("/v1/approvals/batch", many, token=stranger)).status_code == 404
     assert (await approval_gateway.gateway.get(f"/v1/calls/{told['call_id']}")).json()["state"] == "awaiting_approval"
 
@@ -304,10 +342,11 @@ async def test_equal_calls_are_decided_at_once_and_each_is_listed(approval_gatew
     ]
     bo = approval_gateway.sign_token(groups=["oncall", "leads"])
 
+    bindings = {each: await approval_gateway.read_binding(each) for each in (*made, other)}
+
     async def decide_batch(token: str = bo, **fields: Any) -> Any:
-        return await approval_gateway.gateway.post(
-            "/v1/approvals/batch", {"decision": "approve", **fields}, token=token
-        )
+        body = {"decision": "approve", "bindings": bindings, **fields}
+        return await approval_gateway.gateway.post("/v1/approvals/batch", body, token=token)
 
     assert (await decide_batch(tickets=made)).json()["error"]["details"]["differ"] == ["id"]
     assert (await decide_batch(tickets=[made[0], other], vary=["id", "name"])).status_code == 400
@@ -365,7 +404,7 @@ async def test_anyone_who_reads_the_terminal_decides_in_development(approval_gat
     assert (wrong.status_code, wrong.json()["error"]["details"]["rule"]) == (403, "terminal-code")
     twice = await approval_gateway.gateway.http.post(
         f"/v1/approvals/{ticket}/approve",
-        json={},
+        json={"binding": await approval_gateway.read_binding(ticket)},
         headers=[("authorization", f"Bearer {mine}"), *[("deputize-code", approval_gateway.find_code(ticket))] * 2],
     )
     assert twice.status_code == 400
@@ -434,11 +473,15 @@ async def test_people_are_answered_as_documented(approval_gateway: ApprovalGatew
     await ask("get", at, f"{at}?limit=2", 200, token=bo)
     one = f"{at}/{{ticket_id}}"
     await ask("get", one, f"{at}/{first}", 200, token=bo)
+    seen = {"reason": "so", "binding": await approval_gateway.read_binding(first)}
     for word in ("approve", "deny", "break-glass"):
-        await ask("post", f"{one}/{word}", f"{at}/{first}/{word}", 403, token=stale, body={"reason": "so"})
-    await ask("post", f"{one}/break-glass", f"{at}/{first}/break-glass", 200, token=bo, body={"reason": "so"})
+        await ask("post", f"{one}/{word}", f"{at}/{first}/{word}", 403, token=stale, body=seen)
+    for word in ("approve", "break-glass"):
+        await ask("post", f"{one}/{word}", f"{at}/{first}/{word}", 400, token=bo, body={"reason": "so"})
+    await ask("post", f"{one}/break-glass", f"{at}/{first}/break-glass", 200, token=bo, body=seen)
     await ask("post", f"{one}/deny", f"{at}/{first}/deny", 403, token=bo, body={"reason": "so"})
-    await ask("post", f"{one}/approve", f"{at}/{second}/approve", 200, token=bo, body={})
+    body = {"binding": await approval_gateway.read_binding(second)}
+    await ask("post", f"{one}/approve", f"{at}/{second}/approve", 200, token=bo, body=body)
     await ask("get", one, f"{at}/{second}", 200, token=bo)
     many = {"tickets": others, "decision": "deny", "reason": "so", "vary": ["id"]}
     for token in (stale, bo):
