@@ -5,7 +5,7 @@ Their tokens are as old as the gateways' clocks are apart, so that each gateway 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jwt
@@ -59,8 +59,11 @@ class Identities:
     def issue_caller_token(self, user: str, agent: str | None = None, *, token_id: str | None = None) -> str:
         return self.program_issuer.issue_token(user, agent=agent, token_id=token_id, minutes=_MINUTES)
 
-    def issue_admin_token(self) -> str:
-        return self.program_issuer.issue_token("root", scopes=("deputize:admin",), minutes=_MINUTES)
+    def issue_admin_token(self, minutes: int) -> str:
+        """Of someone who signed in a moment ago, by a clock that is off by this much."""
+        clock = Clock(epoch_ms=lambda: time.time_ns() // 1_000_000 + 60_000 * minutes)
+        issuer = replace(self.program_issuer, clock=clock)
+        return issuer.issue_token("root", scopes=("deputize:admin",), minutes=_MINUTES)
 
     def issue_person_token(
         self,

@@ -81,8 +81,6 @@ tenant = "{nowhere}"
 
 [identity]
 public_url = "{url}"
-# The proof signs in once, and sends what it got for as long as it takes.
-operator_fresh_seconds = 14400
 
 [runs]
 reconcile_after_seconds = 0

@@ -5,7 +5,7 @@ from pathlib import Path
 from deputize.core.settings import IdentitySettings, IssuerSettings
 from deputize.govern.identity.dev_issuer import load_dev_issuer
 
-# Longer than any run of the tests, which share gateways and tokens and set the clock; settings allow five minutes.
+# Longer than any run of the tests, which share gateways and tokens and set the clock. Settings refuse it, a copy not.
 _LONG_SECONDS = 10**9
 
 

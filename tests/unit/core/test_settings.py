@@ -60,6 +60,8 @@ def test_a_misspelt_key_of_a_section_in_the_environment_is_refused(monkeypatch: 
         ("APPROVALS__STEP_SECONDS", "[]"),
         ("APPROVALS__STEP_SECONDS", "[60, 60]"),
         ("APPROVALS__FRESH_SECONDS", "0"),
+        ("IDENTITY__OPERATOR_FRESH_SECONDS", "301"),
+        ("IDENTITY__OPERATOR_FRESH_SECONDS", "29"),
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

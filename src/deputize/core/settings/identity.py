@@ -67,7 +67,7 @@ class IdentitySettings(SettingsSection):
     )
     max_grant_seconds: int = Field(28_800, ge=60, le=30 * 86_400, description="Longest lifetime of a delegation.")
     operator_fresh_seconds: int = Field(
-        300, ge=30, le=86_400, description="Longest time since an operator signed in (`auth_time`)."
+        300, ge=30, le=300, description="Longest time since an operator signed in (`auth_time`): five minutes or less."
     )
     token_cache_seconds: int = Field(30, ge=0, le=30, description="How long a verified token is cached.")
     leeway_seconds: int = Field(5, ge=0, le=60, description="Tolerated clock difference to an issuer.")
