@@ -31,6 +31,7 @@ from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.execute.upstreams.status import ServerStates
 from deputize.govern.approvals.approval_codes import ApprovalCode, ApprovalCodes
 from deputize.govern.approvals.confirmation_codes import ConfirmationCode, ConfirmationCodes
+from deputize.govern.identity.client_assertions import OperatorClients
 from deputize.govern.identity.jwks import list_issuer_hosts
 from deputize.govern.identity.oidc_login import OidcLogin, check_console_settings
 from deputize.govern.identity.primary_issuers import PrimaryIssuers
@@ -54,6 +55,7 @@ from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.delegations import Delegations, make_token_minter
+from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
@@ -268,6 +270,7 @@ def _build_gateway(
         explanations=PolicyExplanations(runtime),
         backtests=backtests,
         delegations=Delegations(runtime, tokens, runtime.signing_keys),
+        operator_tokens=_build_operator_tokens(runtime, tokens, egress),
         metadata=GatewayMetadata(
             settings, runtime.signing_keys, _collect_scopes(settings, tools), runtime.linked_accounts.oauth_flow
         ),
@@ -275,6 +278,12 @@ def _build_gateway(
         _lifecycle=Lifecycle(runtime),
         _tokens=tokens,
     )
+
+
+def _build_operator_tokens(runtime: Runtime, tokens: TokenVerifier, egress: Egress) -> OperatorTokens:
+    signing_keys, identity = runtime.signing_keys, runtime.settings.identity
+    clients = None if signing_keys is None else OperatorClients(identity, signing_keys, runtime.clock, egress.get)
+    return OperatorTokens(runtime, tokens, signing_keys, clients)
 
 
 def _collect_scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
@@ -477,6 +486,7 @@ def _build_epoch_watcher(runtime: Runtime, monitor: ServerMonitor) -> EpochWatch
 
 def _collect_operator_hosts(settings: Settings) -> frozenset[str]:
     """Collect the hosts in the operator's settings: only those may be private addresses."""
-    urls = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer)
+    operator_urls = (each.jwks_url for each in settings.identity.operators)
+    urls = (settings.policy.authzen_url, settings.vault.address, settings.console.issuer, *operator_urls)
     hosts = (urlsplit(url).hostname for url in (*urls, *(each.url for each in settings.servers)) if url)
     return list_issuer_hosts(settings.identity.issuers) | frozenset(host for host in hosts if host)

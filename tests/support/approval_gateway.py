@@ -84,7 +84,7 @@ class ApprovalGateway:
         return await self.gateway.http.post(f"/v1/approvals/{request_id}/{verb}", json=fields, headers=headers)
 
     async def read_binding(self, request_id: str) -> str:
-        """Read the binding of a request, or of a call's newest one, from the database, whoever decides."""
+        """Read the binding of a request, or of a call's newest one, from the database."""
         async with self.connect_database() as database:
             binding = await database.fetchval(
                 "select binding from deputize.approvals where $1 in (id, call_id) order by id desc limit 1", request_id

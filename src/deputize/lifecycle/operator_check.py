@@ -1,8 +1,9 @@
 """Require proof of an operator for administrative acts that loosen authority, whichever interface they come from.
 
-In production, the proof is a person's recent sign-in at an issuer that the settings mark as one of operators. In
-development, whose tokens prove nothing, it is the code that the terminal of `deputize dev` shows for exactly this act.
-The process itself needs none: it applies the settings of the operator who started it.
+In production, the proof is a person's recent sign-in at an issuer that the settings mark as one of operators, or the
+token that this gateway issued to an operator client of the settings. In development, whose tokens prove nothing, it is
+the code that the terminal of `deputize dev` shows for exactly this act. The process itself needs none: it applies the
+settings of the operator who started it.
 """
 
 from deputize.core.caller import PROCESS_ISSUER, Caller
@@ -15,6 +16,7 @@ IN_PERSON_RULE = "operator-in-person"
 TERMINAL_CODE_RULE = "operator-terminal-code"
 ISSUER_RULE = "operator-issuer"
 SIGN_IN_RULE = "operator-sign-in"
+CLIENT_RULE = "operator-client"
 
 
 def require_operator(runtime: Runtime, caller: Caller, act: ProposedAct, *, now: int) -> str | None:
@@ -28,10 +30,14 @@ def require_operator(runtime: Runtime, caller: Caller, act: ProposedAct, *, now:
             details={"rule": IN_PERSON_RULE},
             advice="Ask a person who operates this gateway. They repeat it with a token of their own.",
         )
-    issuer = next((each for each in runtime.settings.identity.issuers if each.issuer == caller.issuer), None)
-    if issuer is not None and issuer.development:
+    issuers = runtime.settings.identity.issuers
+    issuer = next((each for each in issuers if each.issuer == caller.issuer), None)
+    # Without an issuer it can only be an operator client, with a token of this gateway (`build_operator_client`). In
+    # development, the keys that sign it lie in the project's folder like the issuer's.
+    if issuer.development if issuer is not None else any(each.development for each in issuers):
         return _require_code(runtime, caller, act)
-    return _require_sign_in(runtime.settings.identity, caller, now)
+    rule = _require_sign_in(runtime.settings.identity, caller, now)
+    return CLIENT_RULE if issuer is None else rule
 
 
 def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct) -> str:
@@ -76,7 +82,8 @@ def _require_sign_in(identity: IdentitySettings, caller: Caller, now: int) -> st
         raise OperatorConfirmationRequired(
             "only a person who signed in at an issuer of operators can change who may do what",
             details={"rule": ISSUER_RULE},
-            advice="Sign in at an issuer that has operator = true under [[identity.issuers]], or ask an operator.",
+            advice="Sign in at an issuer that has operator = true under [[identity.issuers]], or ask an operator. A "
+            "program needs a token of an operator client ([[identity.operators]]).",
         )
     age = now - caller.auth_time
     if caller.auth_time <= 0 or not -identity.leeway_seconds <= age <= identity.operator_fresh_seconds:

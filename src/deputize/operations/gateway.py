@@ -27,6 +27,7 @@ from deputize.lifecycle.callbacks import WebhookAdmin
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.delegations import Delegations, IssuedToken
+from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
@@ -95,6 +96,7 @@ class Gateway:
     explanations: PolicyExplanations
     backtests: Backtests
     delegations: Delegations
+    operator_tokens: OperatorTokens
     metadata: GatewayMetadata
     health: Health
     # Tools from the settings that were refused at start-up, each with its reasons; the others are served.

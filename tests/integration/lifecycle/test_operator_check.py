@@ -130,6 +130,14 @@ async def test_what_changes_nothing_needs_no_operator(production: OperatedGatewa
     assert not (await commands.put_policies(stale, OPEN_FILES)).is_new
 
 
+async def test_in_development_a_token_of_the_gateway_itself_needs_the_code_too(development: OperatedGateway) -> None:
+    """An agent that reads the project's folder can sign one."""
+    developer = await development.sign_in("developer")
+    client = replace(developer, issuer="http://127.0.0.1:8000/t/dev", operator=True, user="ci")
+    refusal = await get_refusal(development.gateway.commands.put_policies(client, PERMIT_ALL))
+    assert refusal.details["rule"] == "operator-terminal-code"
+
+
 async def test_a_development_token_needs_the_terminals_code_for_exactly_this_act(development: OperatedGateway) -> None:
     gateway, developer = development.gateway, await development.sign_in("developer")
     await gateway.commands.set_state(developer, "lab.look", "0.1.0", LifecycleState.DISABLED)

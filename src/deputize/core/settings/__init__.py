@@ -18,7 +18,7 @@ from pydantic_settings import (
 from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
-from deputize.core.settings.identity import IdentitySettings, IssuerSettings
+from deputize.core.settings.identity import IdentitySettings, IssuerSettings, OperatorClientSettings
 from deputize.core.settings.limits import LimitRule, LimitSettings
 from deputize.core.settings.policy import PolicySettings
 from deputize.core.settings.runs import RunLimit, RunSettings
@@ -42,6 +42,7 @@ __all__ = [
     "LimitSettings",
     "McpServerSettings",
     "NotificationTarget",
+    "OperatorClientSettings",
     "PolicySettings",
     "RunLimit",
     "RunSettings",

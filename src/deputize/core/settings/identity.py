@@ -57,10 +57,30 @@ class IssuerSettings(SettingsSection):
     )
 
 
+class OperatorClientSettings(SettingsSection):
+    """A program, such as a deployment pipeline, that may do what needs an operator. It authenticates with its key."""
+
+    client_id: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Its name: `iss` and `sub` of its assertions."
+    )
+    jwks_file: Path | None = Field(None, description="File with its public keys (JWK Set).")
+    jwks_url: str | None = Field(None, description="URL of its public keys, instead of a file.")
+    algorithms: tuple[Literal["RS256", "ES256", "EdDSA"], ...] = Field(
+        ("RS256", "ES256", "EdDSA"), min_length=1, description="Signature algorithms its assertions may use."
+    )
+    tenants: tuple[str, ...] = Field(min_length=1, description="The tenants it may act in, by name.")
+    scopes: tuple[str, ...] = Field(
+        ("deputize:admin",), min_length=1, description="The scopes its tokens may have; a request can name fewer."
+    )
+
+
 class IdentitySettings(SettingsSection):
     """Issuers and tokens."""
 
     issuers: tuple[IssuerSettings, ...] = Field((), description="Identity providers whose tokens are accepted.")
+    operators: tuple[OperatorClientSettings, ...] = Field(
+        (), description="Programs that may do what needs an operator."
+    )
     public_url: str | None = Field(
         None,
         description="Public URL of this gateway, the issuer of tokens it exchanges. Unset, token exchange is off.",

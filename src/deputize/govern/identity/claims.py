@@ -18,8 +18,10 @@ from deputize.core.contract.names import to_full_name
 from deputize.core.errors import TokenAudienceMismatch, TokenExpired, TokenIssuerUntrusted, TokenMalformed
 from deputize.core.grant_constraints import InvalidConstraints, parse_constraints
 from deputize.core.patterns import matches_glob
-from deputize.core.settings import IssuerSettings
+from deputize.core.settings import IssuerSettings, OperatorClientSettings
 
+# The claim of this gateway's own tokens for operator clients.
+OPERATOR_CLIENT_CLAIM = "operator_client"
 MAX_SUBJECT_LENGTH = 512
 MAX_TOKEN_ID_LENGTH = 255
 MAX_AGENTS = 8
@@ -150,6 +152,26 @@ def build_delegate(claims: Claims, issuer: IssuerSettings, *, now: float, leeway
     # In this gateway's own tokens, a proven actor has the issuer that proved it; the others are labels.
     agent_issuers = tuple(_get_optional_text(actor, "iss", MAX_SUBJECT_LENGTH) or "" for actor in _parse_actors(claims))
     caller = replace(caller, issuer=origin, agent_issuers=agent_issuers, trust=trust, first_token=first_token)
+    return replace(caller, decision_cache_key=compute_decision_cache_key(caller))
+
+
+def build_operator_client(
+    claims: Claims, issuer: IssuerSettings, client: OperatorClientSettings | None, *, now: float, leeway: float
+) -> Caller:
+    """Build the caller from a token that this gateway issued to an operator client of the settings, `client`.
+
+    It has what the settings allow now: a client that was removed, or lost a tenant or scope, loses it at once.
+    """
+    caller = build_caller(claims, issuer, now=now, leeway=leeway, fallback_id="", is_access_token=True)
+    limits = (caller.capabilities, caller.ceiling, caller.task)
+    if caller.agents or caller.grants or any(each is not None for each in limits) or not caller.token_id:
+        raise TokenMalformed("the token of an operator client cannot be delegated or limited")
+    if client is None or client.client_id != caller.user or caller.tenant not in client.tenants:
+        raise TokenIssuerUntrusted(
+            "the token's operator client is not registered for this tenant, or no longer",
+            advice="Ask the operator of this gateway to list it under [[identity.operators]].",
+        )
+    caller = replace(caller, operator=True, scopes=caller.scopes & frozenset(client.scopes), auth_time=caller.issued_at)
     return replace(caller, decision_cache_key=compute_decision_cache_key(caller))
 
 

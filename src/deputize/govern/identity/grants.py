@@ -51,6 +51,19 @@ async def add_grant(connection: Connection, delegation: Delegation) -> None:
     )
 
 
+async def add_operator_token(
+    connection: Connection, tenant: str, id: str, *, user: str, scopes: frozenset[str], expires_at: int
+) -> bool:
+    """Store that an operator client got a token, or return False if it got one with this id before.
+
+    It is a grant without an agent: kept as long, and not listed, because it delegates nothing.
+    """
+    row_id = await connection.fetchval(
+        _SQL["insert_operator_token"], tenant, id, user, sorted(scopes), float(expires_at)
+    )
+    return row_id is not None
+
+
 async def list_grants(
     connection: Connection, tenant: str, grant_filter: GrantFilter, *, before: str | None = None, limit: int
 ) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import re
 
 from deputize.core.caller import PROCESS_ISSUER, TERMINAL_ISSUER
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import IdentitySettings, IssuerSettings
+from deputize.core.settings import IdentitySettings, IssuerSettings, OperatorClientSettings
 from deputize.govern.identity.claims import is_tenant_name
 from deputize.govern.identity.dids import InvalidDid, check_did, is_did
 from deputize.govern.identity.jwks import has_did_keys
@@ -23,6 +23,10 @@ def check_issuers(settings: IdentitySettings) -> None:
         error = _find_issuer_error(issuer, names, settings.public_url) or _find_subject_error(issuer, settings)
         if error:
             raise ConfigError(f"Issuer {issuer.issuer!r} in [identity]: {error}.")
+    for client in settings.operators:
+        error = _find_operator_error(client, settings)
+        if error:
+            raise ConfigError(f"Operator client {client.client_id!r} in [[identity.operators]]: {error}.")
 
 
 def _find_issuer_error(issuer: IssuerSettings, names: list[str], public_url: str | None) -> str | None:
@@ -73,6 +77,19 @@ def _find_subject_error(issuer: IssuerSettings, settings: IdentitySettings) -> s
     other = next((each for each in settings.issuers if each.issuer == issuer.same_subjects_as), None)
     if other is not None and other.same_subjects_as is not None:
         return "its same_subjects_as names an issuer that has same_subjects_as itself; name that one's"
+    return None
+
+
+def _find_operator_error(client: OperatorClientSettings, settings: IdentitySettings) -> str | None:
+    if [each.client_id for each in settings.operators].count(client.client_id) > 1:
+        return "it is listed twice; keep one entry"
+    if settings.public_url is None:
+        return "its tokens are issued by this gateway, which has no name; set identity.public_url"
+    if (client.jwks_url is None) == (client.jwks_file is None):
+        return "set exactly one of jwks_file and jwks_url"
+    tenant = next((each for each in client.tenants if not is_tenant_name(each)), None)
+    if tenant is not None:
+        return f"its tenants list {tenant!r}, which is no name of a tenant; name each tenant"
     return None
 
 

@@ -5,16 +5,9 @@ Interfaces call `get_cached_caller` first, which never waits, and then `verify_c
 caller. Verified callers are cached for a short time, by a hash of the token.
 """
 
-import base64
 import hashlib
-import json
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import jwt
-import orjson
 
 from deputize.core.caller import Caller, compute_decision_cache_key
 from deputize.core.clock import Clock
@@ -22,16 +15,17 @@ from deputize.core.errors import (
     TokenAudienceMismatch,
     TokenIssuerUntrusted,
     TokenMalformed,
-    TokenMissing,
     TokenSignatureInvalid,
 )
 from deputize.core.settings import IdentitySettings, IssuerSettings
 from deputize.core.subject import build_subject, parse_subject
 from deputize.govern.identity.claims import (
+    OPERATOR_CLIENT_CLAIM,
     Claims,
     apply_origin_trust,
     build_caller,
     build_delegate,
+    build_operator_client,
     parse_lifetime,
     require_access_token,
     require_audience,
@@ -40,34 +34,14 @@ from deputize.govern.identity.dids import ALGORITHMS as DID_ALGORITHMS
 from deputize.govern.identity.dids import DidKeys, is_did
 from deputize.govern.identity.issuer_checks import check_issuers
 from deputize.govern.identity.jwks import IssuerKeys
+from deputize.govern.identity.jws import UnverifiedToken, derive_token_id, parse_unverified, verify_claims
 from deputize.govern.identity.oidc_discovery import Fetch
 from deputize.govern.identity.primary_issuers import choose_primary_issuer, get_subject_issuer
 from deputize.govern.identity.signing_keys import ALGORITHM, SigningKeys
 
-MAX_TOKEN_BYTES = 16_384
 # An agent signs its actor token just before the exchange; a longer lifetime would make it a standing credential.
 MAX_SELF_SIGNED_SECONDS = 3600
 _MAX_CACHED_TOKENS = 10_000
-_ID_LENGTH = 32
-# The signature may be empty here, so that an unsigned token gets a signature error instead of a format error.
-_JWT_PATTERN = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
-# RFC 9068 and RFC 8725: the type of access tokens, and the generic type.
-_ACCESS_TOKEN_TYPE, _GENERIC_TYPE = "at+jwt", "jwt"
-_JWS = jwt.PyJWS(
-    algorithms=["RS256", "ES256", "EdDSA"],
-    options={"verify_signature": True, "enforce_minimum_key_length": True},
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _UnverifiedToken:
-    """The unverified parts of a token that are needed to choose its key."""
-
-    algorithm: str
-    key_id: str | None
-    issuer: str
-    signed_part: bytes
-    is_access_token: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +96,7 @@ class TokenVerifier:
         self._own_keys = own_keys
         self._dids = DidKeys(clock, fetch_outside or fetch)
         self._issuers = {issuer.issuer: issuer for issuer in settings.issuers}
+        self._operators = {client.client_id: client for client in settings.operators}
         self._keys = {issuer.issuer: IssuerKeys(issuer, clock, fetch) for issuer in settings.issuers}
         self._settings = settings
         self._clock = clock
@@ -147,26 +122,31 @@ class TokenVerifier:
 
     async def verify_token(self, token: bytes, *, allow_console_only: bool = False) -> VerifiedToken:
         """Verify a token without the cache, and return its caller and all claims."""
-        unverified_token = _parse_unverified(token)
+        unverified_token = parse_unverified(token)
         tenant = self._own_keys.parse_tenant(unverified_token.issuer) if self._own_keys is not None else None
         if self._own_keys is not None and tenant is not None:
             if unverified_token.algorithm != ALGORITHM:
                 raise TokenSignatureInvalid(f"the token is not signed with {ALGORITHM}, as this gateway's tokens are")
             issuer = self._own_keys.build_issuer(tenant)
             key = await self._own_keys.load_public_key(tenant, unverified_token.key_id)
-            claims = _verify_claims(token, key, issuer.issuer)
-            caller = build_delegate(claims, issuer, now=self._now(), leeway=self._settings.leeway_seconds)
-            caller = apply_origin_trust(caller, self._issuers.get(caller.issuer))
+            claims = verify_claims(token, key, issuer.issuer)
+            now, leeway = self._now(), self._settings.leeway_seconds
+            if OPERATOR_CLIENT_CLAIM in claims:
+                client = self._operators.get(str(claims[OPERATOR_CLIENT_CLAIM]))
+                caller = build_operator_client(claims, issuer, client, now=now, leeway=leeway)
+            else:
+                caller = build_delegate(claims, issuer, now=now, leeway=leeway)
+                caller = apply_origin_trust(caller, self._issuers.get(caller.issuer))
         else:
             issuer = self._find_trusted_issuer(unverified_token)
             key = await self._keys[issuer.issuer].get_key(unverified_token.algorithm, unverified_token.key_id)
-            claims = _verify_claims(token, key, issuer.issuer)
+            claims = verify_claims(token, key, issuer.issuer)
             caller = build_caller(
                 claims,
                 issuer,
                 now=self._now(),
                 leeway=self._settings.leeway_seconds,
-                fallback_id=_derive_token_id(unverified_token.signed_part),
+                fallback_id=derive_token_id(unverified_token.signed_part),
                 is_access_token=unverified_token.is_access_token,
             )
         if caller.only_decides and not allow_console_only:
@@ -181,7 +161,7 @@ class TokenVerifier:
 
     async def verify_actor(self, token: bytes, tenant: str) -> Actor:
         """Verify an actor token and return its agent: the subject of an issuer's token, or a DID that signed it."""
-        unverified_token = _parse_unverified(token)
+        unverified_token = parse_unverified(token)
         if unverified_token.issuer not in self._issuers and is_did(unverified_token.issuer):
             did = await self._verify_self_signed(token, unverified_token)
             return Actor(name=did, issuer=did, subject_issuer=did)
@@ -190,6 +170,8 @@ class TokenVerifier:
             raise TokenIssuerUntrusted("the actor token belongs to another tenant")
         if caller.agents:
             raise TokenMalformed("the actor token acts for another subject; it must identify only the agent itself")
+        if caller.issuer not in self._issuers:
+            raise TokenIssuerUntrusted("the actor token belongs to an operator client, which cannot act for others")
         return Actor(
             name=parse_subject(caller.user)[1],
             issuer=caller.issuer,
@@ -214,26 +196,26 @@ class TokenVerifier:
 
     async def verify_id_token(self, token: bytes, issuer: str) -> IdToken:
         """Verify an ID token of one issuer. `oidc_login.py` checks its audience and nonce."""
-        unverified_token = _parse_unverified(token)
+        unverified_token = parse_unverified(token)
         if unverified_token.issuer != issuer or unverified_token.is_access_token:
             raise TokenMalformed("this is not an ID token of the issuer that the sign-in was started at")
         trusted_issuer = self._find_trusted_issuer(unverified_token)
         key = await self._keys[issuer].get_key(unverified_token.algorithm, unverified_token.key_id)
         return IdToken(
-            claims=_verify_claims(token, key, issuer),
+            claims=verify_claims(token, key, issuer),
             issuer=trusted_issuer,
-            fallback_id=_derive_token_id(unverified_token.signed_part),
+            fallback_id=derive_token_id(unverified_token.signed_part),
             leeway=self._settings.leeway_seconds,
         )
 
-    async def _verify_self_signed(self, token: bytes, unverified_token: _UnverifiedToken) -> str:
+    async def _verify_self_signed(self, token: bytes, unverified_token: UnverifiedToken) -> str:
         if self._own_keys is None:
             raise TokenIssuerUntrusted("this gateway does not exchange tokens, so it accepts no token signed by a DID")
         if unverified_token.algorithm not in DID_ALGORITHMS:
             raise TokenSignatureInvalid(f"a DID's token must be signed with one of {', '.join(DID_ALGORITHMS)}")
         did = unverified_token.issuer
         key = await self._dids.get_key(did, unverified_token.algorithm, unverified_token.key_id)
-        claims = _verify_claims(token, key, did)
+        claims = verify_claims(token, key, did)
         require_access_token(claims, is_access_token=unverified_token.is_access_token)
         require_audience(claims.get("aud"), (self._own_keys.public_url,), did)
         expires_at, _ = parse_lifetime(claims, self._now(), self._settings.leeway_seconds)
@@ -243,7 +225,7 @@ class TokenVerifier:
             raise TokenMalformed("a DID can sign only for itself: iss and sub must be equal, without act")
         return did
 
-    def _find_trusted_issuer(self, unverified_token: _UnverifiedToken) -> IssuerSettings:
+    def _find_trusted_issuer(self, unverified_token: UnverifiedToken) -> IssuerSettings:
         issuer = self._issuers.get(unverified_token.issuer)
         if issuer is None:
             raise TokenIssuerUntrusted("this gateway does not trust the token's issuer")
@@ -272,78 +254,3 @@ class TokenVerifier:
         digest = hashlib.sha256(token).digest()
         self._cache.pop(digest, None)
         self._cache[digest] = (caller, self._clock.monotonic() + seconds)
-
-
-def _parse_unverified(token: bytes) -> _UnverifiedToken:
-    if not token:
-        raise TokenMissing("the request has no bearer token")
-    if b"${" in token:
-        raise TokenMalformed("the token contains ${: the client did not replace a variable")
-    if len(token) > MAX_TOKEN_BYTES:
-        raise TokenMalformed(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
-    match = _JWT_PATTERN.fullmatch(token)
-    if match is None:
-        raise TokenMalformed("the token does not have the three parts of a JWT")
-    header, claims = _decode_json_part(match[1], "header"), _decode_json_part(match[2], "claims")
-    issuer, algorithm, key_id = claims.get("iss"), header.get("alg"), header.get("kid")
-    if not isinstance(issuer, str):
-        raise TokenIssuerUntrusted("the token does not name its issuer")
-    if not isinstance(algorithm, str) or not (key_id is None or isinstance(key_id, str)):
-        raise TokenMalformed("the token's header has no valid alg or kid")
-    return _UnverifiedToken(
-        algorithm=algorithm,
-        key_id=key_id,
-        issuer=issuer,
-        signed_part=token[: match.end(2)],
-        is_access_token=_is_access_token(header),
-    )
-
-
-def _is_access_token(header: dict[str, Any]) -> bool:
-    """Tell whether the header marks an access token. A header without a type is accepted, another type rejected."""
-    if "crit" in header:
-        raise TokenMalformed("the token has critical extensions (crit), which this gateway does not support")
-    kind = header.get("typ", _GENERIC_TYPE)
-    name = kind.lower().removeprefix("application/") if isinstance(kind, str) else ""
-    if name not in (_ACCESS_TOKEN_TYPE, _GENERIC_TYPE):
-        raise TokenMalformed("the token's header (typ) does not mark an access token")
-    return name == _ACCESS_TOKEN_TYPE
-
-
-def _decode_json_part(part: bytes, name: str) -> dict[str, Any]:
-    try:
-        text = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
-        value = orjson.loads(text)
-        # Parsers differ in which of two equal keys they use, so duplicates are rejected.
-        json.loads(text, object_pairs_hook=_reject_duplicates)
-    except (ValueError, RecursionError):
-        raise TokenMalformed(f"the token's {name} cannot be decoded") from None
-    if not isinstance(value, dict):
-        raise TokenMalformed(f"the token's {name} is not a JSON object")
-    return value
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("a key occurs twice")
-
-
-def _verify_claims(token: bytes, key: jwt.PyJWK, issuer: str) -> Claims:
-    """Verify the signature, and parse the claims from exactly the bytes that were verified."""
-    try:
-        payload = _JWS.decode(token, key, algorithms=[key.algorithm_name])
-        claims = orjson.loads(payload)
-    except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError, jwt.InvalidKeyError) as error:
-        raise TokenSignatureInvalid("the token's signature does not verify") from error
-    except (jwt.PyJWTError, ValueError) as error:
-        raise TokenMalformed("the token cannot be decoded") from error
-    if not isinstance(claims, dict):
-        raise TokenMalformed("the token's claims are not a JSON object")
-    if claims.get("iss") != issuer:
-        raise TokenIssuerUntrusted("the token's issuer is not the one that its key belongs to")
-    return claims
-
-
-def _derive_token_id(signed_part: bytes) -> str:
-    """Derive an id for a token without `jti`, without its signature: some signatures stay valid when altered."""
-    return "sha256:" + hashlib.sha256(signed_part).hexdigest()[:_ID_LENGTH]

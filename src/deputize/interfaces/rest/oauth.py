@@ -6,19 +6,11 @@ Refusals of the token endpoint have the form of RFC 6749, with the problem that 
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from deputize.core.caller import Capability
-from deputize.core.contract.contract import Effects
-from deputize.core.contract.names import to_full_name
-from deputize.core.delegation import (
-    EXCHANGE_SCOPES_RULE,
-    TOKEN_EXCHANGE_GRANT_TYPE,
-    DelegationRequest,
-)
+from deputize.core.delegation import EXCHANGE_SCOPES_RULE, TOKEN_EXCHANGE_GRANT_TYPE
 from deputize.core.errors import (
     ExchangeRefused,
     InternalError,
@@ -29,7 +21,6 @@ from deputize.core.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from deputize.core.grant_constraints import MAX_CONSTRAINTS_BYTES
 from deputize.core.outcome import build_problem_fields
 from deputize.core.settings.urls import CLIENT_METADATA_PATH, MCP_PATH, RESOURCE_METADATA_PATH, TOKEN_PATH
 from deputize.interfaces.asgi_http import (
@@ -40,24 +31,28 @@ from deputize.interfaces.asgi_http import (
     read_body,
     read_trace_id,
 )
-from deputize.interfaces.json_body import read_json
 from deputize.interfaces.rest.common import CurrentGateway, make_json_response
 from deputize.interfaces.rest.models import ProblemModel
 from deputize.interfaces.rest.openapi import describe_problems
+from deputize.interfaces.rest.token_forms import (
+    ASSERTION_TYPE,
+    CLIENT_CREDENTIALS_GRANT_TYPE,
+    TOKEN_TYPES,
+    parse_client_request,
+    parse_exchange_request,
+)
 from deputize.operations.gateway import Gateway, IssuedToken
 
 router = APIRouter(tags=["identity"])
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
-_TOKEN_TYPE_PREFIX = "urn:ietf:params:oauth:token-type:"
-_TOKEN_TYPES = (f"{_TOKEN_TYPE_PREFIX}access_token", f"{_TOKEN_TYPE_PREFIX}jwt")
 _TARGET_RULE, _GRANT_TYPE_RULE = "exchange-target", "exchange-grant-type"
+_GRANT_TYPES = (TOKEN_EXCHANGE_GRANT_TYPE, CLIENT_CREDENTIALS_GRANT_TYPE)
 _MAX_FIELDS = 64
-_MAX_TOOLS_BYTES = 65_536
 _REPEATABLE_PARAMETERS = frozenset({"resource", "audience"})
 # An unknown parameter may be a misspelt limit, so it is refused, although RFC 6749 would ignore it.
 _PARAMETERS: dict[str, str] = {
-    "grant_type": f"`{TOKEN_EXCHANGE_GRANT_TYPE}`.",
+    "grant_type": f"`{TOKEN_EXCHANGE_GRANT_TYPE}`, or for an operator client `{CLIENT_CREDENTIALS_GRANT_TYPE}`.",
     "subject_token": "A token for this gateway: the authority to delegate.",
     "subject_token_type": "The type of the subject token: an access token or a JWT.",
     "actor_token": "The agent that receives the token: a token of a trusted issuer, or one signed by the agent's DID.",
@@ -72,7 +67,9 @@ _PARAMETERS: dict[str, str] = {
     "lifetime": "The lifetime in seconds; never beyond the end of the subject token.",
     "resource": "This gateway.",
     "audience": "This gateway.",
-    "client_id": "Ignored: the subject token is the authority.",
+    "client_id": "In an exchange ignored: the subject token is the authority. Of an operator client, its own.",
+    "client_assertion": "A JWT that the operator client signed for this request (`private_key_jwt`, RFC 7523).",
+    "client_assertion_type": f"`{ASSERTION_TYPE}`.",
 }
 
 
@@ -102,6 +99,7 @@ class AuthorizationServerModel(BaseModel):
     grant_types_supported: list[str]
     response_types_supported: list[str]
     token_endpoint_auth_methods_supported: list[str]
+    token_endpoint_auth_signing_alg_values_supported: list[str] | None = None
 
 
 class JwksModel(BaseModel):
@@ -117,10 +115,19 @@ class TokenResponseModel(BaseModel):
     grant_id: str = Field(description="The id of the delegation; revoking it also revokes all made from it.")
 
 
+class OperatorTokenModel(BaseModel):
+    """The token of an operator client: it is not delegated, so there is no grant."""
+
+    access_token: str
+    token_type: Literal["Bearer"]
+    expires_in: int = Field(ge=1)
+    scope: str
+
+
 class OAuthErrorModel(BaseModel):
     error: Literal[
-        "invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type", "temporarily_unavailable",
-        "server_error",
+        "invalid_request", "invalid_client", "invalid_scope", "invalid_target", "unsupported_grant_type",
+        "temporarily_unavailable", "server_error",
     ]  # fmt: skip
     error_description: str
     problem: ProblemModel
@@ -193,21 +200,20 @@ async def jwks(gateway: CurrentGateway, tenant: str) -> Response:
 
 
 def _describe_form() -> dict[str, Any]:
-    required_fields = ["grant_type", "subject_token", "subject_token_type"]
     properties = {name: {"type": "string", "description": description} for name, description in _PARAMETERS.items()}
-    properties["grant_type"]["enum"] = [TOKEN_EXCHANGE_GRANT_TYPE]  # type: ignore[assignment]  # the values of a schema have several types
-    schema = {"type": "object", "properties": properties, "required": required_fields, "additionalProperties": False}
+    properties["grant_type"]["enum"] = list(_GRANT_TYPES)  # type: ignore[assignment]  # the values of a schema have several types
+    schema = {"type": "object", "properties": properties, "required": ["grant_type"], "additionalProperties": False}
     return {"requestBody": {"required": True, "content": {FORM_MEDIA_TYPE: {"schema": schema}}}}
 
 
 @router.post(
     TOKEN_PATH,
-    summary="Exchange a token for a delegated one",
-    response_model=TokenResponseModel,
+    summary="Exchange a token, or get one as an operator client",
+    response_model=TokenResponseModel | OperatorTokenModel,
     responses={
         **{
             status: {"model": OAuthErrorModel, "description": _ERROR_DESCRIPTION}
-            for status in (400, 413, 415, 429, 500, 503)
+            for status in (400, 401, 413, 415, 429, 500, 503)
         },
         **describe_problems(NoSuchRoute, common=()),
     },
@@ -215,14 +221,16 @@ def _describe_form() -> dict[str, Any]:
 )
 async def exchange(request: Request, gateway: CurrentGateway) -> Response:
     """Exchange a token for one of an agent (RFC 8693), with fewer scopes and tools and a shorter lifetime. The
-    delegation is durable before the response, and can be revoked.
+    delegation is durable before the response, and can be revoked. An operator client gets a token for itself instead.
     """
     trace_id, own_resource = read_trace_id(request.scope), gateway.metadata.describe_resource()["resource"]
     address = request.client.host if request.client is not None else ""
     try:
         gateway.delegations.check_address(address)
         fields = await _read_form(request, gateway, own_resource)
-        exchange_request = _parse_exchange_request(fields, gateway)
+        if _require_grant_type(fields) == CLIENT_CREDENTIALS_GRANT_TYPE:
+            return await _issue_operator_token(fields, gateway, address, trace_id)
+        exchange_request = parse_exchange_request(fields, gateway.settings.server.max_depth)
         actor = fields.get("actor_token")
         delegation = await gateway.delegations.exchange_token(
             fields["subject_token"].encode(), actor.encode() if actor else None, exchange_request, address=address
@@ -236,10 +244,37 @@ async def exchange(request: Request, gateway: CurrentGateway) -> Response:
     return _make_token_response(_render_token(delegation), 200)
 
 
+def _require_grant_type(fields: dict[str, str]) -> str:
+    grant_type = fields.get("grant_type")
+    if grant_type not in _GRANT_TYPES:
+        rule = {"rule": _GRANT_TYPE_RULE} if grant_type is not None else {}
+        raise MalformedRequest(
+            f"grant_type must be one of {', '.join(_GRANT_TYPES)}", details={"field": "grant_type", **rule}
+        )
+    return grant_type
+
+
+async def _issue_operator_token(fields: dict[str, str], gateway: Gateway, address: str, trace_id: str) -> Response:
+    client_request = parse_client_request(fields)
+    try:
+        issued_token = await gateway.operator_tokens.issue_token(
+            client_request.assertion, client_id=client_request.client_id, scopes=client_request.scopes, address=address
+        )
+    except PermissionProblem as problem:
+        return _make_error_response(problem, trace_id, is_client=True)
+    body = {
+        "access_token": issued_token.token,
+        "token_type": "Bearer",
+        "expires_in": issued_token.seconds,
+        "scope": " ".join(sorted(issued_token.scopes)),
+    }
+    return _make_token_response(body, 200)
+
+
 def _render_token(delegation: IssuedToken) -> dict[str, Any]:
     return {
         "access_token": delegation.token,
-        "issued_token_type": _TOKEN_TYPES[0],
+        "issued_token_type": TOKEN_TYPES[0],
         "token_type": "Bearer",
         "expires_in": delegation.seconds,
         "scope": " ".join(sorted(delegation.grant.scopes)),
@@ -279,93 +314,9 @@ def _require_own_resource(name: str, value: str, own_resource: str) -> None:
         )
 
 
-def _parse_exchange_request(fields: dict[str, str], gateway: Gateway) -> DelegationRequest:
-    if fields.get("grant_type") != TOKEN_EXCHANGE_GRANT_TYPE:
-        rule = {"rule": _GRANT_TYPE_RULE} if "grant_type" in fields else {}
-        raise MalformedRequest(
-            f"grant_type must be {TOKEN_EXCHANGE_GRANT_TYPE}", details={"field": "grant_type", **rule}
-        )
-    for name in ("subject_token", "actor_token"):
-        kind = fields.get(f"{name}_type")
-        if (name in fields) != (kind is not None) or (kind is not None and kind not in _TOKEN_TYPES):
-            message = f"{name} and {name}_type go together, and the type is one of {', '.join(_TOKEN_TYPES)}"
-            raise MalformedRequest(message, details={"field": f"{name}_type"})
-    if "subject_token" not in fields:
-        raise MalformedRequest("subject_token is missing", details={"field": "subject_token"})
-    if fields.get("requested_token_type", _TOKEN_TYPES[0]) not in _TOKEN_TYPES:
-        raise MalformedRequest("only access tokens are issued", details={"field": "requested_token_type"})
-    if "agent" not in fields and "actor_token" not in fields:
-        raise MalformedRequest(
-            "agent or actor_token is missing: name the agent that receives the token", details={"field": "agent"}
-        )
-    scope = fields.get("scope")
-    return DelegationRequest(
-        agent=fields.get("agent", ""),
-        scopes=None if scope is None else frozenset(scope.split()),
-        tools=_parse_tools(fields, gateway),
-        ceiling=_parse_ceiling(fields),
-        task=fields.get("task"),
-        constraints=_parse_constraints(fields, gateway),
-        lifetime=_parse_lifetime(fields),
-    )
-
-
-def _parse_json_field(fields: dict[str, str], name: str, max_bytes: int, gateway: Gateway) -> Any:
-    text = fields[name].encode()
-    if len(text) > max_bytes:
-        raise MalformedRequest(f"{name} is longer than {max_bytes} bytes", details={"field": name})
-    try:
-        return read_json(text, gateway.settings.server.max_depth)
-    except Problem as problem:
-        raise MalformedRequest(f"{name}: {problem.message}", details={"field": name}) from None
-
-
-def _parse_tools(fields: dict[str, str], gateway: Gateway) -> tuple[Capability, ...] | None:
-    if "tools" not in fields:
-        return None
-    entries = _parse_json_field(fields, "tools", _MAX_TOOLS_BYTES, gateway)
-    if not isinstance(entries, list) or not all(map(_is_tool_entry, entries)):
-        raise MalformedRequest("tools is a list of objects with tool_id and version_range", details={"field": "tools"})
-    return tuple(
-        Capability(tool=to_full_name(each["tool_id"]), versions=each.get("version_range", "*")) for each in entries
-    )
-
-
-def _is_tool_entry(value: Any) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= {"tool_id", "version_range"}:
-        return False
-    name, versions = value.get("tool_id"), value.get("version_range", "*")
-    return isinstance(name, str) and 0 < len(name) <= 97 and isinstance(versions, str) and 0 < len(versions) <= 64
-
-
-def _parse_ceiling(fields: dict[str, str]) -> Effects | None:
-    try:
-        return Effects(fields["ceiling"]) if "ceiling" in fields else None
-    except ValueError:
-        raise MalformedRequest("ceiling is read, write or destructive", details={"field": "ceiling"}) from None
-
-
-def _parse_constraints(fields: dict[str, str], gateway: Gateway) -> bytes | None:
-    if "constraints" not in fields:
-        return None
-    value = _parse_json_field(fields, "constraints", MAX_CONSTRAINTS_BYTES, gateway)
-    if not isinstance(value, dict):
-        raise MalformedRequest("constraints is a JSON object", details={"field": "constraints"})
-    return orjson.dumps(value)
-
-
-def _parse_lifetime(fields: dict[str, str]) -> int | None:
-    text = fields.get("lifetime")
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise MalformedRequest("lifetime is a whole number of seconds", details={"field": "lifetime"})
-    return int(text)
-
-
-def _make_error_response(problem: Problem, trace_id: str) -> Response:
+def _make_error_response(problem: Problem, trace_id: str, *, is_client: bool = False) -> Response:
     status = problem.spec.http
-    if isinstance(problem, PermissionProblem):
+    if isinstance(problem, PermissionProblem) and not (is_client and status == 401):
         # RFC 8693, 2.2.2: a token that is not taken is a request that cannot be granted, not a missing login.
         status = 400
     description = f"{problem.message[:1].upper()}{problem.message[1:]}. {problem.advice}"
@@ -378,6 +329,9 @@ def _make_error_response(problem: Problem, trace_id: str) -> Response:
 
 
 def _choose_error_code(problem: Problem, status: int) -> str:
+    if status == 401:
+        # RFC 6749, 5.2: the client did not authenticate. Only an operator client has to.
+        return "invalid_client"
     if status >= 500 or status == 429:
         return "temporarily_unavailable" if status in (429, 503) else "server_error"
     by_rule = {

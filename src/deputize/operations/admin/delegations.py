@@ -18,6 +18,8 @@ from deputize.core.delegation import DelegationRequest
 from deputize.core.errors import ExchangeRefused, GrantNotFound, NoSuchRoute, PermissionProblem, Problem
 from deputize.core.grant_constraints import InvalidConstraints, parse_constraints
 from deputize.govern.identity import grants, minted_tokens, revocations
+from deputize.govern.identity.claims import OPERATOR_CLIENT_CLAIM
+from deputize.govern.identity.jws import MAX_TOKEN_BYTES
 from deputize.govern.identity.signing_keys import SigningKeys
 from deputize.govern.identity.token_exchange import (
     AGENT_RULE,
@@ -27,7 +29,7 @@ from deputize.govern.identity.token_exchange import (
     build_claims,
     derive_delegation,
 )
-from deputize.govern.identity.token_verifier import MAX_TOKEN_BYTES, Actor, TokenVerifier, VerifiedToken
+from deputize.govern.identity.token_verifier import Actor, TokenVerifier, VerifiedToken
 from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.credentials.broker import MintToken
@@ -119,6 +121,12 @@ class Delegations:
             self._runtime.request_limits.count_failure(address)
             raise
         await self._runtime.request_limits.count_exchange(subject.caller)
+        if OPERATOR_CLIENT_CLAIM in subject.claims:
+            raise ExchangeRefused(
+                "an operator client cannot delegate",
+                advice="Delegate from the token of a person or an agent.",
+                nothing_happened=True,
+            )
         return subject
 
     async def _require_known_tools(self, caller: Caller, request: DelegationRequest) -> None:

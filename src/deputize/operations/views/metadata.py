@@ -17,6 +17,13 @@ from deputize.govern.identity.claims import is_tenant_name
 from deputize.govern.identity.oidc_discovery import is_discoverable
 from deputize.govern.identity.signing_keys import SigningKeys
 
+# Every tenant has it alike: which tenants operator clients may act in is not public.
+_OPERATOR_CLIENT_METADATA = {
+    "grant_types_supported": [TOKEN_EXCHANGE_GRANT_TYPE, "client_credentials"],
+    "token_endpoint_auth_methods_supported": ["none", "private_key_jwt"],
+    "token_endpoint_auth_signing_alg_values_supported": ["RS256", "ES256", "EdDSA"],
+}
+
 
 class GatewayMetadata:
     """The gateway's public metadata; `scopes` are those of the operator's tools, without the administrator's scope."""
@@ -61,6 +68,7 @@ class GatewayMetadata:
             "grant_types_supported": [TOKEN_EXCHANGE_GRANT_TYPE],
             "response_types_supported": [],
             "token_endpoint_auth_methods_supported": ["none"],
+            **(_OPERATOR_CLIENT_METADATA if self._settings.identity.operators else {}),
         }
 
     async def get_jwks(self, tenant: str) -> dict[str, Any]:

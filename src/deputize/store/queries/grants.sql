@@ -7,6 +7,11 @@ insert into deputize.grants
 select $1, $2, (select id from deputize.grants where tenant = $1 and id = $3), $4, $5, $6, $7, $8, $9, $10,
        to_timestamp($11::float8);
 
+-- name: insert_operator_token
+-- The id is derived from the assertion, so a second use of it conflicts, in whichever gateway.
+insert into deputize.grants (tenant, id, grantor, agents, scopes, not_after)
+values ($1, $2, $3, '{}', $4, to_timestamp($5::float8)) on conflict (tenant, id) do nothing returning id;
+
 -- name: list_grants
 -- Newest first, below a cursor. Of one user and the agents behind it, or of all. A grant is revoked by its own id,
 -- which is also its token's, by the id of any grant it descends from, or with its user or one of its agents.
@@ -34,6 +39,8 @@ cross join lateral (
                  case when g.grantor like 'issuer=%' then substr(g.grantor, strpos(g.grantor, ' ') + 1) end] as names
 ) n
 where g.tenant = $1
+  -- Tokens of operator clients have no agent.
+  and cardinality(g.agents) > 0
   and ($2::text is null or g.grantor = $2 and cardinality(g.agents) > cardinality($3::text[])
        and g.agents[cardinality(g.agents) - cardinality($3) + 1:] = $3)
   and ($4::uuid is null or g.id < $4)

@@ -61,7 +61,9 @@ async def test_what_is_lent_on_names_everybody_in_between_and_only_shrinks(gatew
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"grant_type": "client_credentials"}, "unsupported_grant_type"),
+        ({"grant_type": "password"}, "unsupported_grant_type"),
+        ({"grant_type": "client_credentials"}, "invalid_request"),
+        ({"client_assertion": "x"}, "invalid_request"),
         ({"subject_token": None}, "invalid_request"),
         ({"subject_token_type": None}, "invalid_request"),
         ({"subject_token_type": "urn:ietf:params:oauth:token-type:id_token"}, "invalid_request"),

@@ -28,7 +28,8 @@ from deputize.core.errors import (
 )
 from deputize.core.settings import IdentitySettings
 from deputize.govern.identity.issuer_checks import check_issuers
-from deputize.govern.identity.token_verifier import MAX_TOKEN_BYTES, TokenVerifier
+from deputize.govern.identity.jws import MAX_TOKEN_BYTES
+from deputize.govern.identity.token_verifier import TokenVerifier
 from tests.support.fake_issuer import (
     AUDIENCE,
     ISSUER,

@@ -226,8 +226,8 @@ def batch(
     if not yes:
         _require_confirmation(f"{decision} {format_count(len(approvals), 'call')}")
     ids = [each["ticket_id"] for each in approvals]
-    seen = dict(zip(ids, bindings or [each["binding"] for each in approvals], strict=True))
-    body = {"tickets": ids, "decision": decision, "reason": reason, "vary": vary or [], "bindings": seen}
+    binding_by_id = dict(zip(ids, bindings or [each["binding"] for each in approvals], strict=True))
+    body = {"tickets": ids, "decision": decision, "reason": reason, "vary": vary or [], "bindings": binding_by_id}
     answer = gateway.post("/v1/approvals/batch", body).value
     decisions: list[dict[str, Any]] = answer["decisions"]
     if json:
