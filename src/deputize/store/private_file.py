@@ -30,16 +30,17 @@ def write_once(path: Path, data: bytes) -> bool:
     return True
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write the file atomically: readers see the old content or the new one."""
-    _write_draft(path, data).replace(path)
+    _write_draft(path, data, mode).replace(path)
 
 
-def _write_draft(path: Path, data: bytes) -> Path:
+def _write_draft(path: Path, data: bytes, mode: int = 0o600) -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

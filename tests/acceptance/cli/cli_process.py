@@ -31,10 +31,14 @@ class CompletedCommand:
 
 
 def run_deputize(
-    *words: str, folder: Path, env: Mapping[str, str] | None = None, stdin: str | None = None
+    *words: str,
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    program: str = PROGRAM,
 ) -> CompletedCommand:
     done = subprocess.run(
-        [PROGRAM, *words],
+        [program, *words],
         cwd=folder,
         env=dict(env or {}),
         input=stdin,

@@ -70,12 +70,23 @@ def dev(
             min=0, max=65_535, help="Port of the API; 0 picks a free one. Default: 7070, or the next free port."
         ),
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run everything as this user, in a copy of the project whose changes you confirm. Needs root.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start everything the project needs on this machine: database, keys, token, tools and API. Ctrl-C stops it all."""
     enter_project(is_required=True)
     from deputize.interfaces.cli.commands.service import dev as development
+    from deputize.interfaces.cli.commands.service import dev_user
 
+    if user is not None:
+        dev_user.run_development_as(context.obj, user, port)
+        return
     development.run_development(context.obj, load_settings(), port)
 
 

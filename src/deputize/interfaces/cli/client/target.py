@@ -16,6 +16,7 @@ from deputize.interfaces.cli.project.project_file import (
     enter_project,
     find_dev_gateway,
     find_state_folder,
+    is_client_folder,
     read_saved_token,
 )
 
@@ -86,7 +87,8 @@ def find_gateway(url: str = "", token: str = "", *, for_agent: bool = False) -> 
         raise ConfigError(f"{gateway_url} is not a gateway URL: write it like http://127.0.0.1:7070.")
     # Never send the development token to another gateway.
     is_dev_gateway = dev_gateway is not None and gateway_url.rstrip("/") == dev_gateway.url.rstrip("/")
-    file = AGENT_TOKEN_FILE if for_agent else TOKEN_FILE
+    # A gateway that runs as another user leaves no token for its developer where agents can read it.
+    file = AGENT_TOKEN_FILE if for_agent or (folder and is_client_folder(folder)) else TOKEN_FILE
     token = token or (read_saved_token(folder, file) if folder and is_dev_gateway else None) or ""
     if not token:
         raise ConfigError("No token: set DEPUTIZE_TOKEN or --token. In development, deputize token creates one.")

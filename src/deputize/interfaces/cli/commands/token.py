@@ -14,7 +14,12 @@ from deputize.interfaces.cli.client.target import (
     build_tool_path,
     find_gateway,
 )
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.project.project_file import (
+    enter_project,
+    find_state_folder,
+    is_client_folder,
+    load_settings,
+)
 from deputize.interfaces.cli.render.output import (
     Json,
     exit_with_error,
@@ -58,7 +63,13 @@ def token(
     from deputize.interfaces.cli.project.dev_tokens import mint_token
 
     enter_project(is_required=True)
-    settings = load_settings()
+    folder = find_state_folder()
+    if is_client_folder(folder):
+        exit_with_error(
+            "The gateway of this project runs as another user, who keeps the key that signs tokens: run this as root, "
+            "or use the token for agents with deputize call and deputize mcp."
+        )
+    settings = load_settings().model_copy(update={"folder": folder})
     scopes = _parse_scopes(scope)
     tools = dict(_parse_tools(tool)) if tool else None
     new_token = mint_token(settings, user=user, agent=agent, scopes=scopes, tools=tools, tenant=tenant, minutes=minutes)

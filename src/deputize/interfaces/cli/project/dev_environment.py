@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.project.database import CONNECTION_ERRORS, describe_dsn, explain_error
-from deputize.interfaces.cli.project.project_file import DevGateway, find_dev_gateway
+from deputize.interfaces.cli.project.project_file import AGENT_TOKEN_FILE, DevGateway, find_dev_gateway
 from deputize.store.instance_lock import InstanceLock
 from deputize.store.private_file import replace_file
 
@@ -19,6 +19,8 @@ DEV_ENVIRONMENT = "development"
 # The lock that `claim_database` takes, for commands, which may not import the store.
 DatabaseLock = InstanceLock
 _PORT_ATTEMPTS = 50
+# The folder has the group of the project's owner, and no other user can enter it.
+_CLIENT_FILE_MODE = 0o640
 
 
 def make_folder(folder: Path) -> None:
@@ -70,13 +72,24 @@ async def claim_database(dsn: str) -> InstanceLock:
 
 
 @contextlib.contextmanager
-def announce_gateway(folder: Path, dev_gateway: DevGateway) -> Iterator[None]:
-    """Let other commands find the gateway while the block runs."""
-    replace_file(folder / "dev.json", json.dumps({"url": dev_gateway.url, "pid": dev_gateway.pid}).encode())
+def announce_gateway(folder: Path, dev_gateway: DevGateway, client_folder: Path | None = None) -> Iterator[None]:
+    """Let other commands find the gateway while the block runs, also those of the user that `client_folder` is for."""
+    data = json.dumps({"url": dev_gateway.url, "pid": dev_gateway.pid}).encode()
+    replace_file(folder / "dev.json", data)
+    if client_folder is not None:
+        replace_file(client_folder / "dev.json", data, mode=_CLIENT_FILE_MODE)
     try:
         yield
     finally:
-        (folder / "dev.json").unlink(missing_ok=True)
+        for place in filter(None, (folder, client_folder)):
+            (place / "dev.json").unlink(missing_ok=True)
+
+
+def publish_agent_token(client_folder: Path, token: str) -> Path:
+    """Write the token for agents where the project's owner can read it, and return the path of its file."""
+    file = client_folder / AGENT_TOKEN_FILE
+    replace_file(file, token.encode() + b"\n", mode=_CLIENT_FILE_MODE)
+    return file
 
 
 def find_free_port(host: str, port: int, *, avoid: int = 0) -> int:

@@ -40,7 +40,8 @@ def provide_database(
             raise
         version = server.run_sql("show server_version").partition(" ")[0]
         facts = {"version": version, "local": True, "pid": server.pid, "adopted": server.is_adopted}
-        message = f"PostgreSQL {version.partition('.')[0]} ready (local, ./{settings.folder})"
+        place = settings.folder if settings.folder.is_absolute() else f"./{settings.folder}"
+        message = f"PostgreSQL {version.partition('.')[0]} ready (local, {place})"
         printer.event("postgres", facts, message + (", still running from last time" if server.is_adopted else ""))
         yield server.dsn
 

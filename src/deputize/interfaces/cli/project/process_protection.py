@@ -20,18 +20,23 @@ _FIRST_UID: Final = 61_184
 _UID_COUNT: Final = 4_336
 
 
-def protect_process(settings: Settings) -> Settings:
-    """Hide this process from the programs it starts, and return the settings with a user for each of them.
-
-    A program is refused if its user could read the gateway's keys, or if its files are not pinned, unless the settings
-    accept that risk.
-    """
+def hide_process() -> None:
+    """Hide this process's memory, environment and descriptors from its user's other processes."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise ConfigError(
             "This system cannot hide the gateway's memory from its user's other processes (prctl failed)."
         )
+
+
+def protect_process(settings: Settings) -> Settings:
+    """Hide this process from the programs it starts, and return the settings with a user for each of them.
+
+    A program is refused if its user could read the gateway's keys, or if its files are not pinned, unless the settings
+    accept that risk.
+    """
+    hide_process()
     used_uids = {each.uid for each in settings.servers}
     servers = []
     for server in settings.servers:

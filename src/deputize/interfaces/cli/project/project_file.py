@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.project.protected_folder import (
+    CLIENT_FOLDER,
+    FILES_FOLDER,
+    GATEWAY_FOLDER,
+    locate_protected_folder,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -160,9 +166,17 @@ class DevGateway:
 
 
 def find_state_folder() -> Path:
-    """Find the project's state folder: the setting `folder`, read without loading all settings."""
+    """Find the project's state folder: the setting `folder`, read without loading all settings.
+
+    While `deputize dev --user` runs, it is the gateway's own for those who can read that, else the part for clients.
+    Neither is in the project, where its owner could plant the address of another gateway.
+    """
     if folder := os.environ.get(f"{_VARIABLE_PREFIX}FOLDER"):
         return Path(folder)
+    root = locate_protected_folder(Path.cwd())
+    for path in (root / GATEWAY_FOLDER / FILES_FOLDER / STATE_FOLDER, root / CLIENT_FOLDER):
+        if find_dev_gateway(path) is not None:
+            return path
     with contextlib.suppress(OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         folder = tomllib.loads(Path(SETTINGS_FILE).read_text(encoding="utf-8")).get("folder")
     return Path(folder) if isinstance(folder, str) and folder else Path(STATE_FOLDER)
@@ -173,10 +187,24 @@ def find_dev_gateway(folder: Path) -> DevGateway | None:
     try:
         facts: Mapping[str, Any] = json.loads((folder / "dev.json").read_bytes())
         dev_gateway = DevGateway(url=str(facts["url"]), pid=int(facts["pid"]))
-        os.kill(dev_gateway.pid, 0)
+        _require_process(dev_gateway.pid, os.stat(folder / "dev.json").st_uid)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return dev_gateway
+
+
+def _require_process(pid: int, uid: int) -> None:
+    """Raise `OSError` unless a process is alive; one of another user must not be signalled, but is there."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        if uid == os.geteuid():
+            raise
+
+
+def is_client_folder(folder: Path) -> bool:
+    """Tell whether a state folder is the part for clients of a gateway that runs as another user."""
+    return folder == locate_protected_folder(Path.cwd()) / CLIENT_FOLDER
 
 
 def read_saved_token(folder: Path, file: str = TOKEN_FILE) -> str | None:

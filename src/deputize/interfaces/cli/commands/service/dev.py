@@ -30,6 +30,7 @@ from deputize.interfaces.cli.project.dev_environment import (
     is_port_free,
     make_folder,
     pick_free_port,
+    publish_agent_token,
 )
 from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, ensure_tokens
 from deputize.interfaces.cli.project.local_database import prepare_schema, provide_database
@@ -53,8 +54,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DRAIN_SECONDS = 1.0
 
 
-def run_development(open_gateway: OpenGateway, settings: Settings, port: int | None) -> None:
-    """Start everything in order, serve, and stop in reverse order, even after a failure."""
+def run_development(
+    open_gateway: OpenGateway, settings: Settings, port: int | None, client_folder: Path | None = None
+) -> None:
+    """Start everything in order, serve, and stop in reverse order, even after a failure.
+
+    With `client_folder`, the gateway's address and the token for agents are also written there, for another user.
+    """
     make_folder(settings.folder)
     configure_logs(settings.telemetry)
     with hold_dev_lock(settings.folder), _shut_down_gracefully(settings.folder):
@@ -70,10 +76,10 @@ def run_development(open_gateway: OpenGateway, settings: Settings, port: int | N
             settings = _set_database(settings, dsn)
             prepare_schema(dsn)
             project_tools = load_project(settings, Path.cwd())
-            _print_tokens(settings, project_tools)
+            _print_tokens(settings, project_tools, client_folder)
             # Chosen last: another process may have taken a free port while the database started.
             settings = _set_public_url(_set_ports(add_dev_issuer(settings), port))
-            runner.run(_serve_api(open_gateway, settings, project_tools, locks[0]))
+            runner.run(_serve_api(open_gateway, settings, project_tools, locks[0], client_folder))
 
 
 @contextmanager
@@ -132,14 +138,16 @@ def _set_database(settings: Settings, dsn: str) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update={"url": SecretStr(dsn)})})
 
 
-def _print_tokens(settings: Settings, project_tools: ProjectTools) -> None:
+def _print_tokens(settings: Settings, project_tools: ProjectTools, client_folder: Path | None) -> None:
     """Create the project's tokens if needed, and print the one for agents that one time.
 
     The developer's own token is only named: it administers the gateway, and what is printed gets pasted into clients.
     """
     tokens = ensure_tokens(settings, project_tools.tools)
+    file, agent_file = settings.folder / TOKEN_FILE, settings.folder / AGENT_TOKEN_FILE
+    if client_folder is not None:
+        agent_file = publish_agent_token(client_folder, tokens.agent)
     if tokens.is_new:
-        file, agent_file = settings.folder / TOKEN_FILE, settings.folder / AGENT_TOKEN_FILE
         facts = {"file": str(file), "agent_file": str(agent_file), "agent_token": tokens.agent}
         printer.event(
             "token", facts, f"signing key and tokens created: yours in {file}, one for agents in {agent_file}"
@@ -148,7 +156,11 @@ def _print_tokens(settings: Settings, project_tools: ProjectTools) -> None:
 
 
 async def _serve_api(
-    open_gateway: OpenGateway, settings: Settings, project_tools: ProjectTools, lock: DatabaseLock
+    open_gateway: OpenGateway,
+    settings: Settings,
+    project_tools: ProjectTools,
+    lock: DatabaseLock,
+    client_folder: Path | None,
 ) -> None:
     stop, code_printer = asyncio.Event(), ApprovalCodePrinter()
     servers: list[dict[str, Any]] = []
@@ -161,7 +173,8 @@ async def _serve_api(
             if not stop.is_set():
                 _print_tools(project_tools, settings)
                 _print_servers(servers)
-                stack.enter_context(announce_gateway(settings.folder, DevGateway(url=url, pid=os.getpid())))
+                dev_gateway = DevGateway(url=url, pid=os.getpid())
+                stack.enter_context(announce_gateway(settings.folder, dev_gateway, client_folder))
                 _print_ready(url, metrics_url, project_tools)
                 code_printer.flush()
 

@@ -1,0 +1,118 @@
+"""Define `deputize dev --user`: run the development gateway as another user than the project's owner.
+
+An agent that has the owner's account can then read neither the gateway's keys, database and memory, nor change what it
+runs: the gateway works in a copy of the project, which is replaced only after a person confirmed the difference in the
+terminal. Root's rights are given up before anything of the project is loaded.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from deputize.core.clock import Clock
+from deputize.interfaces.cli.commands.service.dev import run_development
+from deputize.interfaces.cli.project.dev_environment import hold_dev_lock
+from deputize.interfaces.cli.project.process_protection import hide_process
+from deputize.interfaces.cli.project.project_file import STATE_FOLDER, load_settings
+from deputize.interfaces.cli.project.project_snapshot import FileChange, Snapshot, compare_files
+from deputize.interfaces.cli.project.protected_folder import CLIENT_FOLDER, FILES_FOLDER, GATEWAY_FOLDER
+from deputize.interfaces.cli.project.terminal_code import create_code, is_same_code
+from deputize.interfaces.cli.project.tool_loader import OpenGateway
+from deputize.interfaces.cli.project.user_account import (
+    become_user,
+    create_protected_folder,
+    find_gateway_account,
+    find_project_owner,
+    read_project,
+    require_protected_program,
+    require_protected_settings,
+    require_separation,
+)
+from deputize.interfaces.cli.project.working_copy import WorkingCopy
+from deputize.interfaces.cli.render.file_changes import describe_difference
+from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
+
+_MAX_SHOWN_FILES = 40
+_MAX_SHOWN_LINES = 80
+
+
+def run_development_as(open_gateway: OpenGateway, user: str, port: int | None) -> None:
+    """Copy the project with its owner's rights, become the user, confirm what changed, and run the gateway."""
+    project = Path.cwd()
+    account = find_gateway_account(user)
+    owner = find_project_owner(project)
+    require_separation(account, owner, project)
+    require_protected_program(account, owner)
+    snapshot = read_project(owner)
+    folder = create_protected_folder(project, account, owner)
+    become_user(account)
+    hide_process()
+    with hold_dev_lock(folder / GATEWAY_FOLDER):
+        copy = WorkingCopy(folder / GATEWAY_FOLDER)
+        update_copy(copy, snapshot, project)
+        os.chdir(copy.files)
+        settings = load_settings().model_copy(update={"folder": copy.files / STATE_FOLDER})
+        require_protected_settings(settings, owner)
+        printer.event(
+            "user",
+            {"user": user, "owner": owner.name, "folder": str(folder)},
+            f"running as {user}; what {owner.name} cannot read is in {folder}",
+        )
+        run_development(open_gateway, settings, port, client_folder=folder / CLIENT_FOLDER)
+
+
+def update_copy(copy: WorkingCopy, snapshot: Snapshot, project: Path) -> None:
+    """Take over the project's files: at first as they are, later only those that a person confirms."""
+    copy.recover()
+    digests = copy.load_digests()
+    changes = compare_files(digests or {}, snapshot)
+    if digests is not None and not changes:
+        return
+    copy.stage(snapshot)
+    if digests is None:
+        copy.confirm()
+        message = f"first start for {project}: {format_count(len(snapshot), 'file')} taken as they are now"
+        printer.event("files", {"taken": len(snapshot), "first": True}, message)
+    elif _confirm_changes(copy, changes, snapshot):
+        copy.confirm()
+        printer.event("files", {"taken": len(changes), "first": False}, f"{format_count(len(changes), 'change')} taken")
+    else:
+        copy.discard()
+        if printer.as_json:
+            printer.json({"event": "files", "taken": 0, "ignored": [change.path for change in changes]})
+        printer.warn(
+            f"{format_count(len(changes), 'change')} ignored: the gateway runs the files that were confirmed before. "
+            "Start it again in a terminal to confirm."
+        )
+
+
+def _confirm_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot: Snapshot) -> bool:
+    """Show what changed, and ask for a code that only this terminal shows; without a terminal the answer is no."""
+    printer.warn(f"{format_count(len(changes), 'file')} of the project changed since you confirmed them:")
+    _print_changes(copy, changes, snapshot)
+    if printer.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    code = create_code(Clock())
+    printer.note(f"{style_sign(PAUSE, sys.stderr)} To run these files, type the code {code}")
+    answer = typer.prompt("Code, or Enter to run the confirmed files", default="", show_default=False, err=True)
+    return is_same_code(str(answer), code)
+
+
+def _print_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot: Snapshot) -> None:
+    room = _MAX_SHOWN_LINES
+    is_complete = len(changes) <= _MAX_SHOWN_FILES
+    for change in changes[:_MAX_SHOWN_FILES]:
+        old = None if change.kind == "added" else copy.read_file(change.path) or b""
+        file = snapshot.get(change.path)
+        title, lines = describe_difference(change.path, old, None if file is None else file.content)
+        printer.note(f"  {title}")
+        for line in lines[:room]:
+            printer.note(f"    {line}")
+        is_complete = is_complete and len(lines) <= room
+        room -= min(room, len(lines))
+    if not is_complete:
+        command = f"sudo diff -ru {copy.files} {copy.candidate / FILES_FOLDER}"
+        printer.note(f"  … and more. To see all of it, run in another terminal: {command}")

@@ -1,0 +1,94 @@
+"""Changed files of a project are taken over only by the code that the terminal shows for them."""
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from deputize.interfaces.cli.commands.service.dev_user import update_copy
+from deputize.interfaces.cli.project.project_snapshot import ProjectFile
+from deputize.interfaces.cli.project.working_copy import WorkingCopy
+
+OLD = {"tools/hello.py": ProjectFile(content=b"safe()\n"), "policies/default.cedar": ProjectFile(content=b"forbid\n")}
+NEW = {"tools/hello.py": ProjectFile(content=b"evil()\n"), "policies/loose.cedar": ProjectFile(content=b"permit\n")}
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Keyboard(io.TextIOBase):
+    """A person who reads the screen and types an answer, in which CODE stands for the code on the screen."""
+
+    def __init__(self, screen: _Screen, answer: str) -> None:
+        self._screen = screen
+        self._answer = answer
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # the stub says bytes, for binary files
+        code = re.search(r"type the code (\S+)", self._screen.getvalue())
+        assert code is not None, self._screen.getvalue()
+        return self._answer.replace("CODE", code[1]) + "\n"
+
+
+def _sit_down(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Screen:
+    """Give the test a terminal, at which a person answers."""
+    screen = _Screen()
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdin", _Keyboard(screen, answer))
+    return screen
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> WorkingCopy:
+    copy = WorkingCopy(tmp_path)
+    update_copy(copy, OLD, Path("/home/ana/shop"))
+    return copy
+
+
+def test_the_first_start_takes_the_files_as_they_are(copy: WorkingCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert copy.read_file("tools/hello.py") == b"safe()\n"
+
+
+def test_without_a_terminal_the_confirmed_files_stay(copy: WorkingCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    update_copy(copy, NEW, Path("/home/ana/shop"))
+    shown = capsys.readouterr().err
+    assert (copy.read_file("tools/hello.py"), copy.read_file("policies/loose.cedar")) == (b"safe()\n", None)
+    assert "3 changes ignored" in shown
+    assert "type the code" not in shown
+
+
+@pytest.mark.parametrize("answer", ["", "y", "yes", "0000-0000"])
+def test_no_other_answer_than_the_code_takes_them(
+    copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    screen = _sit_down(monkeypatch, answer)
+    update_copy(copy, NEW, Path("/home/ana/shop"))
+    assert copy.read_file("tools/hello.py") == b"safe()\n"
+    assert "3 changes ignored" in screen.getvalue()
+
+
+def test_the_code_takes_what_was_shown(copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = _sit_down(monkeypatch, "CODE")
+    update_copy(copy, NEW, Path("/home/ana/shop"))
+    shown = screen.getvalue()
+    assert copy.read_file("tools/hello.py") == b"evil()\n"
+    assert copy.read_file("policies/loose.cedar") == b"permit\n"
+    assert copy.read_file("policies/default.cedar") is None
+    for line in (
+        "removed policies/default.cedar (+0 −1 lines)", "added policies/loose.cedar (+1 −0 lines)",
+        "changed tools/hello.py (+1 −1 lines)", "-safe()", "+evil()",
+    ):  # fmt: skip
+        assert line in shown
+
+
+def test_a_long_difference_says_where_all_of_it_is(copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = _sit_down(monkeypatch, "")
+    update_copy(copy, {**OLD, "long.py": ProjectFile(content=b"x\n" * 500)}, Path("/home/ana/shop"))
+    assert f"sudo diff -ru {copy.files} {copy.candidate}/files" in screen.getvalue()
