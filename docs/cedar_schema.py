@@ -38,6 +38,7 @@ _DESCRIPTIONS = {
     "Tool.kind": "`function`, `mcp_tool` and so on, as the contract says.",
     "Tool.provider": "Its provider, as the contract says.",
     "Tool.tags": "Its tags.",
+    "Tool.permissions": "The permissions that its callers need, such as `filesystem:read:/data`.",
     "Tool.undoable": "True if another tool undoes its effect.",
     "Tool.previewable": "True if it can preview its effect.",
     "context.agent": "The agent that made the call; absent if the user acts directly.",

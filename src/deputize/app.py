@@ -289,7 +289,7 @@ def _build_operator_tokens(runtime: Runtime, tokens: TokenVerifier, egress: Egre
 def _collect_scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
     """Collect the scopes that the tools need, for clients that want to know them in advance."""
     for tool in tools:
-        yield from tool.contract.auth.scopes
+        yield from tool.contract.auth.required_scopes
     for server in settings.servers:
         yield from list_scopes(server)
 

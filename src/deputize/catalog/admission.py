@@ -165,7 +165,7 @@ def _check_auth(contract: Contract, find_fact: FactLookup) -> Iterator[Reason]:
     for path, fault, fix in find_mark_faults(contract, find_fact):
         yield _make_reason("auth_policy_defined", path, fault, fix)
     auth = contract.auth
-    if contract.effects is not Effects.READ and not (auth.scopes or auth.permissions):
+    if contract.effects is not Effects.READ and not auth.required_scopes:
         fix = f'name a scope that callers need, as in scopes=["{contract.namespace}:write"]'
         yield _make_reason("auth_policy_defined", "/auth", "requires no scope, so any caller could change data", fix)
     for kind, field, value, example in (

@@ -23,6 +23,7 @@ from deputize.catalog.schemas import (
 )
 from deputize.core.call import Mutation
 from deputize.core.contract.contract import Contract, Predicate, Schema
+from deputize.core.contract.unenforced_fields import list_unenforced_fields
 
 MOST_ERRORS = 20
 _LONGEST_NAME = 64
@@ -63,12 +64,14 @@ class CompiledTool:
         "model_schema",
         "name",
         "sensitive_facts",
+        "unenforced_fields",
     )
 
     def __init__(self, contract: Contract, digest: str | None = None) -> None:
         self.contract = contract
         self.name = contract.full_name
         self.digest = digest or contract.digest
+        self.unenforced_fields = list_unenforced_fields(contract)
         self.model_schema: Schema = strip_internal(contract.input_schema)
         self._input: Validator = compile_schema(self.model_schema)
         self._output: Validator = compile_schema(contract.output_schema)

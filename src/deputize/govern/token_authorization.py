@@ -64,7 +64,7 @@ def authorize_token(
             f"{caller.ceiling}",
             details={"effects": contract.effects, "ceiling": caller.ceiling, "rule": CEILING_RULE},
         )
-    required_scopes = contract.auth.scopes
+    required_scopes = contract.auth.required_scopes
     if required_scopes and not caller.scopes.issuperset(required_scopes):
         missing = [scope for scope in required_scopes if scope not in caller.scopes]
         raise ScopeMissing(

@@ -13,7 +13,7 @@ from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import LifecycleState
-from deputize.core.errors import ParseFailed, SchemaViolation
+from deputize.core.errors import ParseFailed, SchemaViolation, ToolRequiresSetup
 from deputize.core.json_values import has_more_values
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible
@@ -62,6 +62,8 @@ def validate(
         request.tool, request.version, visible=lambda name: is_tool_visible(caller, name)
     )
     tool = version.tool
+    if tool.unenforced_fields:
+        raise _build_setup_error(tool)
     arguments = request.arguments
     try:
         canonical_arguments = canonicalize(arguments)
@@ -86,6 +88,16 @@ def validate(
         call_input=call_input,
         mutations=mutations,
         warnings=_build_warnings(version.state, tool),
+    )
+
+
+def _build_setup_error(tool: CompiledTool) -> ToolRequiresSetup:
+    fields = ", ".join(tool.unenforced_fields)
+    return ToolRequiresSetup(
+        f"{tool.name} {tool.contract.version} declares what this gateway does not enforce: {fields}",
+        details={"tool": tool.name, "fields": list(tool.unenforced_fields)},
+        advice="Ask the tool's author for a version without these fields, or use a release that enforces them.",
+        nothing_happened=True,
     )
 
 

@@ -71,6 +71,16 @@ def test_missing_scopes_are_listed_with_the_rule() -> None:
     }
 
 
+def test_permissions_are_needed_beside_scopes() -> None:
+    contract = make_contract("a").model_copy(
+        update={"auth": {"scopes": ["a"], "permissions": ["filesystem:read:/data"]}}
+    )
+    with pytest.raises(ScopeMissing) as refusal:
+        decide_call(make_caller("a"), contract)
+    assert refusal.value.details["missing_scopes"] == ["filesystem:read:/data"]
+    assert decide_call(make_caller("a", "filesystem:read:/data"), contract) == ("token-scopes",)
+
+
 def test_a_listed_tool_is_allowed_in_the_versions_listed_and_no_other() -> None:
     assert decide_call(make_caller(tools={"crm.get_user": "2."}), make_contract()) == ("token-scopes", "token-tools")
     with pytest.raises(VersionNotInCapability) as refusal:

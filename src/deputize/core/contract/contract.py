@@ -9,14 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    StringConstraints,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer
 
 from deputize.core.canonical import compute_digest
 from deputize.core.contract.names import to_outward_name
@@ -29,6 +22,8 @@ _SEMVER = (
     r"^(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})"
     r"(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$"
 )
+# A scope of OAuth that begins with the kind of what is permitted, as in filesystem:read:/data.
+_PERMISSION = r"^[a-z_]+:[\x21\x23-\x5B\x5D-\x7E]+$"
 _SECRET = r"^[a-z0-9][a-z0-9_-]*(/[a-z0-9][a-z0-9_-]*)*$"
 _VOLATILE = r"^/(changes/\*/(before|after|count)|preconditions/\*/detail|impact/[^/]+|guards/[^/]+)(/[^/]+)*$"
 Word = Annotated[str, StringConstraints(pattern=_WORD, max_length=48)]
@@ -144,7 +139,7 @@ class Auth(ContractPart):
     """Scopes that callers need, and the credential that the tool acts with."""
 
     scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5B\x5D-\x7E]{1,120}$")], ...] = ()
-    permissions: tuple[Annotated[str, StringConstraints(pattern=r"^[a-z_]+:[^ ]+$", max_length=240)], ...] = ()
+    permissions: tuple[Annotated[str, StringConstraints(pattern=_PERMISSION, max_length=240)], ...] = ()
     # "link" and "client" are for MCP servers: the user's linked account there, or this gateway's OAuth client.
     credential: Literal["none", "delegated", "vault", "link", "client"] = "none"
     # For "vault", the name of the tenant's secret; for "delegated", the audience of the minted token.
@@ -157,6 +152,11 @@ class Auth(ContractPart):
     def _serialize_compatibly(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return _omit_unset_field(dump(self), "readonly_secret")
 
+    @cached_property
+    def required_scopes(self) -> tuple[str, ...]:
+        """The scopes that a caller's token must have: a permission is a scope with a kind."""
+        return (*self.scopes, *self.permissions)
+
 
 class Timeout(ContractPart):
     """How long a call may take."""
@@ -167,8 +167,7 @@ class Timeout(ContractPart):
 
     @cached_property
     def effective_seconds(self) -> float:
-        limit = self.timeout_class.seconds
-        return limit if self.seconds is None else min(self.seconds, limit)
+        return min(each for each in (self.timeout_class.seconds, self.seconds, self.max_seconds) if each is not None)
 
 
 class UpstreamIdempotency(StrEnum):
@@ -292,7 +291,7 @@ class Handler(ContractPart):
         return _omit_unset_field(_omit_unset_field(dump(self), "preview"), "pin")
 
 
-_ERROR_SCHEMA: Schema = {
+DEFAULT_ERROR_SCHEMA: Schema = {
     "type": "object",
     "properties": {"message": {"type": "string"}, "details": {"type": "object"}},
     "required": ["message"],
@@ -312,7 +311,7 @@ class Contract(ContractPart):
 
     input_schema: Schema
     output_schema: Schema
-    error_schema: Schema = Field(default_factory=lambda: dict(_ERROR_SCHEMA))
+    error_schema: Schema = Field(default_factory=lambda: dict(DEFAULT_ERROR_SCHEMA))
     examples: tuple[dict[str, Any], ...] = ()
     predicates: tuple[Predicate, ...] = ()
 

@@ -5,7 +5,13 @@ from typing import Any
 
 from deputize.core.decision import Verdict
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.cedar_schema import TOOL_ATTRIBUTES, USER_ATTRIBUTES, PolicyQuery, build_context
+from deputize.govern.policy.cedar_schema import (
+    TOOL_ATTRIBUTES,
+    USER_ATTRIBUTES,
+    PolicyQuery,
+    build_context,
+    get_tool_attribute,
+)
 from deputize.govern.policy.checks.attribute_reads import collect_reads
 
 REDACTED_TEXT = "(not recorded)"
@@ -45,10 +51,8 @@ def _resolve_value(query: PolicyQuery, steps: list[str], redacted_names: frozens
             return query.caller[name]
         case ["resource"]:
             return query.tool["name"]
-        case ["resource", "name", *_]:
-            return query.tool["name"].rpartition(".")[2]
         case ["resource", name, *_] if name in TOOL_ATTRIBUTES:
-            return query.tool[name]
+            return get_tool_attribute(query.tool, name)
         case ["context", *rest] if ".".join(rest) in redacted_names:
             return REDACTED_TEXT
         case ["context", name, *rest]:

@@ -28,7 +28,7 @@ entity Namespace in [Tenant];
 entity Resource;
 entity Tool in [Server, Namespace, Tenant] {
   name: String, namespace: String, version: String, effects: String, mutation_class: String, kind: String,
-  provider: String, tags: Set<String>, undoable: Bool, previewable: Bool,
+  provider: String, tags: Set<String>, permissions: Set<String>, undoable: Bool, previewable: Bool,
 };
 action "call" appliesTo {
   principal: [User],
@@ -47,7 +47,8 @@ CONTEXT_ATTRIBUTES = frozenset(
 )  # fmt: skip
 USER_ATTRIBUTES = ("issuer", "trust", "human", "scopes")
 TOOL_ATTRIBUTES = (
-    "name", "namespace", "version", "effects", "mutation_class", "kind", "provider", "tags", "undoable", "previewable",
+    "name", "namespace", "version", "effects", "mutation_class", "kind", "provider", "tags", "permissions", "undoable",
+    "previewable",
 )  # fmt: skip
 ACTION = {"type": "Action", "id": "call"}
 
@@ -113,10 +114,19 @@ def describe_tool(contract: Contract) -> dict[str, Any]:
         "digest": contract.digest, "effects": contract.effects.value,
         "mutation_class": contract.mutation_class.value, "kind": contract.kind.value, "provider": contract.provider,
         "server": contract.external_service or contract.provider, "tags": sorted(set(contract.tags)),
+        "permissions": sorted(set(contract.auth.permissions)),
         "undoable": contract.undo is not None, "previewable": contract.preview,
         "changes": sorted({effect.resource for effect in contract.resources}),
         "operations": sorted({effect.op for effect in contract.resources}),
     }  # fmt: skip
+
+
+def get_tool_attribute(tool: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute of a tool as rules read it."""
+    if name == "name":
+        return tool["name"].rpartition(".")[2]
+    # Records of earlier releases have no permissions: no tool was required to have any.
+    return tool.get(name, []) if name == "permissions" else tool[name]
 
 
 def make_uid(kind: str, name: str) -> dict[str, str]:
@@ -143,7 +153,7 @@ def build_entities(caller: Mapping[str, Any], tool: Mapping[str, Any]) -> list[d
         },
         {
             "uid": make_uid("Tool", tool["name"]),
-            "attrs": {name: tool[name] for name in TOOL_ATTRIBUTES} | {"name": tool["name"].rpartition(".")[2]},
+            "attrs": {name: get_tool_attribute(tool, name) for name in TOOL_ATTRIBUTES},
             "parents": [make_uid(*parent) for parent in parents],
         },
         *({"uid": make_uid(*each), "attrs": {}, "parents": [tenant]} for each in sorted(neighbors)),

@@ -170,7 +170,7 @@ class Reconciler(PeriodicTask):
         return Caller(
             tenant=call.tenant,
             user=RECONCILIATION_RULE,
-            scopes=frozenset(version.contract.auth.scopes),
+            scopes=frozenset(version.contract.auth.required_scopes),
             capabilities=(Capability(tool=version.contract.full_name),),
             session=call.session,
             issuer=RECONCILER_ISSUER,

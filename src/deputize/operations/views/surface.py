@@ -183,7 +183,7 @@ def summarize_tool(version: ToolVersion) -> dict[str, Any]:
         "effects": contract.effects,
         "mutation_class": contract.mutation_class,
         "timeout_class": contract.timeout.timeout_class,
-        "scopes": contract.auth.scopes,
+        "scopes": contract.auth.required_scopes,
         "input_schema": version.tool.model_schema,
         "examples": contract.examples,
     }

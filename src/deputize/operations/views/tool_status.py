@@ -97,6 +97,10 @@ def _check_state(version: ToolVersion) -> ToolAvailability | None:
         )
     if version.state is LifecycleState.REQUIRES_SETUP:
         return ToolAvailability(status=ToolStatus.BLOCKED, code="setup_required", message="it is not set up yet")
+    unenforced_fields = version.tool.unenforced_fields
+    if unenforced_fields:
+        message = f"it declares what this gateway does not enforce: {', '.join(unenforced_fields)}"
+        return ToolAvailability(status=ToolStatus.BLOCKED, code="setup_required", message=message)
     return None
 
 

@@ -219,10 +219,13 @@ def test_the_timeout_classes_have_their_promised_lengths() -> None:
 
 
 @pytest.mark.requirement("INV-3")
-@given(st.sampled_from(TimeoutClass), st.none() | st.floats(0.001, 86_400))
-def test_a_tools_own_limit_only_tightens_its_class(timeout_class: TimeoutClass, seconds: float | None) -> None:
-    effective = Timeout(timeout_class=timeout_class, seconds=seconds).effective_seconds
-    assert effective == min(timeout_class.seconds, seconds or timeout_class.seconds)
+@given(st.sampled_from(TimeoutClass), st.none() | st.floats(0.001, 86_400), st.none() | st.floats(0.001, 86_400))
+def test_a_tools_own_limits_only_tighten_its_class(
+    timeout_class: TimeoutClass, seconds: float | None, max_seconds: float | None
+) -> None:
+    timeout = Timeout(timeout_class=timeout_class, seconds=seconds, max_seconds=max_seconds)
+    limit = timeout_class.seconds
+    assert timeout.effective_seconds == min(limit, seconds or limit, max_seconds or limit)
 
 
 @pytest.mark.requirement("INV-5")

@@ -151,6 +151,7 @@ def _make_full_question() -> PolicyRequest:
     who = make_caller(agents=("bot", "boss"), groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True)
     what = make_tool(
         "crm.refund", effects="destructive", external_service="stripe", tags=("money",), preview=True,
+        auth={"scopes": ["crm:write"], "permissions": ["api:crm"]},
         resources=({"resource": "crm.orders", "op": "update", "scope": "{id}"},),
     )  # fmt: skip
     return make_question(
@@ -181,6 +182,7 @@ def _make_full_question() -> PolicyRequest:
         'resource.name == "refund" && resource.namespace == "crm" && resource.version == "1.0.0"',
         'resource.effects == "destructive" && resource.mutation_class == "write-irreversible"',
         'resource.kind == "function" && resource.provider == "" && resource.tags == ["money"]',
+        'resource.permissions == ["api:crm"]',
         "resource.previewable && !resource.undoable",
     ],
 )

@@ -77,6 +77,7 @@ class ToolCase(_CaseModel):
     provider: str = ""
     server: str = ""
     tags: Words = ()
+    permissions: Words = ()
     undoable: bool = False
     previewable: bool = False
     changes: Words = ()
@@ -87,7 +88,8 @@ class ToolCase(_CaseModel):
             "name": self.name, "namespace": self.name.partition(".")[0], "version": self.version, "digest": "",
             "effects": self.effects.value, "mutation_class": self.effects.mutation_class.value,
             "kind": self.kind.value, "provider": self.provider, "server": self.server or self.provider,
-            "tags": sorted(set(self.tags)), "undoable": self.undoable, "previewable": self.previewable,
+            "tags": sorted(set(self.tags)), "permissions": sorted(set(self.permissions)),
+            "undoable": self.undoable, "previewable": self.previewable,
             "changes": sorted(set(self.changes)), "operations": sorted(set(self.operations)),
         }  # fmt: skip
 

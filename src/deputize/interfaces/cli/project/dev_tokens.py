@@ -68,7 +68,7 @@ class DevTokens:
 def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
     """Return the project's tokens, with every scope its tools need; create those that are missing or outdated."""
     tenant = settings.tools.tenant
-    scopes = {scope for tool in tools for scope in tool.contract.auth.scopes}
+    scopes = {scope for tool in tools for scope in tool.contract.auth.required_scopes}
     scopes |= {scope for each in settings.servers if each.tenant in (None, tenant) for scope in list_scopes(each)}
     # Scopes of the gateway itself, such as admin, are for people, even if a tool asks for one.
     agent_scopes = {scope for scope in scopes if not scope.startswith(_OWN_SCOPES)}

@@ -73,6 +73,45 @@ async def test_only_functions_that_are_loaded_can_be_registered(gateway: HttpGat
     assert (await gateway.call("shop.evil", {"id": 1})).status_code == 404
 
 
+@pytest.mark.requirement("CON-2")
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [
+        ({"breaker": {"failure_threshold": 3}}, "/breaker"),
+        ({"limits": {"memory": "1Gi"}}, "/limits"),
+        ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
+        ({"retry": {"retry_on_status_codes": [429]}}, "/retry/retry_on_status_codes"),
+        ({"checkpoints": {"macro_events": ["paid"]}}, "/checkpoints/macro_events"),
+        ({"error_schema": {"type": "object"}}, "/error_schema"),
+    ],
+)
+async def test_a_tool_that_declares_what_is_not_enforced_cannot_be_called(
+    gateway: HttpGateway, declared: dict[str, Any], field: str
+) -> None:
+    name = f"unenforced{field.replace('/', '_')}"
+    registered = await gateway.post(
+        "/v1/tools", {**_make_declaration(name), **declared}, token=_make_admin_token(gateway)
+    )
+    assert registered.status_code == 201
+    refused = (await gateway.call(f"shop.{name}", {"id": 1})).json()["error"]
+    assert (refused["slug"], refused["details"]["fields"]) == ("requires-setup", [field])
+    page = (await gateway.get("/v1/surface", limit=500)).json()["tools"]
+    (shown,) = [each for each in page if each["name"] == f"shop.{name}"]
+    assert (shown["status"], shown["reason"]["code"]) == ("blocked", "setup_required")
+    assert field in shown["reason"]["message"]
+
+
+@pytest.mark.requirement("GOV-1")
+async def test_a_tool_with_permissions_is_closed_to_tokens_without_them(gateway: HttpGateway) -> None:
+    declared = {**_make_declaration("permitted"), "auth": {"permissions": ["database:postgresql:read"]}}
+    assert (await gateway.post("/v1/tools", declared, token=_make_admin_token(gateway))).status_code == 201
+    refused = await gateway.call("shop.permitted", {"id": 1})
+    assert refused.status_code == 403
+    assert refused.json()["error"]["details"]["missing_scopes"] == ["database:postgresql:read"]
+    permitted = gateway.token("ana", scopes=(*SCOPES, "database:postgresql:read"))
+    assert (await gateway.call("shop.permitted", {"id": 1}, token=permitted)).status_code == 200
+
+
 async def test_a_retired_version_is_gone_for_good(gateway: HttpGateway) -> None:
     admin = _make_admin_token(gateway)
     await gateway.post("/v1/tools", _make_declaration("gone"), token=admin)
