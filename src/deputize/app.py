@@ -314,9 +314,9 @@ async def _open_runtime(
     counters = open_counters(settings.limits, clock)
     limits = _build_limits(settings, store, counters, clock, metrics)
     await _start_services(stack, watchdog, lease, writer, queue, limits)
-    jobs, policy_jobs = JobProcesses(), JobProcesses(max_processes=1)
+    jobs, admin_jobs = JobProcesses(), JobProcesses(max_processes=1)
     stack.push_async_callback(jobs.aclose)
-    stack.push_async_callback(policy_jobs.aclose)
+    stack.push_async_callback(admin_jobs.aclose)
     upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(
@@ -336,7 +336,7 @@ async def _open_runtime(
         writer=writer,
         queue=queue,
         keys=keys,
-        authority=Authority(store, keys, policy_jobs),
+        authority=Authority(store, keys, admin_jobs),
         decision_log=DecisionLog(writer, clock),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),
@@ -346,7 +346,7 @@ async def _open_runtime(
         signing_keys=signing_keys,
         driver=_build_drivers(tools, upstreams, stack),
         jobs=jobs,
-        policy_jobs=policy_jobs,
+        admin_jobs=admin_jobs,
         upstreams=upstreams,
         linked_accounts=links,
         upstream_tokens=upstream_tokens,

@@ -27,6 +27,7 @@ ContractLookup = Callable[[str], Contract | None]
 
 LONGEST_OUTWARD = 64
 LARGEST_CONTRACT = 262_144
+_MOST_REASONS = 100
 _OUTWARD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Drivers of the operator's own functions: their authors can add a description, an undo tool or a preview.
 _LOCAL_DRIVERS = frozenset({"python"})
@@ -65,12 +66,12 @@ def check_conflicts(
 
 
 def build_refusal(name: str, version: str, reasons: list[Reason]) -> ToolNotAdmitted:
-    """Build the error: the first reason in its message, all of them in `details.reasons`."""
+    """Build the error: the first reason in its message, and the first hundred in `details.reasons`."""
     first = reasons[0]
     more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     return ToolNotAdmitted(
         f"{name} {version} cannot be registered: {first.path} {first.reason}; {first.fix}{more}",
-        details={"reasons": [asdict(reason) for reason in reasons]},
+        details={"reasons": [asdict(reason) for reason in reasons[:_MOST_REASONS]]},
     )
 
 
@@ -286,6 +287,8 @@ def _check_examples(contract: Contract) -> Iterator[Reason]:
     conjunct = "contract_tests_passing"
     if not contract.examples and _is_own_code(contract):
         yield _make_reason(conjunct, "/examples", "is missing", "add the arguments of one call that works")
+    if not contract.examples:
+        return
     try:
         validator = compile_schema(strip_internal(contract.input_schema))
     except BadSchema:

@@ -16,6 +16,8 @@ from deputize.core.value_types import frozen
 
 # Steps for each character, over all patterns of one schema.
 MAX_PATTERN_COST: Final = 20_000
+# Subschemas in all: compiling one takes some 4 µs, and cannot be interrupted.
+MAX_PARTS: Final = 10_000
 # Subschemas that apply to the values on one path of a document.
 MAX_EVALUATIONS: Final = 10_000
 _IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from deputize.catalog.schema_cost import MAX_EVALUATIONS, MAX_PATTERN_COST, iterate_patterns, measure_schema
+from deputize.catalog.schema_cost import MAX_EVALUATIONS, MAX_PARTS, MAX_PATTERN_COST, iterate_patterns, measure_schema
 from deputize.catalog.schemas import (
     DRAFT,
     FORMATS,
@@ -116,6 +116,10 @@ def _check_patterns(where: str, path: Path, node: Schema) -> Iterator[Reason]:
 
 
 def _check_cost(where: str, schema: Schema) -> Iterator[Reason]:
+    if next(islice(walk_schema(schema), MAX_PARTS, None), None) is not None:
+        fix = "move parts that repeat to $defs, or use fewer properties"
+        yield _make_reason(where, (), f"has more than {MAX_PARTS:,} parts", fix)
+        return
     cost = measure_schema(schema)
     if cost.pattern_cost > MAX_PATTERN_COST:
         reason = f"has patterns that take {cost.pattern_cost:,} steps for each character; the limit is"

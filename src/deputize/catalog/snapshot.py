@@ -4,6 +4,7 @@ A newer snapshot shares every unchanged tool with the older one. Contracts are k
 compiled on the first call of a version. `registry.py` builds snapshots; the lifecycle reads them.
 """
 
+import asyncio
 import difflib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +43,8 @@ _POLICY_KEYWORD_BYTES = POLICY_KEYWORD.encode()
 # Every contract of an MCP method contains this, so the others need not be parsed.
 _METHOD_KEY = b'"method":'
 _LONGEST_NAME = 128
+# Compiling a contract takes up to 1 µs for each byte.
+_SMALL_CONTRACT = 16_384
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
 _MOST_NEAR = 4
@@ -90,6 +93,17 @@ class ToolVersion:
                 compiled_tool = _tools_by_digest[self.digest] = self._compile_tool()
             self._tool = compiled_tool
         return self._tool
+
+    @property
+    def is_large(self) -> bool:
+        """True if the contract is too large to look through on the event loop."""
+        return len(self.raw) > _SMALL_CONTRACT
+
+    async def load_tool(self) -> CompiledTool:
+        """Return the compiled tool; compile a large one in a thread."""
+        if self._tool is None and self.is_large:
+            await asyncio.to_thread(lambda: self.tool)
+        return self.tool
 
     def _compile_tool(self) -> CompiledTool:
         try:

@@ -3,12 +3,14 @@
 An error envelope is an RFC 9457 problem at the same time, so interfaces need no second form.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from deputize.core.errors import ErrorSpec, Problem
+from deputize.core.json_values import is_large_document
 from deputize.core.states import State
 from deputize.core.value_types import frozen
 
@@ -65,6 +67,12 @@ class Envelope:
         if self._fields is None:
             self._fields = orjson.loads(self.body)
         return self._fields
+
+    async def load_fields(self) -> dict[str, Any]:
+        """Return the envelope as data; a large one is parsed in a thread."""
+        if self._fields is None and is_large_document(self.body):
+            self._fields = await asyncio.to_thread(orjson.loads, self.body)
+        return self.fields
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Envelope) and self.body == other.body

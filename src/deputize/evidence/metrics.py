@@ -23,12 +23,18 @@ STALL_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 APPROVAL_BUCKETS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0)
 
 
+# The tool versions that are counted one by one, and the name under which all further ones are counted together:
+# tenants register versions without end, and a counter must never be dropped.
+_MAX_TALLIES = 20_000
+_OTHER_TOOLS = "other"
+
+
 class _Tally:
-    """The counts of one tool version."""
+    """The counts of one tool version, or of all that are not counted one by one."""
 
     __slots__ = ("buckets", "calls", "contract", "cost", "dry_runs", "replays", "retries", "seconds", "timeouts")
 
-    def __init__(self, contract: Contract) -> None:
+    def __init__(self, contract: Contract | None) -> None:
         self.contract = contract
         self.calls: dict[State, int] = {}
         self.buckets = [0] * (len(BUCKETS) + 1)
@@ -43,6 +49,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._tallies: dict[str, _Tally] = {}
+        self._other_tally = _Tally(None)
         self._unknown_tool_calls: Counter[State] = Counter()
         self._schema_violations: Counter[tuple[str, str]] = Counter()
         self._counts_by_label: Counter[tuple[Metric, str]] = Counter()
@@ -92,7 +99,9 @@ class Metrics:
 
     def record_schema_violation(self, contract: Contract, phase: str) -> None:
         """Count an input or output that does not match its schema."""
-        self._schema_violations[contract.full_name, phase] += 1
+        key = (contract.full_name, phase)
+        is_counted = key in self._schema_violations or len(self._schema_violations) < _MAX_TALLIES
+        self._schema_violations[key if is_counted else (_OTHER_TOOLS, phase)] += 1
 
     def record_limit_refusal(self, rule: str) -> None:
         """Count a call that a limit refused."""
@@ -111,6 +120,8 @@ class Metrics:
         self._counts_by_label[Metric.CONNECTION_REFUSALS, reason] += 1
 
     def _add_tally(self, contract: Contract) -> _Tally:
+        if len(self._tallies) >= _MAX_TALLIES:
+            return self._other_tally
         tally = self._tallies[contract.digest] = _Tally(contract)
         return tally
 
@@ -122,14 +133,15 @@ class Metrics:
         times: dict[tuple[str, ...], tuple[list[int], float]] = {}
         for state, count in self._unknown_tool_calls.items():
             sums[Metric.CALLS, ("", "", state, "")] += count
-        for tally in self._tallies.values():
-            contract = tally.contract
-            name, version, kind = contract.full_name, contract.version, contract.timeout.timeout_class
+        for tally in (*self._tallies.values(), self._other_tally):
+            name, version, kind, mutation_class, cost_category = _build_labels(tally.contract)
+            if tally.contract is None and not tally.calls:
+                continue
             for state, count in tally.calls.items():
-                sums[Metric.CALLS, (name, version, state, contract.mutation_class)] += count
+                sums[Metric.CALLS, (name, version, state, mutation_class)] += count
             sums[Metric.RETRIES, (name, version)] += tally.retries
             sums[Metric.TIMEOUTS, (name, version, kind)] += tally.timeouts
-            sums[Metric.COST, (name, version, contract.observability.cost_category)] += tally.cost
+            sums[Metric.COST, (name, version, cost_category)] += tally.cost
             sums[Metric.REPLAYS, (name,)] += tally.replays
             sums[Metric.DRY_RUNS, (name,)] += tally.dry_runs
             buckets, seconds = times.get((name, version, kind), ([0] * len(tally.buckets), 0.0))
@@ -150,6 +162,13 @@ _COUNTER_METRICS = (
     Metric.VALIDATION_FAILURES, Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED, Metric.NOTIFICATIONS,
     Metric.CONNECTION_REFUSALS,
 )  # fmt: skip
+
+
+def _build_labels(contract: Contract | None) -> tuple[str, str, str, str, str]:
+    if contract is None:
+        return _OTHER_TOOLS, "", "", "", ""
+    timeout_class, cost_category = contract.timeout.timeout_class, contract.observability.cost_category
+    return contract.full_name, contract.version, timeout_class, contract.mutation_class, cost_category
 
 
 def _build_latency(times: dict[tuple[str, ...], tuple[list[int], float]]) -> HistogramMetricFamily:

@@ -56,6 +56,14 @@ class Received:
 
 
 @frozen
+class RedactedArguments:
+    """The canonical bytes of a call's arguments without their sensitive values, and the paths of those."""
+
+    canonical: bytes
+    paths: tuple[str, ...]
+
+
+@frozen
 class Validated:
     """The tool is known and the arguments fit it; the arguments as sent stay in `received.request.arguments`."""
 
@@ -69,6 +77,8 @@ class Validated:
     hook_effects: HookEffects = NO_HOOK_EFFECTS
     # The round that this call answers, where an earlier call ended with input required.
     input_round: InputRound | None = None
+    # Computed in advance where the arguments are large.
+    redacted_arguments: RedactedArguments | None = None
 
     @property
     def request_bytes(self) -> bytes:

@@ -24,6 +24,7 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.redaction import ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 
@@ -62,12 +63,9 @@ async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
     received = authorized.validated.received
     state = _get_success_state(verified) if verified.problem is None else get_failure_state(verified.problem)
     now = runtime.stamps.now()
-    if verified.input_requests is None:
-        outcome = build_outcome(verified, received.call_id, state, verified.problem, now)
-    else:
-        outcome = await _build_input_required(runtime, verified, verified.input_requests, received.call_id, now)
+    outcome, commitment = await _render_outcome(runtime, verified, received.call_id, state, now)
     seconds_left = max(authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_RECORD_SECONDS)
-    commit = await runtime.writer.put(audit.build_read_entry(runtime, verified, state, now), seconds=seconds_left)
+    commit = await runtime.writer.put(audit.build_read_entry(verified, state, now, commitment), seconds=seconds_left)
     await reauthorize_if_stale(runtime, authorized, commit.epochs)
     return outcome
 
@@ -75,16 +73,11 @@ async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
 async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim) -> Outcome:
     problem = verified.problem
     state = _get_success_state(verified) if problem is None else _get_mutation_state(problem)
-    if verified.input_requests is None:
-        outcome = build_outcome(verified, claim.call_id, state, problem, runtime.stamps.now())
-    else:
-        outcome = await _build_input_required(
-            runtime, verified, verified.input_requests, claim.call_id, runtime.stamps.now()
-        )
+    outcome, commitment = await _render_outcome(runtime, verified, claim.call_id, state, runtime.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
     keys = await runtime.keys.get(runtime.store, tenant)
     ciphertext = keys.seal(claim.call_id, "outcome", outcome.body)
-    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext)
+    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, commitment)
     write = runtime.writer.put(closing_row, seconds=_RECORDING_SECONDS)
     _record_late_end(runtime, verified.executed)
     try:
@@ -97,6 +90,20 @@ async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim)
             runtime, verified, claim, "another process took over this call, and its outcome counts"
         )
     return outcome
+
+
+async def _render_outcome(
+    runtime: Runtime, verified: Verified, call_id: str, state: State, now: str
+) -> tuple[Outcome, ResultCommitment]:
+    """Build the outcome and commit to its result, both in a thread if the result is large."""
+    salt = runtime.clock.random_bytes(audit.SALT_BYTES)
+    if verified.input_requests is not None:
+        outcome = await _build_input_required(runtime, verified, verified.input_requests, call_id, now)
+        return outcome, commit_result(verified, salt)
+    return await run_for_document(
+        verified.canonical,
+        lambda: (build_outcome(verified, call_id, state, verified.problem, now), commit_result(verified, salt)),
+    )
 
 
 async def _build_input_required(

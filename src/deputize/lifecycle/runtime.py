@@ -56,8 +56,8 @@ class Runtime:
     driver: Drivers
     # For work whose cost outsiders choose.
     jobs: JobProcesses
-    # For parsing and checking policies, which may take many seconds: separate, so that calls do not wait behind it.
-    policy_jobs: JobProcesses
+    # The same for administrative acts, which may take many seconds: separate, so that calls do not wait behind them.
+    admin_jobs: JobProcesses
     upstreams: UpstreamPool
     # Linked accounts, and the tokens for servers that need a sign-in.
     linked_accounts: LinkedAccounts

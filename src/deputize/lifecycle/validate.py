@@ -5,6 +5,7 @@ exists to callers without permission, and refuse to replay a deletion because it
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from deputize.catalog.compiled_tool import CompiledTool
@@ -14,14 +15,16 @@ from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import ParseFailed, SchemaViolation, ToolRequiresSetup
-from deputize.core.json_values import has_more_values
+from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
+from deputize.lifecycle.recording.redaction import get_redaction_plan, prepare_redaction, redact_arguments
 
-# Larger arguments are validated in a thread: each step looks at each value.
-_SMALL_VALUES = 2_000
+
+class _LargeContract(Exception):
+    """The tool's schemas are too large to compile, and to look through for errors, on the event loop."""
 
 
 class _CostlyArguments(Exception):
@@ -37,30 +40,58 @@ async def validate_call(
 ) -> Validated:
     """Validate a call: large arguments in a thread, and those that the schema makes costly in another process."""
     try:
-        if not has_more_values(received.request.arguments, _SMALL_VALUES):
-            return validate(received, authority, metrics)
-        return await asyncio.to_thread(validate, received, authority, metrics)
+        return await _validate_here_or_apart(received, authority, metrics)
     except _CostlyArguments as costly:
-        tool = costly.tool
-        is_valid = await validate_apart(tool.model_schema, costly.canonical, run_job)
+        return await _validate_costly_arguments(received, authority, metrics, run_job, costly)
+
+
+async def _validate_here_or_apart(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
+    if not is_large_value(received.request.arguments):
+        try:
+            return await prepare_redaction(validate(received, authority, metrics))
+        except _LargeContract:
+            pass
+    return await asyncio.to_thread(_validate_apart, received, authority, metrics)
+
+
+def _validate_apart(
+    received: Received, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
+) -> Validated:
+    """Validate and redact in a thread, and build what later phases need of large schemas."""
+    validated = validate(received, authority, metrics, is_valid=is_valid, is_apart=True)
+    get_redaction_plan(validated.tool, "output")
+    return replace(validated, redacted_arguments=redact_arguments(validated))
+
+
+async def _validate_costly_arguments(
+    received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner, costly: _CostlyArguments
+) -> Validated:
+    is_valid = await validate_apart(costly.tool.model_schema, costly.canonical, run_job)
     if is_valid is None:
         raise SchemaViolation(
-            f"the arguments of {tool.name} take too long to check against the patterns of its schema; send less",
+            f"the arguments of {costly.tool.name} take too long to check against the patterns of its schema; send less",
             nothing_happened=True,
         )
-    return await asyncio.to_thread(validate, received, authority, metrics, is_valid=is_valid)
+    return await asyncio.to_thread(_validate_apart, received, authority, metrics, is_valid=is_valid)
 
 
 def validate(
-    received: Received, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
+    received: Received,
+    authority: TenantAuthority,
+    metrics: Metrics,
+    *,
+    is_valid: bool | None = None,
+    is_apart: bool = False,
 ) -> Validated:
-    """Validate a call here. `is_valid` is the result of a validation in another process."""
+    """Validate a call here, in a thread if `is_apart`. `is_valid` is the result of a validation in another process."""
     caller, request = received.caller, received.request
     # Before anything is said about any tool: a revoked caller must not learn which tools exist.
     authority.revocations.check(caller)
     version = authority.tools.resolve_version(
         request.tool, request.version, visible=lambda name: is_tool_visible(caller, name)
     )
+    if version.is_large and not is_apart:
+        raise _LargeContract
     tool = version.tool
     if tool.unenforced_fields:
         raise _build_setup_error(tool)

@@ -14,7 +14,7 @@ from deputize.catalog.costly_documents import is_costly_document, validate_apart
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.errors import InputRequestRejected, PredicateFailed, Problem, ResultInvalid
-from deputize.core.json_values import has_more_values
+from deputize.core.json_values import is_large_value
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
 from deputize.evidence.metrics import Metrics
@@ -26,8 +26,6 @@ from deputize.lifecycle.runtime import Runtime
 
 # The serializer cannot encode results that nest deeper than this.
 _MAX_DEPTH = 100
-# Larger results are checked in a thread: each step looks at each value.
-_SMALL_VALUES = 2_000
 
 
 class _CostlyResult(Exception):
@@ -99,7 +97,7 @@ async def _check_contract_apart(runtime: Runtime, executed: Executed, payload: A
     """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
     tool = executed.authorized.validated.tool
     try:
-        if not has_more_values(payload, _SMALL_VALUES):
+        if not is_large_value(payload):
             return _check_contract(executed, payload, runtime.metrics)
         return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics)
     except _CostlyResult:

@@ -130,3 +130,16 @@ def test_tenants_that_declare_one_name_and_version_differently_share_their_serie
     )
     assert _read_value(metrics, "deputize_tool_invocation_retries_total", **tool) == 4
     assert _read_value(metrics, "deputize_tool_invocation_latency_seconds_count", **tool, timeout_class="standard") == 4
+
+
+def test_versions_without_end_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deputize.evidence.metrics._MAX_TALLIES", 2)
+    metrics = Metrics()
+    for number in range(5):
+        contract = make_contract(version=f"{number}.0.0")
+        metrics.record_end(contract, State.SUCCEEDED, 0.1)
+        metrics.record_schema_violation(make_contract(name=f"tool{number}"), "input")
+    labels = {"tool": "other", "version": "", "state": "succeeded", "mutation_class": ""}
+    assert _read_value(metrics, "deputize_tool_invocations_total", **labels) == 3
+    name = "deputize_tool_schema_validation_failures_total"
+    assert _read_value(metrics, name, tool="other", phase="input") == 3

@@ -17,6 +17,7 @@ from deputize.catalog.admission import LONGEST_OUTWARD, admit_contract, build_re
 from deputize.catalog.importers.declaration import explain_validation_error
 from deputize.catalog.importers.examples import build_example_call
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema, convert_output_schema
+from deputize.catalog.schema_cost import MAX_PATTERN_COST, measure_schema
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.schemas import MAX_DEPTH, BadSchema, compile_schema, measure_depth
 from deputize.core.contract.contract import Contract, Effects, Schema, TimeoutClass, ToolKind, UpstreamIdempotency
@@ -206,7 +207,9 @@ def _build_example(schema: Schema) -> dict[str, Any] | None:
     """Build a valid example call from the schema's own examples; None if they are not enough."""
     try:
         example = build_example_call(schema)
-        return example if example is not None and compile_schema(schema).is_valid(example) else None
+        if example is None or measure_schema(schema).pattern_cost > MAX_PATTERN_COST:
+            return None
+        return example if compile_schema(schema).is_valid(example) else None
     except (BadSchema, TypeError, AttributeError, LookupError):
         return None  # an invalid schema, which admission reports
 

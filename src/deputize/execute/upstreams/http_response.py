@@ -1,5 +1,6 @@
 """Read the result of a request from an HTTP response, either JSON or a stream of server-sent events."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ from deputize.execute.upstreams.jsonrpc import (
     UpstreamRpcError,
     build_reply,
     extract_result,
-    parse_message,
+    parse_message_apart,
 )
 
 _SESSION_ID: Final = re.compile(r"[\x21-\x7e]{1,512}")
 _LARGEST_REFUSAL: Final = 65_536
+# As much of a stream as takes less than 10 ms to parse, whatever it contains.
+_STREAM_SLICE: Final = 16_384
 _SESSION_ERROR_CODES: Final = RELAY_ERROR_CODES | {INVALID_REQUEST}
 # Statuses that mean that the request was rejected without being processed.
 _REJECTION_STATUSES: Final = frozenset({400, 404, 405, 406, 410, 411, 413, 414, 415, 421, 426, 431})
@@ -77,7 +80,7 @@ async def read_answer(
         state.session_id = session_id
     kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON_MEDIA_TYPE:
-        message = parse_message(await connection.read_body(LARGEST_ANSWER))
+        message = await parse_message_apart(await connection.read_body(LARGEST_ANSWER))
         if not _is_answer(message, number):
             raise UpstreamUnavailable("the server sent a message with the wrong request id")
         return extract_result(message)
@@ -92,12 +95,16 @@ async def _read_stream(
     events = SseParser(LARGEST_ANSWER)
     try:
         while data := await connection.read_part():
-            for event in events.parse_chunk(data):
-                message = parse_message(event.data)
-                if "method" in message:
-                    on_message(message, build_reply(message))
-                elif _is_answer(message, number):
-                    return extract_result(message)
+            for start in range(0, len(data), _STREAM_SLICE):
+                for event in events.parse_chunk(data[start : start + _STREAM_SLICE]):
+                    message = await parse_message_apart(event.data)
+                    if "method" in message:
+                        on_message(message, build_reply(message))
+                    elif _is_answer(message, number):
+                        return extract_result(message)
+                if len(data) > _STREAM_SLICE:
+                    # Let the event loop do other things before the next slice.
+                    await asyncio.sleep(0)
     except UpstreamUnavailable:
         # A lost connection ends the stream; with an event id it can be resumed.
         if events.last_id is None:

@@ -21,12 +21,13 @@ from deputize.execute.upstreams.jsonrpc import (
     has_no_common_version,
     parse_discover_result,
     parse_initialize_result,
-    parse_message,
+    parse_message_apart,
 )
 from deputize.execute.upstreams.subprocess_server import ServerProcess
 
 # How long to wait for `server/discover`, which older servers may leave unanswered.
 _PROBE_SECONDS: Final = 5.0
+_LINES_AT_ONCE: Final = 100
 # A server process that left so many bytes unread gets no more messages until it reads.
 _MOST_UNREAD: Final = 16_777_216
 
@@ -155,9 +156,15 @@ class StdioSession:
     async def _read_messages(self) -> None:
         reason = f"the process of the server {self._name} ended before it answered"
         try:
-            while line := await self._program.read_line():
+            for line_number in count(1):
+                line = await self._program.read_line()
+                if not line:
+                    break
                 if line.strip():
-                    self._handle_message(parse_message(line))
+                    self._handle_message(await parse_message_apart(line))
+                if line_number % _LINES_AT_ONCE == 0:
+                    # Lines that are already there are read without waiting: let the event loop do other things.
+                    await asyncio.sleep(0)
         except UpstreamUnavailable as error:
             # An invalid message may be half of a response, so nothing after it can be trusted.
             reason = f"{error.message}: {self._name}"

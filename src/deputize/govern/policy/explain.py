@@ -38,10 +38,15 @@ class Counterfactual:
     query: PolicyQuery
 
 
-def find_smallest_changes(policies: CompiledPolicies, request: PolicyRequest | PolicyQuery) -> list[str]:
-    """Describe single changes that would allow a call, smallest first; none if it is allowed already."""
+def find_smallest_changes(
+    policies: CompiledPolicies, request: PolicyRequest | PolicyQuery, *, may_take_long: bool = False
+) -> list[str]:
+    """Describe single changes that would allow a call, smallest first; none if it is allowed already.
+
+    Rules that take long deny, unless they may because no event loop waits for them.
+    """
     query = cedar_schema.build_query(request) if isinstance(request, PolicyRequest) else request
-    verdict = policies.evaluate_query(query)
+    verdict = policies.evaluate_query(query, may_take_long=may_take_long)
     if verdict.behavior is Behavior.ALLOW:
         return []
     slice_ = policies.get_query_slice(query)
@@ -49,9 +54,14 @@ def find_smallest_changes(policies: CompiledPolicies, request: PolicyRequest | P
     for change, _ in zip(_generate_changes(slice_, query, policies.facts), range(MAX_TRIALS), strict=False):
         current = nearest.get(change.subject)
         is_nearer = current is None or change.distance < current.distance
-        if is_nearer and policies.evaluate_query(change.query).behavior is Behavior.ALLOW:
+        if not is_nearer:
+            continue
+        if policies.evaluate_query(change.query, may_take_long=may_take_long).behavior is Behavior.ALLOW:
             nearest[change.subject] = change
-    return [change.description for change in nearest.values()] + list(_find_rule_changes(slice_, query, verdict))
+    return [
+        *(change.description for change in nearest.values()),
+        *_find_rule_changes(slice_, query, verdict, may_take_long=may_take_long),
+    ]
 
 
 def _generate_changes(slice_: PolicySlice, query: PolicyQuery, types: FactTypes) -> Iterator[Counterfactual]:
@@ -206,7 +216,9 @@ def _vary_context(query: PolicyQuery, literals_by_path: Mapping[str, Sequence[An
         )
 
 
-def _find_rule_changes(slice_: PolicySlice, query: PolicyQuery, verdict: Verdict) -> Iterator[str]:
+def _find_rule_changes(
+    slice_: PolicySlice, query: PolicyQuery, verdict: Verdict, *, may_take_long: bool
+) -> Iterator[str]:
     """Yield the matching or failed rules without which, or without whose approval, the call would be allowed."""
     cedar_entities = load_query_entities(query)
     rule_ids = {rule.id for rule in verdict.rules}
@@ -226,7 +238,8 @@ def _find_rule_changes(slice_: PolicySlice, query: PolicyQuery, verdict: Verdict
             description = f"if {rule_name} required no approval"
         else:
             description = f"if {rule_name} did not fail" if has_failed else f"if {rule_name} did not forbid it"
-        if evaluate_slice(PolicySlice(others), query, cedar_entities).behavior is Behavior.ALLOW:
+        changed_verdict = evaluate_slice(PolicySlice(others), query, cedar_entities, may_take_long=may_take_long)
+        if changed_verdict.behavior is Behavior.ALLOW:
             yield description
 
 

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import HumanTaskNotFound, MalformedRequest, NoSuchRoute, Problem, SignInFailed
+from deputize.core.json_values import run_for_value
 from deputize.core.settings.urls import (
     ACCOUNTS_PAGE_PATH,
     APPROVALS_PAGE_PATH,
@@ -151,12 +152,15 @@ class ConsolePages:
         older_url = None if last_id is None else f"{self._root}{APPROVALS_PAGE_PATH}?before={last_id}"
         now = gateway.clock.now()
         accounts = await gateway.account_links.list_accounts(session.caller)
-        return self._render_page(
-            "approval_requests.html",
-            session,
-            approval_requests=build_list_view(approval_requests, now=now),
-            older_url=older_url,
-            has_accounts=bool(accounts),
+        return await run_for_value(
+            approval_requests,
+            lambda: self._render_page(
+                "approval_requests.html",
+                session,
+                approval_requests=build_list_view(approval_requests, now=now),
+                older_url=older_url,
+                has_accounts=bool(accounts),
+            ),
         )
 
     async def show_approval_request(self, request: Request) -> Response:
@@ -275,17 +279,20 @@ class ConsolePages:
         approval_request = await gateway.approvals.get_request(session.caller, approval_id)
         now = gateway.clock.now()
         rule = approval_request["why_not_rule"] if problem is None else problem.details.get("rule")
-        return self._render_page(
-            "approval_request.html",
-            session,
-            status=200 if problem is None else problem.spec.http,
-            approval_request=build_request_view(approval_request, now=now),
-            sign_in_again_url=(
-                None if code_session else self._build_sign_in_again_url(approval_id, approval_request, rule)
+        return await run_for_value(
+            approval_request,
+            lambda: self._render_page(
+                "approval_request.html",
+                session,
+                status=200 if problem is None else problem.spec.http,
+                approval_request=build_request_view(approval_request, now=now),
+                sign_in_again_url=(
+                    None if code_session else self._build_sign_in_again_url(approval_id, approval_request, rule)
+                ),
+                alert=None if problem is None else _build_alert(problem),
+                reason=strip_unprintable(reason),
+                code_session=code_session,
             ),
-            alert=None if problem is None else _build_alert(problem),
-            reason=strip_unprintable(reason),
-            code_session=code_session,
         )
 
     def _build_sign_in_again_url(self, approval_id: str, approval_request: dict[str, Any], rule: object) -> str | None:

@@ -13,6 +13,7 @@ import orjson
 
 from deputize.core.caller import Caller
 from deputize.core.errors import MethodNotAllowed, PermissionDenied, Problem
+from deputize.core.json_values import run_for_value
 from deputize.core.mcp.constants import (
     HANDSHAKE_VERSIONS,
     INVALID_PARAMS,
@@ -102,9 +103,9 @@ class McpEndpoint:
                 return
             context = self._build_context(gateway, caller, request, headers, scope["headers"], response)
             result, extra_headers = await self._dispatch_request(context)
-            await response.finish(
-                200, extra_headers, orjson.dumps({"jsonrpc": "2.0", "id": request.id, "result": result})
-            )
+            message = {"jsonrpc": "2.0", "id": request.id, "result": result}
+            reply = await run_for_value(result, orjson.dumps, message)
+            await response.finish(200, extra_headers, reply)
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 -- the outermost handler: logs an unexpected error and hides it

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from deputize.core.json_values import run_for_value
 from deputize.core.mcp.constants import URL_ELICITATION_REQUIRED
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
 from deputize.interfaces.mcp.context import McpContext
@@ -47,7 +48,7 @@ async def answer_pending(
     if not (client.can_open_urls and url):
         return build_pending(envelope, context.base_url)
     if client.is_modern:
-        return _build_url_elicitation(context, tool, arguments, envelope, url)
+        return await run_for_value(arguments, _build_url_elicitation, context, tool, arguments, envelope, url)
     if context.recent_calls.is_first_prompt(call_id):
         raise _url_elicitation_error(envelope, url)
     return await _wait_and_render(context, tool_version, call_id, APPROVAL_WAIT_SECONDS)
@@ -57,7 +58,9 @@ async def resume_pending(
     context: McpContext, tool: str, arguments: Mapping[str, Any], tool_version: ToolView | None, state: Any
 ) -> dict[str, Any]:
     """Answer a client that returns from an approval URL. It waits for the decision only if it opened the URL."""
-    call_id = verify_request_state(context.gateway, context.caller, tool, arguments, state)
+    call_id = await run_for_value(
+        arguments, verify_request_state, context.gateway, context.caller, tool, arguments, state
+    )
     answers = context.request.params.get("inputResponses")
     approval_answer = answers.get(_APPROVAL_KEY) if isinstance(answers, dict) else None
     has_accepted = isinstance(approval_answer, dict) and approval_answer.get("action") == "accept"
@@ -81,7 +84,7 @@ async def wait_for_call(context: McpContext, call_id: str, seconds: float) -> tu
     if call_view.poll_after_ms is not None and seconds > 0:
         await _follow_call(context, call_id, seconds)
         call_view = await calls.show_call(caller, call_id)
-    return complete_envelope(call_view.envelope.fields), call_view.poll_after_ms is None
+    return complete_envelope(await call_view.envelope.load_fields()), call_view.poll_after_ms is None
 
 
 async def _follow_call(context: McpContext, call_id: str, seconds: float) -> None:

@@ -8,6 +8,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,6 +27,7 @@ from deputize.lifecycle.approval.approval_request import (
 from deputize.lifecycle.approval.gate import compute_deadlines, show_code_on_terminal
 from deputize.lifecycle.phases import ApprovalGrant, Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, preview_call
+from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import REQUEST_APPROVAL_AGAIN
 from deputize.store.queries import load_statements
@@ -130,9 +132,13 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
     )  # fmt: skip
     async with runtime.store.write_transaction() as connection:
         _, expires_at = await compute_deadlines(runtime, connection, authorized, plan_approval(runtime, authorized))
-        approval_request = build_approval_request(
-            runtime, authorized, received.call_id, change.call_preview, expires_at, keys
-        )
+        approval_request = await run_for_document(
+            authorized.validated.canonical,
+            partial(
+                build_approval_request,
+                runtime, authorized, received.call_id, change.call_preview, expires_at, keys,
+            ),
+        )  # fmt: skip
         approval_request = replace(
             approval_request, contents=replace(approval_request.contents, hook_demands=change.hook_demands)
         )

@@ -7,6 +7,7 @@ call once it is approved (`check.py`).
 import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -25,6 +26,7 @@ from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, require_preview
 from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.recording.stored_call import serialize_caller, serialize_input
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_accepted_outcome, parse_epochs, resolve_repeat
@@ -94,7 +96,10 @@ async def _insert_approval_request(
         not_after, expires_at = await compute_deadlines(
             runtime, connection, authorized, plan_approval(runtime, authorized)
         )
-        approval_request = build_approval_request(runtime, authorized, call_row.call_id, call_preview, expires_at, keys)
+        approval_request = await run_for_document(
+            authorized.validated.canonical,
+            partial(build_approval_request, runtime, authorized, call_row.call_id, call_preview, expires_at, keys),
+        )
         arguments = SUBMIT_FOR_APPROVAL.build_row_arguments(
             runtime.lease.boot_id,
             opening=call_row,

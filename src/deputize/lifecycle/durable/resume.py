@@ -43,6 +43,7 @@ from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated
 from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.redaction import prepare_redaction
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import BeginRunRow, CommitResult, ResourceLock
@@ -156,7 +157,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         input_round=stored_input.round,
     )
     return PendingRun(
-        validated=validated,
+        validated=await prepare_redaction(validated),
         state=State(row["state"]),
         epoch=row["owner_epoch"],
         is_untouched=row["untouched_epoch"] == row["owner_epoch"],

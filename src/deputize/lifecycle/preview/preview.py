@@ -28,7 +28,7 @@ from deputize.core.value_types import frozen
 from deputize.evidence.redact_free_text import FreeTextRedactor
 from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, redact_problem
 from deputize.lifecycle.phases import Authorized, Validated
-from deputize.lifecycle.recording.audit import get_redaction_plan
+from deputize.lifecycle.recording.redaction import get_redaction_plan, run_for_document
 from deputize.lifecycle.runtime import Runtime
 
 # The caller waits for it, however long the tool itself may take.
@@ -85,7 +85,7 @@ async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResul
             raise
         except Problem as error:
             problem = error.message
-    document, unmet = _redact_preview(validated, raw_document)
+    document, unmet = await run_for_document(validated.canonical, lambda: _redact_preview(validated, raw_document))
     previewed_at = datetime.fromtimestamp(runtime.clock.epoch_ms() / 1000, UTC)
     status = {
         "previewed_at": previewed_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

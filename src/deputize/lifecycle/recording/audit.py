@@ -4,51 +4,25 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from deputize.catalog.compiled_tool import CompiledTool
-from deputize.core.bounded_dict import BoundedDict
 from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.contract.contract import MutationClass
 from deputize.core.errors import Canceled, DeadlineExceeded, OutcomeUnknown, Problem, TooManyTakeovers
 from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
-from deputize.evidence.redact import RedactionPlan
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.recording.redaction import ResultCommitment, commit_result, redact_arguments
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
 
 DRY_RUN: Final = "dry_run"
-_SALT_BYTES = 16
-_redaction_plans: BoundedDict[tuple[str, str], RedactionPlan] = BoundedDict(10_000)
-
-
-def get_redaction_plan(tool: CompiledTool, side: str) -> RedactionPlan:
-    plan = _redaction_plans.get((tool.digest, side))
-    if plan is None:
-        schema = tool.contract.input_schema if side == "input" else tool.contract.output_schema
-        plan = _redaction_plans.put((tool.digest, side), RedactionPlan(schema))
-    return plan
+SALT_BYTES: Final = 16
 
 
 def _commit_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
-    plan = get_redaction_plan(validated.tool, "input")
-    if plan.trivial:
-        return compute_commitment(salt, validated.canonical), ()
-    visible_arguments, paths = plan.apply(validated.received.request.arguments)
-    return compute_commitment(salt, canonicalize(visible_arguments) if paths else validated.canonical), paths
-
-
-def _commit_result(verified: Verified, salt: bytes) -> str | None:
-    if verified.problem is not None:
-        return None
-    if verified.input_requests is not None:
-        return compute_commitment(salt, verified.canonical)
-    plan = get_redaction_plan(verified.executed.authorized.validated.tool, "output")
-    if plan.trivial:
-        return compute_commitment(salt, verified.canonical)
-    visible_payload, paths = plan.apply(verified.payload)
-    return compute_commitment(salt, canonicalize({"result": visible_payload}) if paths else verified.canonical)
+    redacted_arguments = redact_arguments(validated)
+    return compute_commitment(salt, redacted_arguments.canonical), redacted_arguments.paths
 
 
 def _build_subject(validated: Validated, call_id: str) -> AuditContext:
@@ -100,12 +74,12 @@ def build_refusal_entry(
     return AuditEntryRow(received.caller.tenant, entry_id, received.call_id, body, None)
 
 
-def build_read_entry(runtime: Runtime, verified: Verified, state: State, now: str) -> AuditEntryRow:
+def build_read_entry(verified: Verified, state: State, now: str, commitment: ResultCommitment) -> AuditEntryRow:
     """Build the only entry of a read; its id is the call's id."""
     authorized, problem = verified.executed.authorized, verified.problem
     validated = authorized.validated
     call_id = validated.received.call_id
-    salt = runtime.clock.random_bytes(_SALT_BYTES)
+    salt = commitment.salt
     arguments, redactions = _commit_arguments(validated, salt)
     body = encode_entry(
         _build_subject(validated, call_id),
@@ -120,7 +94,7 @@ def build_read_entry(runtime: Runtime, verified: Verified, state: State, now: st
         decision=authorized.decision,
         outcome=state,
         error=problem.spec.e_number if problem else None,
-        result=_commit_result(verified, salt),
+        result=commitment.digest,
     )
     return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
 
@@ -131,7 +105,7 @@ def build_dry_run_entry(
     """Build the entry of a dry run: a read of what the call would have changed."""
     validated = authorized.validated
     call_id = validated.received.call_id
-    salt = runtime.clock.random_bytes(_SALT_BYTES)
+    salt = runtime.clock.random_bytes(SALT_BYTES)
     arguments, redactions = _commit_arguments(validated, salt)
     body = encode_entry(
         _build_subject(validated, call_id),
@@ -154,7 +128,7 @@ def build_dry_run_entry(
 def build_intent_entry(runtime: Runtime, authorized: Authorized, call_id: str) -> tuple[str, bytes, bytes]:
     """Build the entry of a call that is about to be executed; return its id, bytes and salt."""
     validated = authorized.validated
-    salt = runtime.clock.random_bytes(_SALT_BYTES)
+    salt = runtime.clock.random_bytes(SALT_BYTES)
     arguments, redactions = _commit_arguments(validated, salt)
     entry_id = runtime.clock.new_id()
     body = encode_entry(
@@ -194,11 +168,17 @@ def derive_claim_scope(user: str, actor: str, tool: str) -> bytes:
 
 
 def build_closing_row(
-    runtime: Runtime, verified: Verified, claim: Claim, state: State, problem: Problem | None, ciphertext: bytes | None
+    runtime: Runtime,
+    verified: Verified,
+    claim: Claim,
+    state: State,
+    problem: Problem | None,
+    ciphertext: bytes | None,
+    commitment: ResultCommitment | None = None,
 ) -> CloseCallRow:
     """Build the row of a mutation's outcome; a proof that nothing happened releases the key."""
     authorized = verified.executed.authorized
-    salt = runtime.clock.random_bytes(_SALT_BYTES)
+    commitment = commitment or commit_result(verified, runtime.clock.random_bytes(SALT_BYTES))
     entry_id = runtime.clock.new_id()
     body = encode_entry(
         _build_subject(authorized.validated, claim.call_id),
@@ -209,13 +189,15 @@ def build_closing_row(
         decision=authorized.decision,
         outcome=state,
         error=problem.spec.e_number if problem else None,
-        result=_commit_result(verified, salt),
+        result=commitment.digest,
     )
     tenant = authorized.validated.received.caller.tenant
     # A canceled call keeps its key: a client that missed the cancellation and repeats the key must not undo it.
     release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
     error = problem.spec.slug if problem else None
-    return CloseCallRow(tenant, claim.call_id, claim.epoch, state, error, release, ciphertext, entry_id, body, salt)
+    return CloseCallRow(
+        tenant, claim.call_id, claim.epoch, state, error, release, ciphertext, entry_id, body, commitment.salt
+    )
 
 
 def build_abandoned_row(

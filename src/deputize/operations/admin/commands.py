@@ -3,13 +3,15 @@
 Each is requested by an administrator, executed under the tenant's closed barrier, and recorded in the same commit.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from deputize.catalog import registry
-from deputize.catalog.admission import admit_contract, build_refusal
-from deputize.catalog.importers.manifest import parse_contract
+from deputize.catalog.admission import admit_contract, build_refusal, check_conflicts
+from deputize.catalog.importers.manifest_judge import judge_manifest
 from deputize.catalog.schema_rules import Reason
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
@@ -56,18 +58,29 @@ class Commands:
         self._runtime = runtime
 
     async def register_tool(
-        self, caller: Caller, contract: Contract, *, state: LifecycleState = LifecycleState.AVAILABLE
+        self,
+        caller: Caller,
+        contract: Contract,
+        *,
+        state: LifecycleState = LifecycleState.AVAILABLE,
+        is_judged: bool = False,
     ) -> Literal["created", "unchanged"]:
         """Admit and register a contract; the same contract again changes nothing.
 
-        Its function, where loaded, may not declare more than the contract says.
+        Its function, where loaded, may not declare more than the contract says. A contract that was judged on its own
+        before (`is_judged`) is compared with the tenant's other tools only.
         """
+        check = check_conflicts if is_judged else admit_contract
 
         async def prepare(authority: TenantAuthority) -> None:
-            self._require_floor(contract)
             tools = authority.tools
-            admit_contract(
-                contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract
+            await asyncio.to_thread(self._require_floor, contract)
+            await asyncio.to_thread(
+                check,
+                contract,
+                find_owner=tools.find_owner,
+                find_fact=tools.find_fact,
+                find_contract=tools.find_contract,
             )
 
         async def act(connection: Connection) -> Literal["created", "unchanged"]:
@@ -93,16 +106,16 @@ class Commands:
         code runs, nor find out what others run.
         """
         require_admin(caller)
-        contract = parse_contract(manifest)
+        contract = await judge_manifest(manifest, partial(self._runtime.admin_jobs.run_job, caller.tenant))
         tools = self._runtime.settings.tools
         if caller.tenant != tools.tenant and not any(matches_glob(caller.tenant, each) for each in tools.shared_with):
             raise build_not_loaded_error(contract)
         if contract.handler.driver != "python":
             # The tools of a server are imported from the server itself and pinned.
             raise build_not_loaded_error(contract)
-        self._require_floor(contract)
-        self._runtime.driver.find_tool(contract)
-        return contract, await self.register_tool(caller, contract)
+        await asyncio.to_thread(self._require_floor, contract)
+        await asyncio.to_thread(self._runtime.driver.find_tool, contract)
+        return contract, await self.register_tool(caller, contract, is_judged=True)
 
     def _require_floor(self, contract: Contract) -> None:
         """Refuse a contract that is weaker than its function declares: the effects, scopes and marks are facts of the

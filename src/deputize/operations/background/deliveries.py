@@ -25,7 +25,7 @@ from deputize.lifecycle.callbacks import (
     parse_callback,
     sign_delivery,
 )
-from deputize.lifecycle.recording.audit import get_redaction_plan
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
@@ -200,7 +200,8 @@ class Deliveries(PeriodicTask):
         )
         if version is None or version.digest != call["tool_digest"]:
             return {**envelope, "result": REDACTION_MARK}
-        visible_result, _ = get_redaction_plan(version.tool, "output").apply(envelope["result"])
+        plan = get_redaction_plan(version.tool, "output")
+        visible_result, _ = await asyncio.to_thread(plan.apply, envelope["result"])
         return {**envelope, "result": visible_result}
 
     async def _delete_old_rows(self) -> None:

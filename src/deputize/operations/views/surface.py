@@ -3,7 +3,6 @@
 Lists, search and 'did you mean' all read here, so that no answer reveals a hidden tool.
 """
 
-import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.names import to_outward_name
+from deputize.core.loop_pace import LoopPace
 from deputize.core.mcp.servers import parse_mcp_target
 from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.runtime import Runtime
@@ -53,19 +53,20 @@ class Surface:
         """List the status of each tool for this caller, by name, a page at a time."""
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
-        versions = {
-            each.name: version
-            for each in authority.tools
-            if each.name > after
-            and is_tool_visible(caller, each.name)
-            and (version := _select_version(each)) is not None
-        }
+        versions: dict[str, ToolVersion] = {}
+        pace = LoopPace(self._runtime.clock)
+        for each in authority.tools:
+            await pace.take_turn()
+            if each.name > after and is_tool_visible(caller, each.name):
+                version = _select_version(each)
+                if version is not None:
+                    versions[each.name] = version
         names = sorted(versions)
         tools = []
-        for index, name in enumerate(names[:limit], start=1):
+        for name in names[:limit]:
             version = versions[name]
-            if index % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+            await pace.take_turn()
+            await version.load_tool()
             availability = determine_availability(self._runtime, authority, caller, version, selection)
             tools.append({"name": name, "version": version.version, "digest": version.digest, **availability.to_json()})
         return {
@@ -91,11 +92,12 @@ class Surface:
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
         versions = []
-        for index, each in enumerate(authority.tools, start=1):
+        pace = LoopPace(self._runtime.clock)
+        for each in authority.tools:
+            await pace.take_turn()
             if each.latest is None or not is_tool_visible(caller, each.name):
                 continue
-            if index % _YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+            await each.latest.load_tool()
             if (
                 determine_availability(self._runtime, authority, caller, each.latest, ToolSelection()).status
                 is ToolStatus.LOADED
@@ -195,6 +197,4 @@ def _select_version(entry: ToolEntry) -> ToolVersion | None:
     return entry.latest or next(candidates, None)
 
 
-# Evaluating the policies for a tool the first time takes long; yield to other tasks in between.
-_YIELD_EVERY = 10
 _UNAVAILABLE_STATES = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP})

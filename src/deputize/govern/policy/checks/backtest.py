@@ -4,7 +4,7 @@ Nothing is guessed: if a draft reads an attribute that a record does not hold, t
 the audit entry supplies it (time and session). Pure: `operations/admin/policy/backtests.py` loads the records.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,8 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.decision import ApprovalRequirement, Behavior, MatchedRule, Verdict
 from deputize.core.value_types import frozen
 from deputize.govern.policy.approval_annotations import ApprovalTerms, get_approval_terms
-from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.cedar import CompiledPolicies, is_costly
+from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.engines import Engine, combine_verdicts
 from deputize.govern.policy.slices import PolicySlice
@@ -152,6 +153,10 @@ class BacktestReport:
         }
 
 
+# Evaluate a query with the draft in another process, and wait for its verdict.
+EvaluateApart = Callable[[PolicyQuery], Verdict]
+
+
 @frozen
 class _PartialRecord:
     """A record that needs the time or session of the call."""
@@ -163,8 +168,12 @@ class _PartialRecord:
 class Backtest:
     """Replays records and counts calls, page by page. Each record is evaluated once, however many calls share it."""
 
-    def __init__(self, draft: CompiledPolicies, *, engine: Engine = "cedar") -> None:
+    def __init__(
+        self, draft: CompiledPolicies, *, engine: Engine = "cedar", evaluate_apart: EvaluateApart | None = None
+    ) -> None:
+        """Use `evaluate_apart` for queries that take long, if an event loop runs in this process."""
         self._draft = draft
+        self._evaluate_apart = evaluate_apart
         self._has_external_engine = engine != "cedar"
         self._answers: dict[str, BacktestAnswer] = {}
         self._partial_records: dict[str, _PartialRecord] = {}
@@ -254,7 +263,10 @@ class Backtest:
         missing = replay.find_missing(slice_.reads)
         if missing:
             return IndeterminateCalls(subject=subject, missing=missing)
-        draft_verdict = self._draft.evaluate_query(query, may_take_long=True)
+        if self._evaluate_apart is not None and is_costly(slice_, query.facts):
+            draft_verdict = self._evaluate_apart(query)
+        else:
+            draft_verdict = self._draft.evaluate_query(query, may_take_long=True)
         after = self._combine_with_external(before, draft_verdict)
         if after is None:
             return IndeterminateCalls(subject=subject, missing=("the verdict of a hook or decision point",))

@@ -136,7 +136,7 @@ def explain_case(case_fields: dict[str, Any], arguments: str) -> dict[str, Any]:
         policy_query = Rehearsal(policies, project.contracts, project.tenant).build_query(case)
     except InvalidCase as error:
         exit_with_error(f"This call cannot be evaluated: {error}.")
-    verdict = policies.evaluate_query(policy_query)
+    verdict = policies.evaluate_query(policy_query, may_take_long=True)
     return {
         "tool": {"name": policy_query.tool["name"], "version": policy_query.tool["version"]},
         "principal": dict(policy_query.caller),
@@ -146,7 +146,7 @@ def explain_case(case_fields: dict[str, Any], arguments: str) -> dict[str, Any]:
         "errors": list(verdict.errors),
         "rules": describe_rules(policies, verdict, policy_query),
         "demands": describe_requirements(verdict.requirements, project.approvers),
-        "allowed_if": find_smallest_changes(policies, policy_query),
+        "allowed_if": find_smallest_changes(policies, policy_query, may_take_long=True),
     }
 
 

@@ -47,7 +47,7 @@ async def _run_read(
     reference: dict[str, str],
 ) -> dict[str, Any]:
     outcome = await context.gateway.run_call(context.caller, replace(request, input_responses=answers))
-    envelope: EnvelopeJson = outcome.envelope.fields
+    envelope: EnvelopeJson = await outcome.envelope.load_fields()
     if outcome.is_accepted:
         envelope = await _wait_for_end(context, envelope, reference)
     input_requests = get_input_requests(envelope)

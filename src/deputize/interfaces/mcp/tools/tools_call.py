@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from deputize.core.call import CallRequest
 from deputize.core.contract.contract import TimeoutClass
+from deputize.core.json_values import run_for_value
 from deputize.core.mcp.constants import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, TRACEPARENT
 from deputize.core.mcp.elicitation import InputResponses, is_round_token
 from deputize.interfaces.call_request import parse_call_request, parse_idempotency_key
@@ -53,7 +54,11 @@ async def call_tool(context: McpContext) -> dict[str, Any]:
         return await _run_call(context, tool_call, InputResponses(round_token=state, responses=responses))
     if state is not None:
         return await resume_pending(context, name, arguments, tool_version, state)
-    pending_call_id = None if key is not None else context.recent_calls.find_pending(context.caller, name, arguments)
+    pending_call_id = None
+    if key is None:
+        pending_call_id = await run_for_value(
+            arguments, context.recent_calls.find_pending, context.caller, name, arguments
+        )
     if pending_call_id is not None:
         return await _rejoin_call(context, tool_call, pending_call_id)
     return await _run_call(context, tool_call)
@@ -62,7 +67,7 @@ async def call_tool(context: McpContext) -> dict[str, Any]:
 async def _run_call(context: McpContext, tool_call: _ToolCall, answers: InputResponses | None = None) -> dict[str, Any]:
     request = _build_request(context, tool_call)
     outcome = await context.gateway.run_call(context.caller, replace(request, input_responses=answers))
-    envelope = outcome.envelope.fields
+    envelope = await outcome.envelope.load_fields()
     if not outcome.is_accepted:
         input_requests, responses = get_input_requests(envelope), tool_call.responses
         if answers is None and input_requests and input_requests.keys() <= responses.keys():
@@ -74,7 +79,10 @@ async def _run_call(context: McpContext, tool_call: _ToolCall, answers: InputRes
             context, envelope, tool_call.tool_version, is_replay=outcome.is_replay or outcome.is_joined
         )
     if tool_call.key is None:
-        context.recent_calls.add_pending(context.caller, tool_call.name, tool_call.arguments, outcome.call_id)
+        name, arguments = tool_call.name, tool_call.arguments
+        await run_for_value(
+            arguments, context.recent_calls.add_pending, context.caller, name, arguments, outcome.call_id
+        )
     return await answer_pending(context, tool_call.name, tool_call.arguments, tool_call.tool_version, envelope)
 
 

@@ -16,6 +16,7 @@ import orjson
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.names import to_outward_name
+from deputize.core.loop_pace import LoopPace
 from deputize.core.mcp.constants import INVALID_PARAMS
 from deputize.core.mcp.servers import parse_mcp_method
 from deputize.interfaces.mcp.errors import RpcError
@@ -61,16 +62,11 @@ class ToolLists:
         tool_versions = [
             each for each in await gateway.surface.list_loaded_tools(caller) if not _is_method(each.contract)
         ]
-        entries = sorted(
-            [
-                *self._builtin_tools,
-                *(
-                    (to_outward_name(each.contract.full_name), self._render_tool(each, modern=modern))
-                    for each in tool_versions
-                ),
-            ],
-            key=lambda each: each[0],
-        )
+        entries, pace = list(self._builtin_tools), LoopPace(gateway.clock)
+        for each in tool_versions:
+            await pace.take_turn()
+            entries.append((to_outward_name(each.contract.full_name), self._render_tool(each, modern=modern)))
+        entries.sort(key=lambda each: each[0])
         tool_list = ToolList([name for name, _ in entries], [tool for _, tool in entries], now + _CACHE_SECONDS)
         if caller.decision_cache_key:
             self._lists[key] = tool_list

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -16,9 +17,12 @@ import orjson
 
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
+from deputize.core.decision import Verdict
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
+from deputize.govern.policy.cedar_schema import PolicyQuery
+from deputize.govern.policy.checks.backtest import Backtest, BacktestCall, EvaluateApart
+from deputize.govern.policy.costly_slices import evaluate_costly_slice
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.recording.audit import DRY_RUN
@@ -76,7 +80,8 @@ class Backtests:
         self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
     ) -> AsyncIterator[dict[str, Any]]:
         start_time, until_ms = self._runtime.clock.monotonic(), self._runtime.clock.epoch_ms()
-        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine)
+        evaluate_apart = self._build_evaluation(tenant, draft)
+        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine, evaluate_apart=evaluate_apart)
         last = make_first_id(since_ms)
         end = make_first_id(until_ms + 1)
         start_ms = await self._load_first_ms(tenant, last, end)
@@ -105,6 +110,19 @@ class Backtests:
                 **report.to_json(),
             }
         }
+
+    def _build_evaluation(self, tenant: str, draft: CompiledPolicies) -> EvaluateApart:
+        """Build the function by which a backtest's thread evaluates a query in another process.
+
+        Cedar holds the interpreter's lock while it evaluates, so that a thread alone would stop the event loop too.
+        """
+        loop, run_job = asyncio.get_running_loop(), partial(self._runtime.admin_jobs.run_job, tenant)
+
+        def evaluate_apart(query: PolicyQuery) -> Verdict:
+            verdict = evaluate_costly_slice(draft.get_query_slice(query), query, run_job)
+            return asyncio.run_coroutine_threadsafe(verdict, loop).result()
+
+        return evaluate_apart
 
     async def _load_first_ms(self, tenant: str, after: str, end: str) -> int | None:
         async with self._runtime.store.read_transaction(tenant) as connection:

@@ -22,7 +22,7 @@ MAX_CHECK_SECONDS: Final = 30
 async def check_policies(runtime: Runtime, authority: TenantAuthority, files: Sequence[PolicyFile]) -> PolicyFindings:
     """Check policies against the tenant's tools; its parsed rules are in the cache then."""
     tools, checked_files = authority.tools, files or load_default_files()
-    run_job = partial(runtime.policy_jobs.run_job, tools.tenant, seconds=MAX_CHECK_SECONDS)
+    run_job = partial(runtime.admin_jobs.run_job, tools.tenant, seconds=MAX_CHECK_SECONDS)
     await parse_apart(checked_files, run_job)
     known_names = await asyncio.to_thread(_collect_names, tools)
     return await validate_apart(checked_files, tools.fact_types, known_names, run_job)

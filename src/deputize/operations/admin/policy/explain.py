@@ -6,6 +6,7 @@ and arguments are for administrators. Another caller's call looks like one that 
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +19,8 @@ from deputize.govern.policy.active_policies import TenantPolicy, load_default_fi
 from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
 from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
-from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.authority import TenantAuthority
@@ -30,6 +31,7 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("backtest")
 _CALLS = load_statements("calls")
+_MAX_REPLAY_SECONDS = 10
 
 
 class PolicyExplanations:
@@ -89,7 +91,8 @@ class PolicyExplanations:
         if record is None:
             rules = [{"id": each, "where": "", "reason": ""} for each in decision_entry.get("rules", ())]
             return {**explanation, "decided_by": "token", "rules": rules}
-        replay = parse_replay(record, now_ms=parse_id_time_ms(decision_entry["id"]))
+        now_ms = parse_id_time_ms(decision_entry["id"])
+        replay = parse_replay(record, now_ms=now_ms)
         default_groups = self._runtime.settings.approvals.groups
         explanation |= {
             "decided_by": "policy",
@@ -98,7 +101,7 @@ class PolicyExplanations:
             "in_force": replay.set_digest == authority.policy.digest,
         }
         if caller.is_admin:
-            explanation |= await self._explain_facts(caller.tenant, authority.policy, replay, record)
+            explanation |= await self._explain_facts(caller.tenant, authority.policy, replay, record, now_ms)
         return explanation
 
     async def _require_admin_authority(self, caller: Caller) -> TenantAuthority:
@@ -130,8 +133,11 @@ class PolicyExplanations:
             rows = await connection.fetch(_SQL["load_decision_records"], tenant, [record_id])
         return rows[0]["record"] if rows else None
 
-    async def _explain_facts(self, tenant: str, policy: TenantPolicy, replay: Replay, record: bytes) -> dict[str, Any]:
+    async def _explain_facts(
+        self, tenant: str, policy: TenantPolicy, replay: Replay, record: bytes, now_ms: int
+    ) -> dict[str, Any]:
         body = orjson.loads(record)
+        run_job = partial(self._runtime.admin_jobs.run_job, tenant, seconds=_MAX_REPLAY_SECONDS)
         past_policies = await self._load_past_policies(tenant, policy, replay.set_digest)
         return {
             "rules": describe_rules(past_policies, replay.verdict, replay.query, frozenset(body["redacted"])),
@@ -140,8 +146,10 @@ class PolicyExplanations:
             "context": body["context"],
             "redacted": body["redacted"],
             "errors": body["errors"],
-            "confirmed": None if past_policies is None else _check_replay(past_policies, replay),
-            "now": await asyncio.to_thread(_replay_now, policy.policies, replay),
+            "confirmed": (
+                None if past_policies is None else await confirm_replay(past_policies, record, now_ms, run_job)
+            ),
+            "now": await replay_query(policy.policies, record, now_ms, run_job),
         }
 
     async def _load_past_policies(self, tenant: str, policy: TenantPolicy, digest: str) -> CompiledPolicies | None:
@@ -168,28 +176,6 @@ def _describe_verdict(replay: Replay) -> dict[str, Any]:
         "rules": [{"id": rule.id, "where": rule.where, "reason": rule.reason} for rule in verdict.rules],
         "suggestion": verdict.suggestion,
         "policy_digest": replay.set_digest,
-    }
-
-
-def _check_replay(past_policies: CompiledPolicies, replay: Replay) -> bool | None:
-    """Tell whether the policies of then decide the same again; None if others decided, too, or facts are missing."""
-    query, verdict = replay.query, replay.verdict
-    if verdict.source != "cedar" or replay.find_missing(past_policies.get_query_slice(query).reads):
-        return None
-    return past_policies.evaluate_query(query).behavior is verdict.behavior
-
-
-def _replay_now(policies: CompiledPolicies, replay: Replay) -> dict[str, Any]:
-    """Evaluate the same query with the active policies, and find what would make them allow it."""
-    missing = replay.find_missing(policies.get_query_slice(replay.query).reads)
-    if missing:
-        return {"behavior": None, "rules": [], "lacks": list(missing), "allowed_if": []}
-    verdict = policies.evaluate_query(replay.query)
-    return {
-        "behavior": verdict.behavior,
-        "rules": describe_rules(policies, verdict, replay.query),
-        "lacks": [],
-        "allowed_if": find_smallest_changes(policies, replay.query),
     }
 
 

@@ -73,11 +73,10 @@ class Rehearsal:
             is_unknown = isinstance(error, CaseToolNotFound)
             more = "; or describe the tool in the case, with name and effects" if is_unknown else ""
             return PolicyDiagnostic(file=case.file, line=case.line, message=f"{case.case.name}: {error}{more}")
-        verdict = self.policies.evaluate_query(query)
+        verdict = self.policies.evaluate_query(query, may_take_long=True)
         if case.case.expect == "allow" and verdict.behavior is not Behavior.ALLOW:
-            return judge_case(
-                case, verdict, find_smallest_changes(self.policies, query), default_groups=self._approvers
-            )
+            changes = find_smallest_changes(self.policies, query, may_take_long=True)
+            return judge_case(case, verdict, changes, default_groups=self._approvers)
         return judge_case(case, verdict, default_groups=self._approvers)
 
     def build_query(self, case: CaseInput) -> PolicyQuery:

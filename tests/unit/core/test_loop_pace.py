@@ -1,0 +1,22 @@
+"""A long piece of work on the event loop lets others run after each turn."""
+
+import asyncio
+from itertools import chain, repeat
+
+import pytest
+
+from deputize.core.clock import Clock
+from deputize.core.loop_pace import LoopPace
+
+pytestmark = pytest.mark.requirement("QUA-2")
+
+
+async def test_others_run_after_a_turn_and_not_within_it() -> None:
+    moments = chain((0.0, 0.001), repeat(0.01))
+    pace, turns = LoopPace(Clock(monotonic=lambda: next(moments))), list[str]()
+    asyncio.get_running_loop().call_soon(turns.append, "other")
+    await pace.take_turn()
+    turns.append("within")
+    await pace.take_turn()
+    turns.append("after")
+    assert turns == ["within", "other", "after"]
