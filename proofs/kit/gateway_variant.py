@@ -33,11 +33,16 @@ def serve_variant(change: Callable[[Gateway], Gateway]) -> None:
 
 async def restart_as_variant(handle: GatewayHandle, variant: str) -> None:
     """The same folder, settings, database and port, served by `proofs/variants/{variant}.py` from now on."""
+    await restart_as_module(handle, f"proofs.variants.{variant}")
+
+
+async def restart_as_module(handle: GatewayHandle, module: str) -> None:
+    """The same, served by any module that calls `serve_variant`."""
     await handle.child.stop()
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     handle.child = await handle.sandbox.start_process(
-        f"{handle.name}-{variant}",
-        [sys.executable, "-m", f"proofs.variants.{variant}"],
+        f"{handle.name}-{module.rpartition('.')[2]}",
+        [sys.executable, "-m", module],
         env={**handle.env, "PYTHONPATH": path},
         cwd=handle.folder,
         ready_url=f"{handle.url}/readyz",

@@ -4,13 +4,15 @@ from unittest.mock import patch
 
 from deputize.operations.gateway import Gateway
 from proofs.kit.gateway_variant import serve_variant
+from proofs.stalls.probed_gateway import add_probe
 
 _NO_LIMIT = 10**12
 _LIMITS = (
     "deputize.interfaces.json_body.MAX_VALUES",
     "deputize.interfaces.json_body._SMALL_BODY_BYTES",
     "deputize.interfaces.json_body._SMALL_BODY_VALUES",
-    "deputize.lifecycle.validate._SMALL_VALUES",
+    "deputize.core.json_values._SMALL_VALUES",
+    "deputize.core.json_values._SMALL_BYTES",
     "deputize.catalog.schemas._MOST_LISTED_VALUES",
 )
 
@@ -18,7 +20,7 @@ _LIMITS = (
 def change(gateway: Gateway) -> Gateway:
     for name in _LIMITS:
         patch(name, _NO_LIMIT).start()
-    return gateway
+    return add_probe(gateway)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""Tools that a proof calls with whatever costs most to read."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from deputize import Fact, tool
+
+Name = Annotated[str, Fact(), Field(description="Who is greeted", examples=["ann"], max_length=100_000)]
+Value = Annotated[Any, Field(description="Anything", examples=[1])]
+
+
+@tool(effects="read", namespace="stalls", timeout=20.0)
+async def greet(name: Name) -> str:
+    """Greet a user whose name rules may compare."""
+    return f"hello {name[:20]}"
+
+
+@tool(effects="read", namespace="stalls", timeout=20.0)
+async def echo(value: Value) -> Any:
+    """Return the value as it came."""
+    return value
+
+
+@tool(
+    effects="write", namespace="stalls", undo="stalls.echo", resources=["create things"], scopes=["proof:write"],
+    timeout=20.0,
+)  # fmt: skip
+async def wipe(value: Value) -> int:
+    """Do nothing, after an approver allowed it."""
+    return 0
