@@ -352,6 +352,24 @@ ALTER TABLE ONLY deputize.policies
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.policies TO deputize_writer;
 
+-- Sets of policies that one operator proposed and another must confirm. base_epoch is the policy epoch that they would
+-- change: a proposal counts only while that is the current one.
+CREATE TABLE deputize.policy_proposals (
+    tenant text NOT NULL,
+    digest text NOT NULL,
+    base_epoch bigint NOT NULL,
+    files bytea NOT NULL,
+    proposed_by text NOT NULL,
+    proposed_at timestamp with time zone DEFAULT now() NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+ALTER TABLE ONLY deputize.policy_proposals
+    ADD CONSTRAINT policy_proposals_pkey PRIMARY KEY (tenant, digest);
+ALTER TABLE ONLY deputize.policy_proposals
+    ADD CONSTRAINT policy_proposals_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.policy_proposals TO deputize_writer;
+
 -- The issuer whose subjects a tenant stores by their bare names; subjects of others are stored with their issuer.
 -- Chosen once and never changed, because that would give the rows of one person to another.
 CREATE TABLE deputize.primary_issuers (

@@ -14,6 +14,14 @@ class PolicySettings(SettingsSection):
         (),
         description="Cedar files, as globs, activated at start. Unset, the last active policies, or the default set.",
     )
+    approvals: int = Field(
+        1,
+        ge=1,
+        le=2,
+        description="How many different operators a change of policies needs. With 2, the first proposes it, and it "
+        "becomes active when another one confirms exactly the same set within a day. Files that are activated at start "
+        "need no second one.",
+    )
     engine: Literal["cedar", "authzen", "both"] = Field(
         "cedar", description="What decides: the Cedar policies, an AuthZEN decision point, or the stricter of both."
     )

@@ -24,12 +24,14 @@ from deputize.govern.identity.primary_issuers import list_subject_issuers
 from deputize.govern.policy import active_policies
 from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, compute_set_digest
+from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.barrier import Prepare, change_authority
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.policy.check import check_policies
+from deputize.operations.admin.policy.two_operators import choose_command, perform_command
 from deputize.store.pool import Connection
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class PolicyUpdate:
     epoch: int
     is_new: bool
     warnings: tuple[PolicyDiagnostic, ...] = ()
+    # Set if nothing is active yet, because another operator must confirm it.
+    proposal: PolicyProposal | None = None
 
 
 @dataclass(slots=True)
@@ -234,7 +238,8 @@ class Commands:
             raise ExternalVaultInUse("this gateway uses an external vault, which it only reads", details=location)
 
     async def put_policies(self, caller: Caller, files: Sequence[PolicyFile]) -> PolicyUpdate:
-        """Activate a set of policies in place of the current one; without files, the default set.
+        """Activate a set of policies in place of the current one; without files, the default set. If two operators are
+        required, the first one's set is a proposal, and the second one's, if it is the same, activates it.
 
         Activating the current set again changes nothing.
         """
@@ -252,13 +257,20 @@ class Commands:
             check.findings.raise_errors()
             check.policies = await active_policies.parse_for_activation(files, authority.tools.fact_types)
 
-        async def act(connection: Connection) -> int:
-            assert check.policies is not None
-            return await active_policies.put_policies(connection, caller.tenant, check.policies, by=caller.user)
+        command = await choose_command(self._runtime, caller, digest)
 
-        epoch = await self._change_authority(caller, "put_policies", digest, act, prepare=prepare)
+        async def act(connection: Connection) -> int | PolicyProposal:
+            assert check.policies is not None
+            return await perform_command(connection, caller, command, check.policies)
+
+        result = await self._change_authority(caller, command, digest, act, prepare=prepare)
         assert check.findings is not None
-        return PolicyUpdate(digest=digest, epoch=epoch, is_new=True, warnings=check.findings.warnings)
+        warnings = check.findings.warnings
+        if isinstance(result, PolicyProposal):
+            return PolicyUpdate(
+                digest=digest, epoch=authority.policy.epoch, is_new=False, warnings=warnings, proposal=result
+            )
+        return PolicyUpdate(digest=digest, epoch=result, is_new=True, warnings=warnings)
 
     async def _change_authority(
         self,

@@ -4,12 +4,14 @@
 administrator's token.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.refusal import GatewayRefusal
 from deputize.interfaces.cli.client.target import (
@@ -109,6 +111,44 @@ def put(
         _put_policies(gateway, policy_files, code)
 
 
+@group.command(epilog="Example: deputize policy confirm sha256:4f7a")
+def confirm(
+    digest: Annotated[
+        str, typer.Argument(metavar="DIGEST", help="The proposal, by its digest or the beginning of it. Default: list.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")] = False,
+    code: Code = "",
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Activate policies that another operator proposed, if the settings ask for two (policy.approvals).
+
+    Shows the difference to the active policies first. Needs an operator.
+    """
+    from deputize.interfaces.cli.render.policy import show_policy_difference
+
+    gateway = find_gateway(url, token)
+    policies = gateway.get("/v1/policies")
+    matches = [each for each in policies["proposals"] if each["digest"].startswith(digest)]
+    if not digest:
+        for each in matches:
+            printer.line(f"{each['digest']}  proposed by {to_display_text(each['proposed_by'])}, {each['proposed_at']}")
+        if not matches:
+            printer.line("No proposals.")
+        return
+    if len(matches) != 1:
+        count = format_count(len(matches), "proposal")
+        exit_with_error(f"{count} with this digest. List them: deputize policy confirm", EXIT_FAILED)
+    show_policy_difference(policies["files"], matches[0]["files"])
+    is_terminal = not json and sys.stdin.isatty() and sys.stderr.isatty()
+    if is_terminal and not yes and not typer.confirm("Activate these policies?", err=True):
+        exit_with_error("Nothing was changed.", EXIT_FAILED)
+    if not is_terminal and digest != matches[0]["digest"]:
+        exit_with_error("Without a terminal, name the whole digest of the proposal that you read.")
+    _put_policies(gateway, matches[0]["files"], code)
+
+
 @group.command(epilog="Example: deputize policy reset")
 def reset(code: Code = "", url: Url = "", token: Token = "", json: Json = False) -> None:
     """Activate the default policies: allow reads and trusted reversible writes, require approval for the rest.
@@ -197,7 +237,10 @@ def _put_policies(gateway: "GatewayClient", files: Sequence[dict[str, str]], cod
     for each in answer["warnings"]:
         printer.line(f"{each['file']}:{each['line']}: warning: {each['message']}")
     file_names = ", ".join(file["path"] for file in files) or "the default set"
-    if answer["changed"]:
+    if answer["state"] == "proposed":
+        printer.success(f"Proposed until {answer['expires_at']}: {file_names}. The active policies did not change.")
+        printer.note(f"  Another operator confirms it: deputize policy confirm {answer['digest']}")
+    elif answer["changed"]:
         printer.success(f"Active since policy epoch {answer['epoch']}: {file_names}")
     else:
         printer.success(f"Already active since policy epoch {answer['epoch']}: {file_names}")

@@ -1,9 +1,11 @@
 """Render policies, their decisions, test cases, backtests and errors."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.render.output import format_count, format_json, printer
 
 _MAX_ROWS = 30
@@ -193,3 +195,17 @@ def describe_rule(rule: str, where: str, reason: str) -> str:
 
 def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def show_policy_difference(
+    active_files: Sequence[Mapping[str, str]], proposed_files: Sequence[Mapping[str, str]]
+) -> None:
+    """Show on standard error which lines a proposal adds to the active policies and removes from them."""
+    old, new = ({file["path"]: file["text"].splitlines() for file in files} for files in (active_files, proposed_files))
+    for path in sorted({*old, *new}):
+        names = (f"active/{path}", f"proposed/{path}")
+        lines = difflib.unified_diff(old.get(path, []), new.get(path, []), *names, n=2, lineterm="")
+        for line in lines:
+            printer.note(f"  {to_display_text(line)}")
+    if not proposed_files:
+        printer.note("  The proposal is the default set.")

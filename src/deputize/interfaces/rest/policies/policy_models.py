@@ -93,12 +93,23 @@ class PolicyRuleModel(RuleModel):
     wants: ApprovalTermsModel | None = Field(None, description="The approval it requires, if it does.")
 
 
+class PolicyProposalModel(BaseModel):
+    """A set that one operator proposed. It becomes active when another one puts exactly the same files."""
+
+    digest: Digest
+    proposed_by: str
+    proposed_at: datetime
+    expires_at: datetime
+    files: list[PolicyFileModel] = Field(description="All files of the set; an empty list is the default set.")
+
+
 class PoliciesModel(BaseModel):
     digest: Digest
     epoch: int = Field(description="The policy epoch since which they are active.")
     default: bool = Field(description="Whether this is the default set.")
     put_by: str | None
     put_at: datetime | None
+    proposals: list[PolicyProposalModel] = Field(description="Sets that wait for a second operator, newest first.")
     files: list[PolicyFileModel]
     rules: list[PolicyRuleModel]
 
@@ -118,7 +129,13 @@ class PolicyCheckResult(BaseModel):
 class PolicyPutResult(BaseModel):
     digest: Digest
     epoch: int = Field(description="The policy epoch from which on they are active on every gateway.")
-    is_changed: bool = Field(alias="changed", description="`false` if exactly these were active already.")
+    is_changed: bool = Field(
+        alias="changed", description="`false` if exactly these were active already, or are only proposed."
+    )
+    state: Literal["active", "proposed"] = Field(
+        description="`proposed` if another operator must confirm them (`policy.approvals`)."
+    )
+    expires_at: datetime | None = Field(None, description="Until when a proposal can be confirmed.")
     warnings: list[PolicyIssueModel]
 
 

@@ -62,16 +62,23 @@ async def show_policies(gateway: CurrentGateway, caller: CurrentCaller) -> Respo
     "",
     summary="Activate policies",
     response_model=PolicyPutResult,
-    responses=describe_problems(PolicyInvalid, OperatorConfirmationRequired, *_BODY_PROBLEMS),
+    responses={
+        202: {"model": PolicyPutResult, "description": "Proposed: another operator must put exactly the same set."},
+        **describe_problems(PolicyInvalid, OperatorConfirmationRequired, *_BODY_PROBLEMS),
+    },
     openapi_extra=describe_body("PoliciesBody"),
 )
 async def put_policies(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
-    """Replace the policies. Once this returns, no gateway uses the previous ones. Needs an administrator."""
+    """Replace the policies. Once this returns, no gateway uses the old ones. Needs an operator, and if the settings
+    ask for two, also another one who puts the same set.
+    """
     result = await gateway.commands.put_policies(caller, await _read_policy_files(request, gateway, caller))
     warnings = [each.to_json() for each in result.warnings]
-    return make_json_response(
-        {"digest": result.digest, "epoch": result.epoch, "changed": result.is_new, "warnings": warnings}
-    )
+    body = {"digest": result.digest, "epoch": result.epoch, "changed": result.is_new, "warnings": warnings}
+    if result.proposal is None:
+        return make_json_response({**body, "state": "active"})
+    expires_at = result.proposal.expires_at.isoformat()
+    return make_json_response({**body, "state": "proposed", "expires_at": expires_at}, status=202)
 
 
 @router.post(

@@ -15,6 +15,7 @@ import orjson
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
 from deputize.core.errors import CallNotFound
+from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
 from deputize.govern.policy.attribute_values import describe_rules
@@ -44,12 +45,14 @@ class PolicyExplanations:
         policy = authority.policy
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_policies_by_digest"], caller.tenant, policy.digest)
+            proposals = await policy_proposals.list_proposals(connection, caller.tenant)
         return {
             "digest": policy.digest,
             "epoch": policy.versions[0].since,
             "default": policy.digest == compute_set_digest(load_default_files()),
             "put_by": row["put_by"] if row else None,
             "put_at": row["put_at"].isoformat() if row else None,
+            "proposals": [each.to_json() for each in proposals],
             "files": [{"path": file.path, "text": file.text} for file in policy.policies.files],
             "rules": [
                 {

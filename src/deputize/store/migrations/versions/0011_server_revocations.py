@@ -6,7 +6,7 @@ Revision ID: 0011_server_revocations
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
 revision = "0011_server_revocations"
-down_revision = "0006_barrier_without_waiting"
+down_revision = "0008_policy_proposals"
 branch_labels = None
 depends_on = None
 
