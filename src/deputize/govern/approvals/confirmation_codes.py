@@ -21,8 +21,10 @@ CODE_SECONDS = 300.0
 MAX_FAILURES = 5
 MAX_FAILURES_PER_MINUTE = 20
 LOCKOUT_SECONDS = 60.0
-# More open codes than a person can tell apart are not shown; the oldest must expire first.
+# More open codes than a person can tell apart are not shown; the oldest must expire first. Of one caller, so that an
+# agent's requests do not keep its developer from confirming theirs; the total only bounds memory and the terminal.
 MAX_OPEN_CODES = 20
+MAX_OPEN_CODES_IN_TOTAL = 200
 _MAX_CALLERS = 1000
 CodeVerdict = Literal["accepted", "wrong", "locked"]
 
@@ -87,7 +89,10 @@ class ConfirmationCodes:
         entry = self._codes.get(act.digest)
         if entry is not None:
             return entry[0].confirmation_id
-        if len(self._codes) >= MAX_OPEN_CODES or not self._is_usable():
+        if not self._is_usable() or len(self._codes) >= MAX_OPEN_CODES_IN_TOTAL:
+            return None
+        open_codes = (code for code, _ in self._codes.values())
+        if sum((code.tenant, code.caller) == (act.tenant, act.caller) for code in open_codes) >= MAX_OPEN_CODES:
             return None
         confirmation_code = ConfirmationCode(
             confirmation_id=self._clock.new_id(),

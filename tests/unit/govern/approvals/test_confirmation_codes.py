@@ -11,6 +11,7 @@ from deputize.govern.approvals.confirmation_codes import (
     LOCKOUT_SECONDS,
     MAX_FAILURES,
     MAX_OPEN_CODES,
+    MAX_OPEN_CODES_IN_TOTAL,
     ConfirmationCode,
     ConfirmationCodes,
     ProposedAct,
@@ -102,3 +103,15 @@ def test_no_more_codes_are_shown_than_a_person_can_tell_apart(terminal: Terminal
     assert terminal.codes.show_code(propose(subject="one too many")) is None
     terminal.now = CODE_SECONDS
     assert terminal.codes.show_code(propose(subject="one too many")) is not None
+
+
+def test_one_callers_open_codes_keep_no_other_caller_waiting(terminal: Terminal) -> None:
+    for number in range(MAX_OPEN_CODES + 1):
+        terminal.codes.show_code(propose(subject=str(number)))
+    assert terminal.codes.show_code(propose(replace(ROOT, user="ana"))) is not None
+    assert terminal.codes.show_code(propose(replace(ROOT, tenant="other"))) is not None
+
+
+def test_many_callers_cannot_fill_the_terminal(terminal: Terminal) -> None:
+    asked = [propose(replace(ROOT, user=f"user-{number}")) for number in range(MAX_OPEN_CODES_IN_TOTAL + 1)]
+    assert [terminal.codes.show_code(act) is None for act in asked] == [False] * MAX_OPEN_CODES_IN_TOTAL + [True]
