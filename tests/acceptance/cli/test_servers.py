@@ -140,7 +140,13 @@ def test_servers_of_another_client_are_imported_without_their_keys(workspace: Pa
 def test_client_files_that_cannot_be_imported_explain_why(workspace: Path) -> None:
     folder = make_project(workspace / "mistaken")
     (folder / "bad.json").write_text("{")
-    for file, said in (("none.json", "cannot be read"), ("bad.json", "not valid JSON"), (".", "cannot be read")):
+    (folder / "large.json").write_text(" " * 1_048_577)
+    for file, said in (
+        ("none.json", "cannot be read"),
+        ("bad.json", "not valid JSON"),
+        ("large.json", "larger than 1 MB"),
+        (".", "cannot be read"),
+    ):
         done = run_deputize("import", file, folder=folder)
         assert (done.code, said in done.err) == (2, True), done.output
     assert run_deputize("import", "bad.json", folder=workspace).code == 2

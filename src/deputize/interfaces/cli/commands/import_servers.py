@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Folders inside a project where clients keep their files.
 _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".windsurf"})
 
+_MAX_FILE_BYTES = 1_048_576
+
 
 def import_servers(
     file: Annotated[
@@ -67,7 +69,12 @@ def import_servers(
 
 def _read_client_file(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        # A named pipe must not block, and a device must not be read without end.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1) or b""
+        if len(content) > _MAX_FILE_BYTES:
+            exit_with_error(f"{file} is larger than {_MAX_FILE_BYTES // 1_048_576} MB: name the client's own file.")
+        return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not a text file"
         exit_with_error(f"{file} cannot be read ({why}): name the file that lists the client's servers.")

@@ -7,12 +7,15 @@ come in, tables go out.
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from deputize.core.config_error import ConfigError
 from deputize.core.http_urls import is_http_url
+from deputize.execute.ip_filter import is_forbidden_address
 
 _MAX_NAME_LENGTH: Final = 40
 _TARGET: Final = "deputize.toml"
@@ -254,6 +257,8 @@ def _import_http_server(
         raise _NotImportable("its url contains a credential, which must not be in a file; send it in a header instead")
     if not is_http_url(address):
         raise _NotImportable("its url is not an http or https URL")
+    if _is_forbidden_host(address):
+        raise _NotImportable("its url is a link-local address or a cloud metadata service, which is never reached")
     table: dict[str, Any] = {"name": name, "url": address}
     headers = entry.get("headers") or {}
     if not isinstance(headers, dict):
@@ -277,6 +282,20 @@ def _import_http_server(
     else:
         resolver.notes.append("Store the token without the 'Bearer ' prefix.")
     return table | {"credential": "vault", "secret": secret}, secret
+
+
+def _is_forbidden_host(url: str) -> bool:
+    """Tell whether a URL names an address that no setting allows, in any notation; names are resolved at each use."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return is_forbidden_address(host)
+    except ValueError:
+        pass
+    try:
+        # Notations of IPv4 that only the system's own parser reads: 2852039166, 0xa9fea9fe, 169.254.43518.
+        return is_forbidden_address(socket.inet_ntoa(socket.inet_aton(host)))
+    except OSError:
+        return False
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -306,28 +325,12 @@ def _normalize_name(original_name: str) -> str:
     return word[:_MAX_NAME_LENGTH].strip("_")
 
 
+# A string, a comment, or a comma before the end of a list or object. Every alternative takes time linear in its text.
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?', re.DOTALL)
+_TRAILING_COMMA = re.compile(r',(?=\s*+[\]}])|"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+
+
 def _strip_comments(text: str) -> str:
-    """Remove `//` and `/* */` comments and trailing commas, outside strings."""
-    pieces: list[str] = []
-    position = 0
-    while position < len(text):
-        if text[position] == '"':
-            end = position + 1
-            while end < len(text) and text[end] != '"':
-                end += 2 if text[end] == "\\" else 1
-            pieces.append(text[position : end + 1])
-            position = end + 1
-        elif text.startswith("//", position):
-            end = text.find("\n", position)
-            position = len(text) if end < 0 else end
-        elif text.startswith("/*", position):
-            end = text.find("*/", position)
-            position = len(text) if end < 0 else end + 2
-        elif text[position] == "," and re.match(
-            r"\s*(?:(?://[^\n]*|/\*.*?\*/)\s*)*[\]}]", text[position + 1 :], re.DOTALL
-        ):
-            position += 1
-        else:
-            pieces.append(text[position])
-            position += 1
-    return "".join(pieces)
+    """Remove `//` and `/* */` comments, then trailing commas, outside strings."""
+    text = _STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
+    return _TRAILING_COMMA.sub(lambda match: match[0] if match[0][0] == '"' else "", text)

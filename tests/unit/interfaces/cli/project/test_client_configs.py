@@ -146,6 +146,22 @@ def test_comments_and_commas_too_many_are_no_mistake_and_texts_keep_theirs() -> 
     assert found.table["command"] == ["x", "//no", "/*no*/", ",]"]
 
 
+def test_many_commas_and_comments_take_time_in_proportion() -> None:
+    """A search from every comma to the end of the text would take minutes."""
+    numbers = "1, /* , */ " * 80_000
+    text = f'{{"servers": {{"a": {{"command": "x", "timeout": [{numbers}]}}}}}}'
+    (found,) = read_servers(text, folder=".", existing_names=frozenset(), exists=lambda _: False)
+    assert isinstance(found, ImportedServer)
+
+
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fd00:ec2::254]", "2852039166", "0xa9fea9fe", "[::ffff:a9fe:a9fe]"]
+)
+def test_the_address_of_a_metadata_service_is_not_imported_in_any_notation(host: str) -> None:
+    assert "metadata" in skip_reason({"url": f"http://{host}/latest"})
+    assert read_one_server({"url": "http://10.0.0.7/mcp"}).table["url"] == "http://10.0.0.7/mcp"
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {', "nothing"])
 def test_a_client_file_without_servers_is_reported(text: str) -> None:
     with pytest.raises(ConfigError, match="The file"):
