@@ -159,7 +159,10 @@ async def prepare_gateway(
         await create_gateway_login(options.get("migrate_dsn") or dsn)
     _write_files(folder, issuer, options.get("policies", ALLOW_ALL_POLICY))
     port, metrics_port = options.get("port") or sandbox.pick_free_port(), sandbox.pick_free_port()
-    (folder / "deputize.toml").write_text(
+    settings_file = folder / "deputize.toml"
+    # It contains the login of the database, which no program of a server may read.
+    settings_file.touch(mode=0o600)
+    settings_file.write_text(
         _SETTINGS.format(
             port=port,
             metrics=metrics_port,

@@ -72,7 +72,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class FileAuthor:
-    """Whoever wrote the file that a person imports."""
+    """The author of a file that a person imports."""
 
     arena: Arena
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
