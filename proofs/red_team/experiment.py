@@ -18,7 +18,9 @@ from proofs.red_team.attack import AttackClass, AttackLog, Attempt, is_control_c
 from proofs.red_team.same_user import SAME_USER_LIMITS
 
 NAME = "red_team"
-PROMISE = "No known attack succeeds in production; in development on the agent's own account only those listed do."
+PROMISE = (
+    "No known attack succeeds in production or with dev --user; in dev on the agent's own account only those listed do."
+)
 
 QUICK_CLASSES = frozenset({"disclosure"})
 """Classes that are carried out in the quick form; every one is in the full form."""

@@ -1,6 +1,7 @@
 """List the attacks that succeed in `deputize dev` where agent and gateway are the same operating system user.
 
-The explanation of security names each of them. Production, where the agent is another user, has none of them.
+The explanation of security names each of them. Production and `deputize dev --user`, where the agent is another user,
+have none of them.
 """
 
 SAME_USER_LIMITS: dict[str, str] = {

@@ -19,6 +19,7 @@ from proofs.kit.gateway import ALLOW_ALL_POLICY, TOOLS, prepare_gateway, start_w
 from proofs.kit.http_client import HttpConnection
 from proofs.red_team.arena import Arena
 from proofs.red_team.attack import AttackLog, Control, Finding, Form
+from proofs.red_team.other_user import attack_other_user
 
 NAME = "dev_shell"
 _ROW_SAYS_READ = "a contract that says read is written into the database"
@@ -75,6 +76,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
 
     await log.attempt("a permit is appended and a worker is started", start_loose_worker)
     await _attack_development(arena, log)
+    await attack_other_user(arena, log)
 
 
 @dataclass(frozen=True, slots=True)

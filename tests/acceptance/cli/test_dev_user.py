@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,13 @@ def project(workspace: Path) -> Iterator[Path]:
     shutil.rmtree(locate_protected_folder(folder.resolve()), ignore_errors=True)
 
 
-def _run_as_owner(*words: str, folder: Path, program: str = PROGRAM) -> CompletedCommand:
+def _run_as_owner(
+    *words: str, folder: Path, program: str = PROGRAM, env: Mapping[str, str] | None = None
+) -> CompletedCommand:
     owner = pwd.getpwnam(OWNER)
     done = subprocess.run(
-        [program, *words], cwd=folder, env={"PATH": os.defpath}, user=owner.pw_uid, group=owner.pw_gid, extra_groups=(),
+        [program, *words], cwd=folder, env={"PATH": os.defpath, **(env or {})},
+        user=owner.pw_uid, group=owner.pw_gid, extra_groups=(),
         capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False,
     )  # fmt: skip
     return CompletedCommand(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -109,6 +112,8 @@ def test_the_owner_uses_the_gateway_but_changes_nothing_until_a_person_confirms(
         for path in (state / "token", state / "pg.json", state / "master.key", f"/proc/{dev.pid}/environ"):
             assert Path(path).exists()
             assert "Permission denied" in _run_as_owner(str(path), folder=project, program="/bin/cat").err
+        second = _run_as_owner("dev", folder=project, env={"DEPUTIZE_FOLDER": str(state)})
+        assert (second.code, "cannot be created (Permission denied)" in second.err) == (2, True), second.output
         # Root, who started it, has the developer's token.
         assert run_deputize("approvals", "list", folder=project).code == 0
 

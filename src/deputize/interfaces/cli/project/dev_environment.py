@@ -25,9 +25,9 @@ _CLIENT_FILE_MODE = 0o640
 
 def make_folder(folder: Path) -> None:
     """Create the state folder. Under root, the database's own account may pass through it, but not list it."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"The state folder {folder} is a file: move it away, or set folder in deputize.toml.")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"The state folder {folder} is a file: move it away, or set folder in deputize.toml.")
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
