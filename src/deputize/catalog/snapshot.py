@@ -100,9 +100,9 @@ class ToolVersion:
         return len(self.raw) > _SMALL_CONTRACT
 
     async def load_tool(self) -> CompiledTool:
-        """Return the compiled tool; compile a large one in a thread."""
+        """Return the compiled tool; compile a large one, and compute its contract's digest, in a thread."""
         if self._tool is None and self.is_large:
-            await asyncio.to_thread(lambda: self.tool)
+            await asyncio.to_thread(lambda: self.tool.contract.digest)
         return self.tool
 
     def _compile_tool(self) -> CompiledTool:

@@ -60,6 +60,8 @@ def _validate_apart(
     """Validate and redact in a thread, and build what later phases need of large schemas."""
     validated = validate(received, authority, metrics, is_valid=is_valid, is_apart=True)
     get_redaction_plan(validated.tool, "output")
+    # Policies and limits identify the contract by it.
+    _ = validated.tool.contract.digest
     return replace(validated, redacted_arguments=redact_arguments(validated))
 
 
