@@ -55,6 +55,7 @@ from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.delegations import Delegations, make_token_minter
+from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
@@ -67,6 +68,7 @@ from deputize.operations.approvals.notifications.notifier import ApprovalNotifie
 from deputize.operations.approvals.terminal_decisions import CodeVerifier, build_code_verifier, show_open_codes
 from deputize.operations.background.account_revocations import AccountRevocations
 from deputize.operations.background.deliveries import Deliveries
+from deputize.operations.background.erasures import ErasureContinuation
 from deputize.operations.background.reconciler import Reconciler
 from deputize.operations.background.sweeper import Sweeper
 from deputize.operations.bootstrap import bootstrap_gateway, compare_files, list_tenants
@@ -172,15 +174,18 @@ async def open_gateway(
             return replace(caller, pseudonyms=await pseudonyms.get_or_create(runtime.store, caller.tenant, subjects))
 
         monitor = ServerMonitor(runtime, complete_caller, registers_tools=applies_files)
-        tasks: dict[str, Sweeper | AccountRevocations | ApprovalEscalator | EpochWatcher] = {
+        tasks: dict[str, Sweeper | AccountRevocations | ErasureContinuation | ApprovalEscalator | EpochWatcher] = {
             "sweeper": Sweeper(runtime),
             "account revocations": AccountRevocations(runtime),
+            "erasures": ErasureContinuation(runtime),
             "approval escalation": ApprovalEscalator(runtime),
             "epoch watcher": _build_epoch_watcher(runtime, monitor),
         }
         background: dict[str, BackgroundTask] = {**tasks, "server monitor": monitor}
         tokens = _build_token_verifier(runtime, egress, complete_caller, stack)
-        gateway = _build_gateway(runtime, tokens, tools, background, complete_caller, egress, monitor, development)
+        gateway = _build_gateway(
+            runtime, tokens, tools, background, complete_caller, egress, monitor, development, pseudonyms
+        )
         await _start_services(stack, *tasks.values())
         if applies_files:
             await bootstrap_gateway(gateway, tools, complete_caller)
@@ -240,6 +245,7 @@ def _build_gateway(
     egress: Egress,
     monitor: ServerMonitor,
     development: bool,
+    pseudonyms: Pseudonyms,
 ) -> Gateway:
     """Build the gateway: everything that interfaces may use."""
     settings = runtime.settings
@@ -247,7 +253,7 @@ def _build_gateway(
     return Gateway(
         settings=settings,
         clock=runtime.clock,
-        commands=Commands(runtime),
+        commands=Commands(runtime, pseudonyms),
         surface=Surface(runtime),
         calls=calls,
         cancellations=Cancellations(runtime, calls),
@@ -258,6 +264,7 @@ def _build_gateway(
         servers=ServerInventory(runtime, monitor),
         review=ServerReview(runtime, monitor),
         account_links=AccountLinks(runtime, monitor),
+        erasures=Erasures(runtime, pseudonyms),
         console_access=_build_console(
             runtime,
             tokens,

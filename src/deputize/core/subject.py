@@ -11,6 +11,9 @@ from typing import Final
 ISSUER_PREFIX: Final = "issuer="
 # Agents have a namespace of their own, so that no agent shares the pseudonym of a person.
 AGENT_PREFIX: Final = "agent="
+# What stands in place of a person who was erased.
+ERASED_PREFIX: Final = "erased="
+_RESERVED_PREFIXES: Final = (ISSUER_PREFIX, AGENT_PREFIX, ERASED_PREFIX)
 
 
 def qualify_subject(issuer: str, name: str) -> str:
@@ -22,7 +25,7 @@ def build_subject(issuer: str, name: str, primary_issuer: str | None) -> str:
     """Build the text that a subject is stored under: bare for the primary issuer, qualified for all others."""
     # Names of people are compared without case and compatibility forms, so the prefixes are too.
     folded_name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    if issuer == primary_issuer and not folded_name.startswith((ISSUER_PREFIX, AGENT_PREFIX)):
+    if issuer == primary_issuer and not folded_name.startswith(_RESERVED_PREFIXES):
         return name
     return qualify_subject(issuer, name)
 

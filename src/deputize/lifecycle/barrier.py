@@ -44,13 +44,15 @@ async def change_authority(
     prepare: Prepare | None = None,
     content: str = "",
     is_tightening: bool | Callable[[T], bool] = False,
+    recorded_subject: str | None = None,
 ) -> T:
     """Change authority; once this returns, no gateway starts anything that the change forbids.
 
     `prepare` checks the change against the authority that it is made under. That may take long, so it comes before the
     barrier is closed; inside, only the epochs are compared, and if they have moved on it is checked again. `content` is
     what an operator confirms besides the subject. `is_tightening` tells, also by the result, that the act takes
-    authority away or changes nothing, and so needs no operator.
+    authority away or changes nothing, and so needs no operator. `recorded_subject` stands in the audit entry in place
+    of a subject that must not be kept there.
     """
 
     async def confirm(connection: Connection, result: T) -> str | None:
@@ -65,9 +67,11 @@ async def change_authority(
         runtime.act_limits.count_act(tenant)
     try:
         async with runtime.act_limits.take_turn(tenant):
-            result = await _change_under_barrier(runtime, caller, command, subject, act, contract, prepare, confirm)
+            result = await _change_under_barrier(
+                runtime, caller, command, recorded_subject or subject, act, contract, prepare, confirm
+            )
     except OperatorConfirmationRequired as problem:
-        await _record_refusal(runtime, caller, command, subject, problem)
+        await _record_refusal(runtime, caller, command, recorded_subject or subject, problem)
         raise
     await runtime.authority.reload_tenant(tenant)
     return result

@@ -27,6 +27,7 @@ from deputize.lifecycle.callbacks import WebhookAdmin
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.delegations import Delegations, IssuedToken
+from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
@@ -91,6 +92,7 @@ class Gateway:
     servers: ServerInventory
     review: ServerReview
     account_links: AccountLinks
+    erasures: Erasures
     console_access: ConsoleAccess
     rollbacks: Rollbacks
     explanations: PolicyExplanations

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.cli_process import run_deputize
+from tests.acceptance.cli.cli_process import run_as_operator, run_deputize
 
 pytestmark = pytest.mark.requirement("GOV-1")
 REVOKED = "The token, or the authority behind it, was revoked (E3210)"
@@ -55,3 +55,18 @@ def test_a_user_is_revoked_and_a_token_without_an_id_is_explained(shop_project: 
     assert REVOKED in _call(shop_project, leaver)
     nameless = run_deputize("revoke", "token", "eyJhbGciOiJub25lIn0.e30.x", folder=shop_project)
     assert (nameless.code, "This token has no jti" in nameless.err) == (2, True)
+
+
+def test_a_user_is_erased_with_an_operators_code(shop_project: Path) -> None:
+    token = run_deputize("token", "--user", "goner", folder=shop_project).out.strip()
+    assert _call(shop_project, token) == '"Hello, Ana!"\n'
+    lent = run_deputize("token", "exchange", "--agent", "bot", "--token", token, folder=shop_project).out.strip()
+    done = run_as_operator("erase", "user", "goner", folder=shop_project)
+    assert done.code == 0, done.output
+    assert "1 active delegation ended with it" in done.err
+    status = re.search(r"deputize (erase status) ([0-9a-f-]{36})", done.out)
+    assert status is not None, done.output
+    shown = run_deputize(*status[1].split(), status[2], "--json", folder=shop_project).json
+    assert (shown["erasure_id"], shown["state"]) == (status[2], "in_progress")
+    assert REVOKED in _call(shop_project, lent)
+    assert run_deputize("erase", "status", "nothing", folder=shop_project).code == 1

@@ -32,6 +32,7 @@ WITHOUT_IDS = {
     ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
+    ("post", "/v1/erasures"),
     ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
@@ -74,7 +75,7 @@ WITH_IDS = [route for route in _list_routes() if "{" in route[1] and route not i
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _list_routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (24, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (25, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -126,6 +127,7 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
             task_id=task_id,
             ticket_id=task_id,
             delivery_id=delivery_id,
+            erasure_id=call_id,
         )
         headers = {"authorization": f"Bearer {token}"}
         return await gateway.http.request(verb.upper(), filled, headers=headers, json=body if verb == "post" else None)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -10,6 +11,8 @@ import pytest_asyncio
 from deputize.core.settings import McpServerSettings
 from deputize.lifecycle.account_revocations import delete_link, revoke_due_tokens
 from deputize.lifecycle.runtime import Runtime
+from deputize.operations.background import account_revocations
+from tests.integration.conftest import ADMIN
 from tests.support.console_gateway import open_console_gateway
 from tests.support.gateway_internals import get_runtime
 from tests.support.linking_gateway import PAGE, READ, LinkingGateway, parse_form, parse_refusal
@@ -35,11 +38,13 @@ async def module_gateway(
         McpServerSettings.model_validate({"name": name, "tenant": tenant, **settings, **more})
         for name, tenant, more in (("orders", "dev", {}), ("orders", "other", {}), ("moved", "dev", moved))
     ]
-    async with open_console_gateway(module_database, tmp_path_factory.mktemp("links"), servers=servers) as console:
-        opened = LinkingGateway(console=console, server=protected_server)
-        await opened.link_account("lea", "lea@orders")
-        await opened.probe()
-        yield opened
+    # The tests say when revocations are attempted.
+    with patch.object(account_revocations, "_INTERVAL_SECONDS", 3600.0):
+        async with open_console_gateway(module_database, tmp_path_factory.mktemp("links"), servers=servers) as console:
+            opened = LinkingGateway(console=console, server=protected_server)
+            await opened.link_account("lea", "lea@orders")
+            await opened.probe()
+            yield opened
 
 
 @pytest.fixture
@@ -157,6 +162,17 @@ async def test_the_secret_of_a_client_is_shown_to_no_other_issuer(gateway: Linki
     assert await revoke_due_tokens(_get_runtime(gateway)) == 1
     assert gateway.server.revocations == _BOTH
     assert await gateway.fetch_rows("select 1 from deputize.server_revocations") == []
+
+
+async def test_erasing_a_person_unlinks_their_accounts_and_revokes_the_tokens(gateway: LinkingGateway) -> None:
+    await gateway.link_account("ana", "ana@orders")
+    http = gateway.console.gateway
+    answer = await http.post("/v1/erasures", {"user": "ana"}, token=http.token("root", scopes=[ADMIN]))
+    assert (answer.status_code, answer.json()["unlinked_servers"]) == (202, ["orders"]), answer.text
+    parse_refusal(await gateway.call_tool(READ, "ana"))
+    assert await revoke_due_tokens(_get_runtime(gateway)) == 1
+    assert gateway.server.revocations == _BOTH
+    assert (await gateway.call_tool(READ, "lea")).status_code == 200
 
 
 async def test_unlinking_reaches_only_ones_own_account(gateway: LinkingGateway) -> None:

@@ -74,7 +74,9 @@ FILL_SERVERS = """
         values ($1, 's', 'ann', 'd', 'b');
     insert into deputize.server_clients (tenant, server, issuer, sealed) values ($1, 's', 'https://issuer', 'b');
     insert into deputize.server_revocations (tenant, id, server, sealed)
-        values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b')
+        values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b');
+    insert into deputize.erasures (tenant, id, subject, names, pseudonym)
+        values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p')
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,

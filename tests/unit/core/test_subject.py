@@ -40,3 +40,8 @@ def test_a_stored_subject_leads_back_to_its_issuer_and_name(issuer: str, name: s
 def test_subjects_of_the_primary_issuer_stay_as_they_were() -> None:
     assert build_subject(PRIMARY, "ann", PRIMARY) == "ann"
     assert build_subject(OTHER, "ann", PRIMARY) == qualify_subject(OTHER, "ann") == f"issuer={OTHER} ann"
+
+
+def test_no_name_is_stored_like_a_person_who_was_erased() -> None:
+    for name in ("erased=01a1", "ERASED=01a1", "\uff45rased=01a1"):
+        assert build_subject(PRIMARY, name, PRIMARY) == qualify_subject(PRIMARY, name)

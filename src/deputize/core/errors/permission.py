@@ -241,3 +241,12 @@ class OperatorConfirmationRequired(PermissionProblem):
         advice="Read the rule in details. Confirm with the code in the terminal of deputize dev, or sign in again as "
         "an operator.",
     )  # fmt: skip
+
+
+class ErasureNotFound(PermissionProblem):
+    spec = ErrorSpec(
+        slug="erasure-not-found", code=ErrorCode.PRECONDITION_FAILED, error_class="invalid_arguments", number=3236,
+        http=404, grpc="NOT_FOUND",
+        title="Erasure not found",
+        advice="Use the id that deputize erase printed.",
+    )  # fmt: skip

@@ -5,9 +5,10 @@ decides again if its own is older. `operations/admin/commands.py` holds the barr
 writes the audit entry.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from deputize.core.caller import Caller
 from deputize.core.errors import AuthorityRevoked, Unavailable
@@ -18,6 +19,7 @@ from deputize.store.queries import load_statements
 # Revoking a token or a grant includes all that was derived from it; a subject is both a user and an agent.
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
 _SQL = load_statements("identity")
+_DIGEST_PREFIX: Final = "sha256="
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,8 @@ class TenantRevocations:
     """The epoch of each revocation; without one it counts from the beginning."""
     primary_issuer: str | None = None
     """The issuer of the users that are stored by their bare names."""
+    has_digests: bool = False
+    """Whether a revoked user was erased: their revocation is stored by a digest of their name."""
 
     def check(self, caller: Caller, *, until: int | None = None) -> None:
         """Raise `AuthorityRevoked` if the token, a delegation behind it, its user or an agent of its chain was revoked.
@@ -56,9 +60,12 @@ class TenantRevocations:
     def _list_names(self, caller: Caller) -> tuple[str, ...]:
         """List the names that revoke a user: the bare name, which means it in every issuer, and the qualified one."""
         issuer, name = parse_subject(caller.user)
+        names: tuple[str, ...] = (name,)
         if issuer is not None:
-            return name, caller.user
-        return (name,) if self.primary_issuer is None else (name, qualify_subject(self.primary_issuer, name))
+            names = name, caller.user
+        elif self.primary_issuer is not None:
+            names = name, qualify_subject(self.primary_issuer, name)
+        return (*names, *(digest_name(caller.tenant, each) for each in names)) if self.has_digests else names
 
     def _list_agents(self, caller: Caller) -> tuple[str, ...]:
         """List the agents of a token. One that an agent got for itself names it as the user, unlike a person who
@@ -109,6 +116,7 @@ class Revocations:
             grants=before.grants | _select_values("grant", new_revocations),
             since={**before.since, **new_revocations},
             primary_issuer=rows[0]["primary_issuer"] if rows else None,
+            has_digests=before.has_digests or any(value.startswith(_DIGEST_PREFIX) for _, value in new_revocations),
         )
         # Two refreshes may overlap; the one that read earlier must not replace the newer snapshot.
         current = self._snapshots.get(tenant)
@@ -116,6 +124,11 @@ class Revocations:
             return current
         self._snapshots[tenant] = after
         return after
+
+
+def digest_name(tenant: str, name: str) -> str:
+    """Compute what a revocation is stored by once the person it is about was erased."""
+    return _DIGEST_PREFIX + hashlib.sha256(f"{tenant} {name}".encode()).hexdigest()
 
 
 def _list_token_ids(caller: Caller) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from deputize.interfaces.cli.commands import (
     approvals,
     call,
     calls,
+    erase,
     grants,
     import_servers,
     policy,
@@ -123,6 +124,7 @@ app.add_typer(keys.group, name="keys", epilog="Example: deputize keys status")
 app.add_typer(token.group, name="token")
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(revoke.group, name="revoke", epilog="Example: deputize revoke agent notes-bot")
+app.add_typer(erase.group, name="erase", epilog="Example: deputize erase user mallory")
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.command(epilog="Example: deputize mcp   (started by a client: claude mcp add shop -- deputize mcp)")(mcp.mcp)

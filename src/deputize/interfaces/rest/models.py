@@ -83,6 +83,13 @@ class SecretNameQuery(RequestModel):
     name: Annotated[SecretName, _NAME_VALIDATOR] = Field(description="The secret's name, as in `crm/api-key`.")
 
 
+class ErasureBody(RequestModel):
+    user: str = Field(min_length=1, max_length=1024, description="The user's subject, as calls and grants show it.")
+    issuer: str | None = Field(
+        None, min_length=1, max_length=255, description="The issuer of the user, if it is not the tenant's primary one."
+    )
+
+
 class SwitchBody(RequestModel):
     kind: SwitchKind = Field(description="What to switch: a tool; an agent, anywhere in a chain; or your whole tenant.")
     value: str = Field("", max_length=512, description="Its name; your own tenant needs none.")

@@ -38,7 +38,14 @@ from deputize.interfaces.rest.calls.call_models import (
     InputRequiredModel,
     RollbackBody,
 )
-from deputize.interfaces.rest.models import ProblemModel, RevocationBody, SecretBody, SwitchBody, ToolStateBody
+from deputize.interfaces.rest.models import (
+    ErasureBody,
+    ProblemModel,
+    RevocationBody,
+    SecretBody,
+    SwitchBody,
+    ToolStateBody,
+)
 from deputize.interfaces.rest.policies.policy_models import BacktestBody, PoliciesBody
 
 _REF_TEMPLATE = "#/components/schemas/{model}"
@@ -50,6 +57,7 @@ _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     AcceptedCallModel,
     ProblemModel,
     ToolStateBody,
+    ErasureBody,
     RevocationBody,
     SecretBody,
     SwitchBody,

@@ -33,6 +33,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.policy.check import check_policies
 from deputize.operations.admin.policy.two_operators import choose_command, perform_command
 from deputize.store.pool import Connection
+from deputize.store.pseudonyms import Pseudonyms
 
 T = TypeVar("T")
 # States that stop calls of a version; every other state lets some begin.
@@ -58,8 +59,9 @@ class _CheckedPolicies:
 
 
 class Commands:
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, pseudonyms: Pseudonyms) -> None:
         self._runtime = runtime
+        self._pseudonyms = pseudonyms
 
     async def register_tool(
         self,
@@ -149,12 +151,21 @@ class Commands:
         )
 
     async def revoke(self, caller: Caller, kind: revocations.RevocationKind, value: str, *, reason: str = "") -> int:
-        """Revoke authority; from the returned epoch on, no call starts with it on any gateway."""
+        """Revoke authority; from the returned epoch on, no call starts with it on any gateway.
+
+        The audit entry has the pseudonym of a user, as every entry does, so that they can be erased.
+        """
+        require_full_admin(caller)
+        pseudonym = None
+        if kind in ("user", "subject"):
+            (pseudonym,) = await self._pseudonyms.get_or_create(self._runtime.store, caller.tenant, (value,))
 
         async def act(connection: Connection) -> int:
             return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
 
-        return await self._change_authority(caller, f"revoke:{kind}", value, act, is_tightening=True)
+        return await self._change_authority(
+            caller, f"revoke:{kind}", value, act, is_tightening=True, recorded_subject=pseudonym
+        )
 
     def list_subject_issuers(self, caller: Caller) -> list[str]:
         """List the issuers whose subjects may be users of the caller's tenant: a bare name means one of each."""
@@ -283,6 +294,7 @@ class Commands:
         prepare: Prepare | None = None,
         content: str = "",
         is_tightening: bool | Callable[[T], bool] = False,
+        recorded_subject: str | None = None,
     ) -> T:
         require_full_admin(caller)
         return await change_authority(
@@ -295,4 +307,5 @@ class Commands:
             prepare=prepare,
             content=content,
             is_tightening=is_tightening,
+            recorded_subject=recorded_subject,
         )

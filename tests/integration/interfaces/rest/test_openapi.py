@@ -220,6 +220,13 @@ async def _check_tools(checker: OpenApiChecker) -> None:
     await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
     await ask("get", "/v1/revocations", "/v1/revocations", 200, token=root)
     await ask("get", "/v1/revocations", "/v1/revocations", 403, token=ana)
+    erasure = await ask("post", "/v1/erasures", "/v1/erasures", 202, token=root, body={"user": "nobody-at-all"})
+    await ask("post", "/v1/erasures", "/v1/erasures", 400, token=root, body={"user": ""})
+    await ask("post", "/v1/erasures", "/v1/erasures", 403, token=ana, body={"user": "nobody-at-all"})
+    shown = "/v1/erasures/{erasure_id}"
+    await ask("get", shown, f"/v1/erasures/{erasure['erasure_id']}", 200, token=root)
+    await ask("get", shown, "/v1/erasures/nothing", 404, token=root)
+    await ask("get", shown, "/v1/erasures/nothing", 403, token=ana)
 
 
 async def _check_secrets(checker: OpenApiChecker) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from deputize.core.caller import Caller
 from deputize.core.errors import AuthorityRevoked
-from deputize.govern.identity.revocations import TenantRevocations
+from deputize.govern.identity.revocations import TenantRevocations, digest_name
 
 pytestmark = pytest.mark.requirement("GOV-1")
 BOT_REVOKED = TenantRevocations(epoch=4, agents=frozenset({"bot"}), since={("agent", "bot"): 4})
@@ -65,3 +65,14 @@ def test_a_qualified_name_revokes_the_user_of_one_issuer(kind: str) -> None:
     of_a.check(Caller(tenant="acme", user=ANN_OF_B))
     with pytest.raises(AuthorityRevoked):
         of_a.check(Caller(tenant="acme", user="ann"))
+
+
+@pytest.mark.parametrize("kind", ["users", "subjects"])
+def test_a_digest_revokes_the_person_it_was_made_of_in_their_tenant_only(kind: str) -> None:
+    values = {kind: frozenset({digest_name("acme", "ann"), digest_name("acme", ANN_OF_B)})}
+    revocations = TenantRevocations(has_digests=True, **values)  # type: ignore[arg-type]  # one of two fields
+    for user in ("ann", ANN_OF_B):
+        with pytest.raises(AuthorityRevoked):
+            revocations.check(Caller(tenant="acme", user=user))
+    revocations.check(Caller(tenant="acme", user="bob"))
+    revocations.check(Caller(tenant="beta", user="ann"))

@@ -1,0 +1,106 @@
+"""Erase what is stored about a person, so that audit entries stay verifiable while nothing leads from them to the name.
+
+An erasure begins in one commit: the salt of the person's pseudonym is deleted, their delegations are revoked, and their
+linked accounts are deleted and their tokens stored for revocation. The rest is erased in batches, each a transaction of
+its own, by any process: one that dies leaves the next batch to another. Calls that are open are erased when they end.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+from deputize.core.caller import Caller
+from deputize.core.value_types import frozen
+from deputize.lifecycle.account_revocations import delete_link
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.keys import KeySet
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+BatchResult = Literal["more", "waiting", "done"]
+# Other processes keep pseudonyms and callers in memory for less than this.
+GRACE_SECONDS: Final = 90
+_BATCH_ROWS: Final = 500
+_MAX_OPEN: Final = 20
+_REASON: Final = "the person who delegated it was erased"
+_SQL = load_statements("erasures")
+
+
+@frozen
+class ErasureStart:
+    """What the commit that began an erasure ended at once."""
+
+    erasure_id: str
+    revoked_grants: int
+    unlinked_servers: tuple[str, ...]
+
+
+@frozen
+class ErasureStatus:
+    erasure_id: str
+    requested_at: datetime
+    ended_at: datetime | None
+    # Calls of the person that are not erased yet, because they are open or their turn has not come.
+    calls_left: int
+
+
+async def begin_erasure(
+    runtime: Runtime,
+    connection: Connection,
+    keys: KeySet,
+    caller: Caller,
+    subject: str,
+    names: Sequence[str],
+    pseudonym: str,
+) -> ErasureStart:
+    """Begin an erasure inside the administrator's transaction, which also deletes the salt of the pseudonym."""
+    tenant, erasure_id = caller.tenant, runtime.clock.new_id()
+    revoked_count = await connection.fetchval(_SQL["revoke_grants_of_user"], tenant, subject, _REASON, caller.user)
+    rows = await connection.fetch(_SQL["list_linked_servers"], tenant, subject)
+    for row in rows:
+        await delete_link(runtime, connection, keys, row["server"], subject)
+    await connection.execute(_SQL["delete_sign_ins"], tenant, subject)
+    await connection.execute(_SQL["insert_erasure"], tenant, erasure_id, subject, list(names), pseudonym)
+    return ErasureStart(
+        erasure_id=erasure_id,
+        revoked_grants=revoked_count,
+        unlinked_servers=tuple(row["server"] for row in rows),
+    )
+
+
+async def continue_erasure(
+    runtime: Runtime, tenant: str, erasure_id: str, *, seconds: float, grace_seconds: int = GRACE_SECONDS
+) -> BatchResult:
+    """Erase batch after batch, until it is done, has to wait, or the time is over."""
+    ends_at = runtime.clock.monotonic() + seconds
+    result: BatchResult = "more"
+    while result == "more" and runtime.clock.monotonic() < ends_at:
+        async with runtime.store.write_transaction() as connection:
+            result = await connection.fetchval(_SQL["continue_erasure"], tenant, erasure_id, _BATCH_ROWS, grace_seconds)
+    return result
+
+
+async def continue_open_erasures(runtime: Runtime, *, seconds: float, grace_seconds: int = GRACE_SECONDS) -> int:
+    """Continue the erasures that have not ended, each for a while; return how many there were."""
+    async with runtime.store.write_transaction() as connection:
+        rows = await connection.fetch(_SQL["list_open_erasures"], _MAX_OPEN)
+    for row in rows:
+        await continue_erasure(runtime, row["tenant"], str(row["id"]), seconds=seconds, grace_seconds=grace_seconds)
+    return len(rows)
+
+
+async def load_erasure(runtime: Runtime, tenant: str, erasure_id: str) -> ErasureStatus | None:
+    async with runtime.store.read_transaction(tenant) as connection:
+        row = await connection.fetchrow(_SQL["load_erasure"], tenant, erasure_id)
+    return None if row is None else ErasureStatus(
+        erasure_id=str(row["id"]),
+        requested_at=row["requested_at"],
+        ended_at=row["ended_at"],
+        calls_left=row["calls_left"],
+    )  # fmt: skip
+
+
+async def load_primary_issuer(connection: Connection, tenant: str) -> str | None:
+    """Load the issuer whose subjects are stored by their bare names."""
+    issuer: str | None = await connection.fetchval(_SQL["load_primary_issuer"], tenant)
+    return issuer
