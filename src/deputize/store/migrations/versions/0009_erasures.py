@@ -1,12 +1,12 @@
-"""Add proposals of policies, which wait for a second operator.
+"""Add erasures: what is stored about a person is deleted or made anonymous, in batches that any process continues.
 
-Revision ID: 0008_policy_proposals
+Revision ID: 0009_erasures
 """
 
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
-revision = "0008_policy_proposals"
-down_revision = "0006_barrier_without_waiting"
+revision = "0009_erasures"
+down_revision = "0008_server_revocations"
 branch_labels = None
 depends_on = None
 

@@ -1,12 +1,12 @@
-"""Add the tokens of unlinked accounts that are still to be revoked at their authorization servers.
+"""Add proposals of policies, which wait for a second operator.
 
-Revision ID: 0011_server_revocations
+Revision ID: 0007_policy_proposals
 """
 
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
-revision = "0011_server_revocations"
-down_revision = "0008_policy_proposals"
+revision = "0007_policy_proposals"
+down_revision = "0006_barrier_without_waiting"
 branch_labels = None
 depends_on = None
 

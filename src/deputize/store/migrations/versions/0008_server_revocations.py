@@ -1,12 +1,12 @@
-"""Add erasures: what is stored about a person is deleted or made anonymous, in batches that any process continues.
+"""Add the tokens of unlinked accounts that are still to be revoked at their authorization servers.
 
-Revision ID: 0012_erasures
+Revision ID: 0008_server_revocations
 """
 
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
-revision = "0012_erasures"
-down_revision = "0011_server_revocations"
+revision = "0008_server_revocations"
+down_revision = "0007_policy_proposals"
 branch_labels = None
 depends_on = None
 
