@@ -55,6 +55,29 @@ class AuditContext:
     continued_call_id: str | None = None
 
 
+def encode_act(
+    caller: Caller,
+    *,
+    id: str,
+    time: str,
+    command: str,
+    subject: str,
+    contract: Contract | None = None,
+    confirmation: str | None = None,
+) -> bytes:
+    """Encode the entry of an administrative act; `confirmation` is the rule by which an operator confirmed it."""
+    return encode_entry(
+        AuditContext(caller=caller, trace_id=id.replace("-", ""), session=caller.session, contract=contract),
+        id=id,
+        kind="command",
+        time=time,
+        command=command,
+        subject=subject,
+        outcome="succeeded",
+        confirmation=confirmation,
+    )
+
+
 def encode_entry(
     context: AuditContext,
     *,

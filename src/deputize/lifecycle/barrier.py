@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from deputize.core.caller import PROCESS_ISSUER, Caller, Epochs
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import OperatorConfirmationRequired, Unavailable
-from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
 from deputize.govern.approvals.confirmation_codes import ProposedAct
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.operator_check import require_operator
@@ -167,14 +167,13 @@ async def record_act(
     `confirmation` is the rule by which an operator confirmed it.
     """
     entry_id = runtime.clock.new_id()
-    body = encode_entry(
-        AuditContext(caller=caller, trace_id=entry_id.replace("-", ""), session=caller.session, contract=contract),
+    body = encode_act(
+        caller,
         id=entry_id,
-        kind="command",
         time=runtime.stamps.now(),
         command=command,
         subject=subject,
-        outcome="succeeded",
+        contract=contract,
         confirmation=confirmation,
     )
     await connection.execute(_RUNS["insert_audit_entry"], caller.tenant, entry_id, None, body, None)

@@ -4,6 +4,7 @@ Every step is one short transaction, and the rows say what is done, so that a ro
 starting it again. `deputize keys` calls this; gateways keep running.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from deputize.core.clock import Clock
@@ -13,6 +14,8 @@ from deputize.store.pool import Connection, Store
 from deputize.store.queries import load_statements
 
 BATCH_KEYS = 100
+# Record that a tenant's data key of some version is wrapped anew.
+RecordRewrap = Callable[[Connection, str, int], Awaitable[None]]
 _SQL = load_statements("keys")
 
 
@@ -34,9 +37,18 @@ async def rotate_tenant_key(connection: Connection, tenant: str, master: MasterK
 
 
 async def rewrap_batch(
-    store: Store, keys: TenantKeys, master: MasterKey, clock: Clock, *, limit: int = BATCH_KEYS
+    store: Store,
+    keys: TenantKeys,
+    master: MasterKey,
+    clock: Clock,
+    *,
+    limit: int = BATCH_KEYS,
+    record: RecordRewrap | None = None,
 ) -> int:
-    """Wrap a batch of data keys with the current master key; return how many there were."""
+    """Wrap a batch of data keys with the current master key; return how many there were.
+
+    `record` is called for each in the transaction that wraps it.
+    """
     async with store.write_transaction() as connection:
         rows = await connection.fetch(_SQL["lock_keys_of_other_masters"], master.id, limit)
         for row in rows:
@@ -45,6 +57,8 @@ async def rewrap_batch(
             # Read back before it replaces the old one: a key that cannot be unwrapped would lose everything.
             keys.unwrap(tenant, version, wrapped_key)
             await connection.execute(_SQL["rewrap_tenant_key"], tenant, version, wrapped_key, master.id)
+            if record is not None:
+                await record(connection, tenant, version)
     return len(rows)
 
 

@@ -10,7 +10,7 @@ from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import Settings
-from deputize.evidence.audit_entries import AuditContext, TimestampFormatter, encode_entry
+from deputize.evidence.audit_entries import TimestampFormatter, encode_act
 from deputize.govern.identity.signing_keys import list_signing_keys, rotate_signing_key
 from deputize.interfaces.cli.project import database
 from deputize.store.key_rotation import (
@@ -63,9 +63,16 @@ class KeyStore:
         return rotations
 
     async def rewrap_keys(self, report: Callable[[int], None]) -> int:
-        """Wrap all data keys with the current master key, batch by batch; report the count after each."""
+        """Wrap all data keys with the current master key, batch by batch; report the count after each.
+
+        Each tenant's audit log records the version of the data key and the id of the master key.
+        """
         rewrap_count = 0
-        while batch_count := await rewrap_batch(self.store, self.keys, self.master, self.clock):
+
+        async def record_rewrap(connection: Connection, tenant: str, version: int) -> None:
+            await self._record_act(connection, tenant, "rotate_key:master", f"{version} {self.master.id}")
+
+        while batch_count := await rewrap_batch(self.store, self.keys, self.master, self.clock, record=record_rewrap):
             rewrap_count += batch_count
             report(rewrap_count)
         return rewrap_count
@@ -100,15 +107,8 @@ class KeyStore:
         operator = operator_caller(tenant)
         pseudonyms = await Pseudonyms(self.clock).get_or_create(self.store, tenant, operator.subjects)
         operator, entry_id = replace(operator, pseudonyms=pseudonyms), self.clock.new_id()
-        body = encode_entry(
-            AuditContext(caller=operator, trace_id=entry_id.replace("-", ""), session=None, contract=None),
-            id=entry_id,
-            kind="command",
-            time=TimestampFormatter(self.clock).now(),
-            command=command,
-            subject=subject,
-            outcome="succeeded",
-        )
+        time = TimestampFormatter(self.clock).now()
+        body = encode_act(operator, id=entry_id, time=time, command=command, subject=subject)
         await connection.execute(_RUNS["insert_audit_entry"], tenant, entry_id, None, body, None)
 
 

@@ -1,0 +1,1 @@
+"""The command line's access to the database, on a real PostgreSQL."""
