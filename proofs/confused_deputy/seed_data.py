@@ -35,6 +35,7 @@ class SeedData:
     delivery_id: str
     server_change: Mapping[str, str]
     """What a server declares and nobody has agreed to: item and digest."""
+    erasure_id: str
 
     @property
     def tenant_marks(self) -> tuple[str, ...]:
@@ -58,6 +59,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     queued_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]
     await http.post(f"/v1/servers/{SERVER_NAME}/test", {})
     server_changes = await _wait_for_items(lambda: _fetch_items(http, f"/v1/servers/{SERVER_NAME}/changes", "changes"))
+    erasure = (await http.post("/v1/erasures", {"user": "nobody"})).json()
     http.close()
     return SeedData(
         ended_call=ended_call,
@@ -68,6 +70,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
         approval_id=approval_id,
         delivery_id=deliveries[0]["id"],
         server_change={name: server_changes[-1][name] for name in ("item", "digest")},
+        erasure_id=erasure["erasure_id"],
     )
 
 
