@@ -46,6 +46,7 @@ from deputize.execute.upstreams.jsonrpc import (
     parse_discover_result,
     parse_initialize_result,
 )
+from deputize.execute.upstreams.reply_limit import ReplyLimit
 
 MOST_SESSIONS: Final = 1_000
 # How long a message without a waiting caller may take, such as a cancellation or the end of a session.
@@ -294,9 +295,12 @@ class HttpTransport:
     def _make_message_handler(
         self, request: UpstreamRequest, session: UpstreamSession | None
     ) -> Callable[[dict[str, Any], bytes | None], None]:
+        replies = ReplyLimit(asyncio.get_running_loop().time)
+
         def handle_message(message: dict[str, Any], reply: bytes | None) -> None:
             if reply is not None:
-                self._run_in_background(self._send_notification(reply, session, request.secret))
+                if replies.count_reply():
+                    self._run_in_background(self._send_notification(reply, session, request.secret))
             elif message.get("method") in LIST_CHANGED_METHODS:
                 self._on_change()
             else:
@@ -306,12 +310,10 @@ class HttpTransport:
 
     async def _send_notification(self, body: bytes, session: UpstreamSession | None, secret: str | None) -> None:
         """Send a message that has no response."""
-        head = f"{self._post}{self._build_identity_headers(session, secret)}content-length: {len(body)}\r\n\r\n".encode(
-            "latin-1"
-        )
+        head = f"{self._post}{self._build_identity_headers(session, secret)}content-length: {len(body)}\r\n\r\n"
         connection = await self._get_connection()
         try:
-            connection.send(head + body)
+            connection.send(head.encode("latin-1") + body)
             await connection.wait_for_status()
         except BaseException:
             connection.abort()
