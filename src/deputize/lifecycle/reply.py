@@ -24,7 +24,7 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.redaction import ResultCommitment, commit_result, run_for_document
+from deputize.lifecycle.recording.audit import ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 

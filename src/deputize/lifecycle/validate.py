@@ -20,7 +20,7 @@ from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
-from deputize.lifecycle.recording.redaction import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.recording.audit import get_redaction_plan, prepare_redaction, redact_arguments
 
 
 class _LargeContract(Exception):

@@ -77,6 +77,7 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
         "how-to/configure-approvals.md",
         "how-to/connect-an-mcp-client.md",
         "how-to/delegate-to-an-agent.md",
+        "how-to/deploy-policies-from-a-pipeline.md",
         "how-to/govern-an-mcp-server.md",
         "how-to/inspect-a-tool-surface.md",
         "how-to/limit-calls-and-budgets.md",

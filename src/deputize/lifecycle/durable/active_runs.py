@@ -19,7 +19,7 @@ from deputize.core.contract.tools import ToolProgress
 from deputize.core.errors import Canceled, Problem
 from deputize.evidence.redact import REDACTION_MARK
 from deputize.lifecycle.phases import Authorized, Claim, Executed
-from deputize.lifecycle.recording.redaction import get_redaction_plan
+from deputize.lifecycle.recording.audit import get_redaction_plan
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS, Connection

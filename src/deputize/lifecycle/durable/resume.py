@@ -43,7 +43,7 @@ from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.redaction import prepare_redaction
+from deputize.lifecycle.recording.audit import prepare_redaction
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import BeginRunRow, CommitResult, ResourceLock

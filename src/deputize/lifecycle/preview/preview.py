@@ -28,7 +28,7 @@ from deputize.core.value_types import frozen
 from deputize.evidence.redact_free_text import FreeTextRedactor
 from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, redact_problem
 from deputize.lifecycle.phases import Authorized, Validated
-from deputize.lifecycle.recording.redaction import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.audit import get_redaction_plan, run_for_document
 from deputize.lifecycle.runtime import Runtime
 
 # The caller waits for it, however long the tool itself may take.

@@ -25,7 +25,7 @@ from deputize.lifecycle.callbacks import (
     parse_callback,
     sign_delivery,
 )
-from deputize.lifecycle.recording.redaction import get_redaction_plan
+from deputize.lifecycle.recording.audit import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements

@@ -26,8 +26,8 @@ from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
+from deputize.lifecycle.recording.audit import get_redaction_plan
 from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE, open_reconciliation_task
-from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.recording.settlement import (
     ActualOutcome,
     Settlement,

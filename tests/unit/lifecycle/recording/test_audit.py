@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from deputize.lifecycle.recording.redaction import run_for_document
+from deputize.lifecycle.recording.audit import run_for_document
 
 pytestmark = pytest.mark.requirement("QUA-2")
 
