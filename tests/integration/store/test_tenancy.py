@@ -76,7 +76,9 @@ FILL_SERVERS = """
     insert into deputize.server_revocations (tenant, id, server, sealed)
         values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b');
     insert into deputize.erasures (tenant, id, subject, names, pseudonym)
-        values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p')
+        values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p');
+    insert into deputize.policy_proposals (tenant, digest, base_epoch, files, proposed_by, expires_at)
+        values ($1, 'd', 0, '[]', 'r', now())
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,
@@ -243,6 +245,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "checkpoints", "reconciliations", "resource_locks", "approval_groups", "notices", "notification_windows",
         "notifications",
         "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
+        "policy_proposals",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.
