@@ -11,6 +11,7 @@ import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
+from deputize.core.timed_wait import wait_for_event
 from deputize.store.pool import CONNECTION_ERRORS, Store
 from deputize.store.queries import load_statements
 
@@ -59,8 +60,7 @@ class EpochWatcher:
 
     async def _poll(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake_event.wait(), self._seconds)
+            await wait_for_event(self._wake_event, self._seconds)
             self._wake_event.clear()
             try:
                 await self.refresh_stale_tenants()

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import structlog
 
+from deputize.core.timed_wait import wait_for_event
 from deputize.store.pool import CONNECTION_ERRORS
 
 _KEY = "hashtextextended('deputize.development_gateway', 0)"
@@ -97,9 +98,7 @@ class InstanceLock:
 
     async def _wait_for_loss(self) -> None:
         while self.is_held:
-            try:
-                await asyncio.wait_for(self._loss.wait(), _HEARTBEAT_SECONDS)
-            except TimeoutError:
+            if not await wait_for_event(self._loss, _HEARTBEAT_SECONDS):
                 await self._check_connection()
 
     async def _check_connection(self) -> None:

@@ -20,6 +20,7 @@ from deputize.core.caller import Caller, Epochs, operator_caller
 from deputize.core.errors import Problem
 from deputize.core.mcp.resources import PinnedResources
 from deputize.core.settings import McpServerSettings
+from deputize.core.timed_wait import wait_for_event
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.import_tools import ProbeResult, ToolImporter
 from deputize.operations.servers.pins import SQL, load_pins
@@ -199,8 +200,7 @@ class ServerMonitor:
             if change_streak > _MAX_CHANGE_STREAK:
                 min_pause = max(min_pause, self._compute_pause(change_streak - _MAX_CHANGE_STREAK))
             await asyncio.sleep(min(min_pause, pause))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake_event.wait(), pause)
+            await wait_for_event(wake_event, pause)
 
     def _compute_pause(self, failures: int) -> float:
         return self._add_jitter(min(_MAX_BACKOFF_SECONDS, _MIN_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 10)))
