@@ -152,6 +152,10 @@ async def prove(sandbox: Sandbox) -> Verdict:
         "old writer: p99 beside held barriers": control_p99,
         "old writer: throughput beside held barriers": control_throughput,
     }
+    return _build_verdict(sandbox, figures, is_caught=control_throughput < 0.7 * throughput_ratio)
+
+
+def _build_verdict(sandbox: Sandbox, figures: dict[str, Figure], *, is_caught: bool) -> Verdict:
     return Verdict(
         figures=figures,
         bars={
@@ -163,7 +167,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
             "p99 in a storm": ("<=", 2.0 if sandbox.full else 4.0),
             "throughput in a storm": (">=", 0.7 if sandbox.full else 0.5),
         },
-        controls={"a writer that waits at barriers": control_throughput < 0.7 * throughput_ratio},
+        controls={"a writer that waits at barriers": is_caught},
         load_sensitive=(
             "p99 beside held barriers",
             "throughput beside held barriers",
