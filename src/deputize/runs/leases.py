@@ -11,7 +11,7 @@ import structlog
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.store.pool import CONNECTION_ERRORS, Store
 from deputize.store.queries import load_statements
 

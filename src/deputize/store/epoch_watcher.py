@@ -11,7 +11,7 @@ import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
-from deputize.core.timed_wait import wait_for_event
+from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.store.pool import CONNECTION_ERRORS, Store
 from deputize.store.queries import load_statements
 

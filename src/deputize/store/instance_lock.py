@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import structlog
 
-from deputize.core.timed_wait import wait_for_event
+from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.store.pool import CONNECTION_ERRORS
 
 _KEY = "hashtextextended('deputize.development_gateway', 0)"

@@ -16,7 +16,7 @@ import structlog
 
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.clock import Clock
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.value_types import frozen
 from deputize.store.counters.port import CountersUnavailable
 from deputize.store.pool import Store

@@ -16,8 +16,8 @@ import structlog
 from deputize.core.caller import Caller, Epochs
 from deputize.core.decision import Decision
 from deputize.core.errors import ApprovalExpired, Problem
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.outcome import render_failure_envelope
-from deputize.core.periodic_task import PeriodicTask
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.approvals.requirements import parse_plan

@@ -14,7 +14,7 @@ import structlog
 
 from deputize.core.call import Callback
 from deputize.core.errors import Problem
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import EVENT_BY_STATE, State
 from deputize.evidence.redact import REDACTION_MARK
 from deputize.lifecycle.callbacks import (

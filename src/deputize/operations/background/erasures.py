@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.lifecycle.erasure import continue_open_erasures
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS

@@ -21,7 +21,7 @@ from deputize.core.caller import RECONCILER_ISSUER, Caller, Capability, Epochs
 from deputize.core.contract.contract import Effects, MutationClass, is_safe_to_repeat
 from deputize.core.decision import Decision
 from deputize.core.errors import Problem, TooManyTakeovers, UnsealFailed
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry

@@ -9,7 +9,7 @@ import structlog
 from deputize.core.caller import Caller, Epochs
 from deputize.core.decision import Decision
 from deputize.core.errors import OutcomeUnknown
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.lifecycle.runtime import Runtime

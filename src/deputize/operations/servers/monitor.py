@@ -18,9 +18,9 @@ import structlog
 from deputize.catalog.drift.verdicts import INSTRUCTIONS
 from deputize.core.caller import Caller, Epochs, operator_caller
 from deputize.core.errors import Problem
+from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.mcp.resources import PinnedResources
 from deputize.core.settings import McpServerSettings
-from deputize.core.timed_wait import wait_for_event
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.import_tools import ProbeResult, ToolImporter
 from deputize.operations.servers.pins import SQL, load_pins

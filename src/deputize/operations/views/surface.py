@@ -13,7 +13,7 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.names import to_outward_name
-from deputize.core.loop_pace import LoopPace
+from deputize.core.event_loop.loop_pace import LoopPace
 from deputize.core.mcp.servers import parse_mcp_target
 from deputize.govern.token_authorization import is_tool_visible
 from deputize.lifecycle.runtime import Runtime

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project.protected_folder import (
+from deputize.interfaces.cli.project.separate_user.protected_folder import (
     CLIENT_FOLDER,
     FILES_FOLDER,
     GATEWAY_FOLDER,

@@ -16,7 +16,7 @@ import orjson
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.names import to_outward_name
-from deputize.core.loop_pace import LoopPace
+from deputize.core.event_loop.loop_pace import LoopPace
 from deputize.core.mcp.constants import INVALID_PARAMS
 from deputize.core.mcp.servers import parse_mcp_method
 from deputize.interfaces.mcp.errors import RpcError

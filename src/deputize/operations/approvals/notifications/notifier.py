@@ -13,7 +13,7 @@ import structlog
 
 from deputize.core.caller import parse_nearest_agent
 from deputize.core.errors import Problem
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.settings import Settings
 from deputize.core.settings.urls import APPROVALS_PAGE_PATH, build_approval_url, get_base_url
 from deputize.lifecycle.callbacks import CLOUDEVENTS_MEDIA_TYPE, SendWebhook, compute_delivery_backoff, sign_delivery

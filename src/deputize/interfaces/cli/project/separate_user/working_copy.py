@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project.project_snapshot import Digests, ProjectFile, Snapshot
-from deputize.interfaces.cli.project.protected_folder import FILES_FOLDER
+from deputize.interfaces.cli.project.separate_user.project_snapshot import Digests, ProjectFile, Snapshot
+from deputize.interfaces.cli.project.separate_user.protected_folder import FILES_FOLDER
 from deputize.store.private_file import replace_file
 
 _DIGESTS_FILE = "confirmed.json"

@@ -14,10 +14,14 @@ from pydantic import BaseModel
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.project_snapshot import ProjectFile, read_snapshot
-from deputize.interfaces.cli.project.protected_folder import CLIENT_FOLDER, GATEWAY_FOLDER, locate_protected_folder
+from deputize.interfaces.cli.project.separate_user.project_snapshot import ProjectFile, read_snapshot
+from deputize.interfaces.cli.project.separate_user.protected_folder import (
+    CLIENT_FOLDER,
+    GATEWAY_FOLDER,
+    locate_protected_folder,
+)
 
-_PACKAGE = Path(__file__).resolve().parents[3]
+_PACKAGE = Path(__file__).resolve().parents[4]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from deputize.core.periodic_task import PeriodicTask
+from deputize.core.event_loop.periodic_task import PeriodicTask
 
 
 class CountingTask(PeriodicTask):

@@ -6,7 +6,7 @@ from itertools import chain, repeat
 import pytest
 
 from deputize.core.clock import Clock
-from deputize.core.loop_pace import LoopPace
+from deputize.core.event_loop.loop_pace import LoopPace
 
 pytestmark = pytest.mark.requirement("QUA-2")
 

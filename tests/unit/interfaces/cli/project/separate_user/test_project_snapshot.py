@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project import project_snapshot
-from deputize.interfaces.cli.project.project_snapshot import ProjectFile, compare_files, read_snapshot
+from deputize.interfaces.cli.project.separate_user import project_snapshot
+from deputize.interfaces.cli.project.separate_user.project_snapshot import ProjectFile, compare_files, read_snapshot
 
 
 def _read(folder: Path) -> dict[str, ProjectFile]:

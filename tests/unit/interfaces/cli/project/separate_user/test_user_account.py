@@ -7,7 +7,7 @@ import pytest
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.user_account import (
+from deputize.interfaces.cli.project.separate_user.user_account import (
     UserAccount,
     find_changeable_part,
     find_gateway_account,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project import working_copy
-from deputize.interfaces.cli.project.project_snapshot import ProjectFile
-from deputize.interfaces.cli.project.working_copy import WorkingCopy
+from deputize.interfaces.cli.project.separate_user import working_copy
+from deputize.interfaces.cli.project.separate_user.project_snapshot import ProjectFile
+from deputize.interfaces.cli.project.separate_user.working_copy import WorkingCopy
 from deputize.store.private_file import replace_file
 
 _FILES = st.builds(ProjectFile, content=st.binary(max_size=3), is_executable=st.booleans())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deputize.core.timed_wait import wait_for_event
+from deputize.core.event_loop.timed_wait import wait_for_event
 
 
 async def test_it_tells_whether_the_event_was_set() -> None:

@@ -1,0 +1,1 @@
+"""Help with asyncio: pauses, repeated tasks and waits that end."""

@@ -1,0 +1,1 @@
+"""Run a development gateway as another user than the owner of its project (`deputize dev --user`)."""
