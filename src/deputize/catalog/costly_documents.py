@@ -29,7 +29,7 @@ def is_costly_document(cost: SchemaCost, canonical: bytes) -> bool:
     return cost.estimate_steps(size=size, values=count_values_in(canonical)) > MAX_LOOP_STEPS
 
 
-async def validate_apart(schema: Schema, canonical: bytes, run_job: JobRunner) -> bool | None:
+async def validate_off_loop(schema: Schema, canonical: bytes, run_job: JobRunner) -> bool | None:
     """Validate a document, given as JSON, in another process; None if that takes too long."""
     reply = await run_job(validate_job, orjson.dumps({"schema": schema, "document": canonical.decode()}))
     return None if reply is None else reply == b"valid"

@@ -47,7 +47,7 @@ def read_json(body: bytes, max_depth: int) -> Any:
     return value
 
 
-async def read_json_apart(body: bytes, max_depth: int) -> Any:
+async def read_json_off_loop(body: bytes, max_depth: int) -> Any:
     """Parse a body as `read_json` does, and a large one in a thread."""
     if len(body) <= _SMALL_BODY_BYTES and count_values_in(body) <= _SMALL_BODY_VALUES:
         return read_json(body, max_depth)

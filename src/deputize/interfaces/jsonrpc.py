@@ -33,7 +33,7 @@ from deputize.interfaces.call_request import (
     parse_call_request,
     parse_idempotency_key,
 )
-from deputize.interfaces.json_body import read_json_apart
+from deputize.interfaces.json_body import read_json_off_loop
 from deputize.interfaces.rest.calls.post_call import build_outcome_headers
 from deputize.operations.gateway import Gateway, ToolSelection
 
@@ -64,7 +64,8 @@ class JsonRpc:
             caller = await gateway.authenticate(headers.get(b"authorization"))
             require_json(headers)
             server = gateway.settings.server
-            payload = await read_json_apart(await read_body(receive, headers, server.max_body_bytes), server.max_depth)
+            body = await read_body(receive, headers, server.max_body_bytes)
+            payload = await read_json_off_loop(body, server.max_depth)
             extra_headers, reply = await self._handle_payload(_RpcHandler(gateway, caller, trace_id), payload)
         except ClientDisconnect:
             return

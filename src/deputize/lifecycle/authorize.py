@@ -52,8 +52,8 @@ async def authorize(
         )
     question = _build_question(runtime, validated, arguments)
     as_of = None if commit_epochs is None else commit_epochs.policy
-    tenant = validated.received.caller.tenant
-    policy_decision = await authority.policy.decide_apart(question, partial(runtime.jobs.run_job, tenant), as_of=as_of)
+    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
+    policy_decision = await authority.policy.decide_off_loop(question, run_job, as_of=as_of)
     engine = runtime.settings.policy.engine
     if engine != "cedar":
         verdict = await consult_engines(policy_decision.verdict, question, runtime.remote_policy, engine)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.catalog.compiled_tool import CompiledTool
-from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_apart
+from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_off_loop
 from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
@@ -40,25 +40,25 @@ async def validate_call(
 ) -> Validated:
     """Validate a call: large arguments in a thread, and those that the schema makes costly in another process."""
     try:
-        return await _validate_here_or_apart(received, authority, metrics)
+        return await _validate_here_or_off_loop(received, authority, metrics)
     except _CostlyArguments as costly:
         return await _validate_costly_arguments(received, authority, metrics, run_job, costly)
 
 
-async def _validate_here_or_apart(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
+async def _validate_here_or_off_loop(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
     if not is_large_value(received.request.arguments):
         try:
             return await prepare_redaction(validate(received, authority, metrics))
         except _LargeContract:
             pass
-    return await asyncio.to_thread(_validate_apart, received, authority, metrics)
+    return await asyncio.to_thread(_validate_off_loop, received, authority, metrics)
 
 
-def _validate_apart(
+def _validate_off_loop(
     received: Received, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
 ) -> Validated:
     """Validate and redact in a thread, and build what later phases need of large schemas."""
-    validated = validate(received, authority, metrics, is_valid=is_valid, is_apart=True)
+    validated = validate(received, authority, metrics, is_valid=is_valid, is_off_loop=True)
     get_redaction_plan(validated.tool, "output")
     # Policies and limits identify the contract by it.
     _ = validated.tool.contract.digest
@@ -68,13 +68,13 @@ def _validate_apart(
 async def _validate_costly_arguments(
     received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner, costly: _CostlyArguments
 ) -> Validated:
-    is_valid = await validate_apart(costly.tool.model_schema, costly.canonical, run_job)
+    is_valid = await validate_off_loop(costly.tool.model_schema, costly.canonical, run_job)
     if is_valid is None:
         raise SchemaViolation(
             f"the arguments of {costly.tool.name} take too long to check against the patterns of its schema; send less",
             nothing_happened=True,
         )
-    return await asyncio.to_thread(_validate_apart, received, authority, metrics, is_valid=is_valid)
+    return await asyncio.to_thread(_validate_off_loop, received, authority, metrics, is_valid=is_valid)
 
 
 def validate(
@@ -83,16 +83,16 @@ def validate(
     metrics: Metrics,
     *,
     is_valid: bool | None = None,
-    is_apart: bool = False,
+    is_off_loop: bool = False,
 ) -> Validated:
-    """Validate a call here, in a thread if `is_apart`. `is_valid` is the result of a validation in another process."""
+    """Validate a call here, in a thread if `is_off_loop`. `is_valid` is the result from another process."""
     caller, request = received.caller, received.request
     # Before anything is said about any tool: a revoked caller must not learn which tools exist.
     authority.revocations.check(caller)
     version = authority.tools.resolve_version(
         request.tool, request.version, visible=lambda name: is_tool_visible(caller, name)
     )
-    if version.is_large and not is_apart:
+    if version.is_large and not is_off_loop:
         raise _LargeContract
     tool = version.tool
     if tool.unenforced_fields:

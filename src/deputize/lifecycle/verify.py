@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.catalog.costly_documents import is_costly_document, validate_apart
+from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.errors import InputRequestRejected, PredicateFailed, Problem, ResultInvalid
@@ -55,7 +55,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
     try:
         if result is not None:
             _check_result_fields(result)
-        canonical_result = await _check_contract_apart(runtime, executed, payload)
+        canonical_result = await _check_contract_off_loop(runtime, executed, payload)
         if executed.authorized.validated.tool.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)
     except Problem as problem:
@@ -93,7 +93,7 @@ def _check_result_fields(result: Result) -> None:
         raise ResultInvalid(f"the tool's Result has fields that JSON cannot represent: {error}") from error
 
 
-async def _check_contract_apart(runtime: Runtime, executed: Executed, payload: Any) -> bytes:
+async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> bytes:
     """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
     tool = executed.authorized.validated.tool
     try:
@@ -102,7 +102,7 @@ async def _check_contract_apart(runtime: Runtime, executed: Executed, payload: A
         return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics)
     except _CostlyResult:
         run_job = partial(runtime.jobs.run_job, executed.authorized.validated.received.caller.tenant)
-        is_valid = await validate_apart(tool.contract.output_schema, orjson.dumps(payload), run_job)
+        is_valid = await validate_off_loop(tool.contract.output_schema, orjson.dumps(payload), run_job)
     if is_valid is None:
         raise ResultInvalid(f"the result of {tool.name} takes too long to check against the patterns of its schema")
     return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics, is_valid=is_valid)

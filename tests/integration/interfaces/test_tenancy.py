@@ -140,7 +140,7 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_every_rpc_method_keeps_tenants_apart(method: str, gateway: HttpGateway, our_call: str) -> None:
+async def test_every_rpc_method_keeps_tenants_off_loop(method: str, gateway: HttpGateway, our_call: str) -> None:
     token = gateway.other_token(scopes=(*SCOPES, ADMIN))
 
     def make_params(call_id: str, tool: str) -> dict[str, Any]:

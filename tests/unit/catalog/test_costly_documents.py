@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deputize.catalog.costly_documents import is_costly_document, validate_apart
+from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
 from deputize.catalog.schema_cost import measure_schema
 
 pytestmark = pytest.mark.requirement("QUA-2")
@@ -28,6 +28,6 @@ def test_patterns_and_size_together_make_a_document_costly() -> None:
 
 
 async def test_the_other_process_reaches_the_same_result() -> None:
-    assert await validate_apart(SLOW, b'"' + b"a" * 901 + b'c"', run_here) is True
-    assert await validate_apart(SLOW, b'"b"', run_here) is False
-    assert await validate_apart(SLOW, b'"b"', run_out_of_time) is None
+    assert await validate_off_loop(SLOW, b'"' + b"a" * 901 + b'c"', run_here) is True
+    assert await validate_off_loop(SLOW, b'"b"', run_here) is False
+    assert await validate_off_loop(SLOW, b'"b"', run_out_of_time) is None

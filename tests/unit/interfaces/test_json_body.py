@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.errors import ParseFailed
-from deputize.interfaces.json_body import read_json, read_json_apart
+from deputize.interfaces.json_body import read_json, read_json_off_loop
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 JSON = st.recursive(
@@ -55,6 +55,6 @@ def test_what_only_looks_like_poison_gets_in(body: bytes) -> None:
 @pytest.mark.requirement("QUA-2")
 async def test_a_body_of_many_small_values_is_refused_and_one_of_long_text_is_not() -> None:
     with pytest.raises(ParseFailed, match="more than 20,000 values"):
-        await read_json_apart(b"[" + b",".join([b"{}"] * 20_001) + b"]", 64)
+        await read_json_off_loop(b"[" + b",".join([b"{}"] * 20_001) + b"]", 64)
     text = b'"' + b"a,b,c\\n" * 60_000 + b'"'
-    assert len(await read_json_apart(text, 64)) == 360_000
+    assert len(await read_json_off_loop(text, 64)) == 360_000

@@ -25,7 +25,7 @@ from deputize.execute.upstreams.jsonrpc import (
     UpstreamRpcError,
     build_reply,
     extract_result,
-    parse_message_apart,
+    parse_message_off_loop,
 )
 
 _SESSION_ID: Final = re.compile(r"[\x21-\x7e]{1,512}")
@@ -80,7 +80,7 @@ async def read_answer(
         state.session_id = session_id
     kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON_MEDIA_TYPE:
-        message = await parse_message_apart(await connection.read_body(LARGEST_ANSWER))
+        message = await parse_message_off_loop(await connection.read_body(LARGEST_ANSWER))
         if not _is_answer(message, number):
             raise UpstreamUnavailable("the server sent a message with the wrong request id")
         return extract_result(message)
@@ -97,7 +97,7 @@ async def _read_stream(
         while data := await connection.read_part():
             for start in range(0, len(data), _STREAM_SLICE):
                 for event in events.parse_chunk(data[start : start + _STREAM_SLICE]):
-                    message = await parse_message_apart(event.data)
+                    message = await parse_message_off_loop(event.data)
                     if "method" in message:
                         on_message(message, build_reply(message))
                     elif _is_answer(message, number):

@@ -225,7 +225,7 @@ def has_modern_version(error: UpstreamRpcError) -> bool:
     return error.code == VERSION_UNSUPPORTED and isinstance(versions, list) and MODERN_VERSION in versions
 
 
-async def parse_message_apart(data: bytes) -> dict[str, Any]:
+async def parse_message_off_loop(data: bytes) -> dict[str, Any]:
     """Parse a message as `parse_message` does, and a large one in a thread."""
     return await asyncio.to_thread(parse_message, data) if is_large_document(data) else parse_message(data)
 

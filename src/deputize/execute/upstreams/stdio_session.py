@@ -21,7 +21,7 @@ from deputize.execute.upstreams.jsonrpc import (
     has_no_common_version,
     parse_discover_result,
     parse_initialize_result,
-    parse_message_apart,
+    parse_message_off_loop,
 )
 from deputize.execute.upstreams.subprocess_server import ServerProcess
 
@@ -161,7 +161,7 @@ class StdioSession:
                 if not line:
                     break
                 if line.strip():
-                    self._handle_message(await parse_message_apart(line))
+                    self._handle_message(await parse_message_off_loop(line))
                 if line_number % _LINES_AT_ONCE == 0:
                     # Lines that are already there are read without waiting: let the event loop do other things.
                     await asyncio.sleep(0)

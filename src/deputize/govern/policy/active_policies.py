@@ -24,7 +24,7 @@ from deputize.govern.policy.cedar import CompiledPolicies, is_costly
 from deputize.govern.policy.cedar_schema import FactTypes
 from deputize.govern.policy.costly_slices import JobRunner
 from deputize.govern.policy.decision_cache import MAX_CACHED_DECISIONS, DecisionCache, DecisionEntries
-from deputize.govern.policy.policy_jobs import parse_apart
+from deputize.govern.policy.policy_jobs import parse_off_loop
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest, parse_policies
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
@@ -88,16 +88,16 @@ class TenantPolicy:
             return self._newest.decide(request)
         return self._find_decisions(as_of).decide(request)
 
-    async def decide_apart(
+    async def decide_off_loop(
         self, request: PolicyRequest, run_job: JobRunner, *, as_of: int | None = None
     ) -> RecordedVerdict:
         """Decide as `decide` does, and evaluate rules that take long in another process."""
         decisions = self._newest if as_of is None or as_of >= self._since else self._find_decisions(as_of)
-        return await decisions.decide_apart(request, run_job)
+        return await decisions.decide_off_loop(request, run_job)
 
     def predict_verdict(self, request: PolicyRequest) -> Verdict | None:
         """Return the verdict that holds for all arguments, or None if it depends on the call."""
-        if self._newest.policies.must_build_apart(request):
+        if self._newest.policies.must_build_off_loop(request):
             return None
         slice_ = self._newest.policies.get_request_slice(request)
         if slice_.is_volatile or slice_.is_per_call or is_costly(slice_, {}):
@@ -156,7 +156,7 @@ class ActivePolicies:
         if rows and self._run_job is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_MAX_JOB_SECONDS):
-                    await parse_apart(_read_files(rows[0]), partial(self._run_job, tenant))
+                    await parse_off_loop(_read_files(rows[0]), partial(self._run_job, tenant))
 
 
 @frozen

@@ -79,12 +79,12 @@ class CompiledPolicies:
 
     async def load_request_slice(self, request: PolicyRequest) -> PolicySlice:
         """Return the slice; build a large one in a thread, because that takes long."""
-        if self.must_build_apart(request):
+        if self.must_build_off_loop(request):
             tool = describe_tool(request.contract)
             await asyncio.to_thread(self._slices.get_slice, tool, request.caller.tenant)
         return self.get_request_slice(request)
 
-    def must_build_apart(self, request: PolicyRequest) -> bool:
+    def must_build_off_loop(self, request: PolicyRequest) -> bool:
         """Tell whether the slice is not there yet and may take long to build."""
         return self._is_large and self._tools.get((request.caller.tenant, request.contract.digest)) is None
 

@@ -37,7 +37,7 @@ class DecisionCache:
             return entry
         return self._store_decision(request, key, self.decide_uncached(request))
 
-    async def decide_apart(self, request: PolicyRequest, run_job: JobRunner) -> RecordedVerdict:
+    async def decide_off_loop(self, request: PolicyRequest, run_job: JobRunner) -> RecordedVerdict:
         """Decide as `decide` does, and evaluate rules that take long in another process."""
         slice_ = await self.policies.load_request_slice(request)
         if not is_costly(slice_, request.facts):

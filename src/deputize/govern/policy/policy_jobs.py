@@ -33,7 +33,7 @@ _TOO_COSTLY: Final = (
 )
 
 
-async def parse_apart(files: Sequence[PolicyFile], run_job: JobRunner) -> None:
+async def parse_off_loop(files: Sequence[PolicyFile], run_job: JobRunner) -> None:
     """Parse what is new in a set of policies in another process, and keep it in the cache of rules.
 
     If that fails, it is not in the cache, and is parsed where it is compiled.
@@ -45,7 +45,7 @@ async def parse_apart(files: Sequence[PolicyFile], run_job: JobRunner) -> None:
             await asyncio.to_thread(_cache_rules, texts, reply)
 
 
-async def validate_apart(
+async def validate_off_loop(
     files: Sequence[PolicyFile], facts: FactTypes, known_names: KnownNames, run_job: JobRunner
 ) -> PolicyFindings:
     """Check a set of policies as `validate_policies` does; a large set in another process."""

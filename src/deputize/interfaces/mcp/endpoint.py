@@ -44,7 +44,7 @@ from deputize.interfaces.asgi_http import (
     require_json,
     send_response,
 )
-from deputize.interfaces.json_body import read_json_apart
+from deputize.interfaces.json_body import read_json_off_loop
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError, build_error
 from deputize.interfaces.mcp.reads.prompts import complete_argument, get_prompt, list_prompts
@@ -94,7 +94,7 @@ class McpEndpoint:
             _require_accept_header(headers)
             require_json(headers)
             server = gateway.settings.server
-            body = await read_json_apart(await read_body(receive, headers, server.max_body_bytes), server.max_depth)
+            body = await read_json_off_loop(await read_body(receive, headers, server.max_body_bytes), server.max_depth)
             modern = is_modern(headers, body)
             request = read_request(body, headers, scope["headers"], modern=modern)
             if request is None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from deputize.core.caller import Caller
 from deputize.core.errors import MalformedRequest, Problem
 from deputize.interfaces.asgi_http import build_problem_headers, parse_headers, read_body, render_problem, require_json
-from deputize.interfaces.json_body import read_json_apart
+from deputize.interfaces.json_body import read_json_off_loop
 from deputize.operations.gateway import Gateway
 
 M = TypeVar("M", bound=BaseModel)
@@ -62,7 +62,7 @@ async def read_json_body(request: Request, gateway: Gateway, *, max_bytes: int =
     require_json(headers)
     server = gateway.settings.server
     limit = max(server.max_body_bytes, max_bytes)
-    return await read_json_apart(await read_body(request.receive, headers, limit), server.max_depth)
+    return await read_json_off_loop(await read_body(request.receive, headers, limit), server.max_depth)
 
 
 def validate_body(model: type[M], value: Any) -> M:

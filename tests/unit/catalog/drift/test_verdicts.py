@@ -59,7 +59,7 @@ def test_what_was_agreed_to_and_is_still_declared_is_the_same() -> None:
 
 
 @pytest.mark.requirement("NEW-6")
-def test_what_changed_came_and_went_is_told_apart() -> None:
+def test_what_changed_came_and_went_is_told_off_loop() -> None:
     pins = make_pins(*judge_definitions(SHOP, {}, make_discovery(PAY, GET)))
     new = {**PAY, "name": "refund"}
     judged = judge_definitions(

@@ -12,9 +12,9 @@ from deputize.execute.upstreams import jsonrpc
 pytestmark = pytest.mark.requirement("QUA-2")
 
 
-@pytest.mark.parametrize(("count", "is_apart"), [(10, False), (5_000, True)])
+@pytest.mark.parametrize(("count", "is_off_loop"), [(10, False), (5_000, True)])
 async def test_only_a_large_message_is_parsed_in_a_thread(
-    count: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+    count: int, is_off_loop: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
     parse_message = jsonrpc.parse_message
@@ -25,17 +25,17 @@ async def test_only_a_large_message_is_parsed_in_a_thread(
 
     monkeypatch.setattr(jsonrpc, "parse_message", note_thread)
     message = {"jsonrpc": "2.0", "id": 1, "result": {"values": [0] * count}}
-    assert await jsonrpc.parse_message_apart(orjson.dumps(message)) == message
-    assert (threads != [threading.get_ident()]) is is_apart
+    assert await jsonrpc.parse_message_off_loop(orjson.dumps(message)) == message
+    assert (threads != [threading.get_ident()]) is is_off_loop
 
 
 async def test_a_message_with_too_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deputize.execute.upstreams.jsonrpc.orjson.loads", lambda data: pytest.fail("it was parsed"))
     data = b'{"result":[' + b",".join([b"{}"] * (2 * MAX_ANSWER_VALUES)) + b"]}"
     with pytest.raises(ResourceLimitExceeded, match="values"):
-        await jsonrpc.parse_message_apart(data)
+        await jsonrpc.parse_message_off_loop(data)
 
 
 async def test_a_text_with_many_commas_is_no_reason_to_refuse() -> None:
     message = {"jsonrpc": "2.0", "id": 1, "result": {"csv": "a,b,c\n" * 200_000}}
-    assert await jsonrpc.parse_message_apart(orjson.dumps(message)) == message
+    assert await jsonrpc.parse_message_off_loop(orjson.dumps(message)) == message

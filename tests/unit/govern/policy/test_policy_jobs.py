@@ -7,7 +7,7 @@ import pytest
 from deputize.core.errors import PolicyInvalid
 from deputize.execute.job_processes import JobProcesses
 from deputize.govern.policy.checks.validate import validate_policies
-from deputize.govern.policy.policy_jobs import parse_apart, validate_apart
+from deputize.govern.policy.policy_jobs import parse_off_loop, validate_off_loop
 from deputize.govern.policy.policy_parser import (
     PolicyFile,
     list_unparsed_texts,
@@ -50,9 +50,9 @@ async def test_a_large_set_is_parsed_and_checked_in_another_process_with_the_sam
         return await processes.run_job("acme", job, payload, seconds=30)
 
     try:
-        await parse_apart(files, run_job)
+        await parse_off_loop(files, run_job)
         assert list_unparsed_texts(files) == []
-        findings = await validate_apart(files, {}, {"Tool": {"crm.refund"}}, run_job)
+        findings = await validate_off_loop(files, {}, {"Tool": {"crm.refund"}}, run_job)
     finally:
         await processes.aclose()
     assert jobs == ["parse_rules_job", "validate_policies_job"]
@@ -68,7 +68,7 @@ async def test_what_is_parsed_already_is_not_sent_again() -> None:
     async def run_job(job: Callable[[bytes], bytes], payload: bytes) -> bytes | None:
         raise AssertionError(job)
 
-    await parse_apart(files, run_job)
+    await parse_off_loop(files, run_job)
 
 
 async def test_a_set_that_costs_too_much_is_refused_and_says_so() -> None:
@@ -76,10 +76,10 @@ async def test_a_set_that_costs_too_much_is_refused_and_says_so() -> None:
         return None
 
     files = _build_files("costly", 200)
-    await parse_apart(files, run_job)
+    await parse_off_loop(files, run_job)
     assert len(list_unparsed_texts(files[:1])) == 200
     with pytest.raises(PolicyInvalid, match="more time or memory than is allowed"):
-        await validate_apart(files, {}, {}, run_job)
+        await validate_off_loop(files, {}, {}, run_job)
 
 
 async def test_a_small_set_is_checked_here() -> None:
@@ -87,5 +87,5 @@ async def test_a_small_set_is_checked_here() -> None:
         raise AssertionError(job)
 
     files = [PolicyFile(path="a.cedar", text=_ASKING_RULE)]
-    await parse_apart(files, run_job)
-    assert await validate_apart(files, {}, {}, run_job) == validate_policies(files, {})
+    await parse_off_loop(files, run_job)
+    assert await validate_off_loop(files, {}, {}, run_job) == validate_policies(files, {})

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.requirement("QUA-2")
 
 
 @pytest.mark.parametrize(
-    ("canonical", "is_apart"),
+    ("canonical", "is_off_loop"),
     [
         (b"{}", False),
         (b"[" + b"0," * 1_000 + b"0]", False),
@@ -18,6 +18,6 @@ pytestmark = pytest.mark.requirement("QUA-2")
         (b'"' + b"a" * 200_000 + b'"', True),
     ],
 )
-async def test_only_a_large_document_leaves_the_event_loop(canonical: bytes, is_apart: bool) -> None:
+async def test_only_a_large_document_leaves_the_event_loop(canonical: bytes, is_off_loop: bool) -> None:
     thread = await run_for_document(canonical, threading.get_ident)
-    assert (thread != threading.get_ident()) is is_apart
+    assert (thread != threading.get_ident()) is is_off_loop

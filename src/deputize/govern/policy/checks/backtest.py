@@ -169,11 +169,11 @@ class Backtest:
     """Replays records and counts calls, page by page. Each record is evaluated once, however many calls share it."""
 
     def __init__(
-        self, draft: CompiledPolicies, *, engine: Engine = "cedar", evaluate_apart: EvaluateApart | None = None
+        self, draft: CompiledPolicies, *, engine: Engine = "cedar", evaluate_off_loop: EvaluateApart | None = None
     ) -> None:
-        """Use `evaluate_apart` for queries that take long, if an event loop runs in this process."""
+        """Use `evaluate_off_loop` for queries that take long, if an event loop runs in this process."""
         self._draft = draft
-        self._evaluate_apart = evaluate_apart
+        self._evaluate_off_loop = evaluate_off_loop
         self._has_external_engine = engine != "cedar"
         self._answers: dict[str, BacktestAnswer] = {}
         self._partial_records: dict[str, _PartialRecord] = {}
@@ -263,8 +263,8 @@ class Backtest:
         missing = replay.find_missing(slice_.reads)
         if missing:
             return IndeterminateCalls(subject=subject, missing=missing)
-        if self._evaluate_apart is not None and is_costly(slice_, query.facts):
-            draft_verdict = self._evaluate_apart(query)
+        if self._evaluate_off_loop is not None and is_costly(slice_, query.facts):
+            draft_verdict = self._evaluate_off_loop(query)
         else:
             draft_verdict = self._draft.evaluate_query(query, may_take_long=True)
         after = self._combine_with_external(before, draft_verdict)

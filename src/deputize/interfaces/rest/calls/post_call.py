@@ -22,7 +22,7 @@ from deputize.interfaces.asgi_http import (
     send_problem,
 )
 from deputize.interfaces.call_request import parse_call_request, parse_idempotency_key
-from deputize.interfaces.json_body import read_json_apart
+from deputize.interfaces.json_body import read_json_off_loop
 from deputize.operations.gateway import Gateway
 
 _REPLAYED_HEADER: Header = (b"idempotency-replayed", b"true")
@@ -37,7 +37,7 @@ async def post_call(gateway: Gateway, scope: Scope, receive: Receive, send: Send
         caller = await gateway.authenticate_for_call(get(b"authorization"))
         require_json(headers)
         server = gateway.settings.server
-        fields = await read_json_apart(await read_body(receive, headers, server.max_body_bytes), server.max_depth)
+        fields = await read_json_off_loop(await read_body(receive, headers, server.max_body_bytes), server.max_depth)
         key, traceparent = get(b"idempotency-key"), get(b"traceparent")
         request = parse_call_request(
             fields,

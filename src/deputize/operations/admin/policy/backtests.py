@@ -80,8 +80,8 @@ class Backtests:
         self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
     ) -> AsyncIterator[dict[str, Any]]:
         start_time, until_ms = self._runtime.clock.monotonic(), self._runtime.clock.epoch_ms()
-        evaluate_apart = self._build_evaluation(tenant, draft)
-        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine, evaluate_apart=evaluate_apart)
+        evaluate_off_loop = self._build_evaluation(tenant, draft)
+        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine, evaluate_off_loop=evaluate_off_loop)
         last = make_first_id(since_ms)
         end = make_first_id(until_ms + 1)
         start_ms = await self._load_first_ms(tenant, last, end)
@@ -118,11 +118,11 @@ class Backtests:
         """
         loop, run_job = asyncio.get_running_loop(), partial(self._runtime.admin_jobs.run_job, tenant)
 
-        def evaluate_apart(query: PolicyQuery) -> Verdict:
+        def evaluate_off_loop(query: PolicyQuery) -> Verdict:
             verdict = evaluate_costly_slice(draft.get_query_slice(query), query, run_job)
             return asyncio.run_coroutine_threadsafe(verdict, loop).result()
 
-        return evaluate_apart
+        return evaluate_off_loop
 
     async def _load_first_ms(self, tenant: str, after: str, end: str) -> int | None:
         async with self._runtime.store.read_transaction(tenant) as connection:

@@ -10,7 +10,7 @@ import orjson
 from deputize.catalog.snapshot import TenantTools
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.checks.validate import PolicyFindings
-from deputize.govern.policy.policy_jobs import parse_apart, validate_apart
+from deputize.govern.policy.policy_jobs import parse_off_loop, validate_off_loop
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
@@ -23,9 +23,9 @@ async def check_policies(runtime: Runtime, authority: TenantAuthority, files: Se
     """Check policies against the tenant's tools; its parsed rules are in the cache then."""
     tools, checked_files = authority.tools, files or load_default_files()
     run_job = partial(runtime.admin_jobs.run_job, tools.tenant, seconds=MAX_CHECK_SECONDS)
-    await parse_apart(checked_files, run_job)
+    await parse_off_loop(checked_files, run_job)
     known_names = await asyncio.to_thread(_collect_names, tools)
-    return await validate_apart(checked_files, tools.fact_types, known_names, run_job)
+    return await validate_off_loop(checked_files, tools.fact_types, known_names, run_job)
 
 
 def _collect_names(tools: TenantTools) -> dict[str, set[str]]:

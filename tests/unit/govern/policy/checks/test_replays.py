@@ -77,9 +77,9 @@ def test_a_backtest_hands_costly_rules_to_another_process() -> None:
     draft = compile_policies(COSTLY)
     handed_over: list[str] = []
 
-    def evaluate_apart(query: PolicyQuery) -> Verdict:
+    def evaluate_off_loop(query: PolicyQuery) -> Verdict:
         handed_over.append(query.tool["name"])
         return draft.evaluate_query(query, may_take_long=True)
 
-    Backtest(draft, evaluate_apart=evaluate_apart).learn_record("r", _record_decision(draft))
+    Backtest(draft, evaluate_off_loop=evaluate_off_loop).learn_record("r", _record_decision(draft))
     assert len(handed_over) == 1
