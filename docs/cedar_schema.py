@@ -41,6 +41,12 @@ _DESCRIPTIONS = {
     "Tool.permissions": "The permissions that its callers need, such as `filesystem:read:/data`.",
     "Tool.undoable": "True if another tool undoes its effect.",
     "Tool.previewable": "True if it can preview its effect.",
+    "Tool.open_world": "False if its contract says that it deals only with what is known beforehand; else true.",
+    "Tool.requires_user_interaction": "True if its contract requires a person for each call: what rules permit then "
+    "waits for approval, unless a person calls without an agent.",
+    "Tool.behaviours": "What its contract promises: `deterministic`, `idempotent`, `monotone`, `conserving`, "
+    "`reversible`.",
+    "Tool.authority_rank": "From 1 to 100, the higher the more it is believed; 0 if undeclared.",
     "context.agent": "The agent that made the call; absent if the user acts directly.",
     "context.agents": "Every agent in the delegation chain between the user and the call.",
     "context.delegated": "True if there is an agent.",

@@ -1,4 +1,4 @@
-"""Generate the reference pages from the code: settings, errors, routes, commands, telemetry and the Cedar schema.
+"""Generate the reference pages from the code, such as settings, errors, routes, commands and the contract.
 
 `python -m docs.generate` fails if a page is out of date; `--write` writes the pages.
 """
@@ -23,7 +23,7 @@ from deputize.core.settings import Settings
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.cli.main import app
 from deputize.operations.gateway import Gateway
-from docs import cedar_schema
+from docs import agent_tool, audit_entries, cedar_schema, contract_reference
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `python -m docs.generate --write`; change the code it describes. -->"
@@ -319,6 +319,18 @@ def render_cedar_schema_page() -> str:
     return render_page("Cedar schema", cedar_schema.INTRODUCTION, cedar_schema.render_lines())
 
 
+def render_agent_tool_page() -> str:
+    return render_page("Agent Tool objects", agent_tool.INTRODUCTION, agent_tool.render_objects())
+
+
+def render_contract_page() -> str:
+    return render_page("Contract", contract_reference.INTRODUCTION, contract_reference.render_lines())
+
+
+def render_audit_entries_page() -> str:
+    return render_page("Audit entries", audit_entries.INTRODUCTION, audit_entries.render_lines())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings_page,
     "errors.md": render_errors_page,
@@ -326,6 +338,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": render_cli_page,
     "telemetry.md": render_telemetry_page,
     "cedar-schema.md": render_cedar_schema_page,
+    "agent-tool.md": render_agent_tool_page,
+    "contract.md": render_contract_page,
+    "audit-entries.md": render_audit_entries_page,
 }
 
 

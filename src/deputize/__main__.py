@@ -3,6 +3,7 @@
 The application is imported when a command first opens a gateway, so that help and calls to a running one start at once.
 """
 
+import gc
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ def open_gateway(*positional: Any, **options: Any) -> "AbstractAsyncContextManag
 
 
 def main() -> None:
+    # What is imported stays: collecting garbage among it takes a fifth of a gateway's start.
+    gc.set_threshold(50_000, 50, 50)
     run_cli(open_gateway)
 
 

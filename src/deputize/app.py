@@ -13,11 +13,13 @@ from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.core.contract.tools import PythonTool
+from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
 from deputize.core.settings.urls import SIGN_IN_CALLBACK_PATH, get_base_url
 from deputize.evidence.audit_entries import TimestampFormatter
 from deputize.evidence.decision_log import DecisionLog
+from deputize.evidence.deprecated_uses import DeprecatedUses
 from deputize.evidence.loop_watchdog import LoopWatchdog
 from deputize.evidence.metrics import Metrics
 from deputize.evidence.span_export import open_tracer
@@ -42,6 +44,7 @@ from deputize.govern.limits.act_limits import ActLimits
 from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.budgets import Budgets
 from deputize.govern.limits.request_limits import RequestLimits
+from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBaoVault
@@ -54,7 +57,9 @@ from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands
+from deputize.operations.admin.contract_tests import ContractTests
 from deputize.operations.admin.delegations import Delegations, make_token_minter
+from deputize.operations.admin.deprecations import Deprecations
 from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
@@ -68,10 +73,12 @@ from deputize.operations.approvals.notifications.notifier import ApprovalNotifie
 from deputize.operations.approvals.terminal_decisions import CodeVerifier, build_code_verifier, show_open_codes
 from deputize.operations.background.account_revocations import AccountRevocations
 from deputize.operations.background.deliveries import Deliveries
+from deputize.operations.background.deprecation_reports import DeprecationReports
 from deputize.operations.background.erasures import ErasureContinuation
 from deputize.operations.background.reconciler import Reconciler
 from deputize.operations.background.sweeper import Sweeper
 from deputize.operations.bootstrap import bootstrap_gateway, compare_files, list_tenants
+from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.queries import CallQueries
 from deputize.operations.calls.rollback import Rollbacks
@@ -82,7 +89,9 @@ from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.review import ServerReview
 from deputize.operations.views.health import BackgroundTask, Health
 from deputize.operations.views.metadata import GatewayMetadata
+from deputize.operations.views.negotiation import Negotiations
 from deputize.operations.views.surface import Surface
+from deputize.operations.views.tool_exports import ToolExports
 from deputize.runs.leases import ProcessLease
 from deputize.store.counters.factory import open_counters
 from deputize.store.counters.port import Counters
@@ -90,6 +99,8 @@ from deputize.store.epoch_watcher import EpochWatcher
 from deputize.store.group_commit import GroupCommit
 from deputize.store.instance_lock import InstanceLock
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
+from deputize.store.lineage.lineage import Lineage
+from deputize.store.lineage.watcher import LineageWatcher
 from deputize.store.pool import Store
 from deputize.store.pseudonyms import Pseudonyms
 from deputize.store.tenants import ensure_tenant
@@ -101,6 +112,8 @@ RELEASE = version("deputize")
 CompleteCaller = Callable[[Caller], Awaitable[Caller]]
 # How long a development gateway waits for its servers, so that it can report their state.
 _SERVER_WAIT_SECONDS = 2.0
+# Judging what administrators and servers send yields to calls, which are waited for.
+_ADMIN_NICE = 10
 
 
 def get_lifecycle(gateway: Gateway) -> Lifecycle:
@@ -174,10 +187,11 @@ async def open_gateway(
             return replace(caller, pseudonyms=await pseudonyms.get_or_create(runtime.store, caller.tenant, subjects))
 
         monitor = ServerMonitor(runtime, complete_caller, registers_tools=applies_files)
-        tasks: dict[str, Sweeper | AccountRevocations | ErasureContinuation | ApprovalEscalator | EpochWatcher] = {
+        tasks: dict[str, PeriodicTask | EpochWatcher] = {
             "sweeper": Sweeper(runtime),
             "account revocations": AccountRevocations(runtime),
             "erasures": ErasureContinuation(runtime),
+            "deprecation reports": DeprecationReports(runtime),
             "approval escalation": ApprovalEscalator(runtime),
             "epoch watcher": _build_epoch_watcher(runtime, monitor),
         }
@@ -233,6 +247,7 @@ def _build_token_verifier(
         find_primary_issuer=PrimaryIssuers(runtime.store, identity.issuers).get,
         own_keys=signing_keys,
         fetch_outside=public_egress.get,
+        get_recovered_at=lambda: runtime.lineage.recovered_at,
     )
 
 
@@ -250,12 +265,18 @@ def _build_gateway(
     """Build the gateway: everything that interfaces may use."""
     settings = runtime.settings
     calls, approvals, backtests = CallQueries(runtime), ApprovalDecisions(runtime, complete_caller), Backtests(runtime)
+    surface = Surface(runtime)
     return Gateway(
         settings=settings,
         clock=runtime.clock,
         commands=Commands(runtime, pseudonyms),
-        surface=Surface(runtime),
+        contract_tests=ContractTests(runtime),
+        surface=surface,
+        exports=ToolExports(runtime, surface),
+        deprecations=Deprecations(runtime),
+        negotiations=Negotiations(runtime),
         calls=calls,
+        call_exports=CallExports(calls),
         cancellations=Cancellations(runtime, calls),
         webhooks=WebhookAdmin(runtime),
         reconciliation_tasks=ReconciliationTasks(runtime),
@@ -310,20 +331,33 @@ async def _open_runtime(
     egress: Egress,
     stack: contextlib.AsyncExitStack,
 ) -> Runtime:
-    store = await _open_store(settings, stack)
+    lineage = Lineage.open(settings.database.lineage_folder)
+    stack.callback(lineage.close)
+    store = await _open_store(settings, lineage, stack)
     boot_id = clock.new_id()
     lease = ProcessLease(store, clock, boot_id=boot_id, seconds=settings.timing.lease_seconds, release=RELEASE)
     writer, queue = (
-        GroupCommit(store.connect_writer, boot_id=boot_id, max_rows=settings.database.batch_rows) for _ in range(2)
+        GroupCommit(
+            store.connect_writer, boot_id=boot_id, max_rows=settings.database.batch_rows, note_entry=lineage.note_entry
+        )
+        for _ in range(2)
     )
+    lineage.on_loss(writer.disconnect)
+    lineage.on_loss(queue.disconnect)
     metrics = Metrics()
+    metrics.database_went_back.set_function(lambda: float(lineage.loss is not None))
     watchdog = LoopWatchdog(metrics.loop_stalls.observe)
     counters = open_counters(settings.limits, clock)
     limits = _build_limits(settings, store, counters, clock, metrics)
     await _start_services(stack, watchdog, lease, writer, queue, limits)
-    jobs, admin_jobs = JobProcesses(), JobProcesses(max_processes=1)
-    stack.push_async_callback(jobs.aclose)
-    stack.push_async_callback(admin_jobs.aclose)
+    await _start_services(stack, LineageWatcher(lineage, store, settings.timing.refresh_seconds))
+    jobs, admin_jobs, definition_jobs = (
+        JobProcesses(),
+        JobProcesses(max_processes=1, nice=_ADMIN_NICE),
+        JobProcesses(nice=_ADMIN_NICE),
+    )
+    for processes in (jobs, admin_jobs, definition_jobs):
+        stack.push_async_callback(processes.aclose)
     upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(
@@ -343,7 +377,8 @@ async def _open_runtime(
         writer=writer,
         queue=queue,
         keys=keys,
-        authority=Authority(store, keys, admin_jobs),
+        authority=Authority(store, keys, admin_jobs, clock),
+        deprecated_uses=DeprecatedUses(clock),
         decision_log=DecisionLog(writer, clock),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),
@@ -354,13 +389,16 @@ async def _open_runtime(
         driver=_build_drivers(tools, upstreams, stack),
         jobs=jobs,
         admin_jobs=admin_jobs,
+        definition_jobs=definition_jobs,
         upstreams=upstreams,
         linked_accounts=links,
         upstream_tokens=upstream_tokens,
         server_states=ServerStates(),
         lease=lease,
+        lineage=lineage,
         limits=limits,
         request_limits=RequestLimits(settings.limits, counters, clock, on_refusal=metrics.record_limit_refusal),
+        request_slots=RequestSlots(settings.server, on_refusal=metrics.record_limit_refusal),
         act_limits=ActLimits(settings.limits, clock, on_refusal=metrics.record_limit_refusal),
         metrics=metrics,
         tracing=_build_tracing(settings, stack),
@@ -384,7 +422,7 @@ def _load_master_key(settings: Settings, clock: Clock, development: bool) -> Mas
     return MasterKey.read_or_create(file, clock) if development else MasterKey.read(file)
 
 
-async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> Store:
+async def _open_store(settings: Settings, lineage: Lineage, stack: contextlib.AsyncExitStack) -> Store:
     if settings.database.url is None:
         raise ConfigError("No database is set. Add url under [database] in deputize.toml, or use deputize dev.")
     direct = settings.database.direct_url
@@ -392,6 +430,7 @@ async def _open_store(settings: Settings, stack: contextlib.AsyncExitStack) -> S
         settings.database.url.get_secret_value(),
         direct_dsn=direct.get_secret_value() if direct else None,
         read_connections=settings.database.read_connections,
+        verify=lineage.verify,
     )
     stack.push_async_callback(store.close)
     return store

@@ -12,6 +12,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from dbos._migration import get_dbos_migrations
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -73,6 +74,12 @@ async def test_migrating_again_changes_nothing(make_empty_database: Callable[[st
     await migrate.upgrade_async(dsn)
     assert await _fetch_schema(dsn) == before
     assert len(before) > 50
+
+
+async def test_one_process_can_migrate_two_databases_at_once(make_empty_database: Callable[[str], str]) -> None:
+    dsns = [make_empty_database("one_of_two"), make_empty_database("two_of_two")]
+    await asyncio.gather(*map(migrate.upgrade_async, dsns))
+    assert {await _fetch_revision(dsn) for dsn in dsns} == {schema_revision.newest_revision()}
 
 
 def test_processes_that_migrate_at_once_do_it_once(make_empty_database: Callable[[str], str]) -> None:
@@ -204,3 +211,43 @@ def reachable_server(reachable_folder: Path) -> Iterator[LocalPostgres]:
 def test_the_newest_revision_is_the_head_of_the_migrations() -> None:
     """It is read from the names of the files, so that a gateway starts without the migration tools."""
     assert ScriptDirectory.from_config(migrate.alembic_config()).get_heads() == [schema_revision.newest_revision()]
+
+
+async def test_a_url_with_two_hosts_migrates_our_schema_and_the_engines(
+    make_empty_database: Callable[[str], str],
+) -> None:
+    dsn = make_empty_database("two_hosts")
+    login, _, place = dsn.partition("@")
+    # Nothing listens at the first host, as after a failover.
+    two_hosts = f"{login}@127.0.0.1:1,{place}?target_session_attrs=read-write"
+    await migrate.upgrade_async(two_hosts)
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(database.read_schema_state, two_hosts).result().is_current
+    assert database.describe_dsn(two_hosts) == f"127.0.0.1:1,{place}"
+
+
+async def test_a_migration_that_ended_before_the_engines_schema_is_not_done(
+    make_empty_database: Callable[[str], str],
+) -> None:
+    dsn = make_empty_database("half_migrated")
+    await migrate.upgrade_async(dsn)
+    connection = await asyncpg.connect(dsn)
+    for damage, name in (
+        ("update dbos.dbos_migrations set version = 122", "at version 122 of"),
+        ("drop schema dbos cascade", "missing"),
+    ):
+        await connection.execute(damage)
+        with ThreadPoolExecutor() as pool:
+            schema = pool.submit(database.read_schema_state, dsn).result()
+            assert not schema.is_current
+            assert f"the schema of the durable engine (dbos) {name}" in schema.describe()
+            with pytest.raises(ConfigError, match=rf"\(dbos\) {name}.*run deputize migrate"):
+                pool.submit(database.require_current_schema, dsn).result()
+    await connection.close()
+    await migrate.upgrade_async(dsn)
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(database.read_schema_state, dsn).result().is_current
+
+
+def test_the_engine_has_the_version_that_commands_expect() -> None:
+    assert len(get_dbos_migrations("dbos", use_listen_notify=True)) == schema_revision.ENGINE_VERSION

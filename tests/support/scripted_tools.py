@@ -188,7 +188,15 @@ async def _check_postcondition(arguments: dict[str, Any], output: Any) -> None:
     idempotency="cannot",
     validate=_check_precondition,
     verify=_check_postcondition,
-    predicates={"small": {"properties": {"output": {"properties": {"size": {"maximum": 10}}}}}},
+    predicates=[
+        {"name": "small", "holds": {"properties": {"output": {"properties": {"size": {"maximum": 10}}}}}},
+        {
+            "name": "usual",
+            "description": "it is larger than most",
+            "holds": {"properties": {"output": {"properties": {"size": {"maximum": 8}}}}},
+            "severity": "warning",
+        },
+    ],
     **WRITE_OPTIONS,
 )
 async def checked_note(tag: Tag, context: ToolContext) -> dict[str, Any]:

@@ -13,8 +13,17 @@ from jsonschema_rs import ValidationError
 
 from deputize.catalog import versions
 from deputize.catalog.policy_facts import FactLookup, find_mark_faults, find_no_fact
+from deputize.catalog.predicate_rules import check_predicate
+from deputize.catalog.promise_rules import check_compensation_tool, check_promises
 from deputize.catalog.schema_rules import Reason, check_descriptions, check_input_schema, check_schema, check_structure
-from deputize.catalog.schemas import HIDDEN_SENSITIVITIES, BadSchema, compile_schema, resolve_refs, strip_internal
+from deputize.catalog.schemas import (
+    HIDDEN_SENSITIVITIES,
+    BadSchema,
+    compile_schema,
+    get_properties,
+    resolve_refs,
+    strip_internal,
+)
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass
 from deputize.core.contract.names import to_outward_name
@@ -56,13 +65,33 @@ def check_conflicts(
 ) -> None:
     """Raise `ToolNotAdmitted` if an admitted contract conflicts with tools registered since.
 
-    Checks only names, facts and the status tool, so that it is fast enough to run under the registry's lock.
+    Checks only names, facts and the tools that it names, so that it is fast enough to run under the registry's lock.
     """
     reasons = [*_check_version(contract, find_owner), *_check_auth(contract, find_fact)]
+    reasons += _check_undo_tool(contract, find_contract)
+    reasons += check_compensation_tool(contract, find_contract)
     if contract.status is not None:
         reasons += _check_status_tool(contract.status, find_contract(contract.status))
     if reasons:
         raise build_refusal(contract.full_name, contract.version, reasons)
+
+
+def check_test_result(contract: Contract, verdict: str | None, age_seconds: float, max_age_seconds: float) -> None:
+    """Raise `ToolNotAdmitted` unless the newest test of the contract passed and is fresh; the verdict is None if it was
+    never tested.
+    """
+    fix = f"run deputize tool test {contract.full_name} --record at a gateway that has it, and send the result here"
+    if verdict is None:
+        reason = "were not run for this contract, and this gateway requires them"
+    elif verdict != "passed":
+        what = "failed" if verdict == "failed" else "could not try every case"
+        reason, fix = f"{what} for this contract", f"correct the tool or its test plan, then {fix}"
+    elif age_seconds > max_age_seconds:
+        reason = f"passed {age_seconds / 86_400:.1f} days ago; this gateway allows {max_age_seconds / 86_400:.1f}"
+    else:
+        return
+    refusal = _make_reason("contract_tests_passing", "contract tests", reason, fix)
+    raise build_refusal(contract.full_name, contract.version, [refusal])
 
 
 def build_refusal(name: str, version: str, reasons: list[Reason]) -> ToolNotAdmitted:
@@ -84,7 +113,7 @@ def collect_reasons(
 ) -> Iterator[Reason]:
     """Yield every reason against the contract.
 
-    The status tool is checked only if `find_contract` is given; without a registry at hand it cannot be.
+    The tools that it names are checked only if `find_contract` is given; without a registry they cannot be.
     """
     yield from _check_schemas(contract)
     yield from _check_version(contract, find_owner)
@@ -93,7 +122,11 @@ def collect_reasons(
     yield from _check_idempotency(contract)
     if contract.status is not None and find_contract is not None:
         yield from _check_status_tool(contract.status, find_contract(contract.status))
+    if find_contract is not None:
+        yield from _check_undo_tool(contract, find_contract)
+        yield from check_compensation_tool(contract, find_contract)
     yield from _check_mutation_class(contract)
+    yield from check_promises(contract)
     yield from _check_observability(contract)
     yield from _check_examples(contract)
 
@@ -109,7 +142,7 @@ def _check_schemas(contract: Contract) -> Iterator[Reason]:
     yield from check_schema("output_schema", contract.output_schema)
     yield from check_schema("error_schema", contract.error_schema)
     for place, check in enumerate(contract.predicates):
-        yield from check_schema(f"predicates/{place}/holds", check.holds)
+        yield from check_predicate(place, check)
     if not any(check_structure("input_schema", contract.input_schema)):
         yield from check_input_schema(contract.input_schema)
         if _is_own_code(contract):
@@ -207,7 +240,7 @@ def _check_timeout(contract: Contract) -> Iterator[Reason]:
 
 def _check_idempotency(contract: Contract) -> Iterator[Reason]:
     name = contract.idempotency.key_argument
-    if name is not None and name not in _get_properties(contract):
+    if name is not None and name not in get_properties(contract.input_schema):
         path = "/idempotency/key_argument"
         yield _make_reason(
             "idempotency_specified", path, f"{name!r} is not an argument", "name a property of the input schema"
@@ -223,11 +256,19 @@ def _check_status_tool(name: str, status: Contract | None) -> Iterator[Reason]:
     if status.effects is not Effects.READ:
         yield _make_reason(conjunct, path, f"{name} has side effects", "name a tool that only reads")
     root = resolve_refs(status.input_schema, status.input_schema)
-    part = resolve_refs(status.input_schema, _get_properties(status).get("key"))
+    part = resolve_refs(status.input_schema, get_properties(status.input_schema).get("key"))
     if not isinstance(part, dict) or part.get("type", "string") != "string":
         yield _make_reason(conjunct, path, f"{name} has no argument `key`", "add an argument `key` of type string")
     if set(root.get("required", ())) - {"key"}:
         yield _make_reason(conjunct, path, f"{name} requires more than `key`", "require only `key`")
+
+
+def _check_undo_tool(contract: Contract, find_contract: ContractLookup) -> Iterator[Reason]:
+    """Check that the tool that reverses this one exists; a tool may reverse itself."""
+    name = contract.undo
+    if name is not None and name != contract.full_name and find_contract(name) is None:
+        fix = "register it first, or load its function with this one"
+        yield _make_reason("mutation_class_labelled", "/undo", f"{name} is not a callable tool", fix)
 
 
 def _check_mutation_class(contract: Contract) -> Iterator[Reason]:
@@ -243,7 +284,7 @@ def _check_mutation_class(contract: Contract) -> Iterator[Reason]:
         fix = 'name the tool that reverses it, or set effects="destructive"'
         yield _make_reason(conjunct, "/undo", "is missing, but a write must be reversible", fix)
     yield from _check_preview(contract)
-    properties = _get_properties(contract)
+    properties = get_properties(contract.input_schema)
     for place, effect in enumerate(contract.resources):
         path = f"/resources/{place}/scope"
         for name in _ARGUMENT.findall(effect.scope):
@@ -307,12 +348,6 @@ def _is_own_code(contract: Contract) -> bool:
     The code of an MCP server's tool cannot be changed here; what it does is declared by the operator instead.
     """
     return contract.handler.driver in _LOCAL_DRIVERS
-
-
-def _get_properties(contract: Contract) -> dict[str, object]:
-    root = resolve_refs(contract.input_schema, contract.input_schema)
-    properties = root.get("properties", {})
-    return properties if isinstance(properties, dict) else {}
 
 
 def _make_reason(conjunct: str, path: str, reason: str, fix: str) -> Reason:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments, get_json_type
+from deputize.catalog.comparisons import parse_comparison
 from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
 from deputize.catalog.schema_cost import SchemaCost, measure_schema
 from deputize.catalog.schemas import (
@@ -22,7 +23,7 @@ from deputize.catalog.schemas import (
     strip_internal,
 )
 from deputize.core.call import Mutation
-from deputize.core.contract.contract import Contract, Predicate, Schema
+from deputize.core.contract.contract import DEFAULT_ERROR_SCHEMA, Contract, Predicate, Schema
 from deputize.core.contract.unenforced_fields import list_unenforced_fields
 
 MOST_ERRORS = 20
@@ -50,6 +51,7 @@ class CompiledTool:
         "_call",
         "_costs",
         "_defaults",
+        "_error",
         "_facts",
         "_input",
         "_output",
@@ -63,6 +65,7 @@ class CompiledTool:
         "is_valid_output",
         "model_schema",
         "name",
+        "scope_arguments",
         "sensitive_facts",
         "unenforced_fields",
     )
@@ -75,8 +78,15 @@ class CompiledTool:
         self.model_schema: Schema = strip_internal(contract.input_schema)
         self._input: Validator = compile_schema(self.model_schema)
         self._output: Validator = compile_schema(contract.output_schema)
-        self._predicates = tuple((check, compile_schema(check.holds)) for check in contract.predicates)
+        # Only an author's own error schema is compiled: every error matches the default.
+        self._error = None if contract.error_schema == DEFAULT_ERROR_SCHEMA else compile_schema(contract.error_schema)
+        self._predicates = tuple(
+            (check, compile_schema(check.holds), tuple(map(parse_comparison, check.compare)))
+            for check in contract.predicates
+        )
         self._templates = tuple((effect, tuple(_ARGUMENT.findall(effect.scope))) for effect in contract.resources)
+        # The arguments that scopes of its side effects are filled in from.
+        self.scope_arguments = tuple(sorted({name for _, names in self._templates for name in names}))
         self._plan: CoercionPlan | None = None
         self._call: Validator | None = None
         self._costs: tuple[SchemaCost, SchemaCost] | None = None
@@ -109,6 +119,17 @@ class CompiledTool:
         """List what is invalid in the tool's return value."""
         return _collect_errors(self._output, value, self.contract.output_schema)
 
+    @property
+    def has_error_schema(self) -> bool:
+        """True if the contract declares an error schema of its own."""
+        return self._error is not None
+
+    def list_error_mismatches(self, value: Any) -> list[dict[str, Any]]:
+        """List what is invalid in the tool's error, given as `{"message": …, "details": …}`."""
+        if self._error is None or self._error.is_valid(value):
+            return []
+        return _collect_errors(self._error, value, self.contract.error_schema)
+
     def coerce_arguments(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
         """Coerce invalid arguments into valid ones, if that is possible; the original is never changed."""
         if self._plan is None:
@@ -120,7 +141,11 @@ class CompiledTool:
         if not self._predicates:
             return ()
         subject = {"input": arguments, "output": output}
-        return tuple(check for check, validator in self._predicates if not validator.is_valid(subject))
+        return tuple(
+            check
+            for check, validator, comparisons in self._predicates
+            if not (validator.is_valid(subject) and all(each.holds(subject) for each in comparisons))
+        )
 
     def fill_defaults(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the defaults of missing arguments, so that policies judge the values the tool would use."""

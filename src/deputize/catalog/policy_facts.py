@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deputize.catalog.schemas import format_pointer, resolve_refs, walk_schema
+from deputize.catalog.schemas import format_pointer, get_properties, resolve_refs, walk_schema
 from deputize.core.contract.contract import Contract, Schema
-from deputize.core.sensitive_names import is_sensitive_name
+from deputize.core.sensitive.names import is_sensitive_name
 
 FactType = Literal["Long", "String", "Bool", "Set<String>"]
 # Return the type a fact has in the tenant and a tool that declares it; None if the name is free.
@@ -68,7 +68,7 @@ def read_fact_values(facts: Iterable[PolicyFact], call_input: Mapping[str, Any])
 
 def read_defaults(schema: Schema, arguments: Iterable[str]) -> dict[str, Any]:
     """Read the defaults that the schema declares for these arguments."""
-    properties = _get_properties(schema)
+    properties = get_properties(schema)
     parts = {name: properties[name] for name in arguments if isinstance(properties.get(name), dict)}
     defaults = {name: part.get("default", resolve_refs(schema, part).get("default")) for name, part in parts.items()}
     return {name: value for name, value in defaults.items() if value is not None}
@@ -77,13 +77,13 @@ def read_defaults(schema: Schema, arguments: Iterable[str]) -> dict[str, Any]:
 def find_mark_faults(contract: Contract, find_fact: FactLookup = find_no_fact) -> Iterator[tuple[str, str, str]]:
     """Yield each invalid mark as its path, the fault and the fix."""
     schema = contract.input_schema
-    top = {id(part) for part in _get_properties(schema).values()}
+    top = {id(part) for part in get_properties(schema).values()}
     for path, node in walk_schema(schema):
         if POLICY_KEYWORD in node and id(node) not in top:
             fix = "mark a top-level property, or remove the mark"
             yield format_pointer(("input_schema", *path, POLICY_KEYWORD)), "is not on a top-level property", fix
     argument_by_name: dict[str, str] = {}
-    for argument, part in _get_properties(schema).items():
+    for argument, part in get_properties(schema).items():
         if isinstance(part, dict) and part.get(POLICY_KEYWORD, False) is not False:
             where = format_pointer(("input_schema", "properties", argument, POLICY_KEYWORD))
             for fault, fix in _check_mark(schema, argument, part, argument_by_name, find_fact):
@@ -114,7 +114,7 @@ def _check_mark(
 
 
 def _iter_policy_properties(schema: Schema) -> Iterator[tuple[str, Schema, str]]:
-    for argument, part in _get_properties(schema).items():
+    for argument, part in get_properties(schema).items():
         mark = part.get(POLICY_KEYWORD) if isinstance(part, dict) else None
         if mark is True or isinstance(mark, str):
             yield argument, part, argument if mark is True else mark
@@ -145,8 +145,3 @@ def _is_sensitive(schema: Schema, argument: str, name: str, part: Schema) -> boo
     full = resolve_refs(schema, part)
     inside = [full, *(resolve_refs(schema, node) for _, node in walk_schema(full))]
     return any(node.get("x-sensitivity", "public") != "public" or node.get("writeOnly") is True for node in inside)
-
-
-def _get_properties(schema: Schema) -> Mapping[str, Any]:
-    properties = resolve_refs(schema, schema).get("properties")
-    return properties if isinstance(properties, dict) else {}

@@ -5,14 +5,16 @@ tenant's exclusive barrier lock and together with the audit entry. `refresh` the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import Literal, TypeAlias
 
 import asyncpg
 
 from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
 from deputize.core.canonical import canonicalize
+from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.contract.deprecation import DeprecationNotice
+from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import (
     InternalError,
     MalformedRequest,
@@ -44,7 +46,8 @@ ALLOWED_TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
 class ToolRegistry:
     """One immutable snapshot per tenant. A call keeps the snapshot it began with; a refresh replaces it whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._snapshots: dict[str, TenantTools] = {}
 
     def get_snapshot(self, tenant: str) -> TenantTools:
@@ -64,13 +67,14 @@ class ToolRegistry:
         if epoch < snapshot.epoch:  # the database was restored from a backup, so the snapshot cannot be trusted
             self._snapshots.pop(tenant, None)
             return await self.refresh(source, tenant)
-        fresh = snapshot.replace_entries(epoch, _merge_rows(snapshot, (row for row in rows if row["name"] is not None)))
+        changed_rows = (row for row in rows if row["name"] is not None)
+        fresh = snapshot.replace_entries(epoch, _merge_rows(snapshot, changed_rows, self._clock))
         if self.get_snapshot(tenant).epoch <= epoch:
             self._snapshots[tenant] = fresh
         return self._snapshots[tenant]
 
 
-def _merge_rows(snapshot: TenantTools, rows: Iterable[asyncpg.Record]) -> dict[str, ToolEntry]:
+def _merge_rows(snapshot: TenantTools, rows: Iterable[asyncpg.Record], clock: Clock) -> dict[str, ToolEntry]:
     """Build the entries of the changed tools, reusing the versions that did not change."""
     versions_by_tool: dict[str, dict[str, ToolVersion]] = {}
     for row in rows:
@@ -79,17 +83,28 @@ def _merge_rows(snapshot: TenantTools, rows: Iterable[asyncpg.Record]) -> dict[s
         if versions is None:
             old = snapshot.tools.get(name)
             versions = versions_by_tool[name] = dict(old.by_version) if old else {}
-        before = versions.get(version)
+        before, notice = versions.get(version), _read_notice(row)
         if before is not None and before.digest == row["digest"]:
             versions[version] = before.copy_with_state(
-                state, changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"]
+                state, changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"], notice=notice
             )
         else:
             versions[version] = ToolVersion(
                 version=version, digest=row["digest"], raw=row["contract"], state=state,
-                changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"],
+                changed_epoch=row["changed_epoch"], previous_epoch=row["before_epoch"], notice=notice,
             )  # fmt: skip
-    return {name: ToolEntry.from_versions(name, each) for name, each in versions_by_tool.items()}
+    return {name: ToolEntry.from_versions(name, each, clock) for name, each in versions_by_tool.items()}
+
+
+def _read_notice(row: asyncpg.Record) -> DeprecationNotice | None:
+    if row["deprecated_at"] is None:
+        return None
+    return DeprecationNotice(
+        deprecated_at=row["deprecated_at"],
+        removal_at=row["removal_at"],
+        successor=row["successor"],
+        migration_guide=row["migration_guide"],
+    )
 
 
 async def register_contract(
@@ -122,20 +137,6 @@ async def register_contract(
         SQL["register_version"], tenant, name, version, contract.digest, raw, state.value, by, epoch
     )
     return "created"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SerializedContract:
-    """A contract with its digest and canonical bytes, which are computed before any lock is taken."""
-
-    contract: Contract
-    digest: str
-    raw: bytes
-
-    @classmethod
-    def from_contract(cls, contract: Contract) -> Self:
-        """Serialize a contract."""
-        return cls(contract=contract, digest=contract.digest, raw=canonicalize(contract.model_dump(mode="json")))
 
 
 async def register_contracts(
@@ -189,6 +190,27 @@ async def set_version_state(
     epoch = await _increment_epoch(connection, tenant)
     await connection.execute(SQL["set_version_state"], tenant, name, version, state.value, epoch)
     return "changed"
+
+
+async def deprecate_version(
+    connection: Connection, tenant: str, name: str, version: str, notice: DeprecationNotice
+) -> None:
+    """Deprecate a version, or replace the notice of a deprecated one."""
+    row = await connection.fetchrow(SQL["lock_version"], tenant, name, version)
+    if row is None or LifecycleState(row["state"]) is not _S.DEPRECATED:
+        await set_version_state(connection, tenant, name, version, _S.DEPRECATED)
+    epoch = await _increment_epoch(connection, tenant)
+    await connection.execute(
+        SQL["set_notice"],
+        tenant,
+        name,
+        version,
+        notice.deprecated_at,
+        notice.removal_at,
+        notice.successor,
+        notice.migration_guide,
+        epoch,
+    )
 
 
 async def _build_missing_error(

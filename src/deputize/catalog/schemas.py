@@ -133,6 +133,12 @@ def resolve_refs(root: Schema, node: Any) -> Any:
     return {}
 
 
+def get_properties(schema: Schema) -> Mapping[str, Any]:
+    """Return the named properties of a schema, following references; empty if it has none."""
+    properties = resolve_refs(schema, schema).get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
 def resolve_pointer(root: Schema, reference: str) -> Any:
     """Follow a reference within the schema; None if there is nothing."""
     if reference == "#":

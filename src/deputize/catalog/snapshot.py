@@ -4,54 +4,36 @@ A newer snapshot shares every unchanged tool with the older one. Contracts are k
 compiled on the first call of a version. `registry.py` builds snapshots; the lifecycle reads them.
 """
 
-import asyncio
+import bisect
 import difflib
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from types import MappingProxyType
-from weakref import WeakValueDictionary
 
 import orjson
 
-from deputize.catalog import versions
-from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.policy_facts import POLICY_KEYWORD, FactType, iter_facts
+from deputize.catalog.tool_entry import LONGEST_NAME, ToolEntry, ToolVersion
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.names import to_full_name
-from deputize.core.errors import (
-    InternalError,
-    MalformedRequest,
-    Problem,
-    ToolDisabled,
-    ToolNotFound,
-    ToolRequiresSetup,
-    ToolRetired,
-    VersionNotFound,
-)
+from deputize.core.errors import ToolNotFound
 from deputize.core.mcp.servers import parse_mcp_method
 
+__all__ = ["TenantTools", "ToolEntry", "ToolVersion", "VisibilityCheck", "is_always_visible"]
+
 VisibilityCheck = Callable[[str], bool]
+# The version ranges that a token names for a tool; None if it limits none.
+ListRanges = Callable[[str], Sequence[str] | None]
 
 _S = LifecycleState
-CALLABLE = frozenset({_S.AVAILABLE, _S.DEFERRED, _S.DEPRECATED})
-# The canonical bytes of a contract without aliases begin with this, so it need not be parsed for them.
-_NO_ALIASES = b'{"aliases":[]'
 _POLICY_KEYWORD_BYTES = POLICY_KEYWORD.encode()
 # Every contract of an MCP method contains this, so the others need not be parsed.
 _METHOD_KEY = b'"method":'
-_LONGEST_NAME = 128
-# Compiling a contract takes up to 1 µs for each byte.
-_SMALL_CONTRACT = 16_384
 _MOST_COMPARED = 500
 _MOST_SUGGESTED = 3
 _MOST_NEAR = 4
 _NEAR = 0.75
-
-# One compiled tool per digest in this process, for as long as a snapshot refers to it.
-_tools_by_digest: WeakValueDictionary[str, CompiledTool] = WeakValueDictionary()
 
 
 def is_always_visible(name: str) -> bool:
@@ -59,153 +41,8 @@ def is_always_visible(name: str) -> bool:
     return True
 
 
-class ToolVersion:
-    """One registered version of a tool and its lifecycle state."""
-
-    __slots__ = ("_tool", "changed_epoch", "digest", "previous_epoch", "raw", "state", "version")
-
-    def __init__(
-        self,
-        *,
-        version: str,
-        digest: str,
-        raw: bytes,
-        state: LifecycleState,
-        changed_epoch: int = 0,
-        previous_epoch: int = 0,
-    ) -> None:
-        self.version = version
-        self.digest = digest
-        self.raw = raw
-        self.state = state
-        self.changed_epoch = changed_epoch
-        self.previous_epoch = previous_epoch
-        self._tool: CompiledTool | None = None
-
-    @property
-    def tool(self) -> CompiledTool:
-        """The compiled tool, compiled on first use. Bytes that do not match their digest are rejected."""
-        if self._tool is None:
-            compiled_tool = _tools_by_digest.get(self.digest)
-            if compiled_tool is None:
-                if "sha256:" + hashlib.sha256(self.raw).hexdigest() != self.digest:
-                    raise InternalError("a registered contract does not match its digest")
-                compiled_tool = _tools_by_digest[self.digest] = self._compile_tool()
-            self._tool = compiled_tool
-        return self._tool
-
-    @property
-    def is_large(self) -> bool:
-        """True if the contract is too large to look through on the event loop."""
-        return len(self.raw) > _SMALL_CONTRACT
-
-    async def load_tool(self) -> CompiledTool:
-        """Return the compiled tool; compile a large one, and compute its contract's digest, in a thread."""
-        if self._tool is None and self.is_large:
-            await asyncio.to_thread(lambda: self.tool.contract.digest)
-        return self.tool
-
-    def _compile_tool(self) -> CompiledTool:
-        try:
-            return CompiledTool(Contract.model_validate_json(self.raw), self.digest)
-        except ValueError as error:
-            raise ToolRequiresSetup(
-                f"version {self.version} of this tool was registered by an incompatible release of the gateway",
-                advice="Upgrade this gateway, or register a version of the tool that it understands.",
-            ) from error
-
-    @property
-    def contract(self) -> Contract:
-        return self.tool.contract
-
-    def copy_with_state(
-        self, state: LifecycleState, *, changed_epoch: int = 0, previous_epoch: int = 0
-    ) -> "ToolVersion":
-        copy = ToolVersion(
-            version=self.version,
-            digest=self.digest,
-            raw=self.raw,
-            state=state,
-            changed_epoch=changed_epoch,
-            previous_epoch=previous_epoch,
-        )
-        copy._tool = self._tool
-        return copy
-
-
-@dataclass(frozen=True)
-class ToolEntry:
-    """All versions of one tool, highest first."""
-
-    name: str
-    versions: tuple[ToolVersion, ...]
-    aliases: frozenset[str] = frozenset()
-
-    @classmethod
-    def from_versions(cls, name: str, by_version: Mapping[str, ToolVersion]) -> "ToolEntry":
-        newest_first = sorted(by_version.values(), key=lambda each: versions.parse_version(each.version), reverse=True)
-        aliases = (
-            alias
-            for each in newest_first
-            if each.state not in (_S.DRAFT, _S.RETIRED) and not each.raw.startswith(_NO_ALIASES)
-            for alias in orjson.loads(each.raw).get("aliases", ())
-        )
-        return cls(name, tuple(newest_first), frozenset(aliases))
-
-    @cached_property
-    def by_version(self) -> Mapping[str, ToolVersion]:
-        return MappingProxyType({each.version: each for each in self.versions})
-
-    @cached_property
-    def latest(self) -> ToolVersion | None:
-        """The version that a call without a version uses."""
-        return self._find_version("latest", CALLABLE)
-
-    @cached_property
-    def is_public(self) -> bool:
-        """True if any version is more than a draft; a tool with drafts only is hidden from callers."""
-        return any(each.state is not _S.DRAFT for each in self.versions)
-
-    def resolve_version(self, spec: str) -> ToolVersion:
-        """Return the callable version that `spec` selects, or raise the Problem that says why there is none."""
-        exact = self.by_version.get(spec)
-        if exact is not None:
-            if exact.state in CALLABLE:
-                return exact
-            raise self._build_refusal(spec, exact)
-        try:
-            version = self.latest if spec.lower() == "latest" else self._find_version(spec, CALLABLE)
-            if version is not None:
-                return version
-            raise self._build_refusal(spec, self._find_version(spec, frozenset(_S) - CALLABLE - {_S.DRAFT}))
-        except versions.InvalidVersionRange as error:
-            raise MalformedRequest(
-                str(error), details={"tool": self.name, "versions": self.callable_versions}
-            ) from error
-
-    def _find_version(self, spec: str, states: frozenset[LifecycleState]) -> ToolVersion | None:
-        candidates = [each.version for each in self.versions if each.state in states]
-        deprecated_versions = {each.version for each in self.versions if each.state is _S.DEPRECATED}
-        version_number = versions.resolve_version(spec, candidates, deprecated_versions=deprecated_versions)
-        return None if version_number is None else self.by_version[version_number]
-
-    @property
-    def callable_versions(self) -> list[str]:
-        return [each.version for each in self.versions if each.state in CALLABLE]
-
-    def _build_refusal(self, spec: str, version: ToolVersion | None) -> Problem:
-        details = {"tool": self.name, "asked": spec[:_LONGEST_NAME], "versions": self.callable_versions}
-        if version is None or version.state is _S.DRAFT:
-            return VersionNotFound(f"{self.name} has no version {spec[:_LONGEST_NAME]}", details=details)
-        label = f"{self.name} {version.version}"
-        match version.state:
-            case _S.RETIRED:
-                replacement = version.contract.life.replacement
-                return ToolRetired(f"{label} was retired", details={**details, "replacement": replacement})
-            case _S.REQUIRES_SETUP:
-                return ToolRequiresSetup(f"{label} is not set up yet", details=details)
-            case _:
-                return ToolDisabled(f"{label} is disabled", details=details)
+def _list_no_ranges(name: str) -> None:
+    return None
 
 
 def _is_method(raw: bytes) -> bool:
@@ -273,13 +110,29 @@ class TenantTools:
         return tuple(each for each in self.tools.values() if each.versions and _is_method(each.versions[0].raw))
 
     def resolve_version(
-        self, name: str, spec: str = "latest", *, visible: VisibilityCheck = is_always_visible
+        self,
+        name: str,
+        spec: str = "latest",
+        *,
+        visible: VisibilityCheck = is_always_visible,
+        list_ranges: ListRanges = _list_no_ranges,
     ) -> ToolVersion:
-        """Return the version to call. A tool hidden from the caller gives the same error as an unknown one."""
+        """Return the version to call: the best one in `spec` that the token's ranges cover, if they cover any.
+
+        A tool hidden from the caller gives the same error as an unknown one.
+        """
         entry = self.find_entry(name)
         if entry is None or not entry.is_public or not visible(entry.name):
             raise self._build_not_found(name, visible)
-        return entry.resolve_version(spec)
+        return entry.resolve_version(spec, list_ranges(entry.name))
+
+    def count_removed(self, now_ms: int) -> int:
+        """Count the versions whose removal date has passed: while it stays the same, so does what can be called."""
+        return bisect.bisect_right(self._removal_times, now_ms)
+
+    @cached_property
+    def _removal_times(self) -> list[float]:
+        return sorted(moment for entry in self.tools.values() for moment in entry.removal_times)
 
     def is_unchanged_between(self, name: str, version: str, since: int, until: int) -> bool:
         """Tell whether a version did not change after `since` and up to `until`, though it changed later."""
@@ -295,7 +148,7 @@ class TenantTools:
         return entry
 
     def _build_not_found(self, name: str, visible: VisibilityCheck) -> ToolNotFound:
-        short_name = name[:_LONGEST_NAME]
+        short_name = name[:LONGEST_NAME]
         suggestions = self._suggest_names(to_full_name(short_name), visible)
         hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
         return ToolNotFound(

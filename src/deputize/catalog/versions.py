@@ -136,21 +136,25 @@ def is_in_range(range_text: str, version: str) -> bool:
         return False
 
 
-def resolve_version(spec: str, candidates: Iterable[str], *, deprecated_versions: Container[str] = ()) -> str | None:
-    """Select the version for `spec`: the highest release that is not deprecated.
+def rank_versions(spec: str, candidates: Iterable[str], *, deprecated_versions: Container[str] = ()) -> list[str]:
+    """List the versions that `spec` covers, the best first: releases that are not deprecated, the highest first.
 
-    Deprecated releases come second, pre-releases last: they are selected only by their exact version, or if the range
-    has nothing else. Raises `InvalidVersionRange` if `spec` is invalid.
+    Deprecated releases come second, pre-releases last. An exact version is covered only by itself. Raises
+    `InvalidVersionRange` if `spec` is invalid.
     """
     version_range = parse_range(spec)
     if version_range.is_exact:
-        return spec if spec in candidates else None
-    best: tuple[bool, bool, SemVer] | None = None
-    result = None
-    for text in candidates:
+        return [each for each in candidates if each == spec]
+
+    def rank(text: str) -> tuple[bool, bool, SemVer]:
         version = parse_version(text)
-        if version_range.has_version(version):
-            rank = (version.is_release, text not in deprecated_versions, version)
-            if best is None or rank > best:
-                best, result = rank, text
-    return result
+        return version.is_release, text not in deprecated_versions, version
+
+    return sorted(
+        (each for each in candidates if version_range.has_version(parse_version(each))), key=rank, reverse=True
+    )
+
+
+def resolve_version(spec: str, candidates: Iterable[str], *, deprecated_versions: Container[str] = ()) -> str | None:
+    """Select the best version that `spec` covers, or None. Raises `InvalidVersionRange` if `spec` is invalid."""
+    return next(iter(rank_versions(spec, candidates, deprecated_versions=deprecated_versions)), None)

@@ -25,6 +25,19 @@ class Callback:
 
 
 @frozen
+class CallOrigin:
+    """Where a call comes from, as its caller states it; audit entries repeat it, and nothing is decided by it.
+
+    The id of the call in the caller's own protocol, such as a model's tool call id, and the call and the flow that it
+    is part of.
+    """
+
+    native_call_id: str | None = None
+    parent_call_id: str | None = None
+    flow_id: str | None = None
+
+
+@frozen
 class CallRequest:
     """A call as it was requested. `arguments` stay as the model wrote them; derived values are stored beside them."""
 
@@ -47,6 +60,9 @@ class CallRequest:
     # What the client can answer, and its answers to the input requests of the call that this one continues.
     client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
     input_responses: InputResponses | None = None
+    # The caller states that no call with this key has happened, which a restored database may have forgotten.
+    did_not_happen: bool = False
+    origin: CallOrigin | None = None
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.

@@ -51,3 +51,9 @@ class Deadline:
 def parse_id_time_ms(uuid7: str) -> int:
     """Read the millisecond in which a UUIDv7 was made."""
     return int(uuid7[:8] + uuid7[9:13], 16)
+
+
+def make_first_id(ms: int) -> str:
+    """Return the smallest UUIDv7 of a millisecond; no id is older than 1970."""
+    time = f"{max(ms, 0):012x}"
+    return f"{time[:8]}-{time[8:]}-0000-0000-000000000000"

@@ -129,6 +129,8 @@ class HookEffects:
     context: tuple[dict[str, Any], ...] = ()
     messages: tuple[str, ...] = ()
     permissions: tuple[Verdict, ...] = ()
+    # True if a hook failed after the tool, where its failure changes only the reply.
+    has_failure: bool = False
 
 
 NO_HOOK_EFFECTS: Final = HookEffects()

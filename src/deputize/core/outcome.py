@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.errors import ErrorSpec, Problem
 from deputize.core.json_values import is_large_document
 from deputize.core.states import State
@@ -97,6 +98,8 @@ class Outcome:
     is_joined: bool = False
     # Queued, or waiting for approval: not at its end yet.
     is_accepted: bool = False
+    # The notice of the version that was called, if it is deprecated.
+    deprecation: DeprecationNotice | None = None
 
     @property
     def body(self) -> bytes:

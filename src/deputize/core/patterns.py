@@ -64,6 +64,11 @@ class LinearPattern:
         """Tell whether the pattern matches the whole text."""
         return self._regexp.fullmatch(_replace_surrogates(text)) is not None
 
+    def replace_all(self, text: str, replacement: str) -> str:
+        """Replace each match; `\\1` in the replacement is the first group of the match."""
+        result: str = self._regexp.sub(replacement, _replace_surrogates(text))
+        return result
+
     def find_first(self, text: str) -> tuple[int, int] | None:
         """Find where the pattern first matches: start and end."""
         match = self._regexp.search(_replace_surrogates(text))

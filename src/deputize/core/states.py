@@ -1,5 +1,10 @@
-"""Define the states of a call, the events that announce them, and the allowed transitions."""
+"""Define the states of a call, the events that announce them, and the allowed transitions.
 
+A trigger of `deputize.calls` refuses every other change of a stored state (`STORED_TRANSITIONS`). Audit entries name
+every state that a call passed; their encoder refuses a path that `TRANSITIONS` does not allow.
+"""
+
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 
@@ -34,31 +39,42 @@ S = State
 _ENDS_AFTER_DISPATCH = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED, S.TIMED_OUT, S.UNKNOWN})
 # A mutation is RUNNING from its claim on, so a refusal between the claim and the effect ends it from there.
 _ENDS_AFTER_CLAIM = frozenset({S.DENIED, S.BLOCKED, S.VALIDATION_FAILED})
+# Before its claim a call is refused: it never acted, so its outcome is never unknown.
+_ENDS_BEFORE_CLAIM = _ENDS_AFTER_CLAIM | {S.FAILED, S.CANCELED, S.TIMED_OUT}
+# A call that waits, for an approval or in the queue, has not acted.
+_ENDS_WHILE_WAITING = _ENDS_AFTER_CLAIM | {S.FAILED, S.CANCELED, S.TIMED_OUT, S.UNKNOWN}
 
 # A call that needs input has ended: its answers make a new call, which is authorized again.
+# A call that waited in a restored database is UNKNOWN: it may have gone on in the time that the database lost.
 # Only UNKNOWN may still be settled: by a late outcome, a retry at an upstream that deduplicates, the tool's status
 # contract, or a person.
 TRANSITIONS: dict[State, frozenset[State]] = {
-    S.PLANNED: frozenset({S.SELECTED, S.BLOCKED, S.SCHEMA_PARSE_FAILED}),
-    S.SELECTED: frozenset({S.ARGUMENTS_READY, S.SCHEMA_PARSE_FAILED, S.VALIDATION_FAILED, S.BLOCKED}),
+    S.PLANNED: frozenset({S.SELECTED} | _ENDS_BEFORE_CLAIM),
+    S.SELECTED: frozenset({S.ARGUMENTS_READY, S.SCHEMA_PARSE_FAILED} | _ENDS_BEFORE_CLAIM),
     S.ARGUMENTS_READY: frozenset(
-        {S.PRE_HOOKS_RUNNING, S.VALIDATION_FAILED, S.AWAITING_APPROVAL, S.DENIED, S.QUEUED, S.RUNNING, S.BLOCKED,
-         S.TIMED_OUT, S.CANCELED}
+        {S.PRE_HOOKS_RUNNING, S.AWAITING_APPROVAL, S.QUEUED, S.RUNNING} | _ENDS_BEFORE_CLAIM
     ),
-    S.PRE_HOOKS_RUNNING: frozenset({S.AWAITING_APPROVAL, S.DENIED, S.QUEUED, S.RUNNING, S.BLOCKED}),
-    S.AWAITING_APPROVAL: frozenset({S.APPROVED, S.DENIED, S.CANCELED, S.TIMED_OUT}),
-    S.APPROVED: frozenset({S.QUEUED, S.RUNNING, S.DENIED, S.CANCELED, S.NEEDS_INPUT}),
-    S.QUEUED: frozenset({S.RUNNING, S.CANCELED, S.TIMED_OUT, S.DENIED}),
+    S.PRE_HOOKS_RUNNING: frozenset({S.AWAITING_APPROVAL, S.QUEUED, S.RUNNING} | _ENDS_BEFORE_CLAIM),
+    S.AWAITING_APPROVAL: frozenset({S.APPROVED} | _ENDS_WHILE_WAITING),
+    S.APPROVED: frozenset({S.QUEUED, S.RUNNING, S.DENIED, S.CANCELED, S.NEEDS_INPUT, S.UNKNOWN}),
+    # An approval that became void before the call began is requested again.
+    S.QUEUED: frozenset({S.RUNNING, S.AWAITING_APPROVAL} | _ENDS_WHILE_WAITING),
     S.RUNNING: frozenset(
         {S.NEEDS_INPUT, S.PARTIAL_RESULT, S.POST_HOOKS_RUNNING, S.YIELDED, S.QUEUED}
         | _ENDS_AFTER_DISPATCH
         | _ENDS_AFTER_CLAIM
     ),
     S.NEEDS_INPUT: frozenset(),
-    S.PARTIAL_RESULT: frozenset({S.RUNNING, S.PARTIAL_RESULT, S.POST_HOOKS_RUNNING} | _ENDS_AFTER_DISPATCH),
-    S.POST_HOOKS_RUNNING: _ENDS_AFTER_DISPATCH,
+    S.PARTIAL_RESULT: frozenset(
+        {S.RUNNING, S.PARTIAL_RESULT, S.NEEDS_INPUT, S.POST_HOOKS_RUNNING, S.YIELDED}
+        | _ENDS_AFTER_DISPATCH
+        | _ENDS_AFTER_CLAIM
+    ),
+    S.POST_HOOKS_RUNNING: _ENDS_AFTER_DISPATCH | _ENDS_AFTER_CLAIM,
     S.YIELDED: frozenset({S.QUEUED, S.RUNNING} | _ENDS_AFTER_DISPATCH),
-    S.UNKNOWN: frozenset({S.QUEUED, S.RUNNING, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELED} | _ENDS_AFTER_CLAIM),
+    S.UNKNOWN: frozenset(
+        {S.QUEUED, S.RUNNING, S.NEEDS_INPUT, S.SUCCEEDED, S.FAILED, S.TIMED_OUT, S.CANCELED} | _ENDS_AFTER_CLAIM
+    ),
     S.SUCCEEDED: frozenset(),
     S.FAILED: frozenset(),
     S.CANCELED: frozenset(),
@@ -71,6 +87,37 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 FINAL_STATES = frozenset(state for state, successors in TRANSITIONS.items() if not successors)
 TERMINAL_STATES = FINAL_STATES | {S.UNKNOWN}
+
+# What may follow in a stored call. Other states pass within one commit: an approved call is queued at once.
+STORED_TRANSITIONS: Mapping[State, frozenset[State]] = {
+    S.AWAITING_APPROVAL: _ENDS_WHILE_WAITING | {S.QUEUED},
+    S.QUEUED: TRANSITIONS[S.QUEUED],
+    S.RUNNING: _ENDS_AFTER_DISPATCH | _ENDS_AFTER_CLAIM | {S.QUEUED, S.NEEDS_INPUT},
+    S.UNKNOWN: TRANSITIONS[S.UNKNOWN],
+}
+
+
+class IllegalTransition(Exception):
+    """A change of state that the transitions do not allow: a fault of the gateway, which is not written."""
+
+
+def require_transition(before: State, after: State) -> State:
+    """Return the state that follows; raise `IllegalTransition` if it may not."""
+    if after not in STORED_TRANSITIONS.get(before, ()):
+        raise IllegalTransition(f"a stored call that is {before} cannot become {after}")
+    return after
+
+
+def require_path(before: State | None, states: Sequence[State]) -> None:
+    """Require that each state may follow the one before it; raise `IllegalTransition` at the first that may not.
+
+    These are the states that an audit entry names, also those that pass within one commit. `before` is the state that
+    the call was in, or None if that is not known.
+    """
+    for after in states:
+        if before is not None and after not in TRANSITIONS[before]:
+            raise IllegalTransition(f"a call that is {before} cannot become {after}")
+        before = after
 
 
 class ToolEvent(StrEnum):

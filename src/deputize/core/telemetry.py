@@ -44,6 +44,7 @@ class Metric(StrEnum):
     NOTIFICATIONS = "deputize_approval_letters_total"
     CONNECTION_REFUSALS = "deputize_connection_refusals_total"
     LOOP_STALLS = "deputize_event_loop_stall_seconds"
+    DATABASE_WENT_BACK = "deputize_database_went_back"
 
 
 METRIC_HELP: dict[Metric, str] = {
@@ -62,6 +63,7 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.NOTIFICATIONS: "Notifications to approvers, by outcome: told (sent), failed (to be retried) or given_up.",
     Metric.CONNECTION_REFUSALS: "Connections and requests refused before a caller was known, by reason.",
     Metric.LOOP_STALLS: "Times for which the event loop stood still, each longer than 50 ms.",
+    Metric.DATABASE_WENT_BACK: "1 while calls are refused because the database went back in time, else 0.",
 }
 
 METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
@@ -80,4 +82,5 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.NOTIFICATIONS: ("outcome",),
     Metric.CONNECTION_REFUSALS: ("reason",),
     Metric.LOOP_STALLS: (),
+    Metric.DATABASE_WENT_BACK: (),
 }

@@ -1,27 +1,33 @@
-"""Encode audit entries, version 1: the canonical bytes that become leaves of a tenant's log.
+"""Encode audit entries, version 2: the canonical bytes that become leaves of a tenant's log.
 
 Entries never contain values of arguments and results, only salted commitments to their redacted form; the salt is
 stored beside the entry, where it can be erased. An entry is written key by key in the order of RFC 8785, which costs a
 fraction of sorting it; a property test compares the bytes with the standard.
+
+Version 2 has every key of version 1 with the same meaning, and more of them: a reader of version 1 finds what it
+knows. `entry_fields.py` says what each key means.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
 from deputize.core.bounded_dict import BoundedDict
-from deputize.core.call import Mutation
+from deputize.core.call import CallOrigin, Mutation
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
 from deputize.core.decision import Decision
+from deputize.core.degradation import Degradation
+from deputize.core.states import State, require_path
 from deputize.core.value_types import frozen
 
-EntryKind = Literal["read", "refusal", "intent", "outcome", "command", "decision"]
-VERSION: Final = 1
+EntryKind = Literal["read", "refusal", "intent", "outcome", "command", "decision", "yield"]
+VERSION: Final = 2
+_MAX_RESOURCES: Final = 20
 
 
 @dataclass(slots=True)
@@ -53,6 +59,23 @@ class AuditContext:
     tool: str | None = None
     # The call whose input requests this one answers.
     continued_call_id: str | None = None
+    approval_id: str | None = None
+    origin: CallOrigin | None = None
+
+
+class Passage:
+    """The states that an entry adds to its call, in order, encoded once.
+
+    `before` is the state that the call was in, if that is known. States that the transitions do not allow are a fault
+    of the gateway: `IllegalTransition` is raised, and no entry can name them.
+    """
+
+    __slots__ = ("states", "text")
+
+    def __init__(self, *states: State, before: State | None = None) -> None:
+        require_path(before, states)
+        self.states = states
+        self.text = f'"states":{_to_json(states)},'
 
 
 def encode_act(
@@ -93,18 +116,33 @@ def encode_entry(
     outcome: str | None = None,
     error: str | None = None,
     result: str | None = None,
+    summary: str | None = None,
+    scopes_commitment: str | None = None,
+    attempts: int = 0,
+    latency_us: int = 0,
+    cost_micros: int = 0,
+    degradations: Sequence[Degradation] = (),
+    passage: Passage | None = None,
     command: str | None = None,
     subject: str | None = None,
     confirmation: str | None = None,
 ) -> bytes:
-    """Encode one entry, keys in order. Absent facts are absent keys, so that old and new readers agree."""
-    contract, caller = context.contract, context.caller
-    chain = '","'.join(caller.pseudonyms)
+    """Encode one entry, keys in order. Absent facts are absent keys, so that old and new readers agree.
+
+    `summary` is JSON already. Without attempts there is no latency.
+    """
+    contract, caller, origin = context.contract, context.caller, context.origin
+    declared_text = _NOT_DECLARED if contract is None else _get_declared_text(contract)
     text = "{" if answers is None else f'{{"answers":"{answers}",'
+    if context.approval_id is not None:
+        text += f'"approval":"{context.approval_id}",'
     if arguments is not None:
         text += f'"arguments":"{arguments}",'
+    if attempts:
+        text += f'"attempts":{attempts},'
     if context.call_id is not None:
         text += f'"call":"{context.call_id}",'
+    chain = '","'.join(caller.pseudonyms)
     text += f'"caller":["{chain}"],' if chain else '"caller":[],'
     if command is not None:
         text += f'"command":{_to_json(command)},'
@@ -112,19 +150,33 @@ def encode_entry(
         text += f'"confirmation":{_to_json(confirmation)},'
     if context.continued_call_id is not None:
         text += f'"continues":"{context.continued_call_id}",'
+    if cost_micros:
+        text += f'"cost_micros":{cost_micros},'
     if decision is not None and decision.record_id:
         text += f'"decision":"{decision.record_id}",'
-    if contract is not None:
-        text += f'"digest":"{contract.digest}",'
+    if degradations:
+        text += f'"degradations":{_to_json(degradations)},'
+    text += declared_text.digest
     if error is not None:
         text += f'"error":"{error}",'
+    if origin is not None and origin.flow_id is not None:
+        text += f'"flow":{_to_json(origin.flow_id)},'
     if hooks:
         text += f'"hooks":{_to_json(hooks)},'
     text += f'"id":"{id}","kind":"{kind}",'
+    if attempts:
+        text += f'"latency_us":{latency_us},'
+    text += declared_text.mutation_class
     if mutations:
         text += f'"mutations":{_to_json([f"{m.path} {m.source} {m.change}" for m in mutations])},'
+    if origin is not None and origin.native_call_id is not None:
+        text += f'"native_call":{_to_json(origin.native_call_id)},'
+    text += declared_text.operation
     if outcome is not None:
-        text += f'"outcome":"{outcome}",'
+        # Not formatted: that is slow for the members of an enumeration.
+        text += '"outcome":"' + outcome + '",'
+    if origin is not None and origin.parent_call_id is not None:
+        text += f'"parent":"{origin.parent_call_id}",'
     if decision is not None and decision.policy_digest:
         text += f'"policy":"{decision.policy_digest}",'
     if redactions:
@@ -132,28 +184,84 @@ def encode_entry(
     if result is not None:
         text += f'"result":"{result}",'
     if decision is not None:
-        text += f'"rules":{_encode_rules(decision.rules)},'
+        text += f'"rules":{_encode_repeated(decision.rules)},'
+    text += declared_text.scopes
     if context.session is not None:
-        text += f'"session":{_to_json(context.session)},'
+        text += f'"session":{_encode_repeated(context.session)},'
+    if passage is not None:
+        text += passage.text
     if subject is not None:
         text += f'"subject":{_to_json(subject)},'
+    if summary is not None:
+        text += f'"summary":{summary},'
     text += f'"tenant":"{caller.tenant}","time":"{time}",'
-    if contract is not None:
-        text += f'"tool":"{contract.full_name}",'
-        return f'{text}"trace":"{context.trace_id}","v":1,"version":"{contract.version}"}}'.encode()
-    if context.tool is not None:
+    if contract is None and context.tool is not None:
         text += f'"tool":{_to_json(context.tool)},'
-    return f'{text}"trace":"{context.trace_id}","v":1}}'.encode()
+    text += declared_text.tool
+    if scopes_commitment is not None:
+        text += f'"touched":"{scopes_commitment}",'
+    return f'{text}"trace":"{context.trace_id}",{declared_text.versions}}}'.encode()
+
+
+def encode_summary(payload: Any, *, size: int, redacted_count: int, has_more: bool | None) -> str:
+    """Encode what is recorded of a result: its type and size, how many values were redacted, and never a value."""
+    if type(payload) is dict and not redacted_count and has_more is None:
+        return f'{{"bytes":{size},"items":{len(payload)},"type":"object"}}'
+    kind = _JSON_TYPES.get(type(payload), "array")
+    items = f'"items":{len(payload)},' if kind in ("array", "object") else ""
+    more = "" if has_more is None else f'"more":{"true" if has_more else "false"},'
+    redactions = f'"redacted":{redacted_count},' if redacted_count else ""
+    return f'{{"bytes":{size},{items}{more}{redactions}"type":"{kind}"}}'
+
+
+_JSON_TYPES: Final = {
+    dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number", type(None): "null",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _DeclaredText:
+    """The keys of an entry that a contract alone decides, encoded once."""
+
+    digest: str = ""
+    mutation_class: str = ""
+    operation: str = ""
+    scopes: str = ""
+    tool: str = ""
+    versions: str = f'"v":{VERSION}'
+
+
+_NOT_DECLARED: Final = _DeclaredText()
+_declared_texts: BoundedDict[str, _DeclaredText] = BoundedDict(10_000)
+
+
+def _get_declared_text(contract: Contract) -> _DeclaredText:
+    text = _declared_texts.get(contract.digest)
+    return _declared_texts.put(contract.digest, _encode_declared(contract)) if text is None else text
+
+
+def _encode_declared(contract: Contract) -> _DeclaredText:
+    scopes = [f"{each.op} {each.resource} {each.scope}" for each in contract.resources[:_MAX_RESOURCES]]
+    if len(contract.resources) > _MAX_RESOURCES:
+        scopes.append("\u2026")
+    return _DeclaredText(
+        digest=f'"digest":"{contract.digest}",',
+        mutation_class=f'"mutation_class":"{contract.mutation_class}",',
+        operation=f'"operation":{_to_json(contract.handler.target)},',
+        scopes=f'"scopes":{_to_json(scopes)},' if scopes else "",
+        tool=f'"tool":"{contract.full_name}",',
+        versions=f'"v":{VERSION},"version":"{contract.version}"',
+    )
 
 
 def _to_json(value: str | Sequence[str]) -> str:
     return orjson.dumps(value).decode()
 
 
-_rules_cache: BoundedDict[tuple[str, ...], str] = BoundedDict(10_000)
+_repeated_texts: BoundedDict[str | tuple[str, ...], str] = BoundedDict(10_000)
 
 
-def _encode_rules(rules: tuple[str, ...]) -> str:
-    """Encode the names of rules. Few sets of rules decide most calls, so each is encoded once."""
-    text = _rules_cache.get(rules)
-    return _rules_cache.put(rules, _to_json(rules)) if text is None else text
+def _encode_repeated(value: str | tuple[str, ...]) -> str:
+    """Encode the names of rules, or a session. Few of them are those of most calls, so each is encoded once."""
+    text = _repeated_texts.get(value)
+    return _repeated_texts.put(value, _to_json(value)) if text is None else text

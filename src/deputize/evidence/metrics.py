@@ -70,6 +70,9 @@ class Metrics:
         self.loop_stalls = Histogram(
             Metric.LOOP_STALLS, METRIC_HELP[Metric.LOOP_STALLS], registry=self.registry, buckets=STALL_BUCKETS
         )
+        self.database_went_back = Gauge(
+            Metric.DATABASE_WENT_BACK, METRIC_HELP[Metric.DATABASE_WENT_BACK], registry=self.registry
+        )
 
     def record_end(
         self, contract: Contract | None, state: State, seconds: float, *, attempts: int = 1, cost: float = 0.0

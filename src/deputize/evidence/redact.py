@@ -11,10 +11,10 @@ a limit, values are redacted instead of checked.
 
 from typing import Any, Final
 
-from deputize.core.sensitive_names import is_sensitive_name
+from deputize.core.sensitive.names import is_sensitive_name
+from deputize.core.sensitive.text import REDACTION_MARK
 from deputize.evidence.schema_paths import SchemaNode, SchemaTooComplex, collect_sensitive_names, survey_schema
 
-REDACTION_MARK: Final = "[redacted]"
 MAX_PATHS: Final = 1_000
 _LONGEST_NAME: Final = 128
 # Positions of one schema that are remembered, each with the names it knows.

@@ -1,19 +1,22 @@
-"""Redact documents without a schema: what a tool says about a call, such as its preview.
+"""Redact documents without a schema: what a tool says about a call, such as its preview or its error.
 
 Fields that the tool's schemas call sensitive are hidden by name, at any depth. Sensitive values of the call's arguments
-are hidden by value, also inside a longer text. In doubt a value is hidden.
+are hidden by value, also inside a longer text. What looks like a secret is hidden too. In doubt a value is hidden.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from deputize.core.sensitive_names import is_sensitive_name
-from deputize.evidence.redact import REDACTION_MARK, RedactionPlan
+from deputize.core.sensitive.names import is_sensitive_name
+from deputize.core.sensitive.text import REDACTION_MARK, redact_error_text, redact_secrets
+from deputize.evidence.redact import RedactionPlan
 
 # Shorter values are hidden only where they stand alone; inside other words they would match by chance.
 _MIN_SUBSTRING_LENGTH: Final = 4
 # With more sensitive values than this, all text is hidden: every text would have to be searched for every value.
 _MAX_SUBSTRINGS: Final = 200
+# Drivers cut long texts, perhaps inside a sensitive value: so much of its beginning is searched for at the end.
+_MAX_CUT_LENGTH: Final = 300
 
 
 class FreeTextRedactor:
@@ -46,6 +49,13 @@ class FreeTextRedactor:
         paths.append(path)
         return text
 
+    def redact_message(self, message: str) -> str:
+        """Return an error's message without sensitive values, secrets and paths of files."""
+        text = self._redact_text(message)
+        for secret in self._inside:
+            text = _hide_cut_value(text, secret)
+        return redact_error_text(text)
+
     def _redact_fields(self, value: dict[str, Any], path: str, paths: list[str]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for name, each in value.items():
@@ -62,11 +72,23 @@ class FreeTextRedactor:
         return result
 
     def _redact_text(self, text: str) -> str:
+        return redact_secrets(self.hide_values(text))
+
+    def hide_values(self, text: str) -> str:
+        """Hide the sensitive values of the call's arguments in a text, and nothing else."""
         if text in self._whole or len(self._inside) > _MAX_SUBSTRINGS:
             return REDACTION_MARK
         for secret in self._inside:
             text = text.replace(secret, REDACTION_MARK)
         return text
+
+
+def _hide_cut_value(text: str, value: str) -> str:
+    """Hide the beginning of a value at the very end of a text."""
+    for length in range(min(len(value) - 1, len(text), _MAX_CUT_LENGTH), _MIN_SUBSTRING_LENGTH - 1, -1):
+        if text.endswith(value[:length]):
+            return text[:-length] + REDACTION_MARK
+    return text
 
 
 def _iterate_texts(value: Any) -> Iterator[str]:

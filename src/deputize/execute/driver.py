@@ -26,9 +26,17 @@ class Drivers:
 
     def find_tool(self, contract: Contract) -> AnyTool:
         """Find the tool that implements a contract, or raise the Problem that says why there is none."""
-        return (
-            self._python.find_tool(contract) if contract.handler.driver == "python" else self._mcp.find_tool(contract)
-        )
+        match contract.handler.driver:
+            case "python":
+                return self._python.find_tool(contract)
+            case "mcp":
+                return self._mcp.find_tool(contract)
+            case "none":
+                raise ToolRequiresSetup(
+                    f"{contract.full_name} {contract.version} is connected to no code",
+                    advice="Register a version whose handler names a function.",
+                    nothing_happened=True,
+                )
 
     def get_code_digest(self, contract: Contract) -> str:
         """Return the digest of the code that would run here; empty if none is loaded, or for another server's tool."""
@@ -38,6 +46,10 @@ class Drivers:
             return self._python.find_tool(contract).code_digest
         except (ToolRequiresSetup, ToolNotAdmitted):
             return ""
+
+    def find_contract(self, name: str) -> Contract | None:
+        """Find the contract of a loaded function by its tool's name."""
+        return self._python.find_contract(name)
 
     def list_weakenings(self, contract: Contract) -> list[Weakening]:
         """List the fields in which a contract is weaker than its function declares, as far as that is loaded."""
@@ -61,6 +73,10 @@ class Drivers:
     ) -> Any:
         """Run the tool's preview function."""
         return await self._python.preview(tool, arguments, context, seconds)
+
+    async def read_state(self, tool: AnyTool, arguments: dict[str, Any], seconds: float) -> Any:
+        """Run the tool's reader of the state that it could change; only called for tools that bring one."""
+        return await self._python.read_state(tool, arguments, seconds) if isinstance(tool, PythonTool) else None
 
     async def confirm(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """Run the tool's own verification of its output, if it has one."""

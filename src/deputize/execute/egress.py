@@ -6,6 +6,7 @@ the HTTP client, so neither a redirect nor a second DNS answer can bypass it; TL
 
 import asyncio
 import contextlib
+import functools
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,6 +146,12 @@ def _translate_network_errors(host: str) -> Iterator[None]:
         raise UpstreamUnavailable(f"the host {host} cannot be reached or is not an HTTP server") from error
 
 
+@functools.cache
+def _load_trusted_certificates() -> ssl.SSLContext:
+    """Load the certificates once per process: parsing them takes longer than the rest of a client's start."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
 class Egress:
     """A client for outgoing requests. `allow_hosts` are named by the operator; they may be private and without TLS."""
 
@@ -160,7 +167,7 @@ class Egress:
         self._allow_hosts = frozenset(normalize_host(host) for host in allow_hosts)
         self._max_bytes = max_bytes
         self._seconds = seconds
-        self._tls = tls or httpx2.create_ssl_context(trust_env=False)
+        self._tls = tls or _load_trusted_certificates()
         self._resolve = resolver
         pool = httpcore2.AsyncConnectionPool(
             ssl_context=self._tls,

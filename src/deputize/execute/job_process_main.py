@@ -4,6 +4,7 @@ A job is a function of this package, by name, from bytes to bytes. Frames on bot
 """
 
 import importlib
+import os
 import resource
 import struct
 import sys
@@ -15,7 +16,8 @@ _PACKAGE = "deputize."
 
 
 def main() -> None:
-    """Read jobs until the gateway closes the pipe."""
+    """Read jobs until the gateway closes the pipe. The argument is how much these jobs yield to other processes."""
+    os.nice(int(sys.argv[1]))
     for limit, value in ((resource.RLIMIT_AS, _MAX_MEMORY_BYTES), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (value, value))
     jobs, replies = sys.stdin.buffer, sys.stdout.buffer

@@ -27,10 +27,11 @@ _MODULE: Final = "deputize.execute.job_process_main"
 
 
 class JobProcesses:
-    """Some processes of one gateway, for one kind of work."""
+    """Some processes of one gateway, for one kind of work. With a higher `nice` value, they yield to calls."""
 
-    def __init__(self, max_processes: int = MAX_PROCESSES) -> None:
+    def __init__(self, max_processes: int = MAX_PROCESSES, *, nice: int = 0) -> None:
         self._idle: list[_JobProcess] = []
+        self._nice = nice
         self._slots = asyncio.Semaphore(max_processes)
         self._tenant_locks: dict[str, asyncio.Lock] = {}
         self._waiting_counts: dict[str, int] = {}
@@ -53,7 +54,7 @@ class JobProcesses:
                 del self._waiting_counts[tenant], self._tenant_locks[tenant]
 
     async def _run_in_slot(self, tenant: str, name: str, payload: bytes, seconds: int) -> bytes | None:
-        process = self._idle.pop() if self._idle else await _JobProcess.start()
+        process = self._idle.pop() if self._idle else await _JobProcess.start(self._nice)
         try:
             reply = await process.exchange(name, payload, seconds)
         except BaseException:
@@ -83,10 +84,10 @@ class _JobProcess:
         self._is_new = True
 
     @classmethod
-    async def start(cls) -> "_JobProcess":
+    async def start(cls, nice: int) -> "_JobProcess":
         environment = {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MODULE,
+            sys.executable, "-m", _MODULE, str(nice),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
             env=environment, start_new_session=True,
         )  # fmt: skip

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from deputize.core.contract.contract import RetryPolicy
-from deputize.core.errors import Problem
+from deputize.core.errors import Problem, ToolFailed, UpstreamRateLimited, UpstreamUnavailable
 
 T = TypeVar("T")
+_DEFAULT_STATUS_CODES = RetryPolicy().retry_on_status_codes
+_TOO_MANY_REQUESTS = 429
 Attempt = Callable[[int], Awaitable[T]]
 
 
@@ -43,3 +45,36 @@ async def retry_after_failure(
             # Nothing happened only if nothing happened in any of the attempts.
             nothing_happened = next_problem.nothing_happened and problem.nothing_happened
             problem = next_problem.replace(nothing_happened=nothing_happened, attempts=number)
+
+
+def apply_status_codes(policy: RetryPolicy, problem: Problem) -> Problem:
+    """Return what a failed attempt is by the policy's own status codes: retryable if its HTTP status is among them.
+
+    Without codes of its own, or without a status, the problem stays what it is. A status proves no more about the
+    effect than the problem did, except that a server which limits the rate did nothing.
+    """
+    status = None if policy.retry_on_status_codes == _DEFAULT_STATUS_CODES else find_http_status(problem)
+    if status is None:
+        return problem
+    kind: type[Problem] = ToolFailed
+    if status in policy.retry_on_status_codes:
+        kind = UpstreamRateLimited if status == _TOO_MANY_REQUESTS else UpstreamUnavailable
+    return kind(
+        problem.message,
+        details={**problem.details, "http_status": status},
+        retry_after_ms=problem.retry_after_ms,
+        nothing_happened=problem.nothing_happened,
+    )
+
+
+def find_http_status(problem: Problem) -> int | None:
+    """Find the HTTP status that the cause of a problem carries, as the errors of client libraries do."""
+    cause = problem.__cause__
+    if isinstance(problem, UpstreamRateLimited):
+        return _TOO_MANY_REQUESTS
+    for holder in (getattr(cause, "response", None), cause):
+        for name in ("status_code", "status"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
+                return status
+    return None

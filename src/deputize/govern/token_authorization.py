@@ -35,6 +35,13 @@ def is_tool_visible(caller: Caller, full_name: str) -> bool:
     return capabilities is None or any(capability.tool == full_name for capability in capabilities)
 
 
+def list_version_ranges(caller: Caller, full_name: str) -> list[str] | None:
+    """List the version ranges that a token names for a tool; None if it names no tools and so limits none."""
+    if caller.capabilities is None:
+        return None
+    return [each.versions for each in caller.capabilities if each.tool == full_name]
+
+
 def authorize_token(
     caller: Caller,
     contract: Contract,
@@ -91,7 +98,7 @@ def require_constraints(caller: Caller, contract: Contract, *, environment: str,
 
 def _require_capability(caller: Caller, contract: Contract, is_in_range: Callable[[str, str], bool]) -> None:
     name = contract.full_name
-    ranges = [capability.versions for capability in caller.capabilities or () if capability.tool == name]
+    ranges = list_version_ranges(caller, name)
     if not ranges:
         raise ToolNotFound(f"unknown tool {name}")
     if not any(is_in_range(versions, contract.version) for versions in ranges):

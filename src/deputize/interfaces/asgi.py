@@ -24,6 +24,8 @@ from deputize.interfaces.rest.app import build_rest_app
 from deputize.interfaces.rest.calls.post_call import post_call
 from deputize.operations.gateway import Gateway
 
+# Without a gateway no caller authenticates, and there is nothing to count.
+_NO_REQUEST = contextlib.nullcontext()
 OpenGateway = Callable[[], AbstractAsyncContextManager[Gateway]]
 
 
@@ -61,21 +63,26 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            path, gateway = scope["path"], self._gateway
-            if path == CALLS_PATH and scope["method"] == "POST" and gateway is not None:
-                await post_call(gateway, scope, receive, send)
-            elif path == MCP_PATH:
-                await self._mcp(scope, receive, send)
-            elif path == RPC_PATH:
-                await self._rpc(scope, receive, send)
-            elif path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/"):
-                await self._run_app(self._console, scope, receive, send)
-            else:
-                await self._run_app(self.rest, scope, receive, send)
+            gateway = self._gateway
+            with _NO_REQUEST if gateway is None else gateway.open_request():
+                await self._dispatch_request(gateway, scope, receive, send)
         elif kind == "lifespan":
             await self._run_lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1003})
+
+    async def _dispatch_request(self, gateway: Gateway | None, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path == CALLS_PATH and scope["method"] == "POST" and gateway is not None:
+            await post_call(gateway, scope, receive, send)
+        elif path == MCP_PATH:
+            await self._mcp(scope, receive, send)
+        elif path == RPC_PATH:
+            await self._rpc(scope, receive, send)
+        elif path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/"):
+            await self._run_app(self._console, scope, receive, send)
+        else:
+            await self._run_app(self.rest, scope, receive, send)
 
     async def _post_call(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that the framework routed here because no gateway was open."""

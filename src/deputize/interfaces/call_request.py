@@ -2,14 +2,15 @@
 
 import re
 from typing import Any, Literal, NoReturn
+from uuid import UUID
 
-from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallRequest
+from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallOrigin, CallRequest
 from deputize.core.errors import MalformedRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
 
 FIELDS = (
     "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
-    "callback", "can_answer", "answers",
+    "callback", "can_answer", "answers", "did_not_happen", "native_call_id", "parent_call_id", "flow_id",
 )  # fmt: skip
 MAX_TOOL_LENGTH = 200
 MAX_VERSION_LENGTH = 100
@@ -58,7 +59,23 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
         dry_run=_parse_flag(fields, "dry_run"),
         client_capabilities=_parse_capabilities(fields),
         input_responses=_parse_input_responses(fields),
+        did_not_happen=_parse_flag(fields, "did_not_happen"),
+        origin=parse_origin(fields),
     )
+
+
+def parse_origin(fields: dict[str, Any]) -> CallOrigin | None:
+    """Parse where a call comes from, as its caller states it; None if it states nothing."""
+    native_call_id, flow_id = (_parse_text(fields, name, MAX_SESSION_LENGTH) for name in ("native_call_id", "flow_id"))
+    parent_call_id = _parse_text(fields, "parent_call_id", MAX_SESSION_LENGTH)
+    if parent_call_id is not None:
+        try:
+            parent_call_id = str(UUID(parent_call_id))
+        except ValueError:
+            _raise_malformed("parent_call_id", "must be the id of a call")
+    if native_call_id is None and parent_call_id is None and flow_id is None:
+        return None
+    return CallOrigin(native_call_id=native_call_id, parent_call_id=parent_call_id, flow_id=flow_id)
 
 
 def _parse_mode(fields: dict[str, Any]) -> Literal["sync", "async"] | None:

@@ -53,6 +53,8 @@ class ConnectionLimiter:
 
     def __init__(self, settings: ServerSettings, *, count_refusal: Callable[[str], None] = lambda reason: None) -> None:
         self.settings = settings
+        self.is_draining = False
+        """Whether the listener is about to stop."""
         self.max_body_bytes = _FRAMING_FACTOR * settings.max_body_bytes + settings.max_head_bytes
         self._connections: set[LimitedConnection] = set()
         self._counts_by_address: Counter[str] = Counter()
@@ -85,6 +87,12 @@ class ConnectionLimiter:
             self._counts_by_address[address] -= 1
             if self._counts_by_address[address] <= 0:
                 del self._counts_by_address[address]
+
+    def start_drain(self) -> None:
+        """End each connection with its next response, so that its client opens the next one elsewhere."""
+        self.is_draining = True
+        for connection in self._connections:
+            connection.end_after_response()
 
     def count_refusal(self, reason: str) -> None:
         """Count a refusal for the metrics and the next line of the log."""
@@ -185,6 +193,14 @@ class LimitedConnection(HttpToolsProtocol):
         self.app = _refuse_request if is_full else self._full_app
         self._is_in_body = True
         HttpToolsProtocol.on_headers_complete(self)
+        if self.limiter.is_draining:
+            self.end_after_response()
+
+    def end_after_response(self) -> None:
+        """End this connection with the response to the request in progress, which then says so."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_started:
+            cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._is_in_body = False

@@ -36,14 +36,18 @@ def read_json(body: bytes, max_depth: int) -> Any:
         raise ParseFailed(f"the body is not JSON: {error}") from None
     if count_values_in(body) > MAX_VALUES and has_more_values(value, MAX_VALUES):
         raise ParseFailed(f"the body has more than {MAX_VALUES:,} values; send less at once")
+    # First: what recurses below is safe at a small depth only.
+    if body.count(b"{") + body.count(b"[") > max_depth:
+        _check_depth(value, max_depth)
+    if _BACKSLASH in body and _ESCAPED_NUL in body:
+        _check_text(value)
     if (
-        (_BACKSLASH in body and (_ESCAPED_NUL in body or _ESCAPED_QUOTE in body))
+        (_BACKSLASH in body and _ESCAPED_QUOTE in body)
         or _SIXTEEN_DIGITS in body.translate(_DIGITS_TO_ZERO)
-        or body.count(b"{") + body.count(b"[") > max_depth
         # A repeated name is parsed once, which leaves fewer quotation marks than were sent.
         or body.count(b'"') != orjson.dumps(value).count(b'"')
     ):
-        _check_strictly(body, value, max_depth)
+        json.loads(body, object_pairs_hook=_reject_duplicate_names, parse_int=_require_exact_integer)
     return value
 
 
@@ -54,31 +58,39 @@ async def read_json_off_loop(body: bytes, max_depth: int) -> Any:
     return await asyncio.to_thread(read_json, body, max_depth)
 
 
-def _check_strictly(body: bytes, value: Any, max_depth: int) -> None:
-    _check_depth_and_text(value, max_depth)
-    # The depth is small by now, so the recursive parser is safe.
-    json.loads(body, object_pairs_hook=_reject_duplicate_names, parse_int=_require_exact_integer)
+def _check_depth(value: Any, max_depth: int) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(max_depth):
+        level = [
+            part
+            for each in level
+            for part in (each.values() if isinstance(each, dict) else each)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return
+    raise ParseFailed(f"the body is nested deeper than {max_depth} levels")
 
 
-def _check_depth_and_text(value: Any, max_depth: int) -> None:
-    stack = [(value, 0)]
+def _check_text(value: Any) -> None:
+    stack = [value]
     while stack:
-        each, depth = stack.pop()
+        each = stack.pop()
         if isinstance(each, str):
             if "\0" in each:
                 raise ParseFailed("the body contains a NUL character")
-        elif isinstance(each, dict | list):
-            if depth >= max_depth:
-                raise ParseFailed(f"the body is nested deeper than {max_depth} levels")
-            parts = each if isinstance(each, list) else (*each.keys(), *each.values())
-            stack += [(part, depth + 1) for part in parts if isinstance(part, str | dict | list)]
+        elif isinstance(each, dict):
+            stack += (*each.keys(), *each.values())
+        elif isinstance(each, list):
+            stack += each
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(set(names)) != len(names):
-        duplicate = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ParseFailed(f"the body has the name {duplicate[:64]!r} twice in one object")
+    known_names: set[str] = set()
+    for name, _ in pairs:
+        if name in known_names:
+            raise ParseFailed(f"the body has the name {name[:64]!r} twice in one object")
+        known_names.add(name)
 
 
 def _require_exact_integer(digits: str) -> int:

@@ -34,13 +34,16 @@ from deputize.interfaces.call_request import (
     parse_idempotency_key,
 )
 from deputize.interfaces.json_body import read_json_off_loop
+from deputize.interfaces.negotiation_request import parse_negotiation
 from deputize.interfaces.rest.calls.post_call import build_outcome_headers
 from deputize.operations.gateway import Gateway, ToolSelection
 
 MAX_BATCH_SIZE = 50
 INVALID_PARAMS = -32602
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
-_OUTCOME_HEADERS = frozenset({b"idempotency-replayed", b"deputize-joined", b"retry-after"})
+_OUTCOME_HEADERS = frozenset(
+    {b"idempotency-replayed", b"deputize-joined", b"retry-after", b"deprecation", b"sunset", b"link"}
+)
 _ALLOW_HEADER: Header = (b"allow", b"POST")
 
 Params = dict[str, Any]
@@ -239,6 +242,13 @@ async def _get_tool(gateway: Gateway, caller: Caller, params: Params) -> Any:
     return await gateway.surface.show_tool(caller, values["name"], values.get("version", "latest"))
 
 
+async def _negotiate_version(gateway: Gateway, caller: Caller, params: Params) -> Any:
+    fields = dict(params)
+    name = _validate_params({"name": fields.pop("name", None)}, {"name": (str, MAX_TOOL_LENGTH)})["name"]
+    body = parse_negotiation(fields)
+    return await gateway.negotiations.negotiate_version(caller, name, body.version, body.build_expectation())
+
+
 def _validate_params(
     params: Params, limits: dict[str, tuple[type, int]], *, required_name: str | None = None
 ) -> Params:
@@ -265,4 +275,5 @@ METHODS: dict[str, Method] = {
     "tools.search": _search_tools,
     "surface.get": _show_surface,
     "tools.get": _get_tool,
+    "tools.negotiate": _negotiate_version,
 }

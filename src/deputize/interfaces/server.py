@@ -1,7 +1,8 @@
 """Listen with uvicorn: the API on one port and `/metrics` on another, in one event loop.
 
-Stopping is orderly: no new connections, streams end, calls in flight finish and are answered, and only then does the
-gateway close. A second interrupt stops at once.
+Stopping is orderly: at SIGTERM the gateway turns unready and serves on for a drain time, in which load balancers
+notice; then there are no new connections, streams end, calls in flight finish and are answered, and only then does the
+gateway close. An interrupt (Ctrl-C) skips the drain time, and a second signal stops at once.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import structlog
 import uvicorn
 
 from deputize.core.config_error import ConfigError
+from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.settings import ServerSettings, Settings
 from deputize.interfaces.asgi import OpenGateway, build_api
 from deputize.interfaces.asgi_http import ASGIApp
@@ -41,6 +43,10 @@ class _Listener(uvicorn.Server):
         super().__init__(config)
         self._limiter = limiter
 
+    def start_drain(self) -> None:
+        """Make clients open their next connections elsewhere."""
+        self._limiter.start_drain()
+
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         async with self._limiter.end_late_connections(self.server_state.connections):
             await super().serve(sockets)
@@ -53,7 +59,7 @@ class _Listener(uvicorn.Server):
 async def serve(
     open_gateway: OpenGateway, settings: Settings, on_ready: OnReady, *, stop: asyncio.Event | None = None
 ) -> None:
-    """Serve until a signal, or until `stop` is set by a program that handles signals itself.
+    """Serve until a signal, or until `stop` is set by a program that handles signals itself and wants no drain time.
 
     `on_ready` gets the URLs of the API and of the metrics once both accept requests.
     """
@@ -64,12 +70,13 @@ async def serve(
         _bind_socket(server.metrics_host, server.metrics_port, "metrics_port") as metrics_socket,
     ):
         api = build_api(open_gateway)
-        async with api.open_gateway():
+        async with api.open_gateway() as gateway:
             listeners = [
                 _make_listener(api, _reserve_descriptors(server), api.count_refused_connection),
                 _make_metrics_listener(build_metrics_app(api.get_gateway), server),
             ]
-            with _handle_signals(signals, stop, listeners):
+            skip_drain = asyncio.Event()
+            with _handle_signals(signals, stop, skip_drain, listeners):
                 server_tasks = [
                     asyncio.create_task(
                         listener.serve(sockets=[listen_socket]), name=f"listener-{_format_url(listen_socket)}"
@@ -84,6 +91,8 @@ async def serve(
                 stop_task = asyncio.create_task(stop.wait())
                 await asyncio.wait([stop_task, *server_tasks], return_when=asyncio.FIRST_COMPLETED)
                 stop_task.cancel()
+                if signals and stop.is_set():
+                    await _drain(gateway, listeners, skip_drain, server.drain_seconds)
                 api.shutdown.set()
                 for listener in listeners:
                     listener.should_exit = True
@@ -114,9 +123,23 @@ async def serve_health(
             stop_task = asyncio.create_task(stop.wait())
             await asyncio.wait([stop_task, server_task], return_when=asyncio.FIRST_COMPLETED)
             stop_task.cancel()
+            gateway.health.start_drain()
             on_stop(gateway)
         listener.should_exit = True
         await server_task
+
+
+async def _drain(
+    gateway: Gateway, listeners: Sequence[_Listener], skip_drain: asyncio.Event, drain_seconds: float
+) -> None:
+    """Turn unready and serve on for a while: until load balancers have noticed, they still send requests."""
+    gateway.health.start_drain()
+    if skip_drain.is_set() or not drain_seconds:
+        return
+    for listener in listeners:
+        listener.start_drain()
+    log.info("draining", seconds=drain_seconds)
+    await wait_for_event(skip_drain, drain_seconds)
 
 
 def _tune_garbage_collector() -> None:
@@ -207,19 +230,21 @@ async def _wait_until_started(listeners: list[_Listener], server_tasks: list["as
 
 @contextlib.contextmanager
 def _handle_signals(
-    signals: Sequence[signal.Signals], stop: asyncio.Event, listeners: list[_Listener]
+    signals: Sequence[signal.Signals], stop: asyncio.Event, skip_drain: asyncio.Event, listeners: list[_Listener]
 ) -> Iterator[None]:
     """Stop in order at the first signal, and at once at the second."""
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             for listener in listeners:
                 listener.force_exit = True
+        if stop.is_set() or number == signal.SIGINT:
+            skip_drain.set()
         stop.set()
 
     loop = asyncio.get_running_loop()
     for each in signals:
-        loop.add_signal_handler(each, on_signal)
+        loop.add_signal_handler(each, on_signal, each)
     try:
         yield
     finally:

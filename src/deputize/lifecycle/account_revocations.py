@@ -1,11 +1,12 @@
-"""Revoke the tokens of deleted links at their authorization servers (RFC 7009), until it is done or given up.
+"""Revoke the tokens of deleted and replaced links at their authorization servers (RFC 7009), or give up in the end.
 
-The commit that deletes a link stores its tokens for revocation, so that a process that dies leaves them to another. A
-revocation is postponed before it is attempted, and attempts may repeat: revoking twice does no harm. It names no
-person, and whether it succeeds does not matter to the link, which is gone.
+The commit that deletes or replaces a link stores its tokens for revocation, so that a process that dies leaves them to
+another. A revocation is postponed before it is attempted, and attempts may repeat: revoking twice does no harm. It
+names no person, and whether it succeeds does not matter to the link, which is gone.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Final, Literal
 
 import asyncpg
@@ -45,15 +46,41 @@ async def delete_link(
     row = await connection.fetchrow(SQL["delete_link"], keys.tenant, server, user)
     if row is None:
         return False, None
+    tokens = _open_old_link(keys, server, user, row["sealed"])
+    return True, None if tokens is None else await _store_revocation(runtime, connection, keys, server, tokens)
+
+
+async def store_replaced_tokens(
+    runtime: Runtime, connection: Connection, keys: KeySet, server: str, user: str, new_tokens: LinkedTokens
+) -> None:
+    """Store the tokens of a link for revocation, inside the transaction that replaces them.
+
+    A token that the server issued once more is in use, and must not be revoked.
+    """
+    row = await connection.fetchrow(SQL["lock_link"], keys.tenant, server, user)
+    tokens = None if row is None else _open_old_link(keys, server, user, row["sealed"])
+    if tokens is None or tokens.access == new_tokens.access:
+        return
+    if tokens.refresh == new_tokens.refresh:
+        tokens = replace(tokens, refresh=None)
+    await _store_revocation(runtime, connection, keys, server, tokens)
+
+
+def _open_old_link(keys: KeySet, server: str, user: str, ciphertext: bytes) -> LinkedTokens | None:
     try:
-        tokens = open_link(keys, server, user, row["sealed"])
+        return open_link(keys, server, user, ciphertext)
     except (UnsealFailed, ValueError):
         log.warning("link_tokens_not_revoked", tenant=keys.tenant, server=server, reason="they cannot be decrypted")
-        return True, None
+        return None
+
+
+async def _store_revocation(
+    runtime: Runtime, connection: Connection, keys: KeySet, server: str, tokens: LinkedTokens
+) -> str:
     revocation_id = runtime.clock.new_id()
     ciphertext = seal_revocation(keys, revocation_id, tokens)
     await connection.execute(SQL["insert_revocation"], keys.tenant, revocation_id, server, ciphertext)
-    return True, revocation_id
+    return revocation_id
 
 
 async def revoke_tokens(runtime: Runtime, tenant: str, revocation_id: str) -> RevocationState:

@@ -12,6 +12,7 @@ from deputize.catalog.registry import ToolRegistry
 from deputize.catalog.snapshot import TenantTools
 from deputize.catalog.versions import is_in_range
 from deputize.core.caller import Caller, Epochs
+from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
 from deputize.core.decision import Decision
 from deputize.execute.job_processes import JobProcesses
@@ -52,10 +53,10 @@ class TenantAuthority:
 
 
 class Authority:
-    def __init__(self, store: Store, keys: TenantKeys, policy_jobs: JobProcesses) -> None:
+    def __init__(self, store: Store, keys: TenantKeys, policy_jobs: JobProcesses, clock: Clock) -> None:
         self._store = store
         self._keys = keys
-        self._registry = ToolRegistry()
+        self._registry = ToolRegistry(clock)
         self._revocations = Revocations()
         self._policies = ActivePolicies(policy_jobs.run_job)
         self._switches = KillSwitches()

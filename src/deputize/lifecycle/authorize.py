@@ -63,7 +63,7 @@ async def authorize(
     )
     if approval is not None:
         _require_same_policy(approval, decision)
-    return Authorized(validated=validated, decision=decision, approval=approval)
+    return Authorized(validated=validated, decision=decision, approval=approval, side_effects=question.side_effects)
 
 
 async def reauthorize(

@@ -14,7 +14,7 @@ from deputize.core.caller import PROCESS_ISSUER, Caller, Epochs
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import OperatorConfirmationRequired, Unavailable
 from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
-from deputize.govern.approvals.confirmation_codes import ProposedAct
+from deputize.govern.approvals.confirmation_codes import ListChanges, ProposedAct
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.operator_check import require_operator
 from deputize.lifecycle.runtime import Runtime
@@ -45,6 +45,7 @@ async def change_authority(
     content: str = "",
     is_tightening: bool | Callable[[T], bool] = False,
     recorded_subject: str | None = None,
+    list_changes: ListChanges | None = None,
 ) -> T:
     """Change authority; once this returns, no gateway starts anything that the change forbids.
 
@@ -52,7 +53,7 @@ async def change_authority(
     barrier is closed; inside, only the epochs are compared, and if they have moved on it is checked again. `content` is
     what an operator confirms besides the subject. `is_tightening` tells, also by the result, that the act takes
     authority away or changes nothing, and so needs no operator. `recorded_subject` stands in the audit entry in place
-    of a subject that must not be kept there.
+    of a subject that must not be kept there. `list_changes` lists what the act changes, for the person who confirms it.
     """
 
     async def confirm(connection: Connection, result: T) -> str | None:
@@ -60,7 +61,7 @@ async def change_authority(
             return None
         now = max(runtime.clock.epoch_ms() // 1000, await connection.fetchval(_EPOCHS["load_time"]))
         proposed_act = ProposedAct.propose(caller, command, subject, content)
-        return require_operator(runtime, caller, proposed_act, now=now)
+        return require_operator(runtime, caller, proposed_act, now=now, list_changes=list_changes)
 
     tenant = caller.tenant
     if caller.issuer != PROCESS_ISSUER:
@@ -98,12 +99,15 @@ async def _change_under_barrier(
             await ensure_tenant(connection, tenant)
             await connection.execute(_EPOCHS["lock_barrier_exclusive"], tenant)
             now = await _load_epochs(connection, tenant)
-            if authority.epochs.is_at_least(now):
-                result = await _perform_act(
+            is_current = authority.epochs.is_at_least(now)
+            if is_current:
+                result, entry_id = await _perform_act(
                     runtime, connection, authority, caller, command, subject, act, (caller,), contract, confirm
                 )
                 await connection.execute(_EPOCHS["notify_epoch_change"], tenant)
-                return result
+        if is_current:
+            runtime.lineage.note_entry(tenant, entry_id)
+            return result
     raise Unavailable(
         "other administrators keep changing this tenant, so the change could not be checked",
         retry_after_ms=1000,
@@ -119,9 +123,11 @@ async def commit_act(
         await ensure_tenant(connection, caller.tenant)
         await connection.execute(_EPOCHS["lock_barrier_shared"], caller.tenant)
         authority = await runtime.authority.refresh(caller.tenant, await _load_epochs(connection, caller.tenant))
-        return await _perform_act(
+        result, entry_id = await _perform_act(
             runtime, connection, authority, caller, command, subject, act, (caller, *principals), None
         )
+    runtime.lineage.note_entry(caller.tenant, entry_id)
+    return result
 
 
 async def _load_epochs(connection: Connection, tenant: str) -> Epochs:
@@ -140,16 +146,18 @@ async def _perform_act(
     callers: Sequence[Caller],
     contract: Contract | None,
     confirm: Confirm[T] | None = None,
-) -> T:
-    """Act and record it, if the authority of every caller, as it is inside the barrier, allows it."""
+) -> tuple[T, str]:
+    """Act and record it, if the authority of every caller, as it is inside the barrier, allows it; return the result
+    and the id of the audit entry.
+    """
     # The operator belongs to no tenant: if one tenant could revoke it, the gateway would start for none.
     for each in callers if caller.issuer != PROCESS_ISSUER else ():
         authority.revocations.check(each)
         authority.switches.check_agents(each)
     result = await act(connection)
     confirmation = None if confirm is None else await confirm(connection, result)
-    await record_act(runtime, connection, caller, command, subject, contract, confirmation=confirmation)
-    return result
+    entry_id = await record_act(runtime, connection, caller, command, subject, contract, confirmation=confirmation)
+    return result, entry_id
 
 
 async def record_act(
@@ -161,8 +169,8 @@ async def record_act(
     contract: Contract | None = None,
     *,
     confirmation: str | None = None,
-) -> None:
-    """Record an act in its own commit; several acts in one commit are recorded one by one.
+) -> str:
+    """Record an act in its own commit, and return its id; several acts in one commit are recorded one by one.
 
     `confirmation` is the rule by which an operator confirmed it.
     """
@@ -177,6 +185,7 @@ async def record_act(
         confirmation=confirmation,
     )
     await connection.execute(_RUNS["insert_audit_entry"], caller.tenant, entry_id, None, body, None)
+    return entry_id
 
 
 async def _record_refusal(

@@ -27,6 +27,7 @@ from deputize.core.errors import (
     IdempotencyKeyReused,
     OutcomeUnknown,
     Problem,
+    RestoredSince,
     RoundTokenRejected,
     Unavailable,
     find_problem_type,
@@ -37,12 +38,14 @@ from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import CommitResult, OpenCallRow
 from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
+_LINEAGE = load_statements("lineage")
 _JOIN_POLL_SECONDS = 0.05
 log = structlog.get_logger(__name__)
 
@@ -64,13 +67,36 @@ async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Autho
     key = derive_key(authorized, arguments_digest)
     window = 0 if key.is_join else contract.window_seconds
     row = audit.build_opening_row(runtime, authorized, arguments_digest, key.value, window)
+    await require_known_key(runtime, authorized, row)
     commit = await _commit_opening(runtime, authorized, row)
     if commit.holder is None:
         claim = Claim(call_id=received.call_id, epoch=1)
         return await confirm_authorization(runtime, authorized, commit.epochs, claim), claim
     # A replay is authorized as of this commit too: a caller revoked before it is not shown the outcome.
-    authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs)
+    authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs, is_recorded=False)
     return await _resolve_holder(runtime, authorized, keys, commit.holder, arguments_digest, key)
+
+
+async def require_known_key(runtime: Runtime, authorized: Authorized, row: OpenCallRow) -> None:
+    """Refuse a key that is not on record while it may belong to a call that a restored database has forgotten.
+
+    The caller, who knows what happened, can state that it did not. A key is remembered for the tool's window, so after
+    that time no forgotten call counts any more.
+    """
+    recovered_at, request = runtime.lineage.recovered_at, authorized.validated.received.request
+    # The answer to an input round has a key of its own, whether the caller sends one or not.
+    if recovered_at is None or row.key is None or request.did_not_happen:
+        return
+    if runtime.clock.epoch_ms() / 1000 >= recovered_at + row.window_seconds:
+        return
+    async with runtime.store.write_transaction() as connection:
+        is_claimed = await connection.fetchval(_LINEAGE["is_key_claimed"], row.tenant, row.scope, row.key)
+    if not is_claimed:
+        raise RestoredSince(
+            "the database was restored to an earlier time, and a call with this key may have happened in the time that "
+            "it lost",
+            nothing_happened=True,
+        )
 
 
 def build_key_reuse_error(authorized: Authorized) -> Problem:
@@ -126,16 +152,24 @@ async def confirm_authorization(
         )
         runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim, unavailable))
         if isinstance(error, Exception):
-            raise unavailable from error
+            raise unavailable.replace(is_recorded=True) from error
         raise
 
 
-async def reauthorize_if_stale(runtime: Runtime, authorized: Authorized, commit_epochs: Epochs) -> Authorized:
-    """Authorize the call under the epochs of its commit, if they are newer; they seldom are."""
+async def reauthorize_if_stale(
+    runtime: Runtime, authorized: Authorized, commit_epochs: Epochs, *, is_recorded: bool = True
+) -> Authorized:
+    """Authorize the call under the epochs of its commit, if they are newer; they seldom are.
+
+    `is_recorded` is False if that commit has no audit entry of this call, because another call holds its key.
+    """
     if authorized.decision.epochs.is_at_least(commit_epochs):
         return authorized
     authority = await runtime.authority.refresh(authorized.validated.received.caller.tenant, commit_epochs)
-    return await reauthorize(runtime, authorized, authority, commit_epochs)
+    try:
+        return await reauthorize(runtime, authorized, authority, commit_epochs)
+    except Problem as refusal:
+        raise refusal.replace(is_recorded=is_recorded) from refusal.__cause__
 
 
 class ClaimGuard:
@@ -167,7 +201,7 @@ class ClaimGuard:
             raise OutcomeUnknown(
                 "the gateway lost track of the call, so it is unknown whether the tool acted",
                 details={"call_id": self.claim.call_id},
-            ) from error
+            ).replace(is_recorded=True) from error
 
 
 async def _resolve_holder(
@@ -229,7 +263,7 @@ async def _take_over_call(
     runtime: Runtime, authorized: Authorized, holder_id: str, epoch: int
 ) -> tuple[Authorized, Claim] | None:
     tenant = authorized.validated.received.caller.tenant
-    entry_id, entry, salt = audit.build_intent_entry(runtime, authorized, holder_id)
+    entry_id, entry, salt = audit.build_intent_entry(runtime, authorized, holder_id, trace_step(None, State.RUNNING))
     claim = Claim(call_id=holder_id, epoch=epoch + 1)
     # If the commit's acknowledgement is lost, the call may be ours: then this process records it as unknown.
     with ClaimGuard(runtime, authorized, claim):

@@ -77,7 +77,12 @@ def build_outcome(verified: Verified, call_id: str, state: State, problem: Probl
     if problem is not None:
         failure = build_failure_envelope(problem, call_id=call_id, state=state, trace_id=trace_id, extra_fields=more)
         return Outcome(
-            call_id=call_id, state=state, envelope=failure, spec=problem.spec, retry_after_ms=problem.retry_after_ms
+            call_id=call_id,
+            state=state,
+            envelope=failure,
+            spec=problem.spec,
+            retry_after_ms=problem.retry_after_ms,
+            deprecation=validated.deprecation,
         )
     fields = {
         "call_id": call_id,
@@ -94,7 +99,12 @@ def build_outcome(verified: Verified, call_id: str, state: State, problem: Probl
         **more,
     }
     # Render now: the tool may still hold the payload, and must not change what is recorded and sent.
-    return Outcome(call_id=call_id, state=state, envelope=Envelope.from_bytes(orjson.dumps(fields)))
+    return Outcome(
+        call_id=call_id,
+        state=state,
+        envelope=Envelope.from_bytes(orjson.dumps(fields)),
+        deprecation=validated.deprecation,
+    )
 
 
 def build_input_required_outcome(
@@ -114,7 +124,7 @@ def build_input_required_outcome(
 
 def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
     """Build the fields of every envelope of a dispatched call."""
-    executed, result = verified.executed, verified.result
+    executed = verified.executed
     validated = executed.authorized.validated
     more: dict[str, Any] = {
         "tool": _render_tool(validated.tool),
@@ -122,13 +132,17 @@ def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
         "execution": {
             "duration_ms": int(executed.seconds * 1_000_000) / 1000,
             "attempts": executed.attempts,
-            "cost": result.cost if result else None,
+            "cost": verified.cost,
         },
         "input": _describe_input(validated) if validated.mutations else _EMPTY_INPUT,
         "context": validated.hook_effects.context + verified.hook_effects.context,
-        "warnings": validated.warnings + validated.hook_effects.messages + verified.hook_effects.messages,
+        "warnings": (
+            validated.warnings + verified.warnings + validated.hook_effects.messages + verified.hook_effects.messages
+        ),
         "created_at": now,
     }
+    if validated.deprecation is not None:
+        more["deprecation"] = validated.deprecation.to_json()
     if validated.input_round is not None:
         more["continues"] = validated.input_round.continued_call_id
     return more

@@ -17,17 +17,19 @@ from deputize.core.errors import (
     Problem,
     ResultInvalid,
     ToolFailed,
+    UpstreamRateLimited,
     UpstreamUnavailable,
 )
 from deputize.core.outcome import Outcome
 from deputize.execute.drivers.python import ThreadOverrun
-from deputize.execute.retry import retry_after_failure
+from deputize.execute.retry import apply_status_codes, retry_after_failure
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl
 from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.state_check import compare_state, read_state
 from deputize.runs.checkpoint_writer import CheckpointWriter
 
 
@@ -59,12 +61,14 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
         # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
         ends_at=min(validated.deadline.at, started_at + validated.tool.contract.timeout.effective_seconds),
     )
-    output, problem, attempts = None, None, 1
+    output, problem, attempts, state = None, None, 1, None
     try:
         if claim is not None and validated.tool.contract.checkpoints.enabled:
             dispatch.checkpointer = await open_checkpointer(runtime, authorized, claim)
         if tool.validate is not None:
             await runtime.driver.preflight(tool, validated.call_input, dispatch.seconds_left)
+        if tool.read_state is not None:
+            state = await dispatch.read_state()
         try:
             output = await dispatch.attempt(1)
         except Problem as first_problem:
@@ -79,6 +83,10 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
         if dispatch.checkpointer is not None:
             dispatch.checkpointer.close()
     cause = None if problem is None else problem.__cause__
+    late_result = cause.future if isinstance(cause, ThreadOverrun) else None
+    state_change = None
+    if state is not None and late_result is None:
+        state_change = await compare_state(runtime, tool, validated, dispatch.salt, state)
     return Executed(
         authorized=authorized,
         claim=claim,
@@ -86,7 +94,8 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
         problem=problem,
         attempts=attempts,
         seconds=runtime.clock.monotonic() - started_at,
-        late_result=cause.future if isinstance(cause, ThreadOverrun) else None,
+        late_result=late_result,
+        state_change=state_change,
     )
 
 
@@ -100,6 +109,7 @@ class _Dispatch:
     claim: Claim | None
     ends_at: float
     checkpointer: CheckpointWriter | None = None
+    salt: bytes = b""
 
     @property
     def seconds_left(self) -> float:
@@ -134,9 +144,19 @@ class _Dispatch:
             if credential is not None:
                 await runtime.credentials.handle_rejection(authorized, credential, rejection)
             raise
+        except (ToolFailed, UpstreamUnavailable, UpstreamRateLimited) as problem:
+            raise apply_status_codes(authorized.validated.tool.contract.retry, problem) from problem.__cause__
         finally:
             if credential is not None:
                 credential.close()
+
+    async def read_state(self) -> str:
+        """Read the state that the tool could change, before its first attempt."""
+        try:
+            self.salt = self.runtime.clock.random_bytes(16)
+            return await read_state(self.runtime, self.tool, self.authorized.validated, self.salt, self.seconds_left)
+        except Problem as problem:
+            raise problem.replace(nothing_happened=True) from problem.__cause__
 
     async def retry(self, first_problem: Problem) -> tuple[Any, int]:
         """Repeat the attempt as the contract's retry policy says; return the output and the number of attempts."""
@@ -239,6 +259,7 @@ def build_late_execution(executed: Executed, claim: Claim, late_result: "asyncio
     return Executed(
         authorized=executed.authorized, claim=claim, output=None if error else late_result.result(),
         problem=problem, attempts=executed.attempts, seconds=executed.seconds,
+        has_partial_result=executed.has_partial_result, is_late=True,
     )  # fmt: skip
 
 

@@ -59,11 +59,15 @@ class Hooks:
     def close(self) -> None:
         self._runner.close()
 
+    def list_matching(self, tool: str) -> tuple[LoadedHook, ...]:
+        """List the hooks that run for a tool, in their order."""
+        return tuple(hook for hook in self._hooks if matches_glob(tool, hook.tools))
+
     def find_tool_hooks(self, tool: str) -> "ToolHooks | None":
         """Find the hooks of a registered tool; None if it has none."""
         entry = self._tool_hooks.get(tool)
         if entry is None:
-            matches = [hook for hook in self._hooks if matches_glob(tool, hook.tools)]
+            matches = self.list_matching(tool)
             tool_hooks = ToolHooks(matches, self._runner, self._clock, self._environment) if matches else None
             entry = self._tool_hooks.put(tool, (tool_hooks,))
         return entry[0]
@@ -79,6 +83,10 @@ class ToolHooks:
         self._runner = runner
         self._clock = clock
         self._environment = environment
+
+    def begin(self, validated: Validated) -> Validated:
+        """Note that hooks run before the tool, if the tool has such hooks."""
+        return replace(validated, runs_pre_hooks=True) if self._before else validated
 
     async def run_before(self, validated: Validated, token_decision: Decision) -> Validated:
         """Run the `before` hooks; return the changed call, or raise the refusal of the first hook that stops it.
@@ -119,7 +127,11 @@ class ToolHooks:
             hooks, outcome = self._failure, _build_hook_problem(problem)
         try:
             return (
-                replace(verified, hook_effects=await self._collect_effects(hooks, validated, outcome))
+                replace(
+                    verified,
+                    hook_effects=await self._collect_effects(hooks, validated, outcome),
+                    ran_post_hooks=True,
+                )
                 if hooks
                 else verified
             )
@@ -149,7 +161,8 @@ class ToolHooks:
                     effects = _merge_effects(effects, _build_effects(hook, answer))
             except (HookFailure, InvalidHookAnswer) as error:
                 message = f"{hook.source} could not add to this reply: {error}"
-                effects = _merge_effects(effects, HookEffects(actions=(f"{hook.source} failed",), messages=(message,)))
+                failure = HookEffects(actions=(f"{hook.source} failed",), messages=(message,), has_failure=True)
+                effects = _merge_effects(effects, failure)
         return effects
 
     async def _run_hook(
@@ -268,6 +281,7 @@ def _merge_effects(first: HookEffects, second: HookEffects) -> HookEffects:
         context=first.context + second.context,
         messages=first.messages + second.messages,
         permissions=first.permissions + second.permissions,
+        has_failure=first.has_failure or second.has_failure,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
+from deputize.core.degradation import Degradation
 from deputize.core.errors import (
     ConcurrencyLimitReached,
     LimitsUnavailable,
@@ -141,16 +142,18 @@ def _add_warnings(authorized: Authorized, admission: Admission) -> Authorized:
     if not admission.warnings:
         return authorized
     validated = authorized.validated
-    return replace(authorized, validated=replace(validated, warnings=validated.warnings + admission.warnings))
+    degraded_call = replace(
+        validated,
+        warnings=validated.warnings + admission.warnings,
+        degradations=(*validated.degradations, Degradation.LIMITS_NOT_COUNTED),
+    )
+    return replace(authorized, validated=degraded_call)
 
 
 def _compute_cost(authorized: Authorized, progress: CallProgress, error: BaseException | None) -> int | None:
     """Compute what the call cost in micros; None leaves the cost that its contract declares."""
     if progress.verified is not None:
-        result, problem = progress.verified.result, progress.verified.problem
-        if result is not None and result.cost is not None:
-            return to_micros(result.cost)
-        return 0 if problem is not None and problem.nothing_happened else None
+        return to_micros(progress.verified.cost)
     # A refusal before dispatch costs nothing; a call that the gateway lost track of may have cost all of it.
     is_refusal = isinstance(error, Problem) and not isinstance(error, OutcomeUnknown)
     return 0 if is_refusal or authorized.validated.received.request.dry_run else None

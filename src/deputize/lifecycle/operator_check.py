@@ -9,7 +9,7 @@ settings of the operator who started it.
 from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.errors import OperatorConfirmationRequired
 from deputize.core.settings import IdentitySettings
-from deputize.govern.approvals.confirmation_codes import CODE_SECONDS, ProposedAct
+from deputize.govern.approvals.confirmation_codes import CODE_SECONDS, ListChanges, ProposedAct
 from deputize.lifecycle.runtime import Runtime
 
 IN_PERSON_RULE = "operator-in-person"
@@ -19,10 +19,33 @@ SIGN_IN_RULE = "operator-sign-in"
 CLIENT_RULE = "operator-client"
 
 
-def require_operator(runtime: Runtime, caller: Caller, act: ProposedAct, *, now: int) -> str | None:
-    """Return the rule by which an operator confirmed the act; None if it needs none. Raise if no operator did."""
+def require_operator(
+    runtime: Runtime, caller: Caller, act: ProposedAct, *, now: int, list_changes: ListChanges | None = None
+) -> str | None:
+    """Return the rule by which an operator confirmed the act; None if it needs none. Raise if no operator did.
+
+    `list_changes` lists the documents that the act changes, for the terminal to show beside the code.
+    """
     if caller.issuer == PROCESS_ISSUER:
         return None
+    _require_own_token(caller)
+    issuers = runtime.settings.identity.issuers
+    issuer = next((each for each in issuers if each.issuer == caller.issuer), None)
+    # Without an issuer it can only be an operator client, with a token of this gateway (`build_operator_client`). In
+    # development, the keys that sign it lie in the project's folder like the issuer's.
+    if issuer.development if issuer is not None else any(each.development for each in issuers):
+        return _require_code(runtime, caller, act, list_changes)
+    rule = _require_sign_in(runtime.settings.identity, caller, now)
+    return CLIENT_RULE if issuer is None else rule
+
+
+def require_person(identity: IdentitySettings, caller: Caller, *, now: int) -> str:
+    """Return the rule by which a caller is an operator who has just signed in; raise if they are not."""
+    _require_own_token(caller)
+    return _require_sign_in(identity, caller, now)
+
+
+def _require_own_token(caller: Caller) -> None:
     limits = (caller.capabilities, caller.ceiling, caller.task)
     if caller.agents or caller.grants or any(each is not None for each in limits):
         raise OperatorConfirmationRequired(
@@ -30,17 +53,9 @@ def require_operator(runtime: Runtime, caller: Caller, act: ProposedAct, *, now:
             details={"rule": IN_PERSON_RULE},
             advice="Ask a person who operates this gateway. They repeat it with a token of their own.",
         )
-    issuers = runtime.settings.identity.issuers
-    issuer = next((each for each in issuers if each.issuer == caller.issuer), None)
-    # Without an issuer it can only be an operator client, with a token of this gateway (`build_operator_client`). In
-    # development, the keys that sign it lie in the project's folder like the issuer's.
-    if issuer.development if issuer is not None else any(each.development for each in issuers):
-        return _require_code(runtime, caller, act)
-    rule = _require_sign_in(runtime.settings.identity, caller, now)
-    return CLIENT_RULE if issuer is None else rule
 
 
-def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct) -> str:
+def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct, list_changes: ListChanges | None) -> str:
     codes, details = runtime.confirmation_codes, {"rule": TERMINAL_CODE_RULE}
     if codes is None:
         raise OperatorConfirmationRequired(
@@ -61,7 +76,7 @@ def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct) -> str:
                 retry_after_ms=int(codes.get_lockout_seconds(act) * 1000) + 1,
                 advice="Wait, then enter the code that the terminal of deputize dev shows.",
             )
-    confirmation_id = codes.show_code(act)
+    confirmation_id = codes.show_code(act, list_changes)
     if confirmation_id is None:
         raise OperatorConfirmationRequired(
             "too many acts wait for their confirmation",

@@ -1,7 +1,7 @@
 """Define one frozen type per phase. Each is made from the one before it, so a skipped phase does not type-check."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -11,8 +11,10 @@ from deputize.core.caller import Caller
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import TimeoutClass
+from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.decision import ApprovalRequirement, Decision
+from deputize.core.degradation import Degradation
 from deputize.core.errors import Problem
 from deputize.core.hooks import NO_HOOK_EFFECTS, HookEffects
 from deputize.core.mcp.elicitation import InputRequests, InputRound
@@ -74,9 +76,14 @@ class Validated:
     call_input: dict[str, Any]
     mutations: tuple[Mutation, ...] = ()
     warnings: tuple[str, ...] = ()
+    # The notice of a deprecated version.
+    deprecation: DeprecationNotice | None = None
     hook_effects: HookEffects = NO_HOOK_EFFECTS
     # The round that this call answers, where an earlier call ended with input required.
     input_round: InputRound | None = None
+    # True from the moment that hooks start before the tool.
+    runs_pre_hooks: bool = False
+    degradations: tuple[Degradation, ...] = ()
     # Computed in advance where the arguments are large.
     redacted_arguments: RedactedArguments | None = None
 
@@ -110,6 +117,8 @@ class Authorized:
     validated: Validated
     decision: Decision
     approval: ApprovalGrant | None = None
+    # What the call would change, as the policies saw it: (resource, operation, scope).
+    side_effects: Sequence[tuple[str, str, str]] = ()
 
 
 @frozen
@@ -133,6 +142,18 @@ class Claim:
 
 
 @frozen
+class StateChange:
+    """The digests of the state that a tool could change, before and after it ran; None if it could not be read."""
+
+    before: str
+    after: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        return self.after is not None and self.after != self.before
+
+
+@frozen
 class Executed:
     """The tool ended, with an output or a problem."""
 
@@ -144,6 +165,12 @@ class Executed:
     seconds: float
     # The result that a thread may still produce after its call was answered as unknown.
     late_result: "asyncio.Future[Any] | None" = None
+    # What `read_state` returned before and after; None if the tool does not bring it, or still runs.
+    state_change: StateChange | None = None
+    # True if the tool of a run sent partial results on its way.
+    has_partial_result: bool = False
+    # True if the tool ended after the call was answered as unknown.
+    is_late: bool = False
 
 
 @frozen
@@ -161,3 +188,14 @@ class Verified:
     result: Result | None = None
     hook_effects: HookEffects = NO_HOOK_EFFECTS
     input_requests: InputRequests | None = None
+    warnings: tuple[str, ...] = ()
+    ran_post_hooks: bool = False
+
+    @property
+    def cost(self) -> float:
+        """What the call is charged: the cost its result reports, else the declared one; 0 if nothing happened."""
+        if self.result is not None and self.result.cost is not None:
+            return max(self.result.cost, 0.0)
+        if self.problem is not None and self.problem.nothing_happened:
+            return 0.0
+        return self.executed.authorized.validated.tool.contract.observability.cost_per_call

@@ -7,7 +7,14 @@ committed after its caller was revoked is withheld.
 import asyncio
 from dataclasses import replace
 
-from deputize.core.errors import OutcomeUnknown, Problem, RecordingPending, Unavailable
+from deputize.core.errors import (
+    MutationClassViolated,
+    OutcomeUnknown,
+    ParseFailed,
+    Problem,
+    RecordingPending,
+    Unavailable,
+)
 from deputize.core.hooks import NO_HOOK_EFFECTS
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Outcome
@@ -24,7 +31,7 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.audit import ResultCommitment, commit_result, run_for_document
+from deputize.lifecycle.recording.commitments import SALT_BYTES, ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 
@@ -44,8 +51,9 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         if executed.claim is None
         else _reply_to_mutation(runtime, verified, executed.claim)
     )
-    received, result, default_cost = validated.received, verified.result, contract.observability.cost_per_call
-    cost = default_cost if result is None or result.cost is None else result.cost
+    received, cost = validated.received, verified.cost
+    if validated.deprecation is not None:
+        runtime.deprecated_uses.record_use(received.caller, contract)
     if cost:
         runtime.limits.add_session_cost(received.caller, received.session, cost)
     runtime.metrics.record_end(
@@ -66,18 +74,21 @@ async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
     outcome, commitment = await _render_outcome(runtime, verified, received.call_id, state, now)
     seconds_left = max(authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_RECORD_SECONDS)
     commit = await runtime.writer.put(audit.build_read_entry(verified, state, now, commitment), seconds=seconds_left)
-    await reauthorize_if_stale(runtime, authorized, commit.epochs)
+    # A read that was disabled for what it did is told so: the outcome holds nothing that the tool returned.
+    if not isinstance(verified.problem, MutationClassViolated):
+        await reauthorize_if_stale(runtime, authorized, commit.epochs)
     return outcome
 
 
 async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim) -> Outcome:
     problem = verified.problem
+    before = State.UNKNOWN if verified.executed.is_late else State.RUNNING
     state = _get_success_state(verified) if problem is None else _get_mutation_state(problem)
     outcome, commitment = await _render_outcome(runtime, verified, claim.call_id, state, runtime.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
     keys = await runtime.keys.get(runtime.store, tenant)
     ciphertext = keys.seal(claim.call_id, "outcome", outcome.body)
-    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, commitment)
+    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, commitment, before)
     write = runtime.writer.put(closing_row, seconds=_RECORDING_SECONDS)
     _record_late_end(runtime, verified.executed)
     try:
@@ -96,7 +107,7 @@ async def _render_outcome(
     runtime: Runtime, verified: Verified, call_id: str, state: State, now: str
 ) -> tuple[Outcome, ResultCommitment]:
     """Build the outcome and commit to its result, both in a thread if the result is large."""
-    salt = runtime.clock.random_bytes(audit.SALT_BYTES)
+    salt = runtime.clock.random_bytes(SALT_BYTES)
     if verified.input_requests is not None:
         outcome = await _build_input_required(runtime, verified, verified.input_requests, call_id, now)
         return outcome, commit_result(verified, salt)
@@ -155,7 +166,8 @@ def _record_late_end(runtime: Runtime, executed: Executed) -> None:
 async def refuse_call(runtime: Runtime, received: Received, validated: Validated | None, problem: Problem) -> Outcome:
     """Refuse a call that was not executed, or whose result is withheld; one entry is durable before the answer."""
     tool = validated.tool if validated else None
-    state = get_refusal_state(problem)
+    is_unparsed = validated is None and isinstance(problem, ParseFailed)
+    state = State.SCHEMA_PARSE_FAILED if is_unparsed else get_refusal_state(problem)
     try:
         await runtime.writer.put(audit.build_refusal_entry(runtime, received, validated, problem, state))
     except Problem as write_error:

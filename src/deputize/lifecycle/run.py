@@ -59,6 +59,7 @@ class Lifecycle:
         runtime, phase = self.runtime, received.trail.start_phase
         validated: Validated | None = None
         try:
+            runtime.lineage.require_no_loss()
             authority = await runtime.authority.load_tenant(received.caller.tenant)
             with phase(Span.VALIDATE):
                 run_job = partial(runtime.jobs.run_job, received.caller.tenant)
@@ -67,6 +68,7 @@ class Lifecycle:
                     validated = await attach_responses(runtime, validated, received.request.input_responses)
                 if (hooks := self._find_hooks(validated)) is not None:
                     token_decision = authority.check_token(received.caller, validated.tool.contract)
+                    validated = hooks.begin(validated)
                     validated = await hooks.run_before(validated, token_decision)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(runtime, validated, authority, may_ask=True)

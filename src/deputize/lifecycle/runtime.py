@@ -7,6 +7,7 @@ from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter
 from deputize.evidence.decision_log import DecisionLog
+from deputize.evidence.deprecated_uses import DeprecatedUses
 from deputize.evidence.metrics import Metrics
 from deputize.evidence.tracing import Tracing
 from deputize.execute.driver import Drivers
@@ -17,6 +18,7 @@ from deputize.govern.identity.signing_keys import SigningKeys
 from deputize.govern.limits.act_limits import ActLimits
 from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.request_limits import RequestLimits
+from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials.broker import CredentialBroker
@@ -26,6 +28,7 @@ from deputize.lifecycle.hooks import Hooks
 from deputize.runs.leases import ProcessLease
 from deputize.store.group_commit import GroupCommit
 from deputize.store.keys import TenantKeys
+from deputize.store.lineage.lineage import Lineage
 from deputize.store.pool import Store
 
 if TYPE_CHECKING:
@@ -52,12 +55,15 @@ class Runtime:
     signing_keys: SigningKeys | None
     limits: LimitEnforcer
     request_limits: RequestLimits
+    request_slots: RequestSlots
     act_limits: ActLimits
     driver: Drivers
     # For work whose cost outsiders choose.
     jobs: JobProcesses
     # The same for administrative acts, which may take many seconds: separate, so that calls do not wait behind them.
     admin_jobs: JobProcesses
+    # For the definitions of servers, which may take as long.
+    definition_jobs: JobProcesses
     upstreams: UpstreamPool
     # Linked accounts, and the tokens for servers that need a sign-in.
     linked_accounts: LinkedAccounts
@@ -65,6 +71,10 @@ class Runtime:
     # The state of each server at its last probe.
     server_states: ServerStates
     lease: ProcessLease
+    # Who calls deprecated versions.
+    deprecated_uses: DeprecatedUses
+    # Whether the database still has what was committed to it.
+    lineage: Lineage
     metrics: Metrics
     tracing: Tracing
     stamps: TimestampFormatter

@@ -22,6 +22,7 @@ from deputize.lifecycle.claim import (
     load_holder_call,
     reauthorize_if_stale,
     replay_outcome,
+    require_known_key,
 )
 from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized, Executed
@@ -60,7 +61,8 @@ def require_valid_callback(runtime: Runtime, authorized: Authorized) -> None:
     require_callback_allowed(runtime.settings.webhooks, request.callback)
 
 
-async def submit_run(runtime: Runtime, authorized: Authorized) -> Outcome:
+async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuation: bool = False) -> Outcome:
+    """Submit the call as a run; with `is_continuation`, a read that ran out of its caller's time begins anew."""
     validated = authorized.validated
     received, contract = validated.received, validated.tool.contract
     request, tenant, call_id = received.request, received.caller.tenant, received.call_id
@@ -70,8 +72,10 @@ async def submit_run(runtime: Runtime, authorized: Authorized) -> Outcome:
         return await resolve_repeat(runtime, authorized, keys, request.retry_of, arguments_digest)
     key = derive_key(authorized, arguments_digest)
     opening_row = audit.build_opening_row(
-        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds
-    )
+        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds, State.QUEUED,
+        is_continuation=is_continuation,
+    )  # fmt: skip
+    await require_known_key(runtime, authorized, opening_row)
     callback_ciphertext = (
         None if request.callback is None else keys.seal(call_id, "callback", serialize_callback(request.callback))
     )
@@ -123,7 +127,7 @@ async def resolve_repeat(
         raise build_key_reuse_error(authorized)
     can_continue = authorized.validated.received.request.retry_of is not None or not call["cancel_requested"]
     if call["state"] == State.UNKNOWN and can_continue and is_safe_to_repeat(authorized.validated.tool.contract):
-        if await _continue_run(runtime, authorized, keys, holder_id, call["owner_epoch"]):
+        if await _continue_run(runtime, authorized, keys, holder_id, call["owner_epoch"], State.UNKNOWN):
             return build_accepted_outcome(authorized, holder_id, State.QUEUED)
         # Another process was faster: return what became of the call.
         call = await load_holder_call(runtime, authorized, holder_id)
@@ -133,7 +137,9 @@ async def resolve_repeat(
     return build_accepted_outcome(authorized, holder_id, state)
 
 
-async def _continue_run(runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str, epoch: int) -> bool:
+async def _continue_run(
+    runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str, epoch: int, before: State
+) -> bool:
     """Continue a started call as a run, unless another owner took it over meanwhile."""
     tenant = authorized.validated.received.caller.tenant
     run = _build_run_row(runtime, authorized, keys, call_id)
@@ -143,6 +149,8 @@ async def _continue_run(runtime: Runtime, authorized: Authorized, keys: KeySet, 
         is_claimed = any(each["kind"] == "continued" for each in rows)
         if is_claimed:
             await _add_callback(connection, authorized, keys, call_id)
+            entry_row = audit.build_yield_entry(runtime, authorized, call_id, before)
+            await connection.execute(_SQL["insert_audit_entry"], *entry_row)
     await reauthorize_if_stale(runtime, authorized, parse_epochs(rows))
     return is_claimed
 
@@ -179,8 +187,8 @@ async def continue_as_run(runtime: Runtime, executed: Executed) -> Outcome | Non
     received = authorized.validated.received
     keys = await runtime.keys.get(runtime.store, received.caller.tenant)
     if claim is None:
-        outcome = await submit_run(runtime, authorized)
-    elif await _continue_run(runtime, authorized, keys, claim.call_id, claim.epoch):
+        outcome = await submit_run(runtime, authorized, is_continuation=True)
+    elif await _continue_run(runtime, authorized, keys, claim.call_id, claim.epoch, State.RUNNING):
         outcome = build_accepted_outcome(authorized, claim.call_id, State.QUEUED)
     else:
         return None
@@ -216,6 +224,14 @@ def build_accepted_outcome(
         "links": build_call_links(call_id),
         "warnings": (*authorized.validated.warnings, *warnings),
     }
+    deprecation = authorized.validated.deprecation
+    if deprecation is not None:
+        body["deprecation"] = deprecation.to_json()
     return Outcome(
-        call_id=call_id, state=state, envelope=Envelope(body), is_accepted=True, retry_after_ms=_FIRST_POLL_MS
+        call_id=call_id,
+        state=state,
+        envelope=Envelope(body),
+        is_accepted=True,
+        retry_after_ms=_FIRST_POLL_MS,
+        deprecation=deprecation,
     )

@@ -13,14 +13,15 @@ from deputize.catalog.costly_documents import JobRunner, is_costly_document, val
 from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
-from deputize.core.contract.contract import LifecycleState
+from deputize.core.contract.deprecation import DeprecationNotice
+from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.errors import ParseFailed, SchemaViolation, ToolRequiresSetup
 from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
-from deputize.govern.token_authorization import is_tool_visible
+from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
-from deputize.lifecycle.recording.audit import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.recording.commitments import get_redaction_plan, prepare_redaction, redact_arguments
 
 
 class _LargeContract(Exception):
@@ -90,7 +91,10 @@ def validate(
     # Before anything is said about any tool: a revoked caller must not learn which tools exist.
     authority.revocations.check(caller)
     version = authority.tools.resolve_version(
-        request.tool, request.version, visible=lambda name: is_tool_visible(caller, name)
+        request.tool,
+        request.version,
+        visible=lambda name: is_tool_visible(caller, name),
+        list_ranges=lambda name: list_version_ranges(caller, name),
     )
     if version.is_large and not is_off_loop:
         raise _LargeContract
@@ -120,16 +124,19 @@ def validate(
         canonical=canonical_arguments,
         call_input=call_input,
         mutations=mutations,
-        warnings=_build_warnings(version.state, tool),
+        warnings=_build_warnings(version.deprecation, tool),
+        deprecation=version.deprecation,
     )
 
 
 def _build_setup_error(tool: CompiledTool) -> ToolRequiresSetup:
-    fields = ", ".join(tool.unenforced_fields)
+    has_handler = "/handler" not in tool.unenforced_fields
     return ToolRequiresSetup(
-        f"{tool.name} {tool.contract.version} declares what this gateway does not enforce: {fields}",
+        f"{tool.name} {tool.contract.version} {describe_missing_setup(tool.unenforced_fields)}",
         details={"tool": tool.name, "fields": list(tool.unenforced_fields)},
-        advice="Ask the tool's author for a version without these fields, or use a release that enforces them.",
+        advice="Ask the tool's author for a version without these fields, or use a release that enforces them."
+        if has_handler
+        else "Ask the tool's author for a version whose handler names a function.",
         nothing_happened=True,
     )
 
@@ -162,10 +169,5 @@ def _compute_deadline(received: Received, seconds: float) -> Deadline:
     return tool_deadline if received.deadline is None or tool_deadline.at <= received.deadline.at else received.deadline
 
 
-def _build_warnings(state: LifecycleState, tool: CompiledTool) -> tuple[str, ...]:
-    if state is not LifecycleState.DEPRECATED:
-        return ()
-    life = tool.contract.life
-    until = f" until {life.sunset_date}" if life.sunset_date else ""
-    instead = f"; use {life.replacement} instead" if life.replacement else ""
-    return (f"{tool.name} {tool.contract.version} is deprecated{until}{instead}",)
+def _build_warnings(notice: DeprecationNotice | None, tool: CompiledTool) -> tuple[str, ...]:
+    return () if notice is None else (notice.describe(f"{tool.name} {tool.contract.version}"),)

@@ -13,7 +13,16 @@ import orjson
 from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
-from deputize.core.errors import InputRequestRejected, PredicateFailed, Problem, ResultInvalid
+from deputize.core.errors import (
+    InputRequestRejected,
+    PredicateFailed,
+    Problem,
+    ResultInvalid,
+    SemanticViolation,
+    ToolConflict,
+    ToolFailed,
+    ToolPrecondition,
+)
 from deputize.core.json_values import is_large_value
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
@@ -21,11 +30,15 @@ from deputize.evidence.metrics import Metrics
 from deputize.execute.driver import Drivers
 from deputize.execute.drivers.python import ThreadOverrun
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
-from deputize.lifecycle.phases import Executed, Verified
+from deputize.lifecycle.phases import Executed, Validated, Verified
+from deputize.lifecycle.recording.problem_redaction import redact_problem
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.state_check import check_state_change, describe_unchanged_state
 
 # The serializer cannot encode results that nest deeper than this.
 _MAX_DEPTH = 100
+# What tools raise themselves, with a message and details of their own.
+_TOOL_ERRORS = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
 
 
 class _CostlyResult(Exception):
@@ -45,8 +58,11 @@ async def verify(runtime: Runtime, executed: Executed) -> Verified:
 
 
 async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
+    if executed.state_change is not None and (violation := await _check_effects(runtime, executed)) is not None:
+        return Verified(executed=executed, problem=violation)
     if executed.problem is not None:
-        return Verified(executed=executed, problem=executed.problem)
+        problem = await _check_error(runtime, executed.authorized.validated, executed.problem)
+        return Verified(executed=executed, problem=await redact_problem(executed.authorized.validated, problem))
     output = executed.output
     if isinstance(output, InputRequests):
         return _check_input_requests(runtime, executed, output)
@@ -55,13 +71,53 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
     try:
         if result is not None:
             _check_result_fields(result)
-        canonical_result = await _check_contract_off_loop(runtime, executed, payload)
+        canonical_result, warnings = await _check_contract_off_loop(runtime, executed, payload)
+        if executed.state_change is not None:
+            warnings += describe_unchanged_state(executed)
         if executed.authorized.validated.tool.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)
     except Problem as problem:
         # Whatever the check reports, it ran after the effect.
-        return Verified(executed=executed, problem=problem.replace(nothing_happened=False))
-    return Verified(executed=executed, problem=None, payload=payload, canonical=canonical_result, result=result)
+        clean_problem = await redact_problem(executed.authorized.validated, problem)
+        return Verified(executed=executed, problem=clean_problem.replace(nothing_happened=False))
+    return Verified(
+        executed=executed,
+        problem=None,
+        payload=payload,
+        canonical=canonical_result,
+        result=result,
+        warnings=warnings,
+    )
+
+
+async def _check_effects(runtime: Runtime, executed: Executed) -> Problem | None:
+    try:
+        return await check_state_change(runtime, executed)
+    except Problem as problem:
+        # A read whose effects cannot be judged is not released.
+        return problem
+
+
+async def _check_error(runtime: Runtime, validated: Validated, problem: Problem) -> Problem:
+    """Check a tool's own error against the contract's error schema.
+
+    One that does not match stays the same kind of problem, because that says what happened, without its text.
+    """
+    tool = validated.tool
+    if not tool.has_error_schema or not isinstance(problem, _TOOL_ERRORS):
+        return problem
+    try:
+        document = orjson.loads(orjson.dumps({"message": problem.message, "details": dict(problem.details)}))
+        mismatches = await asyncio.to_thread(tool.list_error_mismatches, document)
+    except TypeError:
+        mismatches = [{"path": "/details", "message": "is not plain JSON", "rule": "type"}]
+    if not mismatches:
+        return problem
+    runtime.metrics.record_schema_violation(tool.contract, "error")
+    return problem.replace(
+        message=f"{tool.name} failed with an error that does not match its error schema",
+        details={"errors": mismatches},
+    )
 
 
 def _check_input_requests(runtime: Runtime, executed: Executed, input_requests: InputRequests) -> Verified:
@@ -93,7 +149,7 @@ def _check_result_fields(result: Result) -> None:
         raise ResultInvalid(f"the tool's Result has fields that JSON cannot represent: {error}") from error
 
 
-async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> bytes:
+async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:
     """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
     tool = executed.authorized.validated.tool
     try:
@@ -108,8 +164,10 @@ async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload
     return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics, is_valid=is_valid)
 
 
-def _check_contract(executed: Executed, payload: Any, metrics: Metrics, *, is_valid: bool | None = None) -> bytes:
-    """Return the result's canonical bytes, once schema and predicates hold."""
+def _check_contract(
+    executed: Executed, payload: Any, metrics: Metrics, *, is_valid: bool | None = None
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return the result's canonical bytes and its warnings, once schema and critical predicates hold."""
     validated = executed.authorized.validated
     tool = validated.tool
     # Before the validator, which accepts only JSON values.
@@ -130,13 +188,17 @@ def _check_contract(executed: Executed, payload: Any, metrics: Metrics, *, is_va
         metrics.record_schema_violation(tool.contract, "output")
         errors = tool.list_output_errors(payload)
         raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
-    failures = tool.find_failed_predicates(validated.call_input, payload)
+    all_failures = tool.find_failed_predicates(validated.call_input, payload)
+    failures = [each for each in all_failures if each.severity == "critical"]
     if failures:
         raise PredicateFailed(
             f"the result of {tool.name} fails the check {failures[0].name}",
             details={"predicates": [{"name": p.name, "description": p.description} for p in failures]},
         )
-    return canonical_result
+    warnings = (
+        f"the result fails the check {each.name}: {each.description or 'see the contract'}" for each in all_failures
+    )
+    return canonical_result, tuple(warnings) if all_failures else ()
 
 
 async def _confirm_with_tool(executed: Executed, payload: Any, driver: Drivers) -> None:

@@ -6,6 +6,7 @@ to servers) stays behind private fields; `app.py` fills them in.
 
 import hmac
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.callbacks import WebhookAdmin
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.admin.commands import Commands
+from deputize.operations.admin.contract_tests import ContractTestClaim, ContractTests, ReportedCase
 from deputize.operations.admin.delegations import Delegations, IssuedToken
+from deputize.operations.admin.deprecations import DeprecationRequest, Deprecations
 from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
@@ -37,6 +40,7 @@ from deputize.operations.approvals.console_sessions import ConsoleAccess
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.terminal_decisions import show_open_codes
 from deputize.operations.calls.answers import CallAnswers
+from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.queries import CallEvent, CallQueries, CallSummary
 from deputize.operations.calls.rollback import Rollbacks
@@ -45,7 +49,9 @@ from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.review import ServerReview
 from deputize.operations.views.health import Health
 from deputize.operations.views.metadata import GatewayMetadata
+from deputize.operations.views.negotiation import Negotiations
 from deputize.operations.views.surface import Surface
+from deputize.operations.views.tool_exports import ToolExports
 from deputize.operations.views.tool_status import ToolSelection
 from deputize.operations.views.tool_view import (
     ServerMethodView,
@@ -53,6 +59,7 @@ from deputize.operations.views.tool_view import (
     extract_structured_schema,
     list_references,
 )
+from deputize.store.lineage.lineage import WentBackError, build_refusal
 
 if TYPE_CHECKING:
     from deputize.operations.background.worker import Worker
@@ -62,9 +69,12 @@ __all__ = [
     "CallSummary",
     "ConsoleAccess",
     "ConsoleSession",
+    "ContractTestClaim",
+    "DeprecationRequest",
     "Gateway",
     "IssuedToken",
     "PolicyFile",
+    "ReportedCase",
     "ServerMethodView",
     "ToolSelection",
     "ToolView",
@@ -82,8 +92,13 @@ class Gateway:
     settings: Settings
     clock: Clock
     commands: Commands
+    contract_tests: ContractTests
     surface: Surface
+    exports: ToolExports
+    negotiations: Negotiations
+    deprecations: Deprecations
     calls: CallQueries
+    call_exports: CallExports
     cancellations: Cancellations
     webhooks: WebhookAdmin
     reconciliation_tasks: ReconciliationTasks
@@ -131,6 +146,10 @@ class Gateway:
         """The registry that `/metrics` renders."""
         return self._lifecycle.runtime.metrics.registry
 
+    def open_request(self) -> AbstractContextManager[None]:
+        """Open an HTTP request: while the block runs, it counts among those of the caller who authenticates in it."""
+        return self._lifecycle.runtime.request_slots.open_request()
+
     def count_refused_connection(self, reason: str) -> None:
         """Count a connection or request that the listener refused."""
         self._lifecycle.runtime.metrics.record_refused_connection(reason)
@@ -165,13 +184,16 @@ class Gateway:
         token = _parse_bearer(authorization)
         cached_caller = self._tokens.get_cached_caller(token, allow_console_only=for_console)
         caller = cached_caller or await self._tokens.verify_caller(token, allow_console_only=for_console)
+        self._lifecycle.runtime.request_slots.take_slot(caller)
         (await self._lifecycle.runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
         return caller
 
     async def authenticate_for_call(self, authorization: bytes | None) -> Caller:
         """Verify an Authorization header for `run_call`, which refuses revoked callers itself and audits it."""
         token = _parse_bearer(authorization)
-        return self._tokens.get_cached_caller(token) or await self._tokens.verify_caller(token)
+        caller = self._tokens.get_cached_caller(token) or await self._tokens.verify_caller(token)
+        self._lifecycle.runtime.request_slots.take_slot(caller)
+        return caller
 
     def sign(self, purpose: str, message: bytes) -> bytes:
         """Sign a message so that every gateway on this database can verify it by signing it again."""
@@ -201,6 +223,8 @@ _DATABASE_ERRORS = (
 
 def translate_error(error: Exception) -> Problem | None:
     """Translate an unexpected error into a Problem for the caller; None if it can only be an internal error."""
+    if isinstance(error, WentBackError):
+        return build_refusal(str(error))
     if isinstance(error, _DATABASE_ERRORS):
         return Unavailable("PostgreSQL does not answer", retry_after_ms=1000)
     return None

@@ -36,6 +36,8 @@ class CheckpointScope:
     call_id: str
     epoch: int
     interval: float
+    # The names of milestones, if the contract declares them; then there are no others.
+    macro_events: tuple[str, ...] = ()
 
 
 class CheckpointWriter:
@@ -85,6 +87,11 @@ class CheckpointWriter:
         if self._ownership_loss is not None:
             raise self._ownership_loss
         data = encode_state(state)
+        if macro and self._scope.macro_events and name not in self._scope.macro_events:
+            raise ValueError(
+                f"a milestone must be one of the contract's checkpoints.macro_events: "
+                f"{', '.join(self._scope.macro_events)}; got {name!r}"
+            )
         if name is not None:
             self._register_name(name)
         self._newest_state = data

@@ -13,6 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dbos import DBOS, DBOSPortableJSONSerializer, Queue
 
+from deputize.core.settings.database_urls import separate_hosts
+
 # One queue with a partition per tenant, so that no tenant waits behind another's flood.
 QUEUE = "runs"
 _APPLICATION = "deputize"
@@ -42,7 +44,7 @@ class DurableEngine:
         """Start to take runs on the running event loop; launched from a thread, DBOS would start another loop."""
         config: Any = {
             "name": _APPLICATION,
-            "system_database_url": self._dsn,
+            "system_database_url": separate_hosts(self._dsn),
             "sys_db_pool_size": _CONNECTIONS,
             "db_engine_kwargs": {"pool_pre_ping": False, "connect_args": _build_connect_args(self._dsn)},
             "executor_id": self._executor,

@@ -1,5 +1,6 @@
 """Inspect a database for `deputize doctor`, without changing it."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -7,9 +8,10 @@ import asyncpg
 
 from deputize.store.logins import list_allowed_audit_changes, list_login_powers
 from deputize.store.queries import load_statements
-from deputize.store.schema_revision import current_revision
+from deputize.store.schema_revision import SchemaState, read_schema_state
 
 _SQL = load_statements("inspection")
+_PROBES, _PROBE_SECONDS = 3, 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,7 @@ class DatabaseFacts:
     standbys: str
     skew_seconds: float
     bytes: int
-    revision: str | None
+    schema: SchemaState
     roles: tuple[DatabaseRole, ...]
     tables_without_row_security: tuple[str, ...] | None = None
     login: str = ""
@@ -48,6 +50,29 @@ class DatabaseFacts:
     runs_queued: int | None = None
 
 
+async def check_prepared_statements(dsn: str, *, timeout: float = 10.0) -> None:
+    """Raise the driver's error if a statement that was prepared on a connection cannot be used there later.
+
+    A pooler that lends server connections for a transaction may give the next transaction another one. While a second
+    connection holds the server connection that the statement was prepared on, the first one gets another.
+    """
+    first: asyncpg.Connection = await asyncpg.connect(dsn, timeout=timeout)
+    second: asyncpg.Connection = await asyncpg.connect(dsn, timeout=timeout)
+    try:
+        statement = await first.prepare("select 1")
+        # Several times: which server connection the second one gets is the pooler's choice.
+        for _ in range(_PROBES):
+            await statement.fetchval()
+            async with second.transaction():
+                await second.execute("select 1")
+                # A pooler with a single server connection lets this one wait, and has nothing to lose.
+                with contextlib.suppress(TimeoutError):
+                    await statement.fetchval(timeout=_PROBE_SECONDS)
+    finally:
+        first.terminate()
+        second.terminate()
+
+
 async def inspect_database(dsn: str, *, timeout: float = 10.0) -> DatabaseFacts:
     """Collect the facts of a database."""
     connection: asyncpg.Connection = await asyncpg.connect(dsn, timeout=timeout)
@@ -56,8 +81,8 @@ async def inspect_database(dsn: str, *, timeout: float = 10.0) -> DatabaseFacts:
         server = await connection.fetchrow(_SQL["describe_server"])
         assert server is not None  # a select without from has one row
         local_time = (before + time.time()) / 2
-        revision = await current_revision(connection)
-        is_migrated = revision is not None
+        schema = await read_schema_state(connection)
+        is_migrated = schema.current is not None
         runs = (
             await connection.fetchrow(_SQL["count_workers_and_runs"])
             if await connection.fetchval(_SQL["check_runs_schema"])
@@ -73,7 +98,7 @@ async def inspect_database(dsn: str, *, timeout: float = 10.0) -> DatabaseFacts:
             standbys=server["standbys"],
             skew_seconds=local_time - server["clock"],
             bytes=server["bytes"],
-            revision=revision,
+            schema=schema,
             roles=tuple(DatabaseRole(**dict(row)) for row in await connection.fetch(_SQL["list_roles"])),
             tables_without_row_security=tuple(
                 row[0] for row in await connection.fetch(_SQL["list_tables_without_row_security"])

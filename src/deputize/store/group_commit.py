@@ -13,18 +13,17 @@ batch that PostgreSQL rejects is sent row by row, so that one invalid row fails 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import asyncpg
 import orjson
 import structlog
 
-from deputize.core.caller import Epochs
-from deputize.core.errors import AuditUnavailable, DeadlineExceeded, InternalError, Problem, Unavailable
+from deputize.core.errors import InternalError, Unavailable
+from deputize.store.commit_answers import PendingRow, make_refusal, make_timeout_problem, resolve_futures
 from deputize.store.commit_functions import COMMIT_CALLS, COMMIT_ENTRIES
 from deputize.store.commit_rows import (
     AuditEntryRow,
-    BeginResult,
     BeginRunRow,
     CloseCallRow,
     CommitResult,
@@ -34,18 +33,12 @@ from deputize.store.commit_rows import (
     QueueRunRow,
     ReleaseLocksRow,
 )
+from deputize.store.lineage.lineage import WentBackError
 from deputize.store.run_commits import commit_runs
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
-
-
-class PendingRow(NamedTuple):
-    """A row, its future and deadline, and a callback for the case that it commits after its caller has gone."""
-
-    row: CommitRow
-    future: "asyncio.Future[CommitResult]"
-    deadline: float
-    on_orphan: Callable[[], None] | None
+# Takes the tenant and the id of an audit entry whose commit was acknowledged.
+NoteEntry = Callable[[str, str], None]
 
 
 _INSERT_DECISIONS: Final = "select deputize.record_decisions(p_tenants => $1, p_ids => $2, p_records => $3)"
@@ -79,9 +72,10 @@ class GroupCommit:
 
     def __init__(
         self, connect: Connect, *, boot_id: str, max_rows: int = 500, timeout: float = 10.0,
-        waits_at_barrier: bool = False,
+        waits_at_barrier: bool = False, note_entry: NoteEntry = lambda tenant, entry_id: None,
     ) -> None:  # fmt: skip
         self._connect = connect
+        self._note_entry = note_entry
         self._boot_id = boot_id
         self._max_rows = max_rows
         self._timeout = timeout
@@ -90,6 +84,7 @@ class GroupCommit:
         self._in_flight: list[PendingRow] = []
         self._has_timer = False
         self._drain_task: asyncio.Task[None] | None = None
+        self._is_started = False
         self._is_closed = False
         self._has_tried_to_connect = False
         self._waits_at_barrier = waits_at_barrier
@@ -100,6 +95,7 @@ class GroupCommit:
     async def start(self) -> None:
         """Connect to PostgreSQL."""
         await self._reconnect_once()
+        self._is_started = True
 
     async def stop(self) -> None:
         """Write the queued rows, then close; rows that are not written in time, and all later ones, are rejected."""
@@ -119,6 +115,19 @@ class GroupCommit:
         if self._connection is not None:
             self._connection.terminate()
 
+    def disconnect(self, reason: str) -> None:
+        """Refuse new rows for this reason until a new connection succeeds; rows in flight are in doubt."""
+        if self._is_closed:
+            return
+        self.outage_reason = reason
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+        if self._waiting_lane is not None:
+            self._waiting_lane.disconnect(reason)
+        if self._drain_task is None and self._is_started:
+            self._start_drain()
+
     def put(
         self, row: CommitRow, *, seconds: float = _DEFAULT_WAIT_SECONDS, on_orphan: Callable[[], None] | None = None
     ) -> "asyncio.Future[CommitResult]":
@@ -130,7 +139,7 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[CommitResult] = loop.create_future()
         if self.outage_reason is not None and (self._is_closed or type(row) is not CloseCallRow):
-            future.set_exception(_make_refusal(self.outage_reason))
+            future.set_exception(make_refusal(self.outage_reason))
             return future
         pending_row = PendingRow(row, future, loop.time() + seconds, on_orphan)
         if self._waiting_lane is not None and row[0] in self._waiting_lane._waiting_tenants:
@@ -156,7 +165,7 @@ class GroupCommit:
         now = loop.time()
         for pending_row in (*self._in_flight, *self._queue):
             if pending_row.deadline <= now and not pending_row.future.done():
-                pending_row.future.set_exception(_make_timeout_problem(pending_row.row))
+                pending_row.future.set_exception(make_timeout_problem(pending_row.row))
         self._has_timer = self._drain_task is not None
         if self._has_timer:
             loop.call_later(_TICK_SECONDS, self._expire_rows, loop)
@@ -239,7 +248,9 @@ class GroupCommit:
                 await self._commit_one_by_one(batch, error)
                 return
             else:
-                _resolve_futures(batch, answers)
+                entry = resolve_futures(batch, answers)
+                if entry is not None:
+                    self._note_entry(*entry)
                 return
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
@@ -249,7 +260,7 @@ class GroupCommit:
         if self._waiting_lane is None:
             self._waiting_lane = GroupCommit(
                 self._connect, boot_id=self._boot_id, max_rows=self._max_rows, timeout=self._timeout,
-                waits_at_barrier=True,
+                waits_at_barrier=True, note_entry=self._note_entry,
             )  # fmt: skip
         # Rows that were put meanwhile, too, so that a tenant's rows keep their order.
         self._waiting_lane._enqueue([each for each in (*batch, *self._queue) if each.row[0] in tenants])
@@ -316,6 +327,8 @@ class GroupCommit:
     async def _try_to_connect(self) -> None:
         try:
             await self._reconnect_once()
+        except WentBackError as error:
+            self.outage_reason = str(error)
         except _CONNECTION_ERRORS as error:
             self.outage_reason = f"PostgreSQL does not answer ({type(error).__name__})"
         except asyncpg.PostgresError as refusal:
@@ -335,61 +348,4 @@ class GroupCommit:
     def _reject_rows(pending_rows: list[PendingRow], reason: str) -> None:
         for each in pending_rows:
             if not each.future.done():
-                each.future.set_exception(_make_refusal(reason))
-
-
-def _make_refusal(reason: str) -> Unavailable:
-    return Unavailable(f"calls cannot be recorded: {reason}", retry_after_ms=1000, nothing_happened=True)
-
-
-def _make_timeout_problem(row: CommitRow) -> Problem:
-    if type(row) is OpenCallRow:
-        return DeadlineExceeded("the deadline passed before the call was recorded; nothing was changed")
-    if type(row) is CloseCallRow:
-        return Unavailable("the outcome is not stored yet", retry_after_ms=1000)
-    if type(row) is QueueRunRow:
-        return Unavailable(
-            "it is not yet known whether the call was queued; if it was, details has its id",
-            details={"call_id": row.call_id}, retry_after_ms=1000,
-        )  # fmt: skip
-    return AuditUnavailable("the call could not be recorded in time, so its result is withheld", retry_after_ms=1000)
-
-
-def _resolve_futures(batch: list[PendingRow], answers: list[asyncpg.Record]) -> None:
-    epochs: dict[str, CommitResult] = {}
-    holders: dict[str, str] = {}
-    closed_call_ids: set[str] = set()
-    begin_results: dict[str, BeginResult | None] = {}
-    no_worker_alive = False
-    for answer_kind, tenant, row_id, holder, registry, policy, revocation in answers:
-        if answer_kind == "epochs":
-            epochs[tenant] = CommitResult(Epochs(registry=registry, policy=policy, revocation=revocation))
-        elif answer_kind == "claimed":
-            holders[str(row_id)] = str(holder)
-        elif answer_kind == "closed":
-            closed_call_ids.add(str(row_id))
-        elif answer_kind == "no_worker":
-            no_worker_alive = True
-        else:
-            begin_results[str(row_id)] = answer_kind
-    for row, future, _, on_orphan in batch:
-        commit_result = epochs.get(row[0])
-        if future.done():
-            if on_orphan is not None and commit_result is not None and holders.get(row[1] or "") is None:
-                on_orphan()
-            continue
-        if commit_result is None:
-            future.set_exception(InternalError(f"tenant {row[0]} has no epochs"))
-        elif type(row) is OpenCallRow:
-            holder_id = holders.get(row.call_id)
-            future.set_result(commit_result if holder_id is None else CommitResult(commit_result.epochs, holder_id))
-        elif type(row) is QueueRunRow:
-            future.set_result(
-                CommitResult(commit_result.epochs, holders.get(row.call_id), no_worker_alive=no_worker_alive)
-            )
-        elif type(row) is CloseCallRow:
-            future.set_result(CommitResult(commit_result.epochs, None, row.call_id in closed_call_ids))
-        elif type(row) is BeginRunRow:
-            future.set_result(CommitResult(commit_result.epochs, begin_result=begin_results.get(row.call_id)))
-        else:
-            future.set_result(commit_result)
+                each.future.set_exception(make_refusal(reason))

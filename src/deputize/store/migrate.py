@@ -6,10 +6,12 @@ from pathlib import Path
 import asyncpg
 from alembic import command
 from alembic.config import Config
-from dbos import run_dbos_database_migrations
+from dbos import DBOS
 from sqlalchemy import Connection, pool
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from deputize.core.config_error import ConfigError
+from deputize.core.settings.database_urls import separate_hosts
 from deputize.store.schema_revision import current_revision, require_released
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -17,6 +19,9 @@ _FOLDER = Path(__file__).parent / "migrations"
 # statement, and would deadlock with one that waits for this lock.
 _LOCK = "select pg_try_advisory_lock(hashtextextended('deputize.migrate', 0))"
 _LOCK_SECONDS = 0.1
+
+# Alembic has one context per process, so that two databases cannot be migrated at once.
+_alembic_lock = asyncio.Lock()
 
 
 def upgrade(dsn: str) -> None:
@@ -33,7 +38,8 @@ async def upgrade_async(dsn: str) -> None:
         require_released(await current_revision(connection))
         await connection.execute((_FOLDER / "roles.sql").read_text())
         await connection.execute("create schema if not exists deputize authorization deputize_owner")
-        await _run_alembic(dsn)
+        async with _alembic_lock:
+            await _run_alembic(dsn)
         await _prepare_engine(dsn, connection)
     finally:
         await connection.close()
@@ -41,7 +47,14 @@ async def upgrade_async(dsn: str) -> None:
 
 async def _prepare_engine(dsn: str, connection: asyncpg.Connection) -> None:
     """Migrate the durable engine's schema, beside ours. Only the owner of ours and the engine itself may touch it."""
-    await asyncio.to_thread(run_dbos_database_migrations, dsn, schema="dbos")
+    try:
+        await asyncio.to_thread(DBOS.migrate, separate_hosts(dsn), schema="dbos")
+    except Exception as error:  # the engine and its drivers raise whatever they like
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise ConfigError(
+            f"The schema is migrated, but that of the durable engine beside it is not ({reason}): remove the cause and "
+            "run deputize migrate again."
+        ) from error
     await connection.execute((_FOLDER / "login_privileges.sql").read_text())
 
 

@@ -1,7 +1,7 @@
 """Open connections by role: readers see one tenant, writers write, and the direct connection listens and locks."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +10,9 @@ from asyncpg.pool import PoolConnectionProxy
 
 # A connection, from a pool or not.
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
+
+# Raises if the database behind a connection of the writer must not be used.
+Verify = Callable[[Connection], Awaitable[None]]
 
 # The database is unreachable, or the connection to it broke.
 CONNECTION_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -49,20 +52,25 @@ class Store:
     direct_dsn: str
     readers: "asyncpg.Pool[asyncpg.Record]"
     writers: "asyncpg.Pool[asyncpg.Record]"
+    verify: Verify | None = None
 
     @classmethod
-    async def open(cls, dsn: str, *, direct_dsn: str | None = None, read_connections: int = 8) -> "Store":
-        """Open the pools of both roles."""
+    async def open(
+        cls, dsn: str, *, direct_dsn: str | None = None, read_connections: int = 8, verify: Verify | None = None
+    ) -> "Store":
+        """Open the pools of both roles. `verify` checks the database behind every new connection that writes."""
 
         async def as_reader(connection: Connection) -> None:
             await _set_role(connection, READER)
 
         async def as_writer(connection: Connection) -> None:
             await _set_role(connection, WRITER)
+            if verify is not None:
+                await verify(connection)
 
         readers = await asyncpg.create_pool(dsn, min_size=1, max_size=read_connections, init=as_reader)
         writers = await asyncpg.create_pool(dsn, min_size=1, max_size=4, init=as_writer)
-        return cls(dsn=dsn, direct_dsn=direct_dsn or dsn, readers=readers, writers=writers)
+        return cls(dsn=dsn, direct_dsn=direct_dsn or dsn, readers=readers, writers=writers, verify=verify)
 
     async def close(self) -> None:
         """Close the pools."""
@@ -72,7 +80,19 @@ class Store:
 
     async def connect_writer(self) -> asyncpg.Connection:
         """Open the connection of the group commit, without a pooler: its role must last from batch to batch."""
-        return await connect_with_role(self.direct_dsn, WRITER)
+        connection = await connect_with_role(self.direct_dsn, WRITER)
+        if self.verify is not None:
+            try:
+                await self.verify(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
+
+    async def reconnect(self) -> None:
+        """Replace all connections of the pools by new ones, each at its next use."""
+        for pool in (self.readers, self.writers):
+            await pool.expire_connections()
 
     @contextlib.asynccontextmanager
     async def read_transaction(self, tenant: str, *, repeatable: bool = False) -> AsyncIterator[Connection]:

@@ -139,6 +139,7 @@ CREATE INDEX calls_by_caller ON ONLY deputize.calls USING btree (tenant, caller_
 CREATE INDEX calls_open ON ONLY deputize.calls USING btree (owner, deadline_at) WHERE (state = 'running'::text);
 CREATE INDEX calls_queued ON ONLY deputize.calls USING btree (tenant, id) WHERE (state = 'queued'::text);
 CREATE TRIGGER calls_cancel_approvals AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN ((new.needs_approval AND (old.state = ANY (ARRAY['awaiting_approval'::text, 'queued'::text])) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION deputize.cancel_approvals();
+CREATE TRIGGER calls_refuse_transition BEFORE UPDATE OF state ON deputize.calls FOR EACH ROW WHEN (((new.state <> old.state) AND (NOT ((old.state = 'running'::text) AND (new.state = 'awaiting_approval'::text) AND (old.created_at = now()))) AND (((old.state || '>'::text) || new.state) <> ALL (ARRAY['awaiting_approval>blocked'::text, 'awaiting_approval>canceled'::text, 'awaiting_approval>denied'::text, 'awaiting_approval>failed'::text, 'awaiting_approval>queued'::text, 'awaiting_approval>timed_out'::text, 'awaiting_approval>unknown'::text, 'awaiting_approval>validation_failed'::text, 'queued>awaiting_approval'::text, 'queued>blocked'::text, 'queued>canceled'::text, 'queued>denied'::text, 'queued>failed'::text, 'queued>running'::text, 'queued>timed_out'::text, 'queued>unknown'::text, 'queued>validation_failed'::text, 'running>blocked'::text, 'running>canceled'::text, 'running>denied'::text, 'running>failed'::text, 'running>needs_input'::text, 'running>queued'::text, 'running>succeeded'::text, 'running>timed_out'::text, 'running>unknown'::text, 'running>validation_failed'::text, 'unknown>blocked'::text, 'unknown>canceled'::text, 'unknown>denied'::text, 'unknown>failed'::text, 'unknown>needs_input'::text, 'unknown>queued'::text, 'unknown>running'::text, 'unknown>succeeded'::text, 'unknown>timed_out'::text, 'unknown>validation_failed'::text])))) EXECUTE FUNCTION deputize.refuse_transition();
 CREATE TRIGGER calls_release_locks AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN ((new.uses_resource_locks AND (new.state <> old.state) AND (new.state <> 'running'::text))) EXECUTE FUNCTION deputize.release_locks();
 CREATE TRIGGER calls_schedule_delivery AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN ((new.has_callback AND (new.ended_at IS NOT NULL) AND (new.state <> old.state))) EXECUTE FUNCTION deputize.schedule_delivery();
 CREATE TRIGGER calls_schedule_reconciliation AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN (((new.state = 'unknown'::text) AND (old.state <> 'unknown'::text))) EXECUTE FUNCTION deputize.schedule_reconciliation();
@@ -178,6 +179,33 @@ ALTER TABLE ONLY deputize.claims
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.claims TO deputize_writer;
 
+-- Results of contract tests, by the digest of the tested contract: also of versions that are not registered yet.
+CREATE TABLE deputize.contract_tests (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    tool text NOT NULL,
+    version text NOT NULL,
+    digest text NOT NULL,
+    verdict text NOT NULL,
+    cases integer NOT NULL,
+    failures integer NOT NULL,
+    attestation text NOT NULL,
+    tested_at timestamp with time zone NOT NULL,
+    recorded_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    is_notice_due boolean DEFAULT false NOT NULL,
+    CONSTRAINT contract_tests_cases_check CHECK ((cases > 0)),
+    CONSTRAINT contract_tests_check CHECK (((failures >= 0) AND (failures <= cases))),
+    CONSTRAINT contract_tests_verdict_check CHECK ((verdict = ANY (ARRAY['passed'::text, 'failed'::text, 'unchecked'::text])))
+);
+ALTER TABLE ONLY deputize.contract_tests
+    ADD CONSTRAINT contract_tests_pkey PRIMARY KEY (tenant, id);
+ALTER TABLE ONLY deputize.contract_tests
+    ADD CONSTRAINT contract_tests_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX contract_tests_by_tool ON deputize.contract_tests USING btree (tenant, tool, tested_at DESC);
+CREATE INDEX contract_tests_to_notify ON deputize.contract_tests USING btree (recorded_at) WHERE is_notice_due;
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.contract_tests TO deputize_writer;
+
 -- Records of what decisions were made from, one per distinct question. Audit entries name the record they relied on.
 CREATE TABLE deputize.decisions (
     tenant text NOT NULL,
@@ -214,6 +242,24 @@ CREATE INDEX deliveries_of_call ON deputize.deliveries USING btree (tenant, call
 CREATE INDEX deliveries_over ON deputize.deliveries USING btree (COALESCE(delivered_at, dead_at)) WHERE ((delivered_at IS NOT NULL) OR (dead_at IS NOT NULL));
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.deliveries TO deputize_writer;
+
+-- Who still called deprecated versions, by day. Written every few seconds by each process, not by each call.
+CREATE TABLE deputize.deprecated_uses (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    caller_user text NOT NULL,
+    caller_agent text NOT NULL,
+    day date NOT NULL,
+    calls bigint NOT NULL,
+    last_used_at timestamp with time zone NOT NULL
+);
+ALTER TABLE ONLY deputize.deprecated_uses
+    ADD CONSTRAINT deprecated_uses_pkey PRIMARY KEY (tenant, name, version, caller_user, caller_agent, day);
+CREATE INDEX deprecated_uses_by_caller ON deputize.deprecated_uses USING btree (tenant, caller_user);
+CREATE INDEX deprecated_uses_by_day ON deputize.deprecated_uses USING btree (day);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.deprecated_uses TO deputize_writer;
 
 -- How often each kind of authority of a tenant changed. Written under the tenant's exclusive barrier lock, read under
 -- the shared one by every batch.
@@ -289,6 +335,22 @@ ALTER TABLE ONLY deputize.leases
     ADD CONSTRAINT leases_pkey PRIMARY KEY (boot);
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.leases TO deputize_writer;
 
+-- Histories of this database; the one with the highest number is current. A point-in-time restore makes the database go
+-- back, and a new lineage begins when a person confirms that it is to be used.
+CREATE TABLE deputize.lineages (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    number integer NOT NULL,
+    began_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    went_back_at timestamp with time zone,
+    went_back_reason text,
+    CONSTRAINT lineages_number_check CHECK ((number > 0))
+);
+ALTER TABLE ONLY deputize.lineages
+    ADD CONSTRAINT lineages_number_key UNIQUE (number);
+ALTER TABLE ONLY deputize.lineages
+    ADD CONSTRAINT lineages_pkey PRIMARY KEY (id);
+GRANT SELECT,INSERT,UPDATE ON TABLE deputize.lineages TO deputize_writer;
+
 -- What a group has to be notified of, written by the commit that makes it true. write_notifications makes notifications
 -- of them.
 CREATE TABLE deputize.notices (
@@ -337,7 +399,7 @@ CREATE TABLE deputize.notifications (
     problem text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (ticket IS NULL))),
-    CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text])))
+    CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text, 'contract-test'::text])))
 );
 ALTER TABLE ONLY deputize.notifications
     ADD CONSTRAINT notifications_pkey PRIMARY KEY (tenant, id);
@@ -770,6 +832,11 @@ CREATE TABLE deputize.tool_versions (
     registered_by text NOT NULL,
     changed_epoch bigint NOT NULL,
     before_epoch bigint DEFAULT 0 NOT NULL,
+    deprecated_at timestamp with time zone,
+    removal_at timestamp with time zone,
+    successor text,
+    migration_guide text,
+    reported_at timestamp with time zone,
     CONSTRAINT tool_versions_state_check CHECK ((state = ANY (ARRAY['draft'::text, 'available'::text, 'disabled'::text, 'requires_setup'::text, 'deferred'::text, 'deprecated'::text, 'retired'::text])))
 );
 ALTER TABLE ONLY deputize.tool_versions
@@ -937,6 +1004,38 @@ end $$;
 CREATE FUNCTION deputize.barrier_key(tenant text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hashtextextended('deputize.barrier.' || tenant, 0) $$;
+
+-- Begin a lineage: authority counts on above all epochs that a gateway may remember, approval requests are void, and
+-- the outcome of every open call is unknown, because it may have gone on in the time that the database lost.
+CREATE FUNCTION deputize.begin_lineage(
+    p_number integer, p_epochs bigint
+) RETURNS TABLE(id uuid, calls bigint, approvals bigint)
+    LANGUAGE plpgsql
+    AS $$
+begin
+    insert into deputize.lineages (number) values (p_number) returning lineages.id into id;
+    update deputize.epochs e
+    set registry = e.registry + p_epochs, policy = e.policy + p_epochs, revocation = e.revocation + p_epochs;
+    with closed as (
+        update deputize.approvals a set state = 'void', next_at = null, closed_at = now()
+        where a.state in ('open', 'approved') returning a.tenant, a.id
+    ), resolved as (
+        update deputize.tickets t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'void',
+            reason = 'the database was restored'
+        from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
+    ), deleted as (
+        delete from deputize.approval_groups g using closed where g.tenant = closed.tenant and g.id = closed.id
+    )
+    select count(*) into approvals from closed;
+    -- The next epoch of their owners: no process of before can close them, and none may take them for untouched.
+    with ended as (
+        update deputize.calls k
+        set state = 'unknown', owner_epoch = k.owner_epoch + 1
+        where k.state in ('running', 'queued', 'awaiting_approval') returning 1
+    )
+    select count(*) into calls from ended;
+    return next;
+end $$;
 
 -- Begin a run from the queue, or take it over from a worker that is gone. Compare-and-set on the epoch. Returns begun;
 -- waits if it has to wait for locks; busy if a living worker executes it; lapsed if the lease of this worker is over;
@@ -1703,6 +1802,8 @@ begin
     delete from deputize.policy_proposals x where x.tenant = p_tenant and x.proposed_by = p_subject;
     update deputize.tool_versions x set registered_by = p_placeholder
     where x.tenant = p_tenant and x.registered_by = p_subject;
+    update deputize.deprecated_uses x set caller_user = p_placeholder
+    where x.tenant = p_tenant and x.caller_user = p_subject;
     update deputize.server_changes x set decided_by = p_placeholder, reason = ''
     where x.tenant = p_tenant and x.decided_by = p_subject;
     update deputize.server_pins x set accepted_by = p_placeholder
@@ -1894,6 +1995,30 @@ begin
         where o.id = any(inserted);
 end $$;
 
+-- Return the current lineage, the sum of all epochs, and which server this is. The sum never decreases within a
+-- lineage.
+CREATE FUNCTION deputize.read_lineage(
+
+) RETURNS TABLE(id uuid, number integer, began_at timestamp with time zone, went_back_reason text, epoch_sum bigint, is_standby boolean, server text, timeline text)
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    is_standby := pg_catalog.pg_is_in_recovery();
+    -- Not every provider lets every login read these two, which only describe the server.
+    begin
+        -- The database too: one server may hold several.
+        server := (select c.system_identifier::text from pg_catalog.pg_control_system() as c)
+            || '/' || (select d.oid from pg_catalog.pg_database as d where d.datname = current_database());
+        timeline := left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8);
+    exception when insufficient_privilege or object_not_in_prerequisite_state then
+        null;
+    end;
+    select coalesce(sum(e.registry + e.policy + e.revocation), 0) into epoch_sum from deputize.epochs e;
+    select l.id, l.number, l.began_at, l.went_back_reason into id, number, began_at, went_back_reason
+    from deputize.lineages l order by l.number desc limit 1;
+    return next;
+end $$;
+
 -- Store decision records, or note that existing ones are still relied on. The writer cannot change a record.
 CREATE FUNCTION deputize.record_decisions(p_tenants text[], p_ids text[], p_records bytea[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -1904,6 +2029,16 @@ CREATE FUNCTION deputize.record_decisions(p_tenants text[], p_ids text[], p_reco
     from unnest(p_tenants, p_ids, p_records) as u (tenant, id, record) order by u.tenant, u.id
     on conflict (tenant, id) do update set last_at = now() where d.last_at < now() - interval '1 day'
 $$;
+
+-- Refuse a change of state that the transitions of a call do not allow (see core/states.py).
+CREATE FUNCTION deputize.refuse_transition() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+    raise exception using errcode = 'check_violation',
+        message = format('a call that is %s cannot become %s', old.state, new.state),
+        detail = format('call %s of tenant %s', old.id, old.tenant);
+end $$;
 
 -- Trigger: release the locks of a call that ended or went back into the queue.
 CREATE FUNCTION deputize.release_locks() RETURNS trigger

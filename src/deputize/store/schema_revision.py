@@ -1,5 +1,6 @@
 """Compare a database's schema revision with the one this release needs, without loading the migration tools."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,47 @@ from deputize.core.config_error import ConfigError
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 # The revisions of development versions, which `0001_initial` replaced: see docs/decisions/0035.
 _DEVELOPMENT_REVISIONS: Final = frozenset(f"{number:04}" for number in range(1, 18))
+
+# The version of the durable engine's schema that this release needs. Importing the engine to ask takes half a second.
+ENGINE_VERSION: Final = 123
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaState:
+    """Revision of a database's schema and version of the durable engine's beside it; None for one that is missing."""
+
+    current: str | None
+    engine_version: int | None
+
+    @property
+    def newest(self) -> str:
+        """The revision that this release needs."""
+        return newest_revision()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether both are those that this release needs."""
+        return self.current == self.newest and self.has_current_engine
+
+    @property
+    def has_current_engine(self) -> bool:
+        """Whether the engine's schema can be used: the next release may have migrated it already."""
+        return self.engine_version is not None and self.engine_version >= ENGINE_VERSION
+
+    def describe(self) -> str:
+        """Name what the database has, for a message that goes on with what this release needs."""
+        if self.current is None or self.has_current_engine:
+            return self.current or "empty"
+        version = "missing" if self.engine_version is None else f"at version {self.engine_version} of {ENGINE_VERSION}"
+        return f"{self.current} with the schema of the durable engine (dbos) {version}"
+
+
+async def read_schema_state(connection: asyncpg.Connection) -> SchemaState:
+    """Read the revisions a database stands at."""
+    engine_version: int | None = None
+    if await connection.fetchval("select to_regclass('dbos.dbos_migrations') is not null"):
+        engine_version = await connection.fetchval("select max(version) from dbos.dbos_migrations")
+    return SchemaState(current=await current_revision(connection), engine_version=engine_version)
 
 
 def newest_revision() -> str:
@@ -40,5 +82,5 @@ def require_released(revision: str | None) -> None:
             "The database was created by a development version of Deputize before the first release (schema "
             f"{revision}), and no migration leads from there to this release. Export what you need, create a new "
             "database, set database.url to it and run deputize migrate. To recreate the local database of deputize "
-            "dev, delete pg and pg.json in the folder .deputize."
+            "dev, delete pg, pg.json and lineage in the folder .deputize."
         )

@@ -71,7 +71,7 @@ def test_from_an_empty_database_to_a_served_call(server_project: ServerProject) 
     keyless = run_deputize("serve", folder=server_project.folder, env=server_project.env)
     assert (keyless.code, "openssl rand" in keyless.err) == (2, True)
     state = server_project.folder / ".deputize"
-    state.mkdir()
+    assert state.stat().st_mode & 0o777 == 0o700
     (state / "master.key").write_bytes(os.urandom(32))
     (state / "master.key").chmod(0o644)
     assert "chmod 600" in run_deputize("serve", folder=server_project.folder, env=server_project.env).err
@@ -166,7 +166,7 @@ def test_no_gateway_starts_with_a_login_that_could_rewrite_the_audit(server_proj
 def test_gateway_and_worker_execute_a_queued_call_with_the_gateways_login(server_project: ServerProject) -> None:
     run_deputize("migrate", folder=server_project.folder, env=server_project.migration_env)
     state = server_project.folder / ".deputize"
-    state.mkdir()
+    state.mkdir(mode=0o700)
     (state / "master.key").write_bytes(os.urandom(32))
     (state / "master.key").chmod(0o600)
     with (

@@ -16,7 +16,11 @@ QUESTION = '{"asked": "Did hello.remember happen?", "why": "its contract names n
 def _mark_outcome_unknown(shop: Path, call: str) -> None:
     """Set a call's outcome to unknown, as if its answer was lost and the tool cannot be asked about it."""
     database = LocalPostgres(shop / ".deputize").start()
-    database.run_sql(f"update deputize.calls set state = 'unknown', error = 'outcome-unknown' where id = '{call}'")
+    # Without triggers: no call that succeeded becomes unknown by itself.
+    database.run_sql(
+        "set session_replication_role = replica; "
+        f"update deputize.calls set state = 'unknown', error = 'outcome-unknown' where id = '{call}'"
+    )
     database.run_sql(
         "insert into deputize.tickets (tenant, id, kind, call_id, question) "
         f"values ('dev', '{TASK_ID}', 'reconcile', '{call}', convert_to('{QUESTION}', 'utf8'))"

@@ -69,7 +69,8 @@ def test_a_page_keeps_its_word(
 def test_the_tutorial_and_every_guide_can_be_run() -> None:
     run = {page.name for page in load_pages()}
 
-    assert {"README.md", "tutorials/first-call.md", "tutorials/approve-a-dangerous-call.md"} <= run
+    tutorials = {f"tutorials/{name}.md" for name in ("first-call", "approve-a-dangerous-call", "publish-a-tool")}
+    assert {"README.md", *tutorials} <= run
     assert "how-to/connect-an-mcp-client.md, stdio and http://127.0.0.1:7070/mcp exchanged" in run
     assert {name for name in run if name.startswith("how-to/") and not name.endswith("exchanged")} == {
         "how-to/add-a-hook.md",
@@ -77,13 +78,17 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
         "how-to/configure-approvals.md",
         "how-to/connect-an-mcp-client.md",
         "how-to/delegate-to-an-agent.md",
+        "how-to/deprecate-a-version.md",
         "how-to/deploy-policies-from-a-pipeline.md",
+        "how-to/export-and-import-tools.md",
         "how-to/govern-an-mcp-server.md",
         "how-to/inspect-a-tool-surface.md",
         "how-to/limit-calls-and-budgets.md",
         "how-to/manage-tool-secrets.md",
+        "how-to/negotiate-a-version.md",
         "how-to/preview-a-dangerous-call.md",
         "how-to/register-with-a-manifest.md",
+        "how-to/release-a-new-version.md",
         "how-to/revoke-authority.md",
         "how-to/rotate-keys.md",
         "how-to/run-in-production.md",

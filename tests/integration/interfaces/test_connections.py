@@ -14,8 +14,6 @@ from deputize.interfaces import connections
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support import shop_tools
 
-pytestmark = pytest.mark.requirement("QUA-2")
-
 MEGABYTE = 1 << 20
 PROXY, CLIENT = "127.0.0.1", "127.0.0.2"
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -223,19 +221,55 @@ async def test_health_is_answered_while_the_api_is_flooded(gateway: HttpGateway)
 
 
 async def test_requests_in_progress_are_limited_and_health_is_not(gateway: HttpGateway) -> None:
-    names = [f"many-{number}" for number in range(8)]
-    calls = [asyncio.create_task(gateway.call("shop.slow_note", {"name": name}, key=name)) for name in names]
+    # Their caller is in the body, so that nobody knows whose they are.
+    head = b"POST /oauth/token HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-www-form-urlencoded\r\n"
+    held = [await connect(gateway) for _ in range(8)]
+    for _, writer in held:
+        writer.write(head + b"content-length: 1000\r\n\r\nagent=")
+        await writer.drain()
+    refused = await gateway.call("shop.get_user", {"id": 1})
+    assert (refused.status_code, refused.json()["error"]["slug"]) == (503, "unavailable")
+    assert refused.headers["retry-after"] == "1"
+    assert (await gateway.http.get("/healthz")).status_code == 200
+    for reader, writer in held:
+        await reader.read()
+        writer.close()
+    assert (await gateway.call("shop.get_user", {"id": 1})).status_code == 200
+
+
+async def test_slow_requests_of_one_tenant_leave_room_for_another(gateway: HttpGateway) -> None:
+    names = [f"many-{number}" for number in range(4)]
+    calls = [
+        asyncio.create_task(gateway.call("shop.slow_note", {"name": name}, key=name, token=gateway.token(name)))
+        for name in names
+    ]
     for name in names:
         await shop_tools.start_events.setdefault(name, asyncio.Event()).wait()
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools.list", "params": {}}
+    mcp_headers = {
+        "authorization": f"Bearer {gateway.token('late')}", "accept": "application/json, text/event-stream"
+    }  # fmt: skip
     try:
-        refused = await gateway.call("shop.get_user", {"id": 1})
-        assert (refused.status_code, refused.json()["error"]["slug"]) == (503, "unavailable")
-        assert refused.headers["retry-after"] == "1"
-        assert (await gateway.http.get("/healthz")).status_code == 200
+        for answer in (
+            await gateway.call("shop.get_user", {"id": 1}, token=gateway.token("late")),
+            await gateway.get("/v1/tools", token=gateway.token("late")),
+            await gateway.get("/v1/approvals", token=gateway.token("late")),
+            await gateway.post("/rpc", request, token=gateway.token("late")),
+            await gateway.http.post("/mcp", json={**request, "method": "ping"}, headers=mcp_headers),
+            await gateway.post_exchange(gateway.token("late")),
+        ):
+            assert answer.status_code == 429, answer.text
+            assert answer.headers["retry-after"] == "1"
+            assert "default:requests-per-tenant" in answer.text
+        others = [await gateway.get("/v1/tools", token=gateway.other_token()) for _ in range(6)]
+        assert {each.status_code for each in others} == {200}
     finally:
         for name in names:
             shop_tools.release_events[name].set()
     assert {(await call).json()["state"] for call in calls} == {"succeeded"}
+    assert (await gateway.call("shop.get_user", {"id": 1}, token=gateway.token("late"))).status_code == 200
+    async with httpx2.AsyncClient(base_url=gateway.metrics_url) as http:
+        assert 'deputize_limit_refusals_total{rule="default:requests-per-tenant"}' in (await http.get("/metrics")).text
 
 
 async def test_a_client_that_never_reads_is_ended(gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch) -> None:

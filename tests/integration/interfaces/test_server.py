@@ -1,6 +1,8 @@
 """The process around the interfaces: listeners, readiness, metrics, an orderly end."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,7 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from deputize.app import open_gateway
 from deputize.core.config_error import ConfigError
+from deputize.core.settings import Settings
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.server import serve
 from deputize.operations.gateway import Gateway
@@ -97,6 +101,49 @@ async def test_a_stopping_gateway_finishes_what_it_began_and_ends_its_streams(
         assert not call.done()
         shop_tools.release_events["drain"].set()
         assert (await call).json()["state"] == "succeeded"
+
+
+async def test_at_sigterm_it_turns_unready_and_serves_on_until_load_balancers_noticed(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    settings = gateway_settings(fresh_database, tmp_path, drain_seconds=60)
+    async with _serve_until_signal(settings) as (serving, url):
+        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
+            assert "connection" not in (await http.get("/readyz")).headers
+            os.kill(os.getpid(), signal.SIGTERM)
+            answer = await _wait_for_status(http.get, "/readyz", 503)
+            assert "process (stopping" in answer.json()["detail"]
+            # A client that keeps its connection would otherwise send its next request to a closed one.
+            assert answer.headers["connection"] == "close"
+            for _ in range(3):
+                assert (await http.get("/healthz")).status_code == 200
+            assert not serving.done()
+            os.kill(os.getpid(), signal.SIGTERM)
+            async with asyncio.timeout(20):
+                await serving
+        with pytest.raises(httpx2.ConnectError):
+            await httpx2.AsyncClient(base_url=url).get("/healthz")
+
+
+async def test_an_interrupt_does_not_wait_for_load_balancers(fresh_database: str, tmp_path: Path) -> None:
+    settings = gateway_settings(fresh_database, tmp_path, drain_seconds=60)
+    async with _serve_until_signal(settings) as (serving, _):
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(20):
+            await serving
+
+
+@asynccontextmanager
+async def _serve_until_signal(settings: Settings) -> AsyncIterator[tuple["asyncio.Task[None]", str]]:
+    urls: asyncio.Queue[str] = asyncio.Queue()
+    serving = asyncio.create_task(
+        serve(lambda: open_gateway(settings, development=True), settings, lambda url, _: urls.put_nowait(url))
+    )
+    try:
+        yield serving, await urls.get()
+    finally:
+        serving.cancel()
+        await asyncio.wait({serving})
 
 
 async def test_without_its_database_it_refuses_everything_and_says_why(reachable_folder: Path, tmp_path: Path) -> None:

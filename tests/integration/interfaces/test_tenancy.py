@@ -21,7 +21,9 @@ UNKNOWN_TOOL = "shop.not_there_at_all"
 OURS = "shop.rename_user"
 VERSION = "0.1.0"
 BODIES: dict[str, Any] = {
-    "state": {"state": "retired"}, "resolve": {"outcome": "happened", "reason": "x"},
+    "state": {"state": "retired"}, "negotiation": {"version": "*"}, "resolve": {"outcome": "happened", "reason": "x"},
+    "tests": {"report": {"digest": f"sha256:{'0' * 64}", "cases": [{"verdict": "failed"}]}},
+    "deprecation": {},
     "rollback": {"checkpoint": "half"}, "approve": {"binding": "0" * 64}, "deny": {"reason": "x"},
     "break-glass": {"reason": "x", "binding": "0" * 64},
     "decide": {"item": "instructions", "digest": "", "decision": "accept"},
@@ -29,7 +31,8 @@ BODIES: dict[str, Any] = {
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
-    ("get", "/v1/surface"), ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
+    ("get", "/v1/surface"), ("get", "/v1/surface/export"),
+    ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
     ("post", "/v1/erasures"),
@@ -75,7 +78,7 @@ WITH_IDS = [route for route in _list_routes() if "{" in route[1] and route not i
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _list_routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (25, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (34, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -140,7 +143,7 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_every_rpc_method_keeps_tenants_off_loop(method: str, gateway: HttpGateway, our_call: str) -> None:
+async def test_every_rpc_method_keeps_tenants_apart(method: str, gateway: HttpGateway, our_call: str) -> None:
     token = gateway.other_token(scopes=(*SCOPES, ADMIN))
 
     def make_params(call_id: str, tool: str) -> dict[str, Any]:
@@ -149,6 +152,7 @@ async def test_every_rpc_method_keeps_tenants_off_loop(method: str, gateway: Htt
             "calls.get": {"call_id": call_id}, "calls.cancel": {"call_id": call_id},
             "calls.retry": {"call_id": call_id},
             "tools.list": {}, "tools.search": {"q": tool}, "tools.get": {"name": tool}, "surface.get": {},
+            "tools.negotiate": {"name": tool, "output": {"fields": ["/id"]}},
         }  # fmt: skip
         return every[method]
 
@@ -166,6 +170,7 @@ async def test_lists_and_searches_show_only_ones_own(gateway: HttpGateway, our_c
     assert (await gateway.get("/v1/tools", token=token)).json()["tools"] == []
     assert (await gateway.get("/v1/tools/search", q=OURS, token=token)).json()["matches"] == []
     assert (await gateway.get("/v1/surface", token=token)).json()["tools"] == []
+    assert (await gateway.get("/v1/surface/export", token=token)).json()["tool_surface"]["tool_refs"] == []
 
 
 async def test_another_tenants_tool_cannot_be_called(gateway: HttpGateway, our_call: str) -> None:

@@ -1,6 +1,7 @@
 """Unlinking revokes the tokens at a real authorization server, and the link is gone whatever comes of that."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -9,7 +10,8 @@ import pytest
 import pytest_asyncio
 
 from deputize.core.settings import McpServerSettings
-from deputize.lifecycle.account_revocations import delete_link, revoke_due_tokens
+from deputize.lifecycle.account_revocations import delete_link, revoke_due_tokens, store_replaced_tokens
+from deputize.lifecycle.credentials.sealed_tokens import open_link
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.background import account_revocations
 from tests.integration.conftest import ADMIN
@@ -182,3 +184,32 @@ async def test_unlinking_reaches_only_ones_own_account(gateway: LinkingGateway) 
         assert answer.status_code == 404, person
     assert gateway.server.revocations == []
     assert (await gateway.call_tool(READ, "lea")).status_code == 200
+
+
+async def test_linking_again_revokes_the_replaced_tokens_and_not_the_new_ones(gateway: LinkingGateway) -> None:
+    await gateway.link_account("ana", "ana@orders")
+    await gateway.link_account("ana", "ana@orders")
+    # Committed with the new link, so that a process that dies now leaves it to another.
+    (row,) = await gateway.fetch_rows("select r::text as said, * from deputize.server_revocations r")
+    assert "ana" not in row["said"]
+    assert await revoke_due_tokens(_get_runtime(gateway)) == 1
+    assert gateway.server.revocations == _BOTH
+    grants = {id(grant): grant.valid for grant, _ in gateway.server.access.values() if grant.account == "ana@orders"}
+    assert list(grants.values())[-2:] == [False, True]
+    assert (await gateway.call_tool(READ, "ana")).status_code == 200
+    assert (await _list_commands(gateway))[-1] == "revoke_link_tokens:revoked"
+    await gateway.unlink_account("ana")
+
+
+async def test_a_token_that_was_issued_once_more_is_not_revoked(gateway: LinkingGateway) -> None:
+    await gateway.link_account("ana", "ana@orders")
+    runtime = _get_runtime(gateway)
+    keys = await runtime.linked_accounts.load_keys("dev")
+    (row,) = await gateway.fetch_rows("select sealed from deputize.server_links where user_name = 'ana'")
+    tokens = open_link(keys, "orders", "ana", row["sealed"])
+    for new_tokens, expected in ((tokens, []), (replace(tokens, access="new"), [("access_token", "ana@orders")])):
+        async with runtime.store.write_transaction() as connection:
+            await store_replaced_tokens(runtime, connection, keys, "orders", "ana", new_tokens)
+        await revoke_due_tokens(runtime)
+        assert gateway.server.revocations == expected
+    await gateway.unlink_account("ana")

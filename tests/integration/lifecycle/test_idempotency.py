@@ -192,7 +192,7 @@ async def test_the_key_is_durable_before_the_effect(lab: GatewayLab) -> None:
     assert seen == [1]
 
 
-async def test_replays_are_counted_off_loop(lab: GatewayLab) -> None:
+async def test_replays_are_counted_apart(lab: GatewayLab) -> None:
     before = _count_replays(lab)
     for _ in range(3):
         await lab.call("put", "counted", key="counted")

@@ -172,3 +172,22 @@ async def test_an_act_that_would_fail_asks_no_one(development: OperatedGateway) 
     with pytest.raises(ToolNotAdmitted):
         await development.gateway.commands.register_tool(await development.sign_in("developer"), bad)
     assert development.codes == []
+
+
+async def test_the_terminal_gets_what_the_act_would_change(development: OperatedGateway) -> None:
+    commands, developer = development.gateway.commands, await development.sign_in("developer")
+    active = (await development.gateway.explanations.show_active_policies(developer))["files"]
+    await get_refusal(commands.put_policies(developer, PERMIT_ALL))
+    assert [(each.name, each.old, each.new) for each in development.codes[-1].changes] == sorted(
+        [*((file["path"], file["text"], None) for file in active), (PERMIT_ALL[0].path, None, PERMIT_ALL[0].text)]
+    )
+    await commands.put_policies(replace(developer, confirmation_code=development.codes[-1].code), PERMIT_ALL)
+
+    await get_refusal(commands.put_policies(developer, []))
+    assert {each.name: each.new is None for each in development.codes[-1].changes}[PERMIT_ALL[0].path]
+    contract = TOOLS[0].contract.model_copy(update={"version": "9.0.0", "description": "Do something else entirely."})
+    await get_refusal(commands.register_tool(developer, contract))
+    (change,) = development.codes[-1].changes
+    assert change.name == contract.full_name
+    assert '"Do something else entirely."' in str(change.new)
+    assert '"Do something else entirely."' not in str(change.old)

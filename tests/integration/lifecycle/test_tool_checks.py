@@ -94,6 +94,16 @@ async def test_a_tool_that_does_not_confirm_its_result_has_acted_all_the_same(
 
 
 @pytest.mark.requirement("INV-7")
+async def test_a_warning_lets_the_result_pass(lab: GatewayLab) -> None:
+    set_behaviour("long", lambda _: {"size": 9})
+    outcome = await lab.call("checked_note", "long", key="long")
+    assert (outcome.state, parse_body(outcome)["result"]) == (State.SUCCEEDED, {"size": 9})
+    assert parse_body(outcome)["warnings"] == ["the result fails the check usual: it is larger than most"]
+    set_behaviour("fits", lambda _: {"size": 4})
+    assert parse_body(await lab.call("checked_note", "fits", key="fits"))["warnings"] == []
+
+
+@pytest.mark.requirement("INV-7")
 async def test_a_read_that_breaks_its_contract_is_not_released(lab: GatewayLab) -> None:
     set_behaviour("bad-read", lambda _: "no object")
     outcome = await lab.call("look", "bad-read")

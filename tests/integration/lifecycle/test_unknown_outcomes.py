@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from deputize import ToolContext
 from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
@@ -205,3 +206,18 @@ async def test_an_unknown_never_expires(lab: GatewayLab) -> None:
     set_behaviour("forever", raise_error(ConnectionError("reset")))
     outcome = await lab.call("note", "forever", key="forever")
     assert (await lab.fetch_call(outcome.call_id))["window_ends"] is None
+
+
+async def test_a_process_that_lost_its_lease_makes_no_further_attempt(lab: GatewayLab) -> None:
+    """Others may have taken the call over by then."""
+
+    async def lose_lease(_: ToolContext) -> None:
+        lab.runtime.lease._valid_until = float("-inf")
+        raise ConnectionError("reset")
+
+    set_behaviour("lost-lease", lose_lease)
+    try:
+        outcome = await lab.call("put", "lost-lease", key="lost-lease")
+    finally:
+        await lab.runtime.lease.renew()
+    assert (error_slug(outcome), len(list_effects("lost-lease"))) == ("outcome-unknown", 1)

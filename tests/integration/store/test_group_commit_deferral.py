@@ -20,7 +20,7 @@ from tests.integration.store.sample_rows import (
 )
 from tests.support.gateway_lab import CLOSE_BARRIER, wait_until
 
-pytestmark = pytest.mark.requirement("GOV-5", "QUA-2")
+pytestmark = pytest.mark.requirement("GOV-5")
 BUSY, OTHER = "busy", "also-busy"
 
 

@@ -73,6 +73,7 @@ async def _fetch_counts(owner: asyncpg.Connection) -> tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_connection_killed_in_mid_batch_loses_and_doubles_nothing(dsn: str, owner: asyncpg.Connection) -> None:
     async with open_writer(dsn) as writer:
         before = make_opening("before")
@@ -93,6 +94,7 @@ async def test_a_connection_killed_in_mid_batch_loses_and_doubles_nothing(dsn: s
         assert writer.outage_reason is None
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_reads_entry_caught_in_mid_batch_is_stored_or_refused_but_never_acknowledged_and_lost(
     dsn: str, owner: asyncpg.Connection
 ) -> None:
@@ -109,6 +111,7 @@ async def test_a_reads_entry_caught_in_mid_batch_is_stored_or_refused_but_never_
         await writer.put(make_entry())
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_connection_killed_between_two_batches_is_replaced_without_a_refusal(
     dsn: str, owner: asyncpg.Connection
 ) -> None:
@@ -122,6 +125,7 @@ async def test_a_connection_killed_between_two_batches_is_replaced_without_a_ref
         assert await _fetch_counts(owner) == (1, 1, 2)
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_while_the_server_is_down_openings_are_refused_and_outcomes_wait_for_it(
     own_postgres: LocalPostgres,
 ) -> None:
@@ -148,6 +152,7 @@ async def test_while_the_server_is_down_openings_are_refused_and_outcomes_wait_f
         await owner.close()
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_server_killed_under_load_keeps_exactly_what_it_acknowledged(own_postgres: LocalPostgres) -> None:
     await make_tenants(own_postgres.dsn, "acme")
     acknowledged: list[str] = []
@@ -178,6 +183,7 @@ async def test_a_server_killed_under_load_keeps_exactly_what_it_acknowledged(own
     assert set(stored) == set(acknowledged)
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_database_that_turned_read_only_is_waited_for_not_taken_for_a_bad_row(
     dsn: str, owner: asyncpg.Connection
 ) -> None:

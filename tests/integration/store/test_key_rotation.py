@@ -1,6 +1,7 @@
 """Rotate data keys and the master key on a real PostgreSQL, with gateways that have loaded the old ones."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,9 +10,14 @@ import pytest
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable, UnsealFailed
+from deputize.govern.identity import signing_keys
+from deputize.govern.vault import local
+from deputize.lifecycle.credentials import sealed_tokens
+from deputize.store import migrate
 from deputize.store.key_rotation import count_keys_by_master, list_tenant_keys, rewrap_batch, rotate_tenant_key
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.pool import Store
+from deputize.store.resealing import SEAL_PURPOSES, count_old_values, reseal_batch
 from tests.support.gateway_lab import wait_until
 
 pytestmark = pytest.mark.requirement("GOV-6")
@@ -157,3 +163,92 @@ async def test_a_rewrapping_that_is_killed_is_finished_by_starting_it_again(
         assert (await new_only.load(store, tenant)).fingerprint_key == fingerprints[tenant]
     async with store.write_transaction() as connection:
         assert await count_keys_by_master(connection) == {NEW.id: len(tenants)}
+
+
+_INSERT_VALUES = {
+    "secrets": "insert into deputize.secrets (tenant, name, sealed, updated_by) values ($1, $2, $3, 'ana')",
+    "server_links": "insert into deputize.server_links (tenant, server, user_name, sealed, requested_scopes) "
+    "values ($1, split_part($2, ' ', 1), split_part($2, ' ', 2), $3, '{}')",
+    "server_clients": "insert into deputize.server_clients (tenant, server, issuer, sealed) "
+    "values ($1, $2, 'https://idp.example', $3)",
+    "signing_keys": "insert into deputize.signing_keys (tenant, kid, sealed, public_jwk, retired_at) "
+    "values ($1, $2, $3, '', now())",
+}
+_LOAD_VALUES = {
+    "secrets": "select name, sealed from deputize.secrets where tenant = $1",
+    "server_links": "select server || ' ' || user_name, sealed from deputize.server_links where tenant = $1",
+    "server_clients": "select server, sealed from deputize.server_clients where tenant = $1",
+    "signing_keys": "select kid, sealed from deputize.signing_keys where tenant = $1",
+}
+
+
+async def _store_values(store: Store, tenant: str, count: int) -> None:
+    keys = await TenantKeys(OLD, Clock()).load(store, tenant)
+    async with store.write_transaction() as connection:
+        for table, purpose in SEAL_PURPOSES.items():
+            for number in range(count):
+                name = f"orders{number} ana" if table == "server_links" else f"orders{number}"
+                ciphertext = keys.seal(name, purpose, f"{tenant} {table} {number}".encode())
+                await connection.execute(_INSERT_VALUES[table], tenant, name, ciphertext)
+
+
+async def _open_values(store: Store, tenant: str) -> tuple[set[int], list[str]]:
+    """Return the versions that encrypt a tenant's values, and the values."""
+    keys, versions, values = await TenantKeys(OLD, Clock()).load(store, tenant), set[int](), list[str]()
+    async with store.write_transaction() as connection:
+        for table, purpose in SEAL_PURPOSES.items():
+            for name, ciphertext in await connection.fetch(_LOAD_VALUES[table], tenant):
+                versions.add(int.from_bytes(ciphertext[2:6], "big"))
+                values.append(keys.unseal(name, purpose, ciphertext).decode())
+    return versions, sorted(values)
+
+
+async def test_what_is_kept_without_end_is_encrypted_again_and_goes_on_after_a_kill(store: Store) -> None:
+    for tenant in ("acme", "other"):
+        await _store_values(store, tenant, 5)
+    before = await _open_values(store, "acme")
+    assert before[0] == {1}
+    await _rotate(store)
+    pending = await TenantKeys(OLD, Clock()).load(store, "acme")
+    assert await reseal_batch(store, pending) == 0, "a key that not every gateway has must not encrypt"
+    await _activate(store)
+
+    # One batch and no more, as if the process was killed after it.
+    keys = await TenantKeys(OLD, Clock()).load(store, "acme")
+    assert await reseal_batch(store, keys, limit=2) == 2 * len(SEAL_PURPOSES)
+    assert (await _open_values(store, "acme"))[0] == {1, 2}
+    assert await count_old_values(store, keys) == 3 * len(SEAL_PURPOSES)
+    again = await TenantKeys(OLD, Clock()).load(store, "acme")
+    while await reseal_batch(store, again, limit=2):
+        pass
+    assert await _open_values(store, "acme") == ({2}, before[1])
+    assert await count_old_values(store, again) == 0
+    assert (await _open_values(store, "other"))[0] == {1}
+
+
+async def test_a_value_that_a_gateway_is_writing_is_left_to_it(store: Store) -> None:
+    await _store_values(store, "acme", 1)
+    await _rotate(store)
+    await _activate(store)
+    keys = await TenantKeys(OLD, Clock()).load(store, "acme")
+    renewed = keys.seal("orders0 ana", "server link", b"renewed")
+    async with store.write_transaction() as connection:
+        await connection.execute("update deputize.server_links set sealed = $2 where tenant = $1", "acme", renewed)
+        assert await reseal_batch(store, keys) == len(SEAL_PURPOSES) - 1
+    assert "renewed" in (await _open_values(store, "acme"))[1]
+
+
+def test_every_table_that_keeps_sealed_values_without_end_is_known() -> None:
+    """What is not encrypted again is deleted by itself: after its retention, a sign-in, or a revocation."""
+    schema = (Path(migrate.__file__).parent / "schema.sql").read_text()
+    tables = re.findall(r"CREATE TABLE deputize\.(\w+) \((?:(?!;).)*?\bsealed bytea", schema, re.DOTALL)
+    assert set(tables) - {"server_sign_ins", "server_revocations"} == set(SEAL_PURPOSES)
+
+
+def test_values_are_opened_for_the_purpose_that_they_were_sealed_for() -> None:
+    assert SEAL_PURPOSES == {
+        "secrets": local._SEAL_PURPOSE,
+        "server_links": sealed_tokens._LINK_PURPOSE,
+        "server_clients": sealed_tokens._CLIENT_PURPOSE,
+        "signing_keys": signing_keys._SEAL_PURPOSE,
+    }

@@ -13,6 +13,7 @@ from tests.integration.store.sample_rows import CLOCK, make_closing, make_entry,
 # What belongs to no tenant, and why.
 WITHOUT_TENANT = {
     "leases": "one row per process, which serves all tenants",
+    "lineages": "the histories of the whole database",
     "schema_version": "the database's own",
     "workers": "those of them that carry runs",
     "periodic_tasks": "what one process does for all tenants",
@@ -77,8 +78,13 @@ FILL_SERVERS = """
         values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b');
     insert into deputize.erasures (tenant, id, subject, names, pseudonym)
         values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p');
+    insert into deputize.deprecated_uses (tenant, name, version, caller_user, caller_agent, day, calls, last_used_at)
+        values ($1, 't', '1.0.0', 'u', '', now(), 1, now());
     insert into deputize.policy_proposals (tenant, digest, base_epoch, files, proposed_by, expires_at)
-        values ($1, 'd', 0, '[]', 'r', now())
+        values ($1, 'd', 0, '[]', 'r', now());
+    insert into deputize.contract_tests
+        (tenant, id, tool, version, digest, verdict, cases, failures, attestation, tested_at)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'a.b', '1.0.0', 'd', 'passed', 1, 0, 'x', now())
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,
@@ -245,7 +251,8 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "checkpoints", "reconciliations", "resource_locks", "approval_groups", "notices", "notification_windows",
         "notifications",
         "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
-        "policy_proposals",
+        "policy_proposals", "contract_tests",
+        "deprecated_uses",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.

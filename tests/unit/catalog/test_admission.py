@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.admission import admit_contract, check_conflicts, find_no_owner
+from deputize.catalog.admission import admit_contract, check_conflicts, check_test_result, find_no_owner
 from deputize.catalog.policy_facts import find_no_fact
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolNotAdmitted
@@ -39,6 +39,8 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"output_schema": {"type": "strin"}}, ("schemas_valid", "/output_schema/type")),
         ({"error_schema": {"properties": 5}}, ("schemas_valid", "/error_schema/properties")),
         ({"predicates": [{"name": "p", "holds": {"minimum": "1"}}]}, ("schemas_valid", "/predicates/0/holds/minimum")),
+        ({"predicates": [{"name": "p", "compare": ["/output/a = 1"]}]}, ("schemas_valid", "/predicates/0/compare/0")),
+        ({"predicates": [{"name": "p"}]}, ("schemas_valid", "/predicates/0/compare")),
         ({"version": "1.0.0-01"}, ("version_registered", "/version")),
         ({**DELETE_PREVIEW, "auth": {}}, ("auth_policy_defined", "/auth")),
         ({"auth": {"credential": "vault"}}, ("auth_policy_defined", "/auth/secret")),
@@ -261,3 +263,30 @@ def test_of_a_contract_itself_nothing_is_judged_again_beside_others() -> None:
     broken = make_contract(output_schema={"type": "strin"})
     assert rejection_reasons(output_schema={"type": "strin"})
     check_conflicts(broken, find_owner=find_no_owner, find_fact=find_no_fact, find_contract=find_no_owner)
+
+
+@pytest.mark.requirement("CON-7")
+def test_an_undo_must_be_a_tool_that_exists() -> None:
+    resources = [{"resource": "crm.users", "op": "update"}]
+    contract = make_contract(effects="write", undo="crm.restore", resources=resources)
+    with pytest.raises(ToolNotAdmitted, match=r"crm\.restore is not a callable tool") as refused:
+        admit_contract(contract, find_contract=lambda _: None)
+    assert {each["path"] for each in refused.value.details["reasons"]} == {"/undo"}
+    with pytest.raises(ToolNotAdmitted, match=r"crm\.restore is not a callable tool"):
+        check_conflicts(contract, find_owner=find_no_owner, find_fact=find_no_fact, find_contract=lambda _: None)
+    admit_contract(contract, find_contract={"crm.restore": make_contract(name="restore")}.get)
+    # A tool may reverse itself.
+    itself = make_contract(effects="write", undo=contract.full_name, resources=resources)
+    admit_contract(itself, find_contract=lambda _: None)
+
+
+@pytest.mark.requirement("QUA-1")
+def test_the_newest_test_must_have_passed_and_be_fresh() -> None:
+    contract = make_contract()
+    check_test_result(contract, "passed", 60, 60)
+    for verdict, age in ((None, 0), ("failed", 0), ("unchecked", 0), ("passed", 61)):
+        with pytest.raises(ToolNotAdmitted) as refusal:
+            check_test_result(contract, verdict, age, 60)
+        (reason,) = refusal.value.details["reasons"]
+        assert reason["conjunct"] == "contract_tests_passing"
+        assert "deputize tool test" in reason["fix"]

@@ -99,6 +99,23 @@ def test_outputs_and_predicates_are_judged() -> None:
     assert [each.name for each in tool.find_failed_predicates({}, {"total": -1})] == ["never_negative"]
 
 
+@pytest.mark.requirement("INV-7")
+def test_a_predicate_compares_what_was_asked_with_what_came_back() -> None:
+    tool = CompiledTool(
+        make_contract(
+            predicates=[
+                {"name": "within_limit", "compare": ["count(/output/items) <= /input/limit"], "severity": "warning"},
+                {"name": "ordered", "holds": {"required": ["input"]}, "compare": ["/output/low <= /output/high"]},
+            ]
+        )
+    )
+    good = {"items": [1], "low": 1, "high": 2}
+
+    assert tool.find_failed_predicates({"limit": 1}, good) == ()
+    assert [each.name for each in tool.find_failed_predicates({"limit": 0}, good)] == ["within_limit"]
+    assert [each.name for each in tool.find_failed_predicates({"limit": 1}, {**good, "low": 3})] == ["ordered"]
+
+
 @pytest.mark.requirement("INV-8")
 def test_what_a_call_may_change_is_filled_from_its_arguments() -> None:
     made = make_contract(

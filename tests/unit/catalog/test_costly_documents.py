@@ -3,12 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
 from deputize.catalog.schema_cost import measure_schema
 
-pytestmark = pytest.mark.requirement("QUA-2")
 SLOW: dict[str, Any] = {"type": "string", "pattern": "[ab]*a[ab]{900}c"}
 
 

@@ -9,8 +9,6 @@ from deputize.catalog.schema_cost import MAX_EVALUATIONS, measure_schema
 from deputize.catalog.schema_rules import check_schema
 from deputize.catalog.schemas import compile_schema, iterate_errors
 
-pytestmark = pytest.mark.requirement("QUA-2")
-
 
 def make_doubling_schema(levels: int, *, nested: bool) -> dict[str, Any]:
     def refer(level: int) -> dict[str, Any]:

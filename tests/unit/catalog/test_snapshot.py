@@ -1,11 +1,14 @@
 """Test snapshots: version selection, refusals, and that refusals reveal nothing about hidden tools."""
 
 import hashlib
+from datetime import UTC, datetime
 
 import pytest
 
-from deputize.catalog.snapshot import TenantTools, ToolVersion
+from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
+from deputize.core.clock import Clock
 from deputize.core.contract.contract import LifecycleState as S
+from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.errors import (
     InternalError,
     MalformedRequest,
@@ -41,6 +44,38 @@ SIDE_BY_SIDE = make_snapshot(
 )  # fmt: skip
 def test_versions_live_side_by_side_and_resolve(spec: str, version: str) -> None:
     assert SIDE_BY_SIDE.resolve_version("crm.get_user", spec).version == version
+
+
+@pytest.mark.requirement("CON-8", "GOV-1")
+@pytest.mark.parametrize(
+    ("spec", "ranges", "version"),
+    [("latest", ["^1"], "1.2.0"), ("*", ["~1.0"], "1.0.0"), ("^1", ["*"], "1.2.0"), ("latest", ["1.3.0"], "1.3.0"),
+     ("latest", ["0.1.x", "^1"], "1.2.0"), ("2.0.0", ["^1"], "2.0.0"), ("^2", ["^1"], "2.0.0")],
+)  # fmt: skip
+def test_a_range_selects_the_best_version_that_the_token_covers(spec: str, ranges: list[str], version: str) -> None:
+    resolved_version = SIDE_BY_SIDE.resolve_version("crm.get_user", spec, list_ranges=lambda _: ranges)
+    assert resolved_version.version == version
+
+
+@pytest.mark.requirement("CON-8")
+def test_a_version_is_refused_from_its_removal_date_on() -> None:
+    removal_at, now_ms = datetime(2030, 4, 1, tzinfo=UTC), [0]
+    notice = DeprecationNotice(deprecated_at=removal_at, removal_at=removal_at, successor="crm.find")
+    contracts = [make_contract(version=number) for number in ("1.0.0", "1.1.0")]
+    old, new = (make_version(each, S.DEPRECATED) for each in contracts)
+    versions = {"1.0.0": old.copy_with_state(S.DEPRECATED, notice=notice), "1.1.0": new}
+    entry = ToolEntry.from_versions("crm.get_user", versions, Clock(epoch_ms=lambda: now_ms[0]))
+    tools = TenantTools(tenant="dev").replace_entries(1, {"crm.get_user": entry})
+    removal_ms = int(removal_at.timestamp() * 1000)
+    for now_ms[0], expected in ((removal_ms - 1, "1.0.0"), (removal_ms, "1.1.0")):
+        ranked = entry.rank_versions("~1.0") or entry.rank_versions("^1")
+        assert (ranked[0].version, tools.count_removed(now_ms[0])) == (expected, int(expected == "1.1.0"))
+    assert entry.latest is new
+    for spec in ("1.0.0", "~1.0"):
+        refusal = resolve_error(tools, spec)
+        assert isinstance(refusal, ToolRetired)
+        assert refusal.details["replacement"] == "crm.find"
+        assert refusal.details["deprecation"]["removal_date"] == "2030-04-01T00:00:00Z"
 
 
 @pytest.mark.requirement("CON-1")

@@ -39,7 +39,7 @@ def test_ids_sort_by_time_as_text_and_as_numbers(one: tuple[int, bytes], other: 
 
 
 @given(_moments, _noise)
-def test_seventy_four_bits_of_noise_tell_ids_of_one_millisecond_off_loop(moment: int, noise: bytes) -> None:
+def test_seventy_four_bits_of_noise_tell_ids_of_one_millisecond_apart(moment: int, noise: bytes) -> None:
     assert sum(_make_id(moment, noise) != _make_id(moment, _flip_bit(noise, bit)) for bit in range(80)) == 74
 
 

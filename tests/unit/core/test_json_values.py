@@ -11,8 +11,6 @@ from deputize.core.json_values import (
     is_large_value,
 )
 
-pytestmark = pytest.mark.requirement("QUA-2")
-
 
 @pytest.mark.parametrize(
     ("value", "most", "expected"),

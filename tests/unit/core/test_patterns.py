@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from deputize.core.patterns import InvalidPattern, LinearPattern, compile_pattern, matches_glob
 
-pytestmark = pytest.mark.requirement("QUA-2")
-
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "(.*a){20}", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y"])
 def test_a_pattern_that_takes_exponential_time_elsewhere_takes_a_moment(pattern: str) -> None:

@@ -1,14 +1,19 @@
 """Which state may follow which, and the event that announces it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deputize.core.states import (
     EVENT_BY_STATE,
     FINAL_STATES,
+    STORED_TRANSITIONS,
     TERMINAL_STATES,
     TRANSITIONS,
+    IllegalTransition,
     State,
     ToolEvent,
+    require_transition,
 )
 
 pytestmark = pytest.mark.requirement("INV-2")
@@ -106,6 +111,45 @@ def test_only_unknown_is_an_end_that_may_still_be_settled() -> None:
 
 
 def test_only_a_call_that_was_started_can_have_an_unknown_outcome_or_succeed() -> None:
-    for end in (State.UNKNOWN, State.SUCCEEDED):
+    # In a restored database, a call that seems to wait may have been started in the time that is lost.
+    waiting = {State.AWAITING_APPROVAL, State.APPROVED, State.QUEUED}
+    for end, others in ((State.UNKNOWN, waiting), (State.SUCCEEDED, set[State]())):
         before = {state for state, following in TRANSITIONS.items() if end in following}
-        assert before <= DISPATCHED_STATES | {State.UNKNOWN}
+        assert before <= DISPATCHED_STATES | {State.UNKNOWN} | others
+
+
+def _list_reachable(before: State) -> set[State]:
+    """List the states that follow without another stored state between."""
+    reached: set[State] = set()
+    edge = set(TRANSITIONS[before])
+    while edge:
+        state = edge.pop()
+        if state not in reached:
+            reached.add(state)
+            edge |= set() if state in STORED_TRANSITIONS or state in FINAL_STATES else TRANSITIONS[state]
+    return reached
+
+
+def test_stored_transitions_are_transitions_with_what_passes_within_one_commit_left_out() -> None:
+    for before, following in STORED_TRANSITIONS.items():
+        assert following <= _list_reachable(before), before
+
+
+def test_what_waits_never_acted_and_what_ended_stays_ended() -> None:
+    for waiting in (State.AWAITING_APPROVAL, State.QUEUED):
+        assert not STORED_TRANSITIONS[waiting] & {State.SUCCEEDED, State.NEEDS_INPUT}
+    assert State.RUNNING not in STORED_TRANSITIONS[State.AWAITING_APPROVAL]
+    assert not STORED_TRANSITIONS.keys() & FINAL_STATES
+
+
+@given(st.lists(st.sampled_from(State), min_size=1, max_size=12))
+def test_a_sequence_of_states_is_refused_at_its_first_illegal_step(states: list[State]) -> None:
+    current = State.RUNNING
+    for following in states:
+        is_allowed = following in STORED_TRANSITIONS.get(current, ())
+        if not is_allowed:
+            with pytest.raises(IllegalTransition, match=f"{current} cannot become {following}"):
+                require_transition(current, following)
+            return
+        current = require_transition(current, following)
+    assert current in STORED_TRANSITIONS or current in FINAL_STATES

@@ -3,12 +3,9 @@
 import asyncio
 import time
 
-import pytest
 import structlog
 
 from deputize.evidence.loop_watchdog import LoopWatchdog
-
-pytestmark = pytest.mark.requirement("QUA-2")
 
 
 async def test_a_task_that_blocks_the_loop_is_measured_and_named() -> None:

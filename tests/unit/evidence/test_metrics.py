@@ -21,7 +21,8 @@ NINE_SIGNALS = {
     "deputize_tool_approval_resolution_seconds": {"tool", "resolution"},
     "deputize_tool_schema_validation_failures_total": {"tool", "phase"},
 }
-OTHER_METRICS = {
+OTHER_METRICS: dict[str, set[str]] = {
+    "deputize_database_went_back": set(),
     "deputize_tool_dry_runs_total": {"tool"},
     "deputize_approval_letters_total": {"outcome"},
     "deputize_connection_refusals_total": {"reason"},

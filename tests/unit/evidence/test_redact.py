@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deputize.core.sensitive_names import is_sensitive_name
-from deputize.evidence.redact import MAX_PATHS, REDACTION_MARK, RedactionPlan
+from deputize.core.sensitive.names import is_sensitive_name
+from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.evidence.redact import MAX_PATHS, RedactionPlan
 
 pytestmark = pytest.mark.requirement("GOV-6")
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.evidence.redact import REDACTION_MARK, RedactionPlan
+from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.evidence.redact import RedactionPlan
 from deputize.evidence.redact_free_text import FreeTextRedactor
 
 pytestmark = [pytest.mark.requirement("GOV-6"), pytest.mark.requirement("GOV-4")]
@@ -85,3 +86,11 @@ def test_a_hidden_value_is_found_nowhere(document: Any, secret: str, data: st.Da
     shown, paths = redact_value(said, {"password": secret})
     assert paths
     assert secret.encode() not in orjson.dumps(shown)
+
+
+def test_an_error_shows_no_sensitive_value_even_if_it_was_cut_inside_one() -> None:
+    redactor = FreeTextRedactor(INPUT, OUTPUT, ARGUMENTS)
+    assert redactor.redact_message("ana@example.org is unknown") == f"{REDACTION_MARK} is unknown"
+    assert redactor.redact_message("unknown: ana@exam") == f"unknown: {REDACTION_MARK}"
+    assert redactor.redact_message("no /home/ana for 4111-1111") == f"no [path] for {REDACTION_MARK}"
+    assert redactor.redact_message("order 7 is gone") == "order 7 is gone"

@@ -11,7 +11,6 @@ from deputize.execute.job_processes import MAX_WAITING_PER_TENANT, JobProcesses
 from deputize.govern.policy.costly_slices import evaluate_job
 from deputize.govern.policy.policy_parser import PolicyFile, build_set_json, parse_policies
 
-pytestmark = pytest.mark.requirement("QUA-2")
 _UID = {"type": "User", "id": "ann"}
 
 

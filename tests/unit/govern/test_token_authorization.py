@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deputize.core.caller import ADMIN_SCOPE, Caller, Capability, Epochs
-from deputize.core.contract.contract import Contract
+from deputize.core.contract.contract import Contract, Effects
 from deputize.core.errors import AuthorityRevoked, ScopeMissing, ToolNotFound, Unavailable, VersionNotInCapability
 from deputize.govern.identity.revocations import Revocations, TenantRevocations
 from deputize.govern.token_authorization import authorize_token, is_tool_visible, require_admin
@@ -146,3 +146,12 @@ def test_administration_needs_its_scope() -> None:
     with pytest.raises(ScopeMissing) as refusal:
         require_admin(make_caller("deputize:admins", "admin"))
     assert refusal.value.details["missing_scopes"] == [ADMIN_SCOPE]
+
+
+@pytest.mark.parametrize(("effects", "ceiling"), [("write", "read"), ("destructive", "read"), ("destructive", "write")])
+def test_a_token_delegated_for_weaker_effects_is_refused(effects: str, ceiling: str) -> None:
+    contract = make_contract("a").model_copy(update={"effects": Effects(effects)})
+    with pytest.raises(VersionNotInCapability) as refusal:
+        decide_call(make_caller("a", ceiling=Effects(ceiling)), contract)
+    assert refusal.value.details["ceiling"] == ceiling
+    assert decide_call(make_caller("a", ceiling=Effects(effects)), contract) == ("token-scopes",)

@@ -1,6 +1,7 @@
 """What JSON gets in, and what is refused whole."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -52,9 +53,17 @@ def test_what_only_looks_like_poison_gets_in(body: bytes) -> None:
     assert read_json(body, 64) == json.loads(body)
 
 
-@pytest.mark.requirement("QUA-2")
 async def test_a_body_of_many_small_values_is_refused_and_one_of_long_text_is_not() -> None:
     with pytest.raises(ParseFailed, match="more than 20,000 values"):
         await read_json_off_loop(b"[" + b",".join([b"{}"] * 20_001) + b"]", 64)
     text = b'"' + b"a,b,c\\n" * 60_000 + b'"'
     assert len(await read_json_off_loop(text, 64)) == 360_000
+
+
+def test_many_names_of_which_the_last_repeats_take_no_longer_than_others() -> None:
+    names = [f'"n{number}":1' for number in range(19_000)]
+    body = ("{" + ",".join([*names, '"n18999":2']) + "}").encode()
+    began_at = time.process_time()
+    with pytest.raises(ParseFailed, match="twice in one object"):
+        read_json(body, 32)
+    assert time.process_time() - began_at < 2

@@ -126,6 +126,19 @@ def test_a_difference_to_another_frame_is_not_believed() -> None:
         unseal_state(KEYS, CALL, third, None)
 
 
+def test_a_difference_to_a_frame_that_was_replaced_is_not_believed() -> None:
+    """An owner whose acknowledgement was lost saves again under the same number, maybe another state."""
+    rows = list(range(1000))
+    chain, other_chain = CheckpointChain(KEYS, CALL, epoch=1), CheckpointChain(KEYS, CALL, epoch=1)
+    table = CheckpointTable()
+    for number in range(3):
+        table.save(chain, encode_state({"rows": rows, "at": number}))
+    assert table.rows[2].parent == 0
+    replaced_frame = other_chain.seal_next(encode_state({"rows": rows[::-1], "at": 0}), "micro")
+    with pytest.raises(UnsealFailed, match="digest"):
+        unseal_state(KEYS, CALL, table.rows[2], replaced_frame)
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_compressed_differences_of_real_states_are_at_least_sixty_percent_smaller(name: str) -> None:
     chain, whole, stored = CheckpointChain(KEYS, CALL, epoch=1), 0, 0

@@ -26,7 +26,7 @@ def test_any_bytes_from_any_bytes(older: bytes, newer: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([b"", b",", b"aaaaaaaaaaaaaaaa", b"1,2,3,", b'{"a":1,']), max_size=40), st.data())
-def test_what_repeats_itself_is_told_off_loop(pieces: list[bytes], data: st.DataObject) -> None:
+def test_what_repeats_itself_is_told_apart(pieces: list[bytes], data: st.DataObject) -> None:
     older = b"".join(pieces)
     newer = b"".join(data.draw(st.permutations(pieces)))
     assert apply_delta(older, compute_delta(older, newer)) == newer

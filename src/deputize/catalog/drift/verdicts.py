@@ -1,14 +1,13 @@
 """Compare what a server declares now with its pins, and reach a verdict for each definition and the instructions.
 
 Nothing here reads a server or the database: `operations/servers/` passes in the discovery and the pins, and acts on the
-verdicts.
+verdicts. What takes long, the search for flags, can run in another process (`drift_judge.py`).
 """
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from deputize.catalog.drift.diff import Difference, diff_definitions
 from deputize.catalog.drift.flags import (
     MOST_FLAGS,
     DefinitionIndex,
@@ -62,8 +61,7 @@ class DriftVerdict:
     """The verdict on one item.
 
     `digest` and `declaration` are what the server declares now; None if the item was removed. `definition` is what can
-    be imported; None for instructions, removed items, and names declared twice with different content. `differences`
-    are those from the pin; there are none without a pin.
+    be imported; None for instructions, removed items, and names declared twice with different content.
     """
 
     item: str
@@ -72,7 +70,15 @@ class DriftVerdict:
     declaration: Mapping[str, Any] | None
     definition: Definition | None = None
     flags: tuple[Flag, ...] = ()
-    differences: tuple[Difference, ...] = ()
+
+
+@frozen
+class UnpinnedTexts:
+    """What a server declares that differs from its pins, and so is looked through for flags."""
+
+    definitions: tuple[Definition, ...]
+    # None if the instructions match their pin.
+    instructions: str | None
 
 
 def judge_definitions(
@@ -87,53 +93,103 @@ def judge_definitions(
     none at the first discovery. `known_definitions` are those of the tenant's other servers and namespaces. Verdicts
     are ordered by item, instructions first.
     """
-    own_definitions = [KnownDefinition(server=server.name, name=each.name) for each in discovery.tools]
-    index = DefinitionIndex([*known_definitions, *own_definitions])
-    definitions_by_item: dict[str, list[Definition]] = {}
-    for each in (*discovery.tools, *discovery.other_definitions):
-        if is_item_served(server, each.item):
-            definitions_by_item.setdefault(each.item, []).append(each)
-    missing_items = (item for item in pins if item != INSTRUCTIONS and item not in definitions_by_item)
-    verdicts: list[DriftVerdict] = []
+    index = DefinitionIndex([*known_definitions, *list_own_names(server, discovery)])
+    flags = flag_texts(server.name, list_unpinned_texts(server, pins, discovery), index)
+    return build_verdicts(server, pins, discovery, flags)
+
+
+def list_own_names(server: McpServerSettings, discovery: DiscoveredServer) -> list[KnownDefinition]:
+    """List the names that the server itself declares: its tools may look like each other."""
+    return [KnownDefinition(server=server.name, name=each.name) for each in discovery.tools]
+
+
+def list_unpinned_texts(
+    server: McpServerSettings, pins: Mapping[str, Pin], discovery: DiscoveredServer
+) -> UnpinnedTexts:
+    """List what has to be looked through for flags."""
+    instructions_pin = pins.get(INSTRUCTIONS)
+    is_same = instructions_pin is not None and instructions_pin.digest == discovery.instructions_digest
+    return UnpinnedTexts(
+        definitions=tuple(
+            definitions[0]
+            for item, definitions in _collect_definitions(server, discovery).items()
+            if not _is_ambiguous(definitions) and not _is_pinned(pins.get(item), definitions[0])
+        ),
+        instructions=None if is_same else discovery.instructions,
+    )
+
+
+def flag_texts(server: str, texts: UnpinnedTexts, index: DefinitionIndex) -> dict[str, tuple[Flag, ...]]:
+    """Find the flags of each definition and of the instructions, by item. This takes time, as much as there is text."""
+    flags_by_item = {}
     flags_left = _MOST_FLAGS_IN_ALL
-    for item, definitions in definitions_by_item.items():
-        verdicts.append(
-            _judge_item(server, pins.get(item), definitions, index, most=max(1, min(MOST_FLAGS, flags_left)))
-        )
-        flags_left -= len(verdicts[-1].flags)
-    verdicts += [_judge_missing(pins[item]) for item in missing_items]
+    for each in texts.definitions:
+        flags = find_flags(each, server=server, index=index, most=max(1, min(MOST_FLAGS, flags_left)))
+        flags_by_item[each.item] = flags
+        flags_left -= len(flags)
+    if texts.instructions is not None:
+        flags_by_item[INSTRUCTIONS] = find_instruction_flags(texts.instructions, server=server, index=index)
+    return flags_by_item
+
+
+def build_verdicts(
+    server: McpServerSettings,
+    pins: Mapping[str, Pin],
+    discovery: DiscoveredServer,
+    flags_by_item: Mapping[str, tuple[Flag, ...]],
+) -> tuple[DriftVerdict, ...]:
+    """Compare definitions with pins, given the flags of what differs from them."""
+    definitions_by_item = _collect_definitions(server, discovery)
+    verdicts = [
+        _judge_item(pins.get(item), definitions, flags_by_item) for item, definitions in definitions_by_item.items()
+    ]
+    verdicts += [
+        DriftVerdict(item=item, status=DriftStatus.REMOVED, digest=None, declaration=None)
+        for item in pins
+        if item != INSTRUCTIONS and item not in definitions_by_item
+    ]
     return (
-        _judge_instructions(server, pins.get(INSTRUCTIONS), discovery, index),
+        _judge_instructions(pins.get(INSTRUCTIONS), discovery, flags_by_item),
         *sorted(verdicts, key=lambda each: each.item),
     )
 
 
+def _collect_definitions(server: McpServerSettings, discovery: DiscoveredServer) -> dict[str, list[Definition]]:
+    definitions_by_item: dict[str, list[Definition]] = {}
+    for each in (*discovery.tools, *discovery.other_definitions):
+        if is_item_served(server, each.item):
+            definitions_by_item.setdefault(each.item, []).append(each)
+    return definitions_by_item
+
+
+def _is_ambiguous(definitions: list[Definition]) -> bool:
+    return any(each.digest != definitions[0].digest for each in definitions)
+
+
+def _is_pinned(pin: Pin | None, definition: Definition) -> bool:
+    return pin is not None and pin.digest == definition.digest
+
+
 def _judge_item(
-    server: McpServerSettings, pin: Pin | None, definitions: list[Definition], index: DefinitionIndex, *, most: int
+    pin: Pin | None, definitions: list[Definition], flags_by_item: Mapping[str, tuple[Flag, ...]]
 ) -> DriftVerdict:
     first = definitions[0]
-    if any(each.digest != first.digest for each in definitions):
+    if _is_ambiguous(definitions):
         return _judge_ambiguous(pin, definitions)
-    if pin is not None and pin.digest == first.digest:
-        return DriftVerdict(
-            item=pin.item, status=DriftStatus.SAME, digest=first.digest, declaration=first.declaration, definition=first
-        )
-    flags = find_flags(first, server=server.name, index=index, most=most)
+    flags = () if _is_pinned(pin, first) else flags_by_item[first.item]
     return DriftVerdict(
         item=first.item,
-        status=_choose_status(pin, flags),
+        status=DriftStatus.SAME if _is_pinned(pin, first) else _choose_status(pin, flags),
         digest=first.digest,
         declaration=first.declaration,
         definition=first,
         flags=flags,
-        differences=_diff_pin(pin, first.declaration),
     )
 
 
 def _judge_ambiguous(pin: Pin | None, definitions: list[Definition]) -> DriftVerdict:
     """Judge a name with several different definitions: none matches a pin, because a call could reach any of them."""
     name = definitions[0].name
-    declaration = {"name": name, "declared": [each.declaration for each in definitions]}
     flag = Flag(
         code=FlagCode.AMBIGUOUS,
         where="/name",
@@ -144,44 +200,26 @@ def _judge_ambiguous(pin: Pin | None, definitions: list[Definition]) -> DriftVer
         item=definitions[0].item,
         status=_choose_status(pin, (flag,)),
         digest=compute_digest({"declared": sorted(each.digest for each in definitions)}),
-        declaration=declaration,
+        declaration={"name": name, "declared": [each.declaration for each in definitions]},
         flags=(flag,),
-        differences=_diff_pin(pin, declaration),
     )
 
 
 def _judge_instructions(
-    server: McpServerSettings, pin: Pin | None, discovery: DiscoveredServer, index: DefinitionIndex
+    pin: Pin | None, discovery: DiscoveredServer, flags_by_item: Mapping[str, tuple[Flag, ...]]
 ) -> DriftVerdict:
-    declaration = {INSTRUCTIONS: discovery.instructions}
-    if pin is not None and pin.digest == discovery.instructions_digest:
-        return DriftVerdict(item=INSTRUCTIONS, status=DriftStatus.SAME, digest=pin.digest, declaration=declaration)
-    flags = find_instruction_flags(discovery.instructions, server=server.name, index=index)
+    is_same = pin is not None and pin.digest == discovery.instructions_digest
+    flags = () if is_same else flags_by_item[INSTRUCTIONS]
     return DriftVerdict(
         item=INSTRUCTIONS,
-        status=_choose_status(pin, flags),
+        status=DriftStatus.SAME if is_same else _choose_status(pin, flags),
         digest=discovery.instructions_digest,
-        declaration=declaration,
+        declaration={INSTRUCTIONS: discovery.instructions},
         flags=flags,
-        differences=_diff_pin(pin, declaration),
     )
-
-
-def _diff_pin(pin: Pin | None, declaration: Mapping[str, Any]) -> tuple[Difference, ...]:
-    return () if pin is None else diff_definitions(pin.declaration, declaration)
 
 
 def _choose_status(pin: Pin | None, flags: tuple[Flag, ...]) -> DriftStatus:
     if pin is not None:
         return DriftStatus.CHANGED
     return DriftStatus.FLAGGED if flags else DriftStatus.ADDED
-
-
-def _judge_missing(pin: Pin) -> DriftVerdict:
-    return DriftVerdict(
-        item=pin.item,
-        status=DriftStatus.REMOVED,
-        digest=None,
-        declaration=None,
-        differences=diff_definitions(pin.declaration, None),
-    )

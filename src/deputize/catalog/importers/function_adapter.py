@@ -78,6 +78,13 @@ def adapt_validator(check: Callable[..., Any], signature: Signature, where: str)
     return _adapt_helper(check, signature, f"{where}: validate")
 
 
+def adapt_state_reader(read_state: Callable[..., Any], signature: Signature, where: str) -> Callable[..., Any]:
+    """Wrap the author's `read_state` like `validate`."""
+    if not callable(read_state):
+        raise WrongDeclaration(f"{where}: read_state is {read_state!r}; pass a function that returns the state as JSON")
+    return _adapt_helper(read_state, signature, f"{where}: read_state")
+
+
 def adapt_previewer(preview: Callable[..., Any], signature: Signature, where: str) -> tuple[Callable[..., Any], bool]:
     """Wrap the author's `preview` like `validate`; also return whether it takes a `context`."""
     if not callable(preview):

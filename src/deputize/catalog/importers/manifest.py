@@ -1,4 +1,4 @@
-"""Load tools declared in YAML or JSON manifests: one tool per file, or a list under `tools:`.
+"""Load tools declared in YAML or JSON manifests: one tool per file, or a list under `tools:`, in either form.
 
 Loading a manifest runs no code. Each error names the file, the line, the field and the fix; the API returns the same
 reasons, without lines, for a posted contract.
@@ -13,12 +13,19 @@ import yaml
 from pydantic import ValidationError
 
 from deputize.catalog.admission import build_refusal
+from deputize.catalog.exchange.agent_tool.tool_document import import_tool_document, is_tool_document
 from deputize.catalog.importers.declaration import (
     WrongDeclaration,
     expand_idempotency,
     expand_resource,
     expand_timeout,
     explain_validation_error,
+)
+from deputize.catalog.importers.standard_manifest import (
+    IDENTIFYING_FIELD,
+    InvalidStandardManifest,
+    is_standard_manifest,
+    read_standard_manifest,
 )
 from deputize.catalog.schema_rules import Reason
 from deputize.core.contract.contract import Contract
@@ -60,13 +67,25 @@ def parse_contract(value: Any) -> Contract:
         fix = "write an object with the fields of a contract"
         reason = Reason(conjunct="declaration", path="/", reason="is not an object", fix=fix)
         raise build_refusal("this", "", [reason])
-    fields = _expand_short_forms(value)
+    if is_tool_document(value):
+        return import_tool_document(value).contract
+    fields = _expand_short_forms(_read_form(value))
     try:
         return Contract.model_validate(fields)
     except ValidationError as error:
         name = f"{fields.get('namespace', '?')}.{fields.get('name', '?')}"[:_LONGEST_NAME]
         version = str(fields.get("version", ""))[:_LONGEST_NAME]
         raise build_refusal(name, version, list(explain_validation_error(error))) from error
+
+
+def _read_form(value: dict[str, Any]) -> dict[str, Any]:
+    if not is_standard_manifest(value):
+        return value
+    try:
+        return read_standard_manifest(value)
+    except InvalidStandardManifest as error:
+        name, version = (str(value.get(each, "?"))[:_LONGEST_NAME] for each in (IDENTIFYING_FIELD, "version"))
+        raise build_refusal(name, version, error.reasons) from error
 
 
 def _expand_short_forms(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,13 +54,13 @@ def assign_names(
     max_length = min(_LONGEST_NAME, LONGEST_OUTWARD - len("__") - len(server.name))
     new = sorted(
         (name for name in set(names) if name not in existing_names),
-        key=lambda name: (_normalize_name(name, max_length) != name, name),
+        key=lambda name: (normalize_name(name, max_length) != name, name),
     )
     for name in new:
-        candidate, number = _normalize_name(name, max_length), 1
+        candidate, number = normalize_name(name, max_length), 1
         while candidate in names_in_use:
             number += 1
-            candidate = _normalize_name(name, max_length - len(f"_{number}")) + f"_{number}"
+            candidate = normalize_name(name, max_length - len(f"_{number}")) + f"_{number}"
         names_by_tool[name] = candidate
         names_in_use.add(candidate)
     return names_by_tool
@@ -177,7 +177,7 @@ def _format_write_scope(server: McpServerSettings) -> str:
     return f"{server.name}:write"
 
 
-def _normalize_name(name: str, max_length: int) -> str:
+def normalize_name(name: str, max_length: int) -> str:
     """Normalize a name to snake_case: `getUser`, `get-user` and `issues/get` become words joined by underscores."""
     normal_name = _SEPARATORS.sub("_", _CAMEL_CASE.sub("_", name).lower()).strip("_")
     if not normal_name[:1].isalpha():

@@ -28,7 +28,7 @@ from deputize.catalog.importers.declaration import (
 )
 from deputize.catalog.importers.docstrings import Docstring, parse_docstring
 from deputize.catalog.importers.examples import build_example_call, spread_examples
-from deputize.catalog.importers.function_adapter import adapt_previewer, adapt_tool, adapt_validator
+from deputize.catalog.importers.function_adapter import adapt_previewer, adapt_state_reader, adapt_tool, adapt_validator
 from deputize.catalog.importers.signatures import Signature, read_signature
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
 from deputize.core.contract import contract as contract_types
@@ -70,7 +70,7 @@ class ToolOptions(TypedDict, total=False):
     preview_volatile: Sequence[str]
     timeout: contract_types.Timeout | Mapping[str, Any] | str | float
     idempotency: contract_types.Idempotency | Mapping[str, Any] | str
-    predicates: Mapping[str, contract_types.Schema] | Sequence[contract_types.Predicate | Mapping[str, Any]]
+    predicates: Mapping[str, contract_types.Schema | str] | Sequence[contract_types.Predicate | Mapping[str, Any]]
     error_schema: contract_types.Schema
     observability: contract_types.Observability | Mapping[str, Any]
     retry: contract_types.RetryPolicy | Mapping[str, Any]
@@ -78,12 +78,27 @@ class ToolOptions(TypedDict, total=False):
     limits: contract_types.ResourceLimits | Mapping[str, Any]
     network: contract_types.NetworkPolicy | Mapping[str, Any]
     checkpoints: contract_types.Checkpoints | Mapping[str, Any]
+    behaviours: Sequence[contract_types.Behaviour]
+    compensation: contract_types.Compensation | Mapping[str, Any]
+    requires_user_interaction: bool
+    open_world: bool
+    recipient_argument: str
+    labels: contract_types.Labels | Mapping[str, Any]
+    sandbox: contract_types.Sandbox | Mapping[str, Any]
+    freshness: contract_types.Freshness | Mapping[str, Any]
+    concurrency_safe: bool
+    interrupt: Literal["cancel", "block"]
+    max_inline: int
+    objectives: contract_types.Objectives | Mapping[str, Any]
+    alerts: contract_types.Alerts | Mapping[str, Any]
+    authority_rank: int
     external_service: str
     priority: int
     aliases: Sequence[str]
     search_hint: str
     tags: Sequence[str]
     capability_refs: Sequence[str]
+    native_ids: contract_types.NativeIds | Mapping[str, Any]
     external_mappings: Mapping[str, Any]
     annotations: Mapping[str, Any]
     life: contract_types.EndOfLife | Mapping[str, Any]
@@ -103,6 +118,7 @@ def tool(
     validate: Callable[..., Any] | None = None,
     verify: Callable[..., Any] | None = None,
     preview: Callable[..., Any] | None = None,
+    read_state: Callable[..., Any] | None = None,
     returns: Any = None,
     **options: Unpack[ToolOptions],
 ) -> Callable[[Function], Function]:
@@ -110,14 +126,15 @@ def tool(
 
     `validate(**arguments)` raises before any effect if the values are wrong, and may take only some of the arguments;
     `verify(arguments, output)` raises if a result must be rejected; `preview(**arguments)` changes nothing, returns a
-    `Preview` of what the tool would do, and may also take a `context`; `returns` names the type inside a `Result`. A
+    `Preview` of what the tool would do, and may also take a `context`; `read_state(**arguments)` returns, as JSON, the
+    state that the tool could change, and is called before and after it; `returns` names the type inside a `Result`. A
     wrong declaration raises `WrongDeclaration` at once.
     """
     frame = inspect.currentframe()
     scope = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
     declaration = {
         "effects": effects, "validates": validate is not None, "verifies": verify is not None,
-        "preview": preview is not None, **options,
+        "preview": preview is not None, "reads_state": read_state is not None, **options,
     }  # fmt: skip
 
     def declare(function: Function) -> Function:
@@ -133,6 +150,7 @@ def tool(
             verify=verify,
             preview=preview_function,
             previews_with_context=takes_context,
+            read_state=adapt_state_reader(read_state, signature, where) if read_state else None,
         )
         setattr(function, ATTRIBUTE, python_tool)
         return function
@@ -217,7 +235,10 @@ def _expand_fields(declaration: Mapping[str, Any], where: str) -> dict[str, Any]
     auth = {key: fields.pop(key) for key in _AUTH_FIELDS if key in fields}
     predicates = fields.get("predicates", ())
     if isinstance(predicates, Mapping):
-        predicates = [{"name": name, "holds": holds} for name, holds in predicates.items()]
+        predicates = [
+            {"name": name, **({"compare": [rule]} if isinstance(rule, str) else {"holds": rule})}
+            for name, rule in predicates.items()
+        ]
     return {
         **fields,
         "auth": auth,

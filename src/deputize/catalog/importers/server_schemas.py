@@ -28,7 +28,7 @@ from deputize.core.patterns import InvalidPattern, compile_pattern
 from deputize.core.value_types import frozen
 
 STRUCTURED_PATH: Final = ("properties", "structured")
-_OWN_KEYWORDS = frozenset({POLICY_KEYWORD, "x-internal", "x-sensitivity", "x-token-cost", "x-open"})
+OWN_KEYWORDS = frozenset({POLICY_KEYWORD, "x-internal", "x-sensitivity", "x-token-cost", "x-open"})
 _LARGEST_INTEGER = 2**53 - 1
 _UPPER_BOUNDS = frozenset({"maximum", "exclusiveMaximum"})
 _LOWER_BOUNDS = frozenset({"minimum", "exclusiveMinimum"})
@@ -65,7 +65,7 @@ def convert_input_schema(server_schema: Schema) -> EnforcedSchema:
     schema = converter.convert(server_schema)
     if "$ref" not in schema:
         schema.setdefault("type", "object")
-    _close_objects(schema)
+    close_objects(schema)
     _mark_open_properties(schema)
     _drop_invalid_hints(schema)
     return EnforcedSchema(schema=schema, unenforced_paths=tuple(converter.unenforced_paths))
@@ -167,7 +167,7 @@ class _SchemaConverter:
     def _convert_node(self, node: Schema, path: Path) -> Schema:
         result: Schema = {}
         for keyword, value in node.items():
-            if keyword in _OWN_KEYWORDS or self._is_identity_keyword(keyword, value, path):
+            if keyword in OWN_KEYWORDS or self._is_identity_keyword(keyword, value, path):
                 continue
             if self._is_unenforceable(keyword, value):
                 self.unenforced_paths.append(format_pointer((*self._base_path, *path, keyword)))
@@ -225,7 +225,7 @@ class _SchemaConverter:
         return node
 
 
-def _close_objects(schema: Schema) -> None:
+def close_objects(schema: Schema) -> None:
     """Close objects with named properties, because undeclared properties were not reviewed.
 
     An object that several schemas describe is left open and marked `x-open`, because closing one of them would forbid

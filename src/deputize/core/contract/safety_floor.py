@@ -33,6 +33,7 @@ def list_weakenings(contract: Contract, declaration: Contract) -> list[Weakening
         *_compare_effects(contract, declaration),
         *_compare_lists(contract, declaration),
         *_compare_previews(contract, declaration),
+        *_compare_promises(contract, declaration),
         *_compare_repeats(contract, declaration),
         *_compare_inputs(contract.input_schema, declaration.input_schema),
         *_compare_sensitivities(contract.output_schema, declaration.output_schema),
@@ -94,6 +95,34 @@ def _compare_previews(contract: Contract, declaration: Contract) -> Iterator[Wea
             path="/preview_rules/volatile",
             contract_value=contract_value,
             function_value=_format_items(floor_rules.volatile),
+        )
+
+
+def _compare_promises(contract: Contract, declaration: Contract) -> Iterator[Weakening]:
+    """Compare what policies trust: a contract may not promise more than the function, nor need a person less."""
+    if not set(contract.behaviours) <= set(declaration.behaviours):
+        yield Weakening(
+            path="/behaviours",
+            contract_value=_format_items(contract.behaviours),
+            function_value=_format_items(declaration.behaviours),
+        )
+    if declaration.requires_user_interaction and not contract.requires_user_interaction:
+        yield Weakening(path="/requires_user_interaction", contract_value="false", function_value="true")
+    if declaration.is_open_world and not contract.is_open_world:
+        yield Weakening(path="/open_world", contract_value="false", function_value="true")
+    ranks = contract.authority_rank or 0, declaration.authority_rank or 0
+    if ranks[0] > ranks[1]:
+        yield Weakening(path="/authority_rank", contract_value=str(ranks[0]), function_value=str(ranks[1] or "none"))
+    if declaration.recipient_argument not in (None, contract.recipient_argument):
+        contract_value = contract.recipient_argument or "none"
+        yield Weakening(
+            path="/recipient_argument", contract_value=contract_value, function_value=declaration.recipient_argument
+        )
+    if declaration.labels is not None and contract.labels != declaration.labels:
+        yield Weakening(path="/labels", contract_value="other labels", function_value="its own labels")
+    if declaration.sandbox is not None and contract.sandbox != declaration.sandbox:
+        yield Weakening(
+            path="/sandbox", contract_value="another sandbox", function_value=f"tier {declaration.sandbox.tier}"
         )
 
 

@@ -26,6 +26,7 @@ class PythonTool:
 
     `validate(**arguments)` raises before any effect; `verify(arguments, output)` raises on a wrong result.
     `preview(**arguments)` returns a `Preview` of what `run` would do, and takes `context` if it has that parameter.
+    `read_state(**arguments)` returns the state that `run` could change, as JSON.
     `declaration` is what the function declares itself, if `contract` is a manifest's. `code_digest` is the digest of
     the loaded code; empty if the function was not loaded from a project's files.
     """
@@ -40,6 +41,7 @@ class PythonTool:
     verify: Callable[..., Any] | None = None
     preview: Callable[..., Any] | None = None
     previews_with_context: bool = False
+    read_state: Callable[..., Any] | None = None
 
     @property
     def target(self) -> str:
@@ -62,6 +64,7 @@ class UpstreamTool:
     verify: ClassVar[None] = None
     preview: ClassVar[None] = None
     previews_with_context: ClassVar[bool] = False
+    read_state: ClassVar[None] = None
 
 
 AnyTool = PythonTool | UpstreamTool

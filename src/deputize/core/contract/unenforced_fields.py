@@ -1,40 +1,34 @@
-"""List what a contract declares and this release does not enforce yet.
+"""List what keeps a tool from being called: fields that this release does not enforce yet, and a missing handler.
 
 A declaration that nothing obeys would be a promise that is not kept, so a tool with one cannot be called: it requires
 setup. Values that equal the default declare nothing.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
-from deputize.core.contract.contract import (
-    DEFAULT_ERROR_SCHEMA,
-    Checkpoints,
-    CircuitBreaker,
-    Contract,
-    NetworkPolicy,
-    ResourceLimits,
-    RetryPolicy,
-)
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.handler import NO_DRIVER
 
-_DEFAULTS: Mapping[str, Any] = {
-    "/breaker": CircuitBreaker(),
-    "/limits": ResourceLimits(),
-    "/network": NetworkPolicy(),
-    "/retry/retry_on_status_codes": RetryPolicy().retry_on_status_codes,
-    "/checkpoints/macro_events": Checkpoints().macro_events,
-    "/error_schema": DEFAULT_ERROR_SCHEMA,
-}
+# Fields that are kept as declared and that nothing reads yet.
+RESERVED_FIELDS: Final = (
+    "breaker", "limits", "network", "freshness", "compensation", "concurrency_safe", "interrupt", "sandbox",
+    "max_inline", "alerts", "recipient_argument", "labels",
+)  # fmt: skip
 
 
 def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
-    """List the paths of the fields that are set and not enforced."""
-    values = {
-        "/breaker": contract.breaker,
-        "/limits": contract.limits,
-        "/network": contract.network,
-        "/retry/retry_on_status_codes": contract.retry.retry_on_status_codes,
-        "/checkpoints/macro_events": contract.checkpoints.macro_events,
-        "/error_schema": contract.error_schema,
-    }
-    return tuple(path for path, default in _DEFAULTS.items() if values[path] != default)
+    """List the paths of the fields that are set and not enforced, first a handler that names no code."""
+    names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
+    return tuple(f"/{each}" for each in (["handler"] if contract.handler.driver == NO_DRIVER else []) + names)
+
+
+def describe_missing_setup(fields: Sequence[str]) -> str:
+    """Describe why a tool with these unenforced fields cannot be called."""
+    sentences = []
+    if "/handler" in fields:
+        sentences.append("is connected to no code (/handler)")
+    names = [each for each in fields if each != "/handler"]
+    if names:
+        sentences.append(f"declares what this gateway does not enforce: {', '.join(names)}")
+    return " and ".join(sentences)

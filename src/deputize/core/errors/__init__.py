@@ -34,6 +34,7 @@ from deputize.core.errors.asynchronous import (
 from deputize.core.errors.audit import (
     AuditProblem,
     AuditUnavailable,
+    DatabaseWentBack,
 )
 from deputize.core.errors.base import (
     ErrorCode,
@@ -47,6 +48,7 @@ from deputize.core.errors.execution import (
     ExecutionProblem,
     InputRequestNotAllowed,
     InputRequestRejected,
+    MutationClassViolated,
     OutcomeUnknown,
     RecordingPending,
     ResourceLimitExceeded,
@@ -97,6 +99,7 @@ from deputize.core.errors.registry import (
     ToolRequiresSetup,
     ToolRetired,
     VersionConflict,
+    VersionInUse,
     VersionNotFound,
 )
 from deputize.core.errors.request import (
@@ -115,6 +118,7 @@ from deputize.core.errors.request import (
     RateLimited,
     RequestProblem,
     RequestTooLarge,
+    RestoredSince,
     RunawayLoop,
     Unavailable,
     UnsupportedMedia,
@@ -168,6 +172,7 @@ __all__ = [
     "CredentialExpired",
     "CredentialInResult",
     "CredentialMissing",
+    "DatabaseWentBack",
     "DeadlineExceeded",
     "DeliveryNotFound",
     "DisabledByKillSwitch",
@@ -194,6 +199,7 @@ __all__ = [
     "LinkedAccountRequired",
     "MalformedRequest",
     "MethodNotAllowed",
+    "MutationClassViolated",
     "NoSuchRoute",
     "NotAnApprover",
     "NotCancelable",
@@ -215,6 +221,7 @@ __all__ = [
     "RequestTooLarge",
     "ResourceLimitExceeded",
     "ResourceNotFound",
+    "RestoredSince",
     "ResultInvalid",
     "RoundTokenRejected",
     "RunOwnershipLost",
@@ -254,6 +261,7 @@ __all__ = [
     "ValidationProblem",
     "VaultUnavailable",
     "VersionConflict",
+    "VersionInUse",
     "VersionNotFound",
     "VersionNotInCapability",
     "find_problem_type",

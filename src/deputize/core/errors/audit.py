@@ -14,3 +14,12 @@ class AuditUnavailable(AuditProblem):
         title="The call could not be recorded, so its result is withheld",
         advice="Retry with the same key. /readyz shows what is missing.",
     )  # fmt: skip
+
+
+class DatabaseWentBack(AuditProblem):
+    spec = ErrorSpec(
+        slug="database-went-back", code=ErrorCode.UPSTREAM_FAILURE, error_class="dependency_unavailable", number=3805,
+        http=503, grpc="UNAVAILABLE",
+        title="The database went back in time, so this gateway stopped",
+        advice="Tell the operator: once they know what was lost, they run deputize recover confirm.",
+    )  # fmt: skip

@@ -81,6 +81,7 @@ class Problem(Exception):
         self._nothing_happened = nothing_happened or self.proves_nothing_happened
         self._attempts = 1
         self._decision = decision
+        self._is_recorded = False
 
     @property
     def nothing_happened(self) -> bool:
@@ -97,6 +98,11 @@ class Problem(Exception):
         """The decision behind a refusal by policy; the audit entry names its rules and its record."""
         return self._decision
 
+    @property
+    def is_recorded(self) -> bool:
+        """True if an audit entry of the call was committed before this was raised."""
+        return self._is_recorded
+
     def replace(
         self,
         *,
@@ -104,6 +110,9 @@ class Problem(Exception):
         attempts: int | None = None,
         decision: Decision | None = None,
         advice: str | None = None,
+        message: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        is_recorded: bool | None = None,
     ) -> Self:
         """Copy this problem with other facts. Cause and traceback stay.
 
@@ -123,4 +132,10 @@ class Problem(Exception):
             other._decision = decision
         if advice is not None:
             other.advice = advice
+        if message is not None:
+            other.message, other.args = message, (message,)
+        if details is not None:
+            other.details = details
+        if is_recorded is not None:
+            other._is_recorded = is_recorded
         return other.with_traceback(self.__traceback__)

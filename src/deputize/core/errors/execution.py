@@ -91,6 +91,15 @@ class EffectDidNotHappen(ExecutionProblem):
     )  # fmt: skip
 
 
+class MutationClassViolated(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="mutation-class-violated", code=ErrorCode.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3414,
+        http=502, grpc="FAILED_PRECONDITION",
+        title="The tool is declared as a read, and changed something",
+        advice="This version is disabled. Use another one; its author has to declare what it changes.",
+    )  # fmt: skip
+
+
 class InputRequestNotAllowed(ExecutionProblem):
     spec = ErrorSpec(
         slug="server-asks-back", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,

@@ -70,6 +70,15 @@ class ToolRequiresSetup(RegistryProblem):
     )  # fmt: skip
 
 
+class VersionInUse(RegistryProblem):
+    spec = ErrorSpec(
+        slug="version-in-use", code=ErrorCode.CONFLICT, error_class="policy_blocked", number=3113, http=409,
+        grpc="FAILED_PRECONDITION",
+        title="This deprecated version is still used",
+        advice="List its callers with deputize tool usage, and retire it when they have moved on; or force it.",
+    )  # fmt: skip
+
+
 class ToolDrifted(RegistryProblem):
     proves_nothing_happened = True
     spec = ErrorSpec(

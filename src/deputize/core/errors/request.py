@@ -163,3 +163,13 @@ class LimitsUnavailable(RequestProblem):
         title="Limits cannot be checked, so the call is denied",
         advice="Retry. The rule in details says what happens while its counters are unreachable.",
     )  # fmt: skip
+
+
+class RestoredSince(RequestProblem):
+    spec = ErrorSpec(
+        slug="restored", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3017, http=409,
+        grpc="ABORTED",
+        title="The database was restored, so it is unknown whether this call already happened",
+        advice="Check whether its effect exists. If it does not, repeat the call with did_not_happen: true (MCP: "
+        '_meta["dev.deputize/did-not-happen"]).',
+    )  # fmt: skip

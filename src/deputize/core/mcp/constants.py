@@ -37,6 +37,13 @@ PROGRESS_TOKEN: Final = "progressToken"
 META_PREFIX: Final = "dev.deputize/"
 IDEMPOTENCY_KEY: Final = META_PREFIX + "idempotency-key"
 DEADLINE_MS: Final = META_PREFIX + "deadline-ms"
+DID_NOT_HAPPEN: Final = META_PREFIX + "did-not-happen"
+PARENT_CALL_ID: Final = META_PREFIX + "parent-call-id"
+FLOW_ID: Final = META_PREFIX + "flow-id"
+DEPRECATION: Final = META_PREFIX + "deprecation"
+TOOL_VERSION: Final = META_PREFIX + "version"
+# A method of Deputize's own, and the extension that announces it.
+NEGOTIATION: Final = META_PREFIX + "negotiate"
 
 # Error codes of JSON-RPC and MCP.
 PARSE_ERROR: Final = -32700

@@ -22,6 +22,11 @@ class DatabaseSettings(SettingsSection):
         description="URL with the login that owns the schema, for `deputize migrate` alone. Set it in that command's "
         "environment: `serve` and `work` refuse to start if they can read it. Default: `direct_url`, then `url`.",
     )
+    lineage_folder: Path | None = Field(
+        None,
+        description="Folder that outlives the database, with small files in which this gateway records what it "
+        "committed, so that it notices a database that went back in time. Default: `lineage` in `folder`.",
+    )
     read_connections: int = Field(8, ge=1, le=200, description="Connections for reads. Writes use two more.")
     batch_rows: int = Field(500, ge=1, le=5000, description="Most rows in one group commit.")
     retention_days: int = Field(

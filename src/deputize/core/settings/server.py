@@ -29,6 +29,13 @@ class ServerSettings(SettingsSection):
     idle_timeout_seconds: int = Field(
         30, gt=0, le=3600, description="Time after which a connection without requests is closed."
     )
+    drain_seconds: float = Field(
+        5,
+        ge=0,
+        le=3600,
+        description="How long `deputize serve` serves on after SIGTERM while `/readyz` says not ready. Set it above "
+        "the time in which load balancers notice that.",
+    )
     max_connections: int = Field(4096, ge=8, description="Connections to the API at once; more are refused.")
     max_connections_per_address: int = Field(
         256, ge=1, description="Connections at once from one IPv4 address or one IPv6 /64 network."
@@ -39,6 +46,15 @@ class ServerSettings(SettingsSection):
     )
     max_requests: int = Field(
         2048, ge=8, description="Requests in progress at once, those that wait included. `/healthz` is always answered."
+    )
+
+    max_requests_per_tenant: int = Field(
+        1024,
+        ge=1,
+        description="Requests in progress at once of one tenant, never more than are left for all other tenants.",
+    )
+    max_requests_per_caller: int = Field(
+        512, ge=1, description="Requests in progress at once of one user and all of their agents."
     )
 
     @field_validator("reverse_proxies")

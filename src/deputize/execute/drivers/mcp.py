@@ -27,11 +27,13 @@ from deputize.core.errors import (
 )
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
+from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
 from deputize.execute.drivers.mcp_reads import read_from_server
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
 _LONGEST_WORDS: Final = 300
+_LONGEST_SEARCHED: Final = 4_000
 _MOST_BLOCKS: Final = 2_000
 _LARGEST_DETAILS: Final = 16_384
 _USER_CREDENTIALS: Final = frozenset({"delegated", "link"})
@@ -157,14 +159,15 @@ def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any
 def _extract_error_text(tool: UpstreamTool, content: list[dict[str, Any]]) -> str:
     for block in content:
         if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
-            text: str = block["text"].strip()
-            return text[:_LONGEST_WORDS]
+            # Redacted before it is cut: what remains of a secret may not look like one.
+            return redact_error_text(block["text"].strip()[:_LONGEST_SEARCHED])[:_LONGEST_WORDS]
     return f"{tool.contract.full_name} failed without an error message"
 
 
 def _build_details(content: list[dict[str, Any]]) -> dict[str, Any]:
     """Build the error details from the server's content, unless it is too large."""
     try:
-        return {"content": content} if len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS else {}
+        is_small = len(orjson.dumps([[[content]]])) <= _LARGEST_DETAILS
+        return {"content": redact_texts(content)} if is_small else {}
     except TypeError:
         return {}  # it is nested too deep to serialize

@@ -71,6 +71,7 @@ class PythonDriver:
         tools = list(tools)
         self._tools = {(tool.target, tool.contract.version): tool for tool in tools}
         self._by_target = {tool.target: tool for tool in tools}
+        self._contracts = {tool.contract.full_name: tool.contract for tool in tools}
         # A file's contract for a function without @tool is a declaration too, and so may differ from its siblings.
         self._own_digests = {tool.contract.digest for tool in tools if tool.declaration is None}
         self._declarations: dict[str, dict[str, Contract]] = {}
@@ -98,6 +99,10 @@ class PythonDriver:
         if weakenings:
             raise _build_weaker_error(contract, weakenings)
         return self._tools_by_digest.put(contract.digest, tool)
+
+    def find_contract(self, name: str) -> Contract | None:
+        """Find the contract of a loaded function by its tool's name."""
+        return self._contracts.get(name)
 
     def list_weakenings(self, contract: Contract) -> list[Weakening]:
         """List the fields in which a contract is weaker than what its function declares, if that is loaded."""
@@ -188,6 +193,22 @@ class PythonDriver:
             raise ToolFailed(f"the preview of {name} failed: {_describe_error(error)}") from error
         except (Exception, SystemExit) as error:
             raise ToolFailed(f"the preview of {name} failed: {_describe_error(error)}") from error
+
+    async def read_state(self, tool: PythonTool, arguments: dict[str, Any], seconds: float) -> Any:
+        """Run the tool's `read_state` and return the state, or raise `ToolFailed`."""
+        name = tool.contract.full_name
+        if tool.read_state is None:
+            return None
+        try:
+            return await self._call_helper(name, tool.read_state, arguments, seconds)
+        except (ThreadOverrun, TimeoutError) as error:
+            raise ToolFailed(f"read_state of {name} did not end within {seconds:.3g} s") from error
+        except asyncio.CancelledError as error:
+            if _is_task_canceled():
+                raise
+            raise ToolFailed(f"read_state of {name} failed: {_describe_error(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise ToolFailed(f"read_state of {name} failed: {_describe_error(error)}") from error
 
     async def confirm(self, tool: PythonTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """Run the tool's own `verify`; any exception rejects the output."""

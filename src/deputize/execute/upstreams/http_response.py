@@ -102,9 +102,8 @@ async def _read_stream(
                         on_message(message, build_reply(message))
                     elif _is_answer(message, number):
                         return extract_result(message)
-                if len(data) > _STREAM_SLICE:
-                    # Let the event loop do other things before the next slice.
-                    await asyncio.sleep(0)
+                # Let the event loop do other things before the next slice: reading what is there already does not.
+                await asyncio.sleep(0)
     except UpstreamUnavailable:
         # A lost connection ends the stream; with an event id it can be resumed.
         if events.last_id is None:

@@ -47,6 +47,7 @@ from deputize.core.mcp.constants import (
     VERSION_UNSUPPORTED,
 )
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound, build_client_capabilities
+from deputize.core.sensitive.text import redact_error_text
 from deputize.core.value_types import frozen
 
 CLIENT: Final = {"name": "deputize", "version": version("deputize")}
@@ -58,6 +59,7 @@ LIST_CHANGED_METHODS: Final = frozenset(
 LIST_CHANGED_FILTER: Final = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
 LARGEST_ANSWER: Final = 4_194_304
 _LONGEST_INSTRUCTIONS: Final = 65_536
+_LONGEST_MESSAGE: Final = 2_000
 # Errors that a server or a proxy returns before it processes the request.
 _UNREAD_CODES: Final = frozenset({PARSE_ERROR, HEADER_MISMATCH, CAPABILITY_MISSING, VERSION_UNSUPPORTED})
 _NOT_OFFERED_CODES: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
@@ -73,7 +75,8 @@ class UpstreamRpcError(Exception):
     def __init__(self, code: int, message: str, data: Any = None, *, anonymous: bool = False) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        # The text reaches callers, surfaces and logs.
+        self.message = redact_error_text(message[:_LONGEST_MESSAGE])
         self.data = data
         # The error has no request id, so the server did not recognize the request.
         self.anonymous = anonymous

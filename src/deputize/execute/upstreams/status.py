@@ -7,6 +7,7 @@ against its own discovery.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from deputize.core.contract.availability import AvailabilityCode
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.mcp.servers import CALL_TOOL, DefinitionKind, DiscoveredServer, format_item, parse_mcp_target
 
@@ -39,7 +40,7 @@ class ServerState:
 class ToolUnavailability:
     """Why a server's tool cannot be called now: a code for programs, a reason for people."""
 
-    code: str
+    code: AvailabilityCode
     reason: str
 
 
@@ -92,20 +93,23 @@ class ServerStates:
             return None
         if not state.is_connected:
             return ToolUnavailability(
-                code="server_unavailable", reason=f"the server {server} is unavailable: {state.reason}"
+                code=AvailabilityCode.SERVER_UNAVAILABLE, reason=f"the server {server} is unavailable: {state.reason}"
             )
         digest = state.digests.get(format_item(kind, target.name))
         if digest is None:
-            return ToolUnavailability(code="server_unavailable", reason=f"the server {server} no longer has this tool")
+            return ToolUnavailability(
+                code=AvailabilityCode.SERVER_UNAVAILABLE, reason=f"the server {server} no longer has this tool"
+            )
         if contract.effects is Effects.READ:
             return None
         if digest != contract.handler.pin:
             return ToolUnavailability(
-                code="tool_drifted", reason=f"the server {server} changed this tool; the change is not accepted yet"
+                code=AvailabilityCode.TOOL_DRIFTED,
+                reason=f"the server {server} changed this tool; the change is not accepted yet",
             )
         if state.instructions_digest != self._pinned_instructions.get((tenant, server)):
             return ToolUnavailability(
-                code="tool_drifted",
+                code=AvailabilityCode.TOOL_DRIFTED,
                 reason=f"the server {server} changed its instructions; the change is not accepted yet",
             )
         return None

@@ -8,7 +8,7 @@ is used once, expires after five minutes, and exists only in the memory of this 
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal
 
 from deputize.core.caller import Caller
@@ -54,6 +54,15 @@ class ProposedAct:
 
 
 @frozen
+class DocumentChange:
+    """A document that an act changes, such as a file of policies: its text before and after. None: there is none."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
+@frozen
 class ConfirmationCode:
     """The code of a proposed act, with what the terminal prints beside it."""
 
@@ -64,6 +73,10 @@ class ConfirmationCode:
     subject: str
     # Not in the repr, so that no log and no traceback shows the code.
     code: str = field(repr=False)
+    changes: tuple[DocumentChange, ...] = field(default=(), repr=False)
+
+
+ListChanges = Callable[[], tuple[DocumentChange, ...]]
 
 
 class ConfirmationCodes:
@@ -83,8 +96,11 @@ class ConfirmationCodes:
         self._recent_failures: list[float] = []
         self._global_lock_until = float("-inf")
 
-    def show_code(self, act: ProposedAct) -> str | None:
-        """Show the code of an act, unless it is on show already; return its id, or None if too many are open."""
+    def show_code(self, act: ProposedAct, list_changes: ListChanges | None = None) -> str | None:
+        """Show the code of an act and what it changes, unless it is on show already.
+
+        Return its id, or None if too many are open.
+        """
         self._drop_expired()
         entry = self._codes.get(act.digest)
         if entry is not None:
@@ -103,7 +119,8 @@ class ConfirmationCodes:
             code=format_code(self._clock.random_bytes(CODE_BYTES)),
         )
         self._codes[act.digest] = confirmation_code, self._clock.monotonic() + CODE_SECONDS
-        self._write(confirmation_code)
+        # Only shown, not kept: the texts may be long.
+        self._write(confirmation_code if list_changes is None else replace(confirmation_code, changes=list_changes()))
         return confirmation_code.confirmation_id
 
     def use_code(self, act: ProposedAct, code: str) -> CodeVerdict:

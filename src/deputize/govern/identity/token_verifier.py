@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from deputize.core.caller import Caller, compute_decision_cache_key
 from deputize.core.clock import Clock
 from deputize.core.errors import (
+    AuthorityRevoked,
     TokenAudienceMismatch,
     TokenIssuerUntrusted,
     TokenMalformed,
@@ -91,6 +92,7 @@ class TokenVerifier:
         find_primary_issuer: Callable[[str], Awaitable[str | None]] | None = None,
         own_keys: SigningKeys | None = None,
         fetch_outside: Fetch | None = None,
+        get_recovered_at: Callable[[], float | None] = lambda: None,
     ) -> None:
         check_issuers(settings)
         self._own_keys = own_keys
@@ -100,12 +102,18 @@ class TokenVerifier:
         self._keys = {issuer.issuer: IssuerKeys(issuer, clock, fetch) for issuer in settings.issuers}
         self._settings = settings
         self._clock = clock
+        self._get_recovered_at = get_recovered_at
+        self._cache_recovered_at: float | None = None
         self._enrich_caller = enrich_caller
         self._find_primary_issuer = find_primary_issuer
         self._cache: dict[bytes, tuple[Caller, float]] = {}
 
     def get_cached_caller(self, token: bytes, *, allow_console_only: bool = False) -> Caller | None:
         """Return the cached caller of a token, or None. Console-only tokens need `allow_console_only`."""
+        if self._get_recovered_at() != self._cache_recovered_at:
+            # The database was restored: some tokens that were accepted before no longer are.
+            self._cache.clear()
+            self._cache_recovered_at = self._get_recovered_at()
         entry = self._cache.get(hashlib.sha256(token).digest())
         if entry is None or entry[1] <= self._clock.monotonic() or (entry[0].only_decides and not allow_console_only):
             return None
@@ -130,6 +138,7 @@ class TokenVerifier:
             issuer = self._own_keys.build_issuer(tenant)
             key = await self._own_keys.load_public_key(tenant, unverified_token.key_id)
             claims = verify_claims(token, key, issuer.issuer)
+            self._require_known_delegation(claims)
             now, leeway = self._now(), self._settings.leeway_seconds
             if OPERATOR_CLIENT_CLAIM in claims:
                 client = self._operators.get(str(claims[OPERATOR_CLIENT_CLAIM]))
@@ -158,6 +167,17 @@ class TokenVerifier:
         if self._enrich_caller is not None:
             caller = await self._enrich_caller(caller)
         return VerifiedToken(caller=caller, claims=claims)
+
+    def _require_known_delegation(self, claims: Claims) -> None:
+        """Refuse a token of this gateway from before the database was restored: its delegation may be lost, or the
+        revocation of it.
+        """
+        recovered_at, issued_at = self._get_recovered_at(), claims.get("iat")
+        if recovered_at is not None and not (isinstance(issued_at, int | float) and issued_at >= recovered_at):
+            raise AuthorityRevoked(
+                "the token was issued before the database of this gateway was restored",
+                advice="Exchange the original token again.",
+            )
 
     async def verify_actor(self, token: bytes, tenant: str) -> Actor:
         """Verify an actor token and return its agent: the subject of an issuer's token, or a DID that signed it."""

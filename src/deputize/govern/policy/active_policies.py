@@ -173,12 +173,22 @@ async def parse_for_activation(files: Sequence[PolicyFile], facts: FactTypes) ->
 
     Outside the barrier: ten thousand rules take long, and the tenant's calls would wait.
     """
-    await asyncio.get_running_loop().run_in_executor(_compile_pool, parse_policies, files)
+    return await asyncio.get_running_loop().run_in_executor(_compile_pool, _parse_for_activation, files, facts)
+
+
+def _parse_for_activation(files: Sequence[PolicyFile], facts: FactTypes) -> ParsedPolicies:
+    parse_policies(files)
     return ParsedPolicies(
         digest=compute_set_digest(files or load_default_files()),
         files_json=orjson.dumps([{"path": file.path, "text": file.text} for file in files]),
         facts_json=orjson.dumps(dict(facts), option=orjson.OPT_SORT_KEYS),
     )
+
+
+async def compute_digest_off_loop(files: Sequence[PolicyFile]) -> str:
+    """Compute the digest of a set in a thread; without files, of the default policies."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_compile_pool, compute_set_digest, files or load_default_files())
 
 
 async def put_policies(connection: Connection, tenant: str, policies: ParsedPolicies, *, by: str) -> int:

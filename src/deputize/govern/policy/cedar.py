@@ -33,6 +33,7 @@ from deputize.govern.policy.cedar_schema import (
     build_entities,
     describe_caller,
     describe_tool,
+    get_tool_attribute,
     list_scopes,
     make_uid,
 )
@@ -46,6 +47,7 @@ from deputize.govern.policy.policy_parser import (
 )
 from deputize.govern.policy.slice_cost import MAX_FACT_LENGTH, MAX_LOOP_SECONDS, find_longest_text
 from deputize.govern.policy.slices import PolicySlice, SliceIndex
+from deputize.govern.policy.user_interaction import require_person
 
 _MAX_TOOLS = 4096
 # Building a slice takes about 100 ns for each byte of its rules.
@@ -201,6 +203,12 @@ def build_question(slice_: PolicySlice, query: PolicyQuery) -> CedarQuestion | V
 
 def judge_answers(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], CedarAnswer]) -> Verdict:
     """Reach the verdict. `ask(0)` is the answer of all rules, `ask(1)` that without forbids that ask."""
+    is_required = get_tool_attribute(query.tool, "requires_user_interaction")
+    verdict = _judge_rules(slice_, query, ask)
+    return require_person(verdict, is_required=is_required, is_human=query.caller["human"])
+
+
+def _judge_rules(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], CedarAnswer]) -> Verdict:
     answer = ask(0)
     if answer.errors or answer.decision == cedarpy.Decision.NoDecision.name:
         return _deny_on_error(slice_, answer.errors)

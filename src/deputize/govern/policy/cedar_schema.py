@@ -29,6 +29,7 @@ entity Resource;
 entity Tool in [Server, Namespace, Tenant] {
   name: String, namespace: String, version: String, effects: String, mutation_class: String, kind: String,
   provider: String, tags: Set<String>, permissions: Set<String>, undoable: Bool, previewable: Bool,
+  open_world: Bool, requires_user_interaction: Bool, behaviours: Set<String>, authority_rank: Long,
 };
 action "call" appliesTo {
   principal: [User],
@@ -48,8 +49,12 @@ CONTEXT_ATTRIBUTES = frozenset(
 USER_ATTRIBUTES = ("issuer", "trust", "human", "scopes")
 TOOL_ATTRIBUTES = (
     "name", "namespace", "version", "effects", "mutation_class", "kind", "provider", "tags", "permissions", "undoable",
-    "previewable",
+    "previewable", "open_world", "requires_user_interaction", "behaviours", "authority_rank",
 )  # fmt: skip
+# Of records of earlier releases, in which no tool had declared these attributes.
+_UNDECLARED: Mapping[str, Any] = {
+    "permissions": [], "open_world": True, "requires_user_interaction": False, "behaviours": [], "authority_rank": 0,
+}  # fmt: skip
 ACTION = {"type": "Action", "id": "call"}
 
 _THURSDAY = 3  # the weekday of 1970-01-01, counted from Monday
@@ -116,6 +121,8 @@ def describe_tool(contract: Contract) -> dict[str, Any]:
         "server": contract.external_service or contract.provider, "tags": sorted(set(contract.tags)),
         "permissions": sorted(set(contract.auth.permissions)),
         "undoable": contract.undo is not None, "previewable": contract.preview,
+        "open_world": contract.is_open_world, "requires_user_interaction": contract.requires_user_interaction,
+        "behaviours": sorted(set(contract.behaviours)), "authority_rank": contract.authority_rank or 0,
         "changes": sorted({effect.resource for effect in contract.resources}),
         "operations": sorted({effect.op for effect in contract.resources}),
     }  # fmt: skip
@@ -125,8 +132,7 @@ def get_tool_attribute(tool: Mapping[str, Any], name: str) -> Any:
     """Return an attribute of a tool as rules read it."""
     if name == "name":
         return tool["name"].rpartition(".")[2]
-    # Records of earlier releases have no permissions: no tool was required to have any.
-    return tool.get(name, []) if name == "permissions" else tool[name]
+    return tool.get(name, _UNDECLARED[name]) if name in _UNDECLARED else tool[name]
 
 
 def make_uid(kind: str, name: str) -> dict[str, str]:

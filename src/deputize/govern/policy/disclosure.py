@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.contract.contract import Contract
 from deputize.core.decision import PolicyRequest
-from deputize.core.sensitive_names import is_sensitive_name
+from deputize.core.sensitive.names import is_sensitive_name
 
 _ARGUMENT = re.compile(r"\{([^{}]+)\}")
 _MAX_CACHED_CONTRACTS = 10_000

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 from deputize.core.decision import Behavior, PolicyRequest, Verdict
 from deputize.core.errors import PolicyFailed
+from deputize.govern.policy.user_interaction import require_person
 
 Engine = Literal["cedar", "authzen", "both"]
 
@@ -28,7 +29,9 @@ async def consult_engines(
             nothing_happened=True,
         )
     answer = await remote.decide(request)
-    return answer if engine == "authzen" else combine_verdicts(cedar, answer)
+    verdict = answer if engine == "authzen" else combine_verdicts(cedar, answer)
+    is_required = request.contract.requires_user_interaction
+    return require_person(verdict, is_required=is_required, is_human=request.caller.human)
 
 
 def combine_verdicts(first: Verdict, second: Verdict) -> Verdict:

@@ -76,12 +76,7 @@ def validate_policies_job(payload: bytes) -> bytes:
     request = orjson.loads(payload)
     files = [PolicyFile(**each) for each in request["files"]]
     findings = validate_policies(files, request["facts"], known_names=request["known_names"])
-    return orjson.dumps(
-        {
-            "errors": [each.to_json() for each in findings.errors],
-            "warnings": [each.to_json() for each in findings.warnings],
-        }
-    )
+    return orjson.dumps(findings.to_json())
 
 
 def _cache_rules(texts: Sequence[str], reply: bytes) -> None:

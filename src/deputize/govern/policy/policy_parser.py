@@ -20,11 +20,14 @@ from deputize.core.decision import ApprovalRequirement, MatchedRule
 from deputize.core.errors import PolicyInvalid
 from deputize.govern.policy import approval_annotations
 from deputize.govern.policy.approval_annotations import ApprovalTerms, parse_approval_terms
+from deputize.govern.policy.user_interaction import INTERACTION_RULE
 from deputize.govern.token_authorization import ADMIN_RULE, CAPABILITIES_RULE, CEILING_RULE, SCOPES_RULE
 
 NOTHING_PERMITS = "nothing-permits"
 EVALUATION_ERROR = "evaluation-error"
-RESERVED_IDS = frozenset({NOTHING_PERMITS, EVALUATION_ERROR, SCOPES_RULE, CAPABILITIES_RULE, CEILING_RULE, ADMIN_RULE})
+RESERVED_IDS = frozenset(
+    {NOTHING_PERMITS, EVALUATION_ERROR, SCOPES_RULE, CAPABILITIES_RULE, CEILING_RULE, ADMIN_RULE, INTERACTION_RULE}
+)
 # The prefixes of hooks and external decision points; a rule with such an id would look like one of them.
 RESERVED_PREFIXES = ("hook:", "authzen:")
 # A misspelt @decision would silently turn an approval into a permit, so unknown annotations are errors.

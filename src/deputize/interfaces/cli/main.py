@@ -7,7 +7,7 @@
 import contextlib
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from deputize.interfaces.cli.commands import (
     approvals,
     call,
     calls,
+    contract_tests,
     erase,
     grants,
     import_servers,
@@ -28,9 +29,11 @@ from deputize.interfaces.cli.commands import (
     switch,
     token,
     tool,
+    tool_export,
+    tool_versions,
     webhooks,
 )
-from deputize.interfaces.cli.commands.service import doctor, init, keys, mcp, migrate
+from deputize.interfaces.cli.commands.service import doctor, init, keys, mcp, migrate, recover
 from deputize.interfaces.cli.project.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import EXIT_FAILED, EXIT_USAGE, CommandExit, Json, printer
 from deputize.interfaces.cli.render.problems import show_problem
@@ -121,10 +124,19 @@ def work(
 app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
 app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.add_typer(keys.group, name="keys", epilog="Example: deputize keys status")
+app.add_typer(recover.group, name="recover", epilog="Example: deputize recover confirm")
 app.add_typer(token.group, name="token")
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(revoke.group, name="revoke", epilog="Example: deputize revoke agent notes-bot")
 app.add_typer(erase.group, name="erase", epilog="Example: deputize erase user mallory")
+tool.group.command("test", epilog="Example: deputize tool test hello.greet")(contract_tests.run_contract_test)
+tool.group.command("export", epilog="Example: deputize tool export hello.greet --format anthropic")(
+    tool_export.export_tool
+)
+tool_versions.add_commands(tool.group)
+tool.group.command("test-results", epilog="Example: deputize tool test-results hello.greet 0.1.0")(
+    contract_tests.show_test_results
+)
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.command(epilog="Example: deputize mcp   (started by a client: claude mcp add shop -- deputize mcp)")(mcp.mcp)
@@ -165,19 +177,33 @@ def run_cli(open_gateway: object) -> None:
 
 
 def _run_app(open_gateway: object) -> None:
-    """Run the command; let typer print its usage errors for people, and print them as JSON with --json."""
-    for_people = "--json" not in sys.argv
+    """Run the command; print what was typed wrongly as every other error is printed."""
     try:
-        code = app(obj=open_gateway, prog_name="deputize", standalone_mode=for_people)
+        code = app(obj=open_gateway, prog_name="deputize", standalone_mode=False)
     except typer.Abort:
+        printer.note("Aborted.")
         sys.exit(EXIT_FAILED)
     except Exception as error:
-        format_message = getattr(error, "format_message", None)
-        if format_message is None:
+        if getattr(error, "format_message", None) is None:
             raise
-        printer.json({"error": {"message": format_message()}})
+        _print_usage_error(error)
         sys.exit(EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_usage_error(error: Any) -> None:
+    """Print an error of the parser, whose classes are not public: as JSON, or with how the command is written."""
+    context, message = getattr(error, "ctx", None), error.format_message()
+    if "--json" in sys.argv:
+        printer.json({"error": {"message": message}})
+    elif type(error).__name__ == "NoArgsIsHelpError":
+        # Its message is the help, which the parser has formatted for the terminal.
+        error.show()
+    else:
+        printer.error(message)
+        if context is not None:
+            printer.note(f"  {context.get_usage()}")
+            printer.note(f"  More: {context.command_path} --help")
 
 
 def _print_error(error: ConfigError) -> None:

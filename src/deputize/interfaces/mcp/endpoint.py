@@ -19,6 +19,7 @@ from deputize.core.mcp.constants import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    NEGOTIATION,
     SERVER_INFO,
     SESSION_HEADER,
     SSE_MEDIA_TYPE,
@@ -54,6 +55,7 @@ from deputize.interfaces.mcp.request import McpRequest, build_session_id, is_mod
 from deputize.interfaces.mcp.response import McpResponse
 from deputize.interfaces.mcp.tasks import cancel_task, get_task, update_task
 from deputize.interfaces.mcp.tools.builtin_tools import BUILTIN_DEFINITIONS
+from deputize.interfaces.mcp.tools.negotiation import negotiate_version
 from deputize.interfaces.mcp.tools.tools_call import call_tool
 from deputize.interfaces.mcp.tools.tools_list import TTL_MS, ToolLists
 from deputize.operations.gateway import Gateway
@@ -225,7 +227,11 @@ def _build_server_info(context: McpContext) -> dict[str, str]:
 async def _discover(context: McpContext) -> dict[str, Any]:
     return {
         "supportedVersions": list(SUPPORTED_VERSIONS),
-        "capabilities": {"tools": {}, **await _list_capabilities(context), "extensions": {TASKS_EXTENSION: {}}},
+        "capabilities": {
+            "tools": {},
+            **await _list_capabilities(context),
+            "extensions": {TASKS_EXTENSION: {}, NEGOTIATION: {}},
+        },
         "instructions": INSTRUCTIONS,
         "ttlMs": 60_000,
         "cacheScope": "private",
@@ -281,6 +287,7 @@ _READ_METHODS: Final[dict[str, McpMethod]] = {
     READ_RESOURCE: read_resource,
     GET_PROMPT: get_prompt,
     COMPLETE: complete_argument,
+    NEGOTIATION: negotiate_version,
 }
 MODERN_METHODS: Final[dict[str, McpMethod]] = {
     **_READ_METHODS,

@@ -17,7 +17,17 @@ from starlette.routing import Route, compile_path
 from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
 from deputize.interfaces.asgi_http import ASGIApp, Receive, Scope, Send, hide_internal_error, read_trace_id
 from deputize.interfaces.rest import health, oauth
-from deputize.interfaces.rest.admin import erasures, grants, revocations, secrets, servers, surface, tools, webhooks
+from deputize.interfaces.rest.admin import (
+    contract_tests,
+    erasures,
+    grants,
+    revocations,
+    secrets,
+    servers,
+    surface,
+    tools,
+    webhooks,
+)
 from deputize.interfaces.rest.approvals import approval_routes, reconciliation_tasks, suggestions
 from deputize.interfaces.rest.calls import call_routes
 from deputize.interfaces.rest.common import GetGateway, get_metadata_url, make_malformed_problem, make_problem_response
@@ -69,6 +79,7 @@ def build_rest_app(get_gateway: GetGateway, post_call: ASGIApp, shutdown: asynci
         secrets.router,
         switches.router,
         revocations.router,
+        contract_tests.router,
         erasures.router,
         webhooks.router,
         suggestions.router,

@@ -1,5 +1,7 @@
 """Serve liveness, readiness and the API documentation, without authentication."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
@@ -46,9 +48,10 @@ async def ready(gateway: CurrentGateway) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    return HTMLResponse(render_docs_page(build_openapi(request.app)), headers=_PAGE_HEADERS)
+    return HTMLResponse(render_docs_page(await asyncio.to_thread(build_openapi, request.app)), headers=_PAGE_HEADERS)
 
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
-    return make_json_response(build_openapi(request.app))
+    # The first one builds the document, which takes a second: other requests go on meanwhile.
+    return make_json_response(await asyncio.to_thread(build_openapi, request.app))

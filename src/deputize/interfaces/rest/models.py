@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
+    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -15,6 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from deputize.core.contract.contract import Effects, LifecycleState, MutationClass, SecretName, TimeoutClass
+from deputize.core.contract.export_format import ExportFormat
 from deputize.core.errors import ErrorCode
 from deputize.core.states import State
 from deputize.interfaces.call_request import MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
@@ -22,6 +24,7 @@ from deputize.interfaces.call_request import MAX_TOOL_LENGTH, MAX_VERSION_LENGTH
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
 SwitchKind = Literal["tenant", "agent", "tool"]
+NegotiationMatch = Literal["FULL", "PARTIAL", "INCOMPATIBLE"]
 
 
 def _make_message_validator(sentence: str) -> WrapValidator:
@@ -51,6 +54,46 @@ class RequestModel(BaseModel):
 
 class ToolStateBody(RequestModel):
     state: LifecycleState = Field(description="`retired` is final.")
+    force: bool = Field(
+        False, description="Retire a deprecated version although it was used in the last 24 hours. Needs an operator."
+    )
+
+
+class DeprecationBody(RequestModel):
+    """The announcement of a version's end. What is left out is taken from the contract, or is the default."""
+
+    removal_date: AwareDatetime | None = Field(
+        None, description="When calls are refused. Default: the contract's `sunset_date`, or in 90 days."
+    )
+    successor: str | None = Field(
+        None,
+        min_length=3,
+        max_length=MAX_TOOL_LENGTH,
+        description="A tool, or a version of one as in `crm.find@2.0.0`. Default: the highest version above this one.",
+    )
+    migration_guide: str | None = Field(
+        None, max_length=400, pattern=r"^https?://[\x21-\x3b\x3d\x3f-\x7e]+$", description="The URL of a guide."
+    )
+
+
+class ContractTestCaseBody(RequestModel):
+    verdict: Literal["passed", "failed", "unchecked"]
+    call_ids: tuple[UUID, ...] = Field((), max_length=200, description="The calls of this case.")
+
+
+class ContractTestReportBody(RequestModel):
+    digest: str = Field(pattern=r"^sha256:[0-9a-f]{64}$", description="Digest of the tested contract.")
+    seed: int = Field(0, ge=0, le=2**53 - 1, description="Seed of the random cases.")
+    cases: tuple[ContractTestCaseBody, ...] = Field(min_length=1, max_length=2_000)
+
+
+class ContractTestBody(RequestModel):
+    report: ContractTestReportBody | None = Field(
+        None, description="What was found by calls at this gateway, made with the token of this request."
+    )
+    attestation: str | None = Field(
+        None, min_length=1, max_length=4_096, description="A result that a trusted gateway signed."
+    )
 
 
 class RevocationBody(RequestModel):
@@ -111,6 +154,10 @@ class VersionQuery(RequestModel):
     version: str = Field("latest", min_length=1, max_length=MAX_VERSION_LENGTH, description="Which version to show.")
 
 
+class ExportQuery(VersionQuery):
+    format: ExportFormat = Field(description="The tool standard, a model API, or plain JSON Schema.")
+
+
 class ErrorModel(BaseModel):
     """The error, for programs to branch on."""
 
@@ -148,6 +195,15 @@ class ToolRef(BaseModel):
     digest: Digest
 
 
+class DeprecationModel(BaseModel):
+    """The notice of a deprecated version."""
+
+    deprecated_at: str | None
+    removal_date: str | None = Field(description="Calls are refused from this time on; null if no end is set.")
+    successor: str | None = Field(description="The tool to use instead, or a version of it, as in `crm.find@2.0.0`.")
+    migration_guide: str | None
+
+
 class ToolModel(BaseModel):
     name: str
     outward_name: str
@@ -162,6 +218,7 @@ class ToolModel(BaseModel):
     scopes: list[str]
     input_schema: dict[str, Any]
     examples: list[dict[str, Any]]
+    deprecation: DeprecationModel | None
 
 
 class ToolDetailModel(ToolModel):
@@ -175,6 +232,41 @@ class ToolPage(BaseModel):
 
 class ToolVersions(BaseModel):
     versions: list[ToolModel]
+
+
+class ToolExportModel(BaseModel):
+    """A tool for another system. `warnings` say where the definition is looser or shorter than the contract."""
+
+    name: str
+    version: str
+    digest: Digest
+    format: ExportFormat
+    definition: dict[str, Any]
+    warnings: list[str]
+
+
+class MissingPartModel(BaseModel):
+    path: str = Field(description="Where you expect it: a JSON pointer that begins with /input, /output or /effects.")
+    is_required: bool = Field(alias="required", description="`false` if you can do without it.")
+    reason: str
+
+
+class VersionMatchModel(BaseModel):
+    version: str
+    match: NegotiationMatch
+
+
+class NegotiationResult(BaseModel):
+    tool: str
+    match: NegotiationMatch = Field(
+        description="`FULL`: all is offered. `PARTIAL`: only optional parts are missing. `INCOMPATIBLE`: required ones."
+    )
+    version: str | None = Field(description="The best version for you; call it by this number. Null if there is none.")
+    digest: Digest | None
+    state: LifecycleState | None
+    deprecation: DeprecationModel | None
+    missing: list[MissingPartModel]
+    versions: list[VersionMatchModel] = Field(description="The versions that were compared, the best first.")
 
 
 class SearchMatchModel(BaseModel):
@@ -198,6 +290,34 @@ class ToolStateResult(BaseModel):
     name: str
     version: str
     state: LifecycleState
+
+
+class DeprecationResult(BaseModel):
+    name: str
+    version: str
+    state: LifecycleState
+    deprecation: DeprecationModel | None
+
+
+class VersionCallerModel(BaseModel):
+    user: str
+    agents: list[str] = Field(description="The agents that act for the user, nearest first.")
+    calls: int
+    last_used_at: str
+
+
+class VersionUsageModel(BaseModel):
+    """Who called a deprecated version in the last seven days. Calls are counted by days, in UTC."""
+
+    name: str
+    version: str
+    state: LifecycleState
+    deprecation: DeprecationModel | None
+    since: str
+    calls: int
+    callers: list[VersionCallerModel]
+    last_used_at: str | None
+    retirable_at: str = Field(description="When the version can be retired without force.")
 
 
 class SecretModel(BaseModel):

@@ -1,5 +1,6 @@
 """Build the OpenAPI document: FastAPI's own, with `POST /v1/calls`, `/rpc` and every route's problems added."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from deputize.core.errors import (
     list_problem_types,
 )
 from deputize.interfaces.asgi_http import PROBLEM_MEDIA
+from deputize.interfaces.negotiation_request import NegotiationBody
 from deputize.interfaces.rest.admin.server_models import ServerChangeDecisionBody
 from deputize.interfaces.rest.approvals.approval_models import ApproveBody, BreakGlassBody, DecisionBatchBody, DenyBody
 from deputize.interfaces.rest.approvals.reconciliation_task_models import ReconciliationTaskBody
@@ -39,6 +41,8 @@ from deputize.interfaces.rest.calls.call_models import (
     RollbackBody,
 )
 from deputize.interfaces.rest.models import (
+    ContractTestBody,
+    DeprecationBody,
     ErasureBody,
     ProblemModel,
     RevocationBody,
@@ -48,6 +52,7 @@ from deputize.interfaces.rest.models import (
 )
 from deputize.interfaces.rest.policies.policy_models import BacktestBody, PoliciesBody
 
+_BUILD_LOCK = threading.Lock()
 _REF_TEMPLATE = "#/components/schemas/{model}"
 _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     CallBody,
@@ -56,7 +61,10 @@ _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     DryRunModel,
     AcceptedCallModel,
     ProblemModel,
+    NegotiationBody,
+    DeprecationBody,
     ToolStateBody,
+    ContractTestBody,
     ErasureBody,
     RevocationBody,
     SecretBody,
@@ -131,10 +139,15 @@ def describe_body(model: str, *, description: str = "") -> dict[str, Any]:
 
 
 def build_openapi(app: FastAPI) -> dict[str, Any]:
-    """Build the document once; routes do not change while the process runs."""
-    if app.openapi_schema is not None:
+    """Build the document once, in whichever thread asks first; routes do not change while the process runs."""
+    with _BUILD_LOCK:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build_document(app)
         return app.openapi_schema
-    openapi = get_openapi(
+
+
+def _build_document(app: FastAPI) -> dict[str, Any]:
+    openapi: dict[str, Any] = get_openapi(
         title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
     )
     _, extra_schemas = models_json_schema(
@@ -153,7 +166,6 @@ def build_openapi(app: FastAPI) -> dict[str, Any]:
                 del operation["responses"]["422"]
     for schema_name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(schema_name, None)
-    app.openapi_schema = openapi
     return openapi
 
 
@@ -263,7 +275,7 @@ def _describe_post_rpc() -> dict[str, Any]:
         "tags": ["calls"],
         "summary": "Call methods over JSON-RPC 2.0",
         "description": "Methods: calls.create, calls.get, calls.cancel, calls.retry, tools.list, tools.search, "
-        "surface.get, tools.get. A batch is answered in order.",
+        "surface.get, tools.get, tools.negotiate. A batch is answered in order.",
         "operationId": "post_rpc",
         "security": [{"bearer": []}],
         "requestBody": {

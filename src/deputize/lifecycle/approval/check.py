@@ -15,8 +15,9 @@ import structlog
 
 from deputize.core.decision import ApprovalRequirement
 from deputize.core.errors import ApprovalExpired, ApprovalVoid
+from deputize.core.states import State
 from deputize.core.value_types import frozen
-from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.evidence.audit_entries import encode_entry
 from deputize.govern.approvals.binding import compute_binding, list_changed_parts
 from deputize.lifecycle.approval.approval_request import (
     ApprovalContents,
@@ -27,7 +28,9 @@ from deputize.lifecycle.approval.approval_request import (
 from deputize.lifecycle.approval.gate import compute_deadlines, show_code_on_terminal
 from deputize.lifecycle.phases import ApprovalGrant, Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, preview_call
-from deputize.lifecycle.recording.audit import run_for_document
+from deputize.lifecycle.recording.audit import build_context
+from deputize.lifecycle.recording.commitments import run_for_document
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import REQUEST_APPROVAL_AGAIN
 from deputize.store.queries import load_statements
@@ -122,14 +125,6 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
     tenant = received.caller.tenant
     keys = await runtime.keys.get(runtime.store, tenant)
     entry_id = runtime.clock.new_id()
-    context = AuditContext(
-        caller=received.caller, trace_id=received.trail.trace_id, call_id=received.call_id, session=received.session,
-        contract=authorized.validated.tool.contract,
-    )  # fmt: skip
-    body = encode_entry(
-        context, id=entry_id, kind="refusal", time=runtime.stamps.now(), decision=authorized.decision,
-        outcome="awaiting_approval", error=ApprovalVoid.spec.e_number, command="ask_again",
-    )  # fmt: skip
     async with runtime.store.write_transaction() as connection:
         _, expires_at = await compute_deadlines(runtime, connection, authorized, plan_approval(runtime, authorized))
         approval_request = await run_for_document(
@@ -142,6 +137,12 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
         approval_request = replace(
             approval_request, contents=replace(approval_request.contents, hook_demands=change.hook_demands)
         )
+        body = encode_entry(
+            build_context(authorized, approval_id=approval_request.id), id=entry_id, kind="refusal",
+            time=runtime.stamps.now(), decision=authorized.decision, outcome=State.AWAITING_APPROVAL,
+            error=ApprovalVoid.spec.e_number, command="ask_again",
+            passage=trace_step(State.QUEUED, State.AWAITING_APPROVAL),
+        )  # fmt: skip
         arguments = REQUEST_APPROVAL_AGAIN.build_row_arguments(
             tenant, received.call_id, epoch, entry_id, body, approval=approval_request.build_row(keys)
         )

@@ -21,12 +21,12 @@ from deputize.lifecycle.approval.approval_request import ApprovalRequest, build_
 from deputize.lifecycle.approval.presentation import describe_new_request, describe_request
 from deputize.lifecycle.approval.unstarted_call import withdraw_approval_request
 from deputize.lifecycle.callbacks import serialize_callback
-from deputize.lifecycle.claim import derive_key, reauthorize_if_stale
+from deputize.lifecycle.claim import derive_key, reauthorize_if_stale, require_known_key
 from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, require_preview
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.audit import run_for_document
+from deputize.lifecycle.recording.commitments import run_for_document
 from deputize.lifecycle.recording.stored_call import serialize_caller, serialize_input
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_accepted_outcome, parse_epochs, resolve_repeat
@@ -47,12 +47,14 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
     call_row = audit.build_opening_row(
-        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds
-    )
+        runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds,
+        State.AWAITING_APPROVAL,
+    )  # fmt: skip
     holder_id = received.request.retry_of or await _find_key_holder(runtime, call_row)
     if holder_id is not None:
         # No new preview: people decide on the one they were shown.
         return await _answer_repeated_key(runtime, authorized, keys, holder_id, arguments_digest)
+    await require_known_key(runtime, authorized, call_row)
     await runtime.request_limits.count_approval_request(received.caller)
     call_preview = await require_preview(runtime, authorized)
     try:
@@ -102,7 +104,7 @@ async def _insert_approval_request(
         )
         arguments = SUBMIT_FOR_APPROVAL.build_row_arguments(
             runtime.lease.boot_id,
-            opening=call_row,
+            opening=audit.name_approval(runtime, authorized, call_row, approval_request.id),
             run=_build_run_row(runtime, authorized, keys, not_after),
             callback=(_seal_callback(authorized, keys),),
             approval=approval_request.build_row(keys),

@@ -5,10 +5,11 @@ from datetime import datetime
 
 from deputize.core.errors import Problem
 from deputize.core.outcome import render_failure_envelope
-from deputize.core.states import State
+from deputize.core.states import State, require_transition
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import Received
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
 
@@ -55,17 +56,17 @@ async def _build_end(runtime: Runtime, received: Received, problem: Problem) -> 
     call_id = received.call_id
     keys = await runtime.keys.get(runtime.store, received.caller.tenant)
     problem = problem.replace(nothing_happened=True)
-    state, entry_id = get_refusal_state(problem), runtime.clock.new_id()
+    state, entry_id = require_transition(State.QUEUED, get_refusal_state(problem)), runtime.clock.new_id()
     outcome = render_failure_envelope(
         problem, call_id=call_id, state=state, trace_id=received.trail.trace_id, extra_fields={}
     )
     context = AuditContext(
         caller=received.caller, trace_id=received.trail.trace_id, call_id=call_id, session=received.session,
-        tool=received.request.tool,
+        tool=received.request.tool, origin=received.request.origin,
     )  # fmt: skip
     entry = encode_entry(
         context, id=entry_id, kind="outcome", time=runtime.stamps.now(), decision=problem.decision, outcome=state,
-        error=problem.spec.e_number,
+        error=problem.spec.e_number, passage=trace_step(None, state),
     )  # fmt: skip
     ciphertext = keys.seal(call_id, "outcome", outcome)
     return _CallEnd(state=state, slug=problem.spec.slug, ciphertext=ciphertext, entry_id=entry_id, entry=entry)

@@ -14,7 +14,7 @@ remembered until their call has ended: a result that contains one is withheld.
 
 import base64
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import quote, quote_plus
 
@@ -139,8 +139,7 @@ class CredentialBroker:
             return verified
         problem = verified.problem
         if problem is not None:
-            redact_problem(problem, secret_forms)
-            return verified
+            return replace(verified, problem=withhold_from_problem(problem, secret_forms))
         if not has_secret(verified.canonical, secret_forms) and not has_secret(
             _encode_result_texts(verified.result), secret_forms
         ):
@@ -152,13 +151,14 @@ class CredentialBroker:
         )
 
 
-def redact_problem(problem: Problem, secret_forms: set[bytes]) -> None:
-    """Redact the texts of a problem that contain a credential."""
-    if has_secret(_encode_problem_texts(problem), secret_forms):
-        problem.message, problem.args, problem.advice = _REDACTED_MESSAGE, (_REDACTED_MESSAGE,), problem.spec.advice
-        problem.details = (
-            {} if has_secret(_encode_texts(_iterate_texts(problem.details)), secret_forms) else problem.details
-        )
+def withhold_from_problem(problem: Problem, secret_forms: set[bytes]) -> Problem:
+    """Return the problem without its texts that contain a credential."""
+    if not has_secret(_encode_problem_texts(problem), secret_forms):
+        return problem
+    is_in_details = has_secret(_encode_texts(_iterate_texts(problem.details)), secret_forms)
+    return problem.replace(
+        message=_REDACTED_MESSAGE, advice=problem.spec.advice, details={} if is_in_details else problem.details
+    )
 
 
 def has_secret(text: bytes, secret_forms: set[bytes]) -> bool:

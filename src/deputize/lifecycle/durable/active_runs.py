@@ -16,10 +16,11 @@ import structlog
 
 from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.tools import ToolProgress
+from deputize.core.degradation import Degradation
 from deputize.core.errors import Canceled, Problem
-from deputize.evidence.redact import REDACTION_MARK
+from deputize.core.sensitive.text import REDACTION_MARK
 from deputize.lifecycle.phases import Authorized, Claim, Executed
-from deputize.lifecycle.recording.audit import get_redaction_plan
+from deputize.lifecycle.recording.commitments import get_redaction_plan
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS, Connection
@@ -96,7 +97,7 @@ class ActiveRun:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with self._runtime.store.write_transaction() as connection:
                     await self.write_progress(connection)
-        return self._add_stop_warning(executed)
+        return self._add_stop_warning(replace(executed, has_partial_result=True) if self._part_count else executed)
 
     def _build_canceled(self) -> Executed:
         """Build the result of a canceled run.
@@ -125,7 +126,10 @@ class ActiveRun:
         why = "a tool that runs in a thread cannot be stopped" if self.cannot_stop else "it finished first"
         validated = executed.authorized.validated
         warnings = (*validated.warnings, f"cancellation was requested, but the tool did not stop: {why}")
-        authorized = replace(executed.authorized, validated=replace(validated, warnings=warnings))
+        degradations = (*validated.degradations, Degradation.NOT_STOPPED)
+        authorized = replace(
+            executed.authorized, validated=replace(validated, warnings=warnings, degradations=degradations)
+        )
         return replace(executed, authorized=authorized)
 
     def report_progress(self, progress: ToolProgress) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import asyncpg
 import structlog
 
-from deputize.catalog.compiled_tool import CompiledTool
+from deputize.catalog.tool_entry import ToolVersion
 from deputize.core.call import CallRequest
 from deputize.core.caller import Caller, Epochs
 from deputize.core.canonical import canonicalize
@@ -43,7 +43,8 @@ from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.audit import prepare_redaction
+from deputize.lifecycle.recording.commitments import prepare_redaction
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import BeginRunRow, CommitResult, ResourceLock
@@ -141,7 +142,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
     request = stored_input.build_request(row["tool"], row["version"], row["session"])
     received = _build_received(runtime, call_id, caller, request, row, traceparent=stored_input.traceparent)
     try:
-        tool = await _resolve_tool(runtime, tenant, row)
+        version = await _resolve_version(runtime, tenant, row)
     except Problem as tool_error:
         if tool_error.spec.retryable:
             raise RunNotReady(tool_error.message, seconds=_RETRY_SOON_SECONDS) from tool_error
@@ -149,7 +150,8 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         return None
     validated = Validated(
         received=received,
-        tool=tool,
+        tool=version.tool,
+        deprecation=version.deprecation,
         deadline=_NO_DEADLINE,
         canonical=canonicalize(stored_input.arguments),
         call_input=stored_input.call_input,
@@ -199,7 +201,7 @@ def _build_received(
     )  # fmt: skip
 
 
-async def _resolve_tool(runtime: Runtime, tenant: str, row: asyncpg.Record) -> CompiledTool:
+async def _resolve_version(runtime: Runtime, tenant: str, row: asyncpg.Record) -> ToolVersion:
     """Resolve exactly the version that was authorized when the call was queued, even if there are newer ones.
 
     A worker without its function, or with one that declares more than this version, leaves the run to others for a
@@ -212,7 +214,7 @@ async def _resolve_tool(runtime: Runtime, tenant: str, row: asyncpg.Record) -> C
         runtime.driver.find_tool(version.tool.contract)
     except (ToolRequiresSetup, ToolNotAdmitted) as missing:
         raise RunNotReady(missing.message, seconds=_RETRY_SOON_SECONDS, unable=True) from missing
-    return version.tool
+    return version
 
 
 async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
@@ -312,7 +314,7 @@ async def _begin_run(
 ) -> tuple[Claim, Epochs] | None:
     validated = authorized.validated
     received, seconds = validated.received, validated.tool.contract.timeout.effective_seconds
-    intent = audit.build_intent_entry(runtime, authorized, received.call_id)
+    intent = audit.build_intent_entry(runtime, authorized, received.call_id, trace_step(None, State.RUNNING))
     commit = await _commit_begin(runtime, received, run.epoch, seconds, intent, resource_locks)
     if commit is None:
         return None
@@ -353,12 +355,11 @@ async def _end_run(runtime: Runtime, received: Received, row: asyncpg.Record, pr
     if row["needs_approval"] and row["owner_epoch"] == 0:
         await end_unstarted_call(runtime, received, row["queued_at"], problem)
         return
-    entries = [audit.build_unmade_entry(runtime, received, problem) for _ in range(2)]
-    epoch = row["owner_epoch"]
-    if await _commit_begin(runtime, received, epoch, 1.0, entries[0]) is not None:
+    entry, epoch = audit.build_unmade_entry(runtime, received, problem), row["owner_epoch"]
+    if await _commit_begin(runtime, received, epoch, 1.0, entry) is not None:
         claim = Claim(call_id=received.call_id, epoch=epoch + 1, is_untouched=row["untouched_epoch"] == epoch)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
-        await runtime.writer.put(audit.build_unmade_closing_row(runtime, received, claim, problem, entries[1]))
+        await runtime.writer.put(audit.build_unmade_closing_row(runtime, received, claim, problem))
 
 
 def should_requeue(executed: Executed) -> bool:
@@ -371,7 +372,10 @@ def should_requeue(executed: Executed) -> bool:
 async def requeue_run(runtime: Runtime, executed: Executed) -> None:
     """Requeue a run as it was before this worker began it; retry until it succeeds, since no other worker can."""
     claim, tenant = executed.claim, executed.authorized.validated.received.caller.tenant
-    while claim is not None:
+    if claim is None:
+        return
+    entry_row = audit.build_yield_entry(runtime, executed.authorized, claim.call_id, State.RUNNING)
+    while True:
         try:
             async with runtime.store.write_transaction() as connection:
                 await connection.execute(
@@ -382,6 +386,7 @@ async def requeue_run(runtime: Runtime, executed: Executed) -> None:
                     not claim.is_takeover,
                     _RETRY_SOON_SECONDS,
                 )
+                await connection.execute(_SQL["insert_audit_entry"], *entry_row)
         except CONNECTION_ERRORS as error:
             log.warning("run_not_handed_back", call_id=claim.call_id, reason=repr(error))
             await asyncio.sleep(_RETRY_SOON_SECONDS)

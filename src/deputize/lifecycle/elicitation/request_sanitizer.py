@@ -15,7 +15,7 @@ from deputize.catalog.schemas import BadSchema, compile_schema
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.errors import InputRequestRejected
 from deputize.core.mcp.elicitation import ClientCapability, InputRequest, InputRequests, find_required_capability
-from deputize.core.sensitive_names import is_sensitive_name
+from deputize.core.sensitive.names import is_sensitive_name
 
 MAX_QUESTIONS: Final = 16
 MAX_BYTES: Final = 65_536

@@ -26,9 +26,10 @@ from deputize.core.errors import (
 )
 from deputize.core.value_types import frozen
 from deputize.evidence.redact_free_text import FreeTextRedactor
-from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, redact_problem
+from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, withhold_from_problem
 from deputize.lifecycle.phases import Authorized, Validated
-from deputize.lifecycle.recording.audit import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.commitments import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.problem_redaction import redact_problem
 from deputize.lifecycle.runtime import Runtime
 
 # The caller waits for it, however long the tool itself may take.
@@ -149,12 +150,12 @@ async def _preview_from_tool(runtime: Runtime, authorized: Authorized, tool: Any
         if has_secret(canonical_bytes, secret_forms):
             raise CredentialInResult(f"the preview of {validated.tool.name} contains its credential")
     except ToolPrecondition as error:
-        redact_problem(error, secret_forms)
-        precondition = {"name": "precondition", "holds": False, "detail": error.message[:500]}
+        message = (await redact_problem(validated, withhold_from_problem(error, secret_forms))).message
+        precondition = {"name": "precondition", "holds": False, "detail": message[:500]}
         return {**_preview_from_contract(validated), "by": "tool", "preconditions": [precondition]}
     except Problem as problem:
-        redact_problem(problem, secret_forms)
-        raise
+        clean_problem = await redact_problem(validated, withhold_from_problem(problem, secret_forms))
+        raise clean_problem from problem.__cause__
     finally:
         if secret is not None:
             secret.close()

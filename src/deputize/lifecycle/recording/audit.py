@@ -1,128 +1,90 @@
-"""Build audit entries and rows from the phase types, so that no phase spells out a format.
+"""Build audit entries and rows from the phase types, so that no phase spells out a format."""
 
-Entries commit to redacted arguments and results. Large documents are redacted in a thread, because each value is
-looked at.
-"""
-
-import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
-from deputize.catalog.compiled_tool import CompiledTool
-from deputize.core.bounded_dict import BoundedDict
 from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.contract.contract import MutationClass
+from deputize.core.degradation import Degradation
 from deputize.core.errors import Canceled, DeadlineExceeded, OutcomeUnknown, Problem, TooManyTakeovers
-from deputize.core.json_values import is_large_document
 from deputize.core.outcome import render_failure_envelope
-from deputize.core.states import State
-from deputize.core.value_types import frozen
-from deputize.evidence.audit_entries import AuditContext, encode_entry
-from deputize.evidence.redact import RedactionPlan
+from deputize.core.states import State, require_transition
+from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry
+from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_refusal_state
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, RedactedArguments, Validated, Verified
+from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.recording.commitments import (
+    SALT_BYTES,
+    ResultCommitment,
+    commit_arguments,
+    commit_responses,
+    commit_result,
+    commit_scopes,
+)
+from deputize.lifecycle.recording.passages import (
+    trace_dry_run,
+    trace_end,
+    trace_opening,
+    trace_read,
+    trace_refusal,
+    trace_step,
+)
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
 
 DRY_RUN: Final = "dry_run"
-SALT_BYTES: Final = 16
-T = TypeVar("T")
-_redaction_plans: BoundedDict[tuple[str, str], RedactionPlan] = BoundedDict(10_000)
 
 
-def get_redaction_plan(tool: CompiledTool, side: str) -> RedactionPlan:
-    plan = _redaction_plans.get((tool.digest, side))
-    if plan is None:
-        schema = tool.contract.input_schema if side == "input" else tool.contract.output_schema
-        plan = _redaction_plans.put((tool.digest, side), RedactionPlan(schema))
-    return plan
+def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[Degradation, ...]:
+    executed = verified.executed
+    degradations = executed.authorized.validated.degradations
+    if claim is not None and claim.is_takeover:
+        degradations += (Degradation.TAKEN_OVER,)
+    if executed.is_late:
+        degradations += (Degradation.LATE_RESULT,)
+    if verified.hook_effects.has_failure:
+        degradations += (Degradation.HOOK_FAILED,)
+    return degradations
 
 
-async def run_for_document(canonical: bytes, work: Callable[[], T]) -> T:
-    """Run work that looks at each value of a document: here if it is small, in a thread if it is large."""
-    return await asyncio.to_thread(work) if is_large_document(canonical) else work()
-
-
-async def prepare_redaction(validated: Validated) -> Validated:
-    """Redact large arguments in a thread, before anything commits to them; small ones are redacted when needed."""
-    if not is_large_document(validated.canonical):
-        return validated
-    return replace(validated, redacted_arguments=await asyncio.to_thread(redact_arguments, validated))
-
-
-def redact_arguments(validated: Validated) -> RedactedArguments:
-    """Redact the arguments as they were sent."""
-    if validated.redacted_arguments is not None:
-        return validated.redacted_arguments
-    visible_arguments, paths = get_redaction_plan(validated.tool, "input").apply(validated.received.request.arguments)
-    return RedactedArguments(canonical=canonicalize(visible_arguments) if paths else validated.canonical, paths=paths)
-
-
-@frozen
-class ResultCommitment:
-    """The salt of an audit entry, and the commitment to a result without its sensitive values, if there is one."""
-
-    salt: bytes
-    digest: str | None
-
-
-def commit_result(verified: Verified, salt: bytes) -> ResultCommitment:
-    """Commit to a result."""
-    if verified.problem is not None:
-        return ResultCommitment(salt=salt, digest=None)
-    visible_bytes = verified.canonical if verified.input_requests is not None else _redact_result(verified)
-    return ResultCommitment(salt=salt, digest=compute_commitment(salt, visible_bytes))
-
-
-def _redact_result(verified: Verified) -> bytes:
-    plan = get_redaction_plan(verified.executed.authorized.validated.tool, "output")
-    if plan.trivial:
-        return verified.canonical
-    visible_payload, paths = plan.apply(verified.payload)
-    return canonicalize({"result": visible_payload}) if paths else verified.canonical
-
-
-def _commit_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
-    redacted_arguments = redact_arguments(validated)
-    return compute_commitment(salt, redacted_arguments.canonical), redacted_arguments.paths
-
-
-def _build_subject(validated: Validated, call_id: str) -> AuditContext:
+def build_context(
+    authorized: Authorized, call_id: str | None = None, *, approval_id: str | None = None
+) -> AuditContext:
+    """Build what every entry of an authorized call states; a call that was taken over keeps its first id."""
+    validated, approval = authorized.validated, authorized.approval
     received = validated.received
     return AuditContext(
         caller=received.caller,
         trace_id=received.trail.trace_id,
-        call_id=call_id,
+        call_id=call_id or received.call_id,
         session=received.session,
         contract=validated.tool.contract,
         continued_call_id=None if validated.input_round is None else validated.input_round.continued_call_id,
-    )
-
-
-def _commit_responses(validated: Validated, salt: bytes) -> str | None:
-    """Commit to the input responses, without redaction: a question for a secret is refused beforehand."""
-    return (
-        None
-        if validated.input_round is None
-        else compute_commitment(salt, canonicalize(validated.input_round.responses))
+        approval_id=approval_id if approval is None else approval.request_id,
+        origin=received.request.origin,
     )
 
 
 def build_refusal_entry(
-    runtime: Runtime, received: Received, validated: Validated | None, problem: Problem, state: State
+    runtime: Runtime,
+    received: Received,
+    validated: Validated | None,
+    problem: Problem,
+    state: State,
+    passage: Passage | None = None,
 ) -> AuditEntryRow:
     """Build the entry of a refused call, with the requested tool name, which may not exist."""
-    entry_id = runtime.clock.new_id()
+    entry_id, request = runtime.clock.new_id(), received.request
     about = AuditContext(
         caller=received.caller,
         trace_id=received.trail.trace_id,
         call_id=received.call_id,
         session=received.session,
         contract=validated.tool.contract if validated else None,
-        tool=received.request.tool,
+        tool=request.tool,
         continued_call_id=validated.input_round.continued_call_id if validated and validated.input_round else None,
+        origin=request.origin,
     )
     body = encode_entry(
         about,
@@ -133,7 +95,8 @@ def build_refusal_entry(
         decision=problem.decision,
         outcome=state,
         error=problem.spec.e_number,
-        command=DRY_RUN if received.request.dry_run else None,
+        passage=passage or trace_refusal(validated, problem, state),
+        command=DRY_RUN if request.dry_run else None,
     )
     return AuditEntryRow(received.caller.tenant, entry_id, received.call_id, body, None)
 
@@ -144,14 +107,14 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
     validated = authorized.validated
     call_id = validated.received.call_id
     salt = commitment.salt
-    arguments, redactions = _commit_arguments(validated, salt)
+    arguments, redactions = commit_arguments(validated, salt)
     body = encode_entry(
-        _build_subject(validated, call_id),
+        build_context(authorized),
         id=call_id,
         kind="read",
         time=now,
         arguments=arguments,
-        answers=_commit_responses(validated, salt),
+        answers=commit_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions + verified.hook_effects.actions,
@@ -159,6 +122,12 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
         outcome=state,
         error=problem.spec.e_number if problem else None,
         result=commitment.digest,
+        summary=commitment.summary,
+        attempts=verified.executed.attempts,
+        latency_us=int(verified.executed.seconds * 1_000_000),
+        cost_micros=to_micros(cost) if (cost := verified.cost) else 0,
+        degradations=_list_degradations(verified),
+        passage=trace_read(verified, state),
     )
     return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
 
@@ -170,49 +139,63 @@ def build_dry_run_entry(
     validated = authorized.validated
     call_id = validated.received.call_id
     salt = runtime.clock.random_bytes(SALT_BYTES)
-    arguments, redactions = _commit_arguments(validated, salt)
+    arguments, redactions = commit_arguments(validated, salt)
     body = encode_entry(
-        _build_subject(validated, call_id),
+        build_context(authorized),
         id=call_id,
         kind="read",
         time=now,
         arguments=arguments,
-        answers=_commit_responses(validated, salt),
+        answers=commit_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions,
         decision=authorized.decision,
         outcome=State.SUCCEEDED,
         result=compute_commitment(salt, canonicalize(dict(document))),
+        scopes_commitment=commit_scopes(authorized, salt),
+        passage=trace_dry_run(validated),
         command=DRY_RUN,
     )
     return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
 
 
-def build_intent_entry(runtime: Runtime, authorized: Authorized, call_id: str) -> tuple[str, bytes, bytes]:
+def build_intent_entry(
+    runtime: Runtime, authorized: Authorized, call_id: str, passage: Passage, *, approval_id: str | None = None
+) -> tuple[str, bytes, bytes]:
     """Build the entry of a call that is about to be executed; return its id, bytes and salt."""
     validated = authorized.validated
     salt = runtime.clock.random_bytes(SALT_BYTES)
-    arguments, redactions = _commit_arguments(validated, salt)
+    arguments, redactions = commit_arguments(validated, salt)
     entry_id = runtime.clock.new_id()
     body = encode_entry(
-        _build_subject(validated, call_id),
+        build_context(authorized, call_id, approval_id=approval_id),
         id=entry_id,
         kind="intent",
         time=runtime.stamps.now(),
         arguments=arguments,
-        answers=_commit_responses(validated, salt),
+        answers=commit_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions,
         decision=authorized.decision,
+        scopes_commitment=commit_scopes(authorized, salt),
+        passage=passage,
     )
     return entry_id, body, salt
 
 
 def build_opening_row(
-    runtime: Runtime, authorized: Authorized, fingerprint: bytes, key: str | None, window: int
+    runtime: Runtime,
+    authorized: Authorized,
+    fingerprint: bytes,
+    key: str | None,
+    window: int,
+    state: State = State.RUNNING,
+    *,
+    is_continuation: bool = False,
 ) -> OpenCallRow:
+    """Build the row of a call that is committed with this state."""
     validated = authorized.validated
     received = validated.received
     caller, contract = received.caller, validated.tool.contract
@@ -222,8 +205,17 @@ def build_opening_row(
         None if key is None else derive_claim_scope(caller.user, caller.agent_chain, contract.full_name),
         None if key is None else hashlib.sha256(key.encode()).digest(),
         contract.timeout.effective_seconds, window, received.trail.trace_id,
-        *build_intent_entry(runtime, authorized, received.call_id),
+        *build_intent_entry(
+            runtime, authorized, received.call_id, trace_opening(validated, state, is_continuation=is_continuation)
+        ),
     )  # fmt: skip
+
+
+def name_approval(runtime: Runtime, authorized: Authorized, row: OpenCallRow, approval_id: str) -> OpenCallRow:
+    """Build the opening row of a call that waits for an approval request, whose id its entry names."""
+    passage = trace_opening(authorized.validated, State.AWAITING_APPROVAL)
+    entry_id, entry, salt = build_intent_entry(runtime, authorized, row.call_id, passage, approval_id=approval_id)
+    return row._replace(entry_id=entry_id, entry=entry, salt=salt)
 
 
 def derive_claim_scope(user: str, actor: str, tool: str) -> bytes:
@@ -239,13 +231,18 @@ def build_closing_row(
     problem: Problem | None,
     ciphertext: bytes | None,
     commitment: ResultCommitment | None = None,
+    before: State = State.RUNNING,
 ) -> CloseCallRow:
-    """Build the row of a mutation's outcome; a proof that nothing happened releases the key."""
+    """Build the row of a mutation's outcome; a proof that nothing happened releases the key.
+
+    `before` is UNKNOWN if the outcome was recorded as unknown until now.
+    """
+    require_transition(before, state)
     authorized = verified.executed.authorized
     commitment = commitment or commit_result(verified, runtime.clock.random_bytes(SALT_BYTES))
     entry_id = runtime.clock.new_id()
     body = encode_entry(
-        _build_subject(authorized.validated, claim.call_id),
+        build_context(authorized, claim.call_id),
         id=entry_id,
         kind="outcome",
         time=runtime.stamps.now(),
@@ -254,6 +251,16 @@ def build_closing_row(
         outcome=state,
         error=problem.spec.e_number if problem else None,
         result=commitment.digest,
+        summary=commitment.summary,
+        attempts=verified.executed.attempts,
+        latency_us=int(verified.executed.seconds * 1_000_000),
+        cost_micros=to_micros(cost) if (cost := verified.cost) else 0,
+        degradations=_list_degradations(verified, claim),
+        passage=(
+            trace_end(verified.executed, state, ran_post_hooks=verified.ran_post_hooks)
+            if before is State.RUNNING
+            else trace_step(before, state)
+        ),
     )
     tenant = authorized.validated.received.caller.tenant
     # A canceled call keeps its key: a client that missed the cancellation and repeats the key must not undo it.
@@ -305,17 +312,37 @@ def build_lost_row(runtime: Runtime, authorized: Authorized, claim: Claim) -> Cl
 
 
 def build_unmade_entry(runtime: Runtime, received: Received, problem: Problem) -> tuple[str, bytes, bytes | None]:
-    """Build the entry of a run that can no longer be executed, with its tool's name."""
-    entry_row = build_refusal_entry(runtime, received, None, problem, get_refusal_state(problem))
+    """Build the entry of a run that can no longer be executed and is begun to end it, with its tool's name."""
+    passage, state = trace_step(None, State.RUNNING), get_refusal_state(problem)
+    entry_row = build_refusal_entry(runtime, received, None, problem, state, passage)
     return entry_row.id, entry_row.entry, entry_row.salt
 
 
-def build_unmade_closing_row(
-    runtime: Runtime, received: Received, claim: Claim, problem: Problem, entry_parts: tuple[str, bytes, bytes | None]
-) -> CloseCallRow:
+def build_yield_entry(runtime: Runtime, authorized: Authorized, call_id: str, before: State) -> AuditEntryRow:
+    """Build the entry of a call that goes back to the queue, from its dispatch or from an unknown outcome."""
+    entry_id = runtime.clock.new_id()
+    is_running = before is State.RUNNING
+    body = encode_entry(
+        build_context(authorized, call_id),
+        id=entry_id,
+        kind="yield",
+        time=runtime.stamps.now(),
+        decision=authorized.decision,
+        passage=trace_step(before, *((State.YIELDED,) if is_running else ()), State.QUEUED),
+    )
+    return AuditEntryRow(authorized.validated.received.caller.tenant, entry_id, call_id, body, None)
+
+
+def build_unmade_closing_row(runtime: Runtime, received: Received, claim: Claim, problem: Problem) -> CloseCallRow:
+    """Build the row that ends such a run, once it was begun for that."""
     state = get_refusal_state(problem)
     if claim.is_takeover:
         state, problem = State.UNKNOWN, OutcomeUnknown(problem.message, details={"cause": problem.spec.slug})
+    require_transition(State.RUNNING, state)
     ciphertext, tenant = _seal_failure(runtime, received, claim, state, problem), received.caller.tenant
     slug, release = problem.spec.slug, problem.nothing_happened
-    return CloseCallRow(tenant, claim.call_id, claim.epoch, state, slug, release, ciphertext, *entry_parts)
+    passage = trace_step(State.RUNNING, state)
+    entry_row = build_refusal_entry(runtime, received, None, problem, state, passage)
+    return CloseCallRow(
+        tenant, claim.call_id, claim.epoch, state, slug, release, ciphertext, entry_row.id, entry_row.entry, None
+    )

@@ -12,7 +12,12 @@ async def open_checkpointer(runtime: Runtime, authorized: Authorized, claim: Cla
     settings = authorized.validated.tool.contract.checkpoints
     tenant = authorized.validated.received.caller.tenant
     keys = await runtime.keys.get(runtime.store, tenant)
-    position = CheckpointScope(call_id=claim.call_id, epoch=claim.epoch, interval=settings.micro_interval_seconds)
+    position = CheckpointScope(
+        call_id=claim.call_id,
+        epoch=claim.epoch,
+        interval=settings.micro_interval_seconds,
+        macro_events=settings.macro_events,
+    )
     checkpointer = CheckpointWriter(runtime.store, keys, runtime.clock, position)
     if claim.is_takeover:
         await checkpointer.load()

@@ -23,6 +23,7 @@ from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.envelope import build_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import SETTLE_UNKNOWN_CALL
 from deputize.store.commit_rows import CloseCallRow
@@ -94,7 +95,7 @@ async def settle_unknown_call(
     outcome = build_outcome(verified, call.call_id, state, problem, runtime.stamps.now())
     claim = Claim(call_id=call.call_id, epoch=call.epoch)
     ciphertext = keys.seal(call.call_id, "outcome", outcome.body)
-    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext)
+    closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, before=State.UNKNOWN)
     if settlement.task_id is not None:
         closing_row = _record_as_decision(runtime, call, settlement, closing_row)
     arguments = SETTLE_UNKNOWN_CALL.build_row_arguments(closing=closing_row)
@@ -159,5 +160,6 @@ def _record_as_decision(
         error=EffectDidNotHappen.spec.e_number if closing_row.error else None,
         command=f"settle:{settlement.actual_outcome}",
         subject=settlement.task_id,
+        passage=trace_step(State.UNKNOWN, State(closing_row.state)),
     )
     return closing_row._replace(entry=body, salt=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from deputize.core.call import CallRequest, Mutation
+from deputize.core.call import CallOrigin, CallRequest, Mutation
 from deputize.core.caller import Caller, Capability, compute_decision_cache_key
 from deputize.core.contract.contract import Effects
 from deputize.core.mcp.elicitation import ClientCapability, InputRound
@@ -96,6 +96,7 @@ def serialize_input(validated: Validated) -> bytes:
             "mutations": [[each.path, each.source, each.change] for each in validated.mutations],
             "step": request.step,
             "traceparent": request.traceparent,
+            **_serialize_origin(request.origin),
             "can_answer": sorted(request.client_capabilities),
             "round": None
             if input_round is None
@@ -104,10 +105,21 @@ def serialize_input(validated: Validated) -> bytes:
     )
 
 
+def _serialize_origin(origin: CallOrigin | None) -> dict[str, Any]:
+    """Serialize where a call comes from; a release that does not know this runs the call without it."""
+    if origin is None:
+        return {}
+    return {"origin": [origin.native_call_id, origin.parent_call_id, origin.flow_id]}
+
+
+def _parse_origin(ids: list[str | None] | None) -> CallOrigin | None:
+    return None if ids is None else CallOrigin(native_call_id=ids[0], parent_call_id=ids[1], flow_id=ids[2])
+
+
 class StoredInput:
     """The decrypted input of a stored call."""
 
-    __slots__ = ("arguments", "call_input", "can_answer", "mutations", "round", "step", "traceparent")
+    __slots__ = ("arguments", "call_input", "can_answer", "mutations", "origin", "round", "step", "traceparent")
 
     def __init__(self, data: bytes) -> None:
         fields: dict[str, Any] = orjson.loads(data)
@@ -118,6 +130,7 @@ class StoredInput:
         self.mutations = tuple(Mutation(path=each[0], source=each[1], change=each[2]) for each in fields["mutations"])
         self.step: str | None = fields["step"]
         self.traceparent: str | None = fields["traceparent"]
+        self.origin = _parse_origin(fields.get("origin"))
         # Older entries have no field for input responses.
         self.can_answer = frozenset(ClientCapability(each) for each in fields.get("can_answer", ()))
         round_fields = fields.get("round")
@@ -136,6 +149,7 @@ class StoredInput:
             step=self.step,
             traceparent=self.traceparent,
             client_capabilities=self.can_answer,
+            origin=self.origin,
             **more,
         )
 

@@ -11,25 +11,33 @@ from typing import Any, Literal, TypeVar
 
 from deputize.catalog import registry
 from deputize.catalog.admission import admit_contract, build_refusal, check_conflicts
+from deputize.catalog.compatibility.release_job import judge_release
 from deputize.catalog.importers.manifest_judge import judge_manifest
 from deputize.catalog.schema_rules import Reason
+from deputize.catalog.snapshot import TenantTools, ToolVersion
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.contract.deprecation import DeprecationNotice
+from deputize.core.contract.handler import NO_DRIVER
 from deputize.core.errors import ExternalVaultInUse, MalformedRequest
 from deputize.core.patterns import matches_glob
 from deputize.execute.drivers.python import build_not_loaded_error
 from deputize.govern import kill_switches
+from deputize.govern.approvals.confirmation_codes import ListChanges
 from deputize.govern.identity import revocations
 from deputize.govern.identity.primary_issuers import list_subject_issuers
 from deputize.govern.policy import active_policies
 from deputize.govern.policy.checks.validate import PolicyFindings
-from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, compute_set_digest
+from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.barrier import Prepare, change_authority
 from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.contract_tests import ContractTests
+from deputize.operations.admin.deprecations import DeprecationRequest, build_notice, require_quiet
+from deputize.operations.admin.document_changes import describe_contract_change, list_policy_changes
 from deputize.operations.admin.policy.check import check_policies
 from deputize.operations.admin.policy.two_operators import choose_command, perform_command
 from deputize.store.pool import Connection
@@ -56,12 +64,15 @@ class _CheckedPolicies:
 
     findings: PolicyFindings | None = None
     policies: active_policies.ParsedPolicies | None = None
+    # Those that are active while it is checked.
+    active_files: Sequence[PolicyFile] = ()
 
 
 class Commands:
     def __init__(self, runtime: Runtime, pseudonyms: Pseudonyms) -> None:
         self._runtime = runtime
         self._pseudonyms = pseudonyms
+        self._contract_tests = ContractTests(runtime)
 
     async def register_tool(
         self,
@@ -78,16 +89,22 @@ class Commands:
         """
         check = check_conflicts if is_judged else admit_contract
 
+        current_contract: Contract | None = None
+
         async def prepare(authority: TenantAuthority) -> None:
+            nonlocal current_contract
             tools = authority.tools
+            current_contract = tools.find_contract(contract.full_name)
             await asyncio.to_thread(self._require_floor, contract)
             await asyncio.to_thread(
                 check,
                 contract,
                 find_owner=tools.find_owner,
                 find_fact=tools.find_fact,
-                find_contract=tools.find_contract,
+                find_contract=partial(self._find_contract, caller.tenant, tools),
             )
+            await self._require_right_number(caller.tenant, contract, tools)
+            await self._contract_tests.require_fresh_result(caller.tenant, contract, tools)
 
         async def act(connection: Connection) -> Literal["created", "unchanged"]:
             return await registry.register_contract(connection, caller.tenant, contract, by=caller.user, state=state)
@@ -101,23 +118,40 @@ class Commands:
             content=contract.digest,
             is_tightening=lambda registration: registration == "unchanged",
             prepare=prepare,
+            list_changes=lambda: (describe_contract_change(current_contract, contract),),
         )
+
+    async def _require_right_number(self, tenant: str, contract: Contract, tools: TenantTools) -> None:
+        """Refuse a version whose number announces less than it changes for callers of the registered ones."""
+        run_job = partial(self._runtime.admin_jobs.run_job, tenant)
+        reasons = await judge_release(contract, tools.tools.get(contract.full_name), run_job)
+        if reasons:
+            raise build_refusal(contract.full_name, contract.version, reasons)
+
+    def _find_contract(self, tenant: str, tools: TenantTools, name: str) -> Contract | None:
+        """Find a registered contract, or one of a function that is loaded for the tenant and registered in its turn."""
+        contract = tools.find_contract(name)
+        return self._runtime.driver.find_contract(name) if contract is None and self._can_use(tenant) else contract
+
+    def _can_use(self, tenant: str) -> bool:
+        """Tell whether the functions of this process are loaded for a tenant."""
+        tools = self._runtime.settings.tools
+        return tenant == tools.tenant or any(matches_glob(tenant, each) for each in tools.shared_with)
 
     async def register_manifest(
         self, caller: Caller, manifest: Any
     ) -> tuple[Contract, Literal["created", "unchanged"]]:
         """Register a contract that was sent from outside.
 
-        It may name only functions that are loaded for its tenant: registering a tool must not let anyone choose what
-        code runs, nor find out what others run.
+        It may name only functions that are loaded for its tenant, or none: registering a tool must not let anyone
+        choose what code runs, nor find out what others run.
         """
         require_admin(caller)
         contract = await judge_manifest(manifest, partial(self._runtime.admin_jobs.run_job, caller.tenant))
-        tools = self._runtime.settings.tools
-        if caller.tenant != tools.tenant and not any(matches_glob(caller.tenant, each) for each in tools.shared_with):
-            raise build_not_loaded_error(contract)
-        if contract.handler.driver != "python":
-            # The tools of a server are imported from the server itself and pinned.
+        if contract.handler.driver == NO_DRIVER:
+            return contract, await self.register_tool(caller, contract, is_judged=True)
+        # The tools of a server are imported from the server itself and pinned.
+        if not self._can_use(caller.tenant) or contract.handler.driver != "python":
             raise build_not_loaded_error(contract)
         await asyncio.to_thread(self._require_floor, contract)
         await asyncio.to_thread(self._runtime.driver.find_tool, contract)
@@ -140,14 +174,42 @@ class Commands:
         if reasons:
             raise build_refusal(contract.full_name, contract.version, reasons)
 
-    async def set_state(self, caller: Caller, name: str, version: str, state: LifecycleState) -> None:
-        """Move a version to another lifecycle state; `retired` is final."""
+    async def set_state(
+        self, caller: Caller, name: str, version: str, state: LifecycleState, *, force: bool = False
+    ) -> None:
+        """Move a version to another lifecycle state; `retired` is final.
+
+        A deprecated version that was used in the last 24 hours is retired only by force, which an operator confirms.
+        """
+        notice: DeprecationNotice | None = None
+        tool_version: ToolVersion | None = None
+
+        async def prepare(authority: TenantAuthority) -> None:
+            nonlocal notice, tool_version
+            entry = authority.tools.find_entry(name)
+            tool_version = None if entry is None else entry.by_version.get(version)
+            if tool_version is not None and state is LifecycleState.DEPRECATED:
+                now = self._runtime.clock.now()
+                notice = build_notice(authority.tools, name, version, DeprecationRequest(), now)
 
         async def act(connection: Connection) -> None:
+            if notice is not None:
+                await registry.deprecate_version(connection, caller.tenant, name, version, notice)
+                return
+            if state is LifecycleState.RETIRED and tool_version is not None and not force:
+                await require_quiet(self._runtime, connection, caller.tenant, tool_version)
             await registry.set_version_state(connection, caller.tenant, name, version, state)
 
+        require_full_admin(caller)
+        if state is LifecycleState.RETIRED:
+            await self._runtime.deprecated_uses.store_uses(self._runtime.store)
         await self._change_authority(
-            caller, f"set_state:{state}", f"{name}@{version}", act, is_tightening=state in _BLOCKING_STATES
+            caller,
+            f"set_state:{state}" + (":forced" if force else ""),
+            f"{name}@{version}",
+            act,
+            prepare=prepare,
+            is_tightening=state in _BLOCKING_STATES and not force,
         )
 
     async def revoke(self, caller: Caller, kind: revocations.RevocationKind, value: str, *, reason: str = "") -> int:
@@ -257,13 +319,14 @@ class Commands:
         require_admin(caller)
         # Reload: another gateway may have activated other policies a moment ago.
         authority = await self._runtime.authority.reload_tenant(caller.tenant)
-        digest = compute_set_digest(files or active_policies.load_default_files())
+        digest = await active_policies.compute_digest_off_loop(files)
         if digest == authority.policy.digest:
             return PolicyUpdate(digest=digest, epoch=authority.policy.epoch, is_new=False)
 
         check = _CheckedPolicies()
 
         async def prepare(authority: TenantAuthority) -> None:
+            check.active_files = authority.policy.policies.files
             check.findings = await check_policies(self._runtime, authority, files)
             check.findings.raise_errors()
             check.policies = await active_policies.parse_for_activation(files, authority.tools.fact_types)
@@ -274,7 +337,14 @@ class Commands:
             assert check.policies is not None
             return await perform_command(connection, caller, command, check.policies)
 
-        result = await self._change_authority(caller, command, digest, act, prepare=prepare)
+        result = await self._change_authority(
+            caller,
+            command,
+            digest,
+            act,
+            prepare=prepare,
+            list_changes=lambda: list_policy_changes(check.active_files, files),
+        )
         assert check.findings is not None
         warnings = check.findings.warnings
         if isinstance(result, PolicyProposal):
@@ -295,6 +365,7 @@ class Commands:
         content: str = "",
         is_tightening: bool | Callable[[T], bool] = False,
         recorded_subject: str | None = None,
+        list_changes: ListChanges | None = None,
     ) -> T:
         require_full_admin(caller)
         return await change_authority(
@@ -308,4 +379,5 @@ class Commands:
             content=content,
             is_tightening=is_tightening,
             recorded_subject=recorded_subject,
+            list_changes=list_changes,
         )

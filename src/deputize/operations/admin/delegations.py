@@ -120,6 +120,8 @@ class Delegations:
         except PermissionProblem:
             self._runtime.request_limits.count_failure(address)
             raise
+        # An actor token may name a host that answers slowly.
+        self._runtime.request_slots.take_slot(subject.caller)
         await self._runtime.request_limits.count_exchange(subject.caller)
         if OPERATOR_CLIENT_CLAIM in subject.claims:
             raise ExchangeRefused(

@@ -69,6 +69,7 @@ class OperatorTokens:
         token = key.sign(claims)
         # The caller as every gateway will see it.
         caller = (await self._tokens.verify_token(token.encode())).caller
+        runtime.request_slots.take_slot(caller)
         await runtime.request_limits.count_exchange(caller)
 
         async def use_assertion(connection: Connection) -> None:

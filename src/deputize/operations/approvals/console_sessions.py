@@ -102,5 +102,6 @@ class ConsoleAccess:
         return replace(session, caller=await self._check_caller(session.caller))
 
     async def _check_caller(self, caller: Caller) -> Caller:
+        self._runtime.request_slots.take_slot(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
         return await self._complete(caller)

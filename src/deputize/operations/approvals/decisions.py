@@ -30,6 +30,7 @@ from deputize.govern.approvals.requirements import Vote, is_plan_met
 from deputize.lifecycle.approval.check import has_expired
 from deputize.lifecycle.approval.presentation import describe_list_item
 from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.batch_checks import require_alike, require_bindings
 from deputize.operations.approvals.request_access import ApprovalRequestView, load_request_view
@@ -348,10 +349,13 @@ class ApprovalDecisions:
             call_id=approval_request.call_id,
             session=row["session"],
             tool=row["tool"],
+            approval_id=approval_request.id,
         )
+        states = (State.APPROVED, State.QUEUED) if outcome is State.APPROVED else (outcome,)
         body = encode_entry(
             context, id=entry_id, kind="decision", time=self._runtime.stamps.now(), outcome=outcome, command=action,
             subject=approval_request.id, error=problem.spec.e_number if problem else None,
+            passage=trace_step(State.AWAITING_APPROVAL, *states),
         )  # fmt: skip
         return entry_id, body
 

@@ -21,6 +21,7 @@ from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.approvals.requirements import parse_plan
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import CONNECTION_ERRORS
@@ -160,10 +161,12 @@ class ApprovalEscalator(PeriodicTask):
             AuditContext(
                 caller=Caller(tenant=tenant, user=""), trace_id=row["trace"], call_id=call_id, session=row["session"],
                 tool=row["tool"],
+                approval_id=str(row["id"]),
             ),
             id=entry_id,
             kind="outcome",
             time=runtime.stamps.now(),
+            passage=trace_step(State.AWAITING_APPROVAL, State.DENIED),
             decision=_EXPIRY_DECISION,
             outcome=State.DENIED,
             error=problem.spec.e_number,

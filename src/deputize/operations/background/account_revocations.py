@@ -1,4 +1,4 @@
-"""Attempt the revocations of unlinked accounts' tokens that are due, in every gateway."""
+"""Attempt the revocations of tokens of unlinked and relinked accounts that are due, in every gateway."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class AccountRevocations(PeriodicTask):
-    """Revokes tokens of unlinked accounts where the first attempt failed, or its process died."""
+    """Revokes tokens that a new link replaced, and those of unlinked accounts where the first attempt failed."""
 
     task_name = "account revocations"
     tolerated_errors = CONNECTION_ERRORS

@@ -15,8 +15,8 @@ import structlog
 from deputize.core.call import Callback
 from deputize.core.errors import Problem
 from deputize.core.event_loop.periodic_task import PeriodicTask
+from deputize.core.sensitive.text import REDACTION_MARK
 from deputize.core.states import EVENT_BY_STATE, State
-from deputize.evidence.redact import REDACTION_MARK
 from deputize.lifecycle.callbacks import (
     CLOUDEVENTS_MEDIA_TYPE,
     SendWebhook,
@@ -25,7 +25,7 @@ from deputize.lifecycle.callbacks import (
     parse_callback,
     sign_delivery,
 )
-from deputize.lifecycle.recording.audit import get_redaction_plan
+from deputize.lifecycle.recording.commitments import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements

@@ -16,7 +16,7 @@ import asyncpg
 import orjson
 import structlog
 
-from deputize.core.call import CallRequest
+from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import RECONCILER_ISSUER, Caller, Capability, Epochs
 from deputize.core.contract.contract import Effects, MutationClass, is_safe_to_repeat
 from deputize.core.decision import Decision
@@ -24,9 +24,10 @@ from deputize.core.errors import Problem, TooManyTakeovers, UnsealFailed
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
-from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.evidence.audit_entries import AuditContext, EntryKind, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
-from deputize.lifecycle.recording.audit import get_redaction_plan
+from deputize.lifecycle.recording.commitments import get_redaction_plan
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE, open_reconciliation_task
 from deputize.lifecycle.recording.settlement import (
     ActualOutcome,
@@ -140,6 +141,9 @@ class Reconciler(PeriodicTask):
             is_queued = await connection.fetchval(
                 _CHECKPOINTS["requeue_run"], call.tenant, call.call_id, call.epoch, [State.UNKNOWN]
             )
+            if is_queued:
+                passage = trace_step(State.UNKNOWN, State.QUEUED)
+                await self._add_entry(connection, call, "yield", passage=passage)
         return bool(is_queued)
 
     async def _ask_status_tool(self, call: UnknownCall, row: asyncpg.Record, status: str, tries: int) -> None:
@@ -185,6 +189,7 @@ class Reconciler(PeriodicTask):
             session=call.session,
             traceparent=f"00-{call.trace}-{call.trace[16:]}-00",
             mode="sync",
+            origin=CallOrigin(parent_call_id=call.call_id),
         )
         outcome = await self._lifecycle.run(caller, request)
         if outcome.state is not State.SUCCEEDED:
@@ -250,6 +255,11 @@ class Reconciler(PeriodicTask):
         return visible_arguments if len(orjson.dumps(visible_arguments)) <= _MAX_ARGUMENT_BYTES else None
 
     async def _record_task(self, connection: Connection, call: UnknownCall, task_id: str) -> None:
+        await self._add_entry(
+            connection, call, "decision", outcome=State.UNKNOWN, command="ask_a_person", subject=task_id
+        )
+
+    async def _add_entry(self, connection: Connection, call: UnknownCall, kind: EntryKind, **fields: Any) -> None:
         entry_id = self._runtime.clock.new_id()
         body = encode_entry(
             AuditContext(
@@ -260,11 +270,9 @@ class Reconciler(PeriodicTask):
                 contract=call.tool.contract,
             ),
             id=entry_id,
-            kind="decision",
+            kind=kind,
             time=self._runtime.stamps.now(),
             decision=_STATUS_DECISION,
-            outcome=State.UNKNOWN,
-            command="ask_a_person",
-            subject=task_id,
+            **fields,
         )
         await connection.execute(_RUNS["insert_audit_entry"], call.tenant, entry_id, call.call_id, body, None)

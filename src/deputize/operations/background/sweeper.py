@@ -12,6 +12,7 @@ from deputize.core.errors import OutcomeUnknown
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
@@ -92,6 +93,7 @@ class Sweeper(PeriodicTask):
             time=self._runtime.stamps.now(),
             decision=_OWNER_GONE,
             outcome=State.UNKNOWN,
+            passage=trace_step(State.RUNNING, State.UNKNOWN),
             error=OutcomeUnknown.spec.e_number,
         )
         return entry_id, body

@@ -15,6 +15,7 @@ from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.evidence.audit_entries import AuditContext, EntryKind, encode_entry
 from deputize.govern.token_authorization import require_full_admin
+from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.calls.queries import CallQueries
 from deputize.store.pool import Connection
@@ -98,7 +99,10 @@ class Cancellations:
         assert keys is not None  # loaded before the transaction began
         await connection.execute(_SQL["save_outcome"], caller.tenant, call_id, keys.seal(call_id, "outcome", body))
         await self._add_entry(connection, caller, row, "command", command="cancel", outcome="succeeded")
-        await self._add_entry(connection, caller, row, "outcome", outcome=State.CANCELED, error=problem.spec.e_number)
+        await self._add_entry(
+            connection, caller, row, "outcome",
+            outcome=State.CANCELED, error=problem.spec.e_number, passage=trace_step(None, State.CANCELED),
+        )  # fmt: skip
 
     async def _add_entry(
         self, connection: Connection, caller: Caller, row: asyncpg.Record, kind: EntryKind, **fields: Any

@@ -18,6 +18,7 @@ from deputize.core.caller import Caller, parse_nearest_agent
 from deputize.core.errors import CallNotFound
 from deputize.core.outcome import Envelope
 from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
+from deputize.evidence.tool_events import list_events
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.recording.stored_call import is_recorded_maker
@@ -192,6 +193,28 @@ class CallQueries:
         if row is not None and not caller.is_admin and not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
             raise _build_not_found(call_id)
         return row
+
+    async def describe_call(self, caller: Caller, call_id: str) -> dict[str, Any]:
+        """Describe a call: who made it, of which tool, when, and how it ended; with its approval, if it needs one."""
+        row = await self.load_row(caller, call_id)
+        return await self.describe_read(caller, call_id) if row is None else await self._load_facts(caller, row)
+
+    async def list_entries(self, caller: Caller, call_id: str) -> list[bytes]:
+        """List the audit entries of a call that the caller may see, oldest first."""
+        await self.describe_call(caller, call_id)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
+        return [row["entry"] for row in rows]
+
+    async def describe_entries(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
+        """Describe the audit entries of a call that the caller may see, each with the events that it records."""
+        entries = [orjson.loads(entry) for entry in await self.list_entries(caller, call_id)]
+        return [{"events": list_events(entry), "entry": entry} for entry in entries]
+
+    async def list_progress(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
+        """List the first 200 progress reports of a call that the caller may see."""
+        await self.describe_call(caller, call_id)
+        return [record for record, _ in await self._load_progress_since(caller, _parse_call_id(call_id), 0)]
 
     async def find_call(self, caller: Caller, call_id: str) -> CallSummary | None:
         """Find a stored call; None for a read that was answered at once, or if there is no such call."""

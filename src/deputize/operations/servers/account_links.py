@@ -21,7 +21,12 @@ from deputize.execute.upstreams.oauth.client_registration import OAuthClient
 from deputize.execute.upstreams.oauth.flow import PendingAuthorization, select_scopes
 from deputize.execute.upstreams.oauth.metadata import AuthorizationServer
 from deputize.execute.upstreams.oauth.www_authenticate import merge_scopes, parse_challenge
-from deputize.lifecycle.account_revocations import RevocationState, delete_link, revoke_tokens
+from deputize.lifecycle.account_revocations import (
+    RevocationState,
+    delete_link,
+    revoke_tokens,
+    store_replaced_tokens,
+)
 from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.credentials.linked_accounts import SQL, to_datetime
 from deputize.lifecycle.credentials.sealed_tokens import (
@@ -90,7 +95,10 @@ class AccountLinks:
         return LinkRedirect(server=name, url=url, host=urlsplit(url).netloc, scopes=scopes)
 
     async def finish_link(self, caller: Caller, answer: Mapping[str, str]) -> str:
-        """Complete a sign-in and return the server that is linked now."""
+        """Complete a sign-in and return the server that is linked now.
+
+        If the account was linked before, the tokens of then are revoked at their server, in the background.
+        """
         _require_person(caller)
         name, sign_in = await self._take_sign_in(caller, answer.get("state", ""))
         server, links = self._require_link_server(caller.tenant, name), self._runtime.linked_accounts
@@ -108,6 +116,7 @@ class AccountLinks:
         ciphertext, expires_at = seal_link(keys, name, caller.user, linked_tokens), to_datetime(tokens.expires_at)
 
         async def store_link(connection: Connection) -> None:
+            await store_replaced_tokens(self._runtime, connection, keys, name, caller.user, linked_tokens)
             await connection.execute(
                 SQL["upsert_link"], caller.tenant, name, caller.user, ciphertext, list(sign_in.scopes), expires_at
             )  # fmt: skip

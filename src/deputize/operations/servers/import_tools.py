@@ -9,20 +9,24 @@ finds something to do. `catalog/drift/` compares the definitions; `monitor.py` r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from functools import partial
 
 import asyncpg
 import orjson
 import structlog
 
 from deputize.catalog import registry
-from deputize.catalog.admission import admit_contract, check_conflicts
-from deputize.catalog.drift.verdicts import DriftStatus, DriftVerdict, judge_definitions
+from deputize.catalog.admission import check_conflicts
+from deputize.catalog.drift.drift_judge import judge_off_loop
+from deputize.catalog.drift.verdicts import DriftStatus, DriftVerdict
+from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.server_contracts import build_contracts_off_loop
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.contract.contract import Contract
+from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import DiscoveredServer
 from deputize.core.settings import McpServerSettings
@@ -30,9 +34,9 @@ from deputize.lifecycle.barrier import change_authority, commit_act, record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.pins import (
     SQL,
-    ContractBuilder,
     ServerPins,
     build_rejection_flags,
+    collect_registered_names,
     encode_flags,
     is_registered,
     list_known_names,
@@ -40,11 +44,11 @@ from deputize.operations.servers.pins import (
 )
 from deputize.store.pool import Connection
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 log = structlog.get_logger(__name__)
 # A removed definition has no content; its row still has a name.
 NO_DIGEST = ""
+# Processor time for what one server declares. The largest lists that are read take about half of it.
+MAX_JUDGE_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +71,19 @@ class ProbeResult:
     server_pins: ServerPins
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Offers:
+    """What definitions would be registered as beside these tools, and why the others cannot be, by item."""
+
+    contracts: Mapping[str, SerializedContract]
+    rejections: Mapping[str, ToolNotAdmitted]
+    tools: TenantTools
+
+
 class ToolImporter:
     def __init__(self, runtime: Runtime, complete_caller: Callable[[Caller], Awaitable[Caller]]) -> None:
         self._runtime = runtime
         self._complete_caller = complete_caller
-        self._compare_lock = asyncio.Lock()
 
     async def import_tools(self, tenant: str, server: McpServerSettings, discovery: DiscoveredServer) -> ProbeResult:
         """Register or hold everything that a probe of a server found."""
@@ -80,11 +92,13 @@ class ToolImporter:
         async with runtime.store.read_transaction(tenant) as connection:
             server_pins = await load_pins(connection, tenant, server.name)
             known_names = await list_known_names(connection, tenant, server.name, tools)
-        verdicts = await self._run_in_thread(judge_definitions, server, server_pins.pins, discovery, known_names)
+        run_job = partial(runtime.definition_jobs.run_job, tenant, seconds=MAX_JUDGE_SECONDS)
+        verdicts = await judge_off_loop(server, server_pins.pins, discovery, known_names, run_job)
+        offers = await _build_offers(server, verdicts, tools, run_job)
         by = await self._complete_caller(operator_caller(tenant))
         registered_tools: tuple[str, ...] = ()
         if not server_pins.was_probed and server.review == "changes":
-            new_tools = await self._register_first_import(by, server, verdicts, tools)
+            new_tools = await self._register_first_import(by, server, verdicts, offers)
             if new_tools is None:
                 # Another gateway was first; compare with what it pinned.
                 return await self.import_tools(tenant, server, discovery)
@@ -92,33 +106,27 @@ class ToolImporter:
             async with runtime.store.read_transaction(tenant) as connection:
                 server_pins = await load_pins(connection, tenant, server.name)
             verdicts = tuple(each for each in verdicts if each.item not in server_pins.pins)
-        change_count = await self._open_changes(by, server, verdicts, server_pins, tools)
+        change_count = await self._open_changes(by, server, verdicts, server_pins, offers)
         if change_count is None:
             # An administrator decided meanwhile, so this was compared with old pins.
             return await self.import_tools(tenant, server, discovery)
         return ProbeResult(registered_tools=registered_tools, change_count=change_count, server_pins=server_pins)
 
-    async def _run_in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run work in a thread, so that no call waits for it: the server decides how much there is to read.
-
-        One at a time: every busy thread takes time from the event loop.
-        """
-        async with self._compare_lock:
-            return await asyncio.to_thread(work, *args, **kwargs)
-
     async def _register_first_import(
-        self, by: Caller, server: McpServerSettings, verdicts: Sequence[DriftVerdict], tools: TenantTools
+        self, by: Caller, server: McpServerSettings, verdicts: Sequence[DriftVerdict], offers: _Offers
     ) -> tuple[str, ...] | None:
         """Register and pin the definitions without flags; None if another gateway did so meanwhile."""
         clean_verdicts = [each for each in verdicts if each.status is DriftStatus.ADDED]
-        new_versions = await self._run_in_thread(_build_versions, server, clean_verdicts, tools)
+        new_versions = {
+            each.item: offers.contracts[each.item] for each in clean_verdicts if each.item in offers.contracts
+        }
 
         async def register_and_pin(connection: Connection) -> tuple[str, ...] | None:
             if (await load_pins(connection, by.tenant, server.name)).was_probed:
                 return None
             # Under the barrier: check again for conflicts with what was registered since.
             current_tools = (await self._runtime.authority.load_tenant(by.tenant)).tools
-            if current_tools.epoch != tools.epoch:
+            if current_tools.epoch != offers.tools.epoch:
                 for new in new_versions.values():
                     check_conflicts(
                         new.contract,
@@ -149,13 +157,13 @@ class ToolImporter:
         server: McpServerSettings,
         verdicts: Sequence[DriftVerdict],
         server_pins: ServerPins,
-        tools: TenantTools,
+        offers: _Offers,
     ) -> int | None:
         """Open new changes and close obsolete ones; return how many were opened.
 
         None if the pins changed meanwhile, so that this was compared with old ones.
         """
-        pending_changes = await self._run_in_thread(_build_changes, server, verdicts, tools)
+        pending_changes = await asyncio.to_thread(_build_changes, verdicts, offers.rejections)
         changes_by_key = {(each.item, each.digest): each for each in pending_changes}
         async with self._runtime.store.read_transaction(by.tenant) as connection:
             rows = await connection.fetch(SQL["list_active_changes"], by.tenant, server.name)
@@ -204,32 +212,50 @@ async def pin_definition(
     )  # fmt: skip
 
 
-def _build_versions(
-    server: McpServerSettings, clean_verdicts: Sequence[DriftVerdict], tools: TenantTools
-) -> dict[str, registry.SerializedContract]:
-    """Build the versions that can be registered, by item."""
-    contracts, _ = ContractBuilder(server, tools).build_contracts(
-        [each.definition for each in clean_verdicts if each.definition is not None]
+async def _build_offers(
+    server: McpServerSettings, verdicts: Sequence[DriftVerdict], tools: TenantTools, run_job: JobRunner
+) -> _Offers:
+    """Build the contract of each definition that differs from its pin, and check it beside the tenant's other tools."""
+    definitions = [
+        each.definition for each in verdicts if each.status is not DriftStatus.SAME and each.definition is not None
+    ]
+    if not definitions:
+        return _Offers(contracts={}, rejections={}, tools=tools)
+    registered_names = await asyncio.to_thread(collect_registered_names, server.name, tools)
+    built_contracts = await build_contracts_off_loop(server, definitions, registered_names, run_job)
+    conflicts = await asyncio.to_thread(_find_conflicts, built_contracts.contracts, tools)
+    return _Offers(
+        contracts={item: each for item, each in built_contracts.contracts.items() if item not in conflicts},
+        rejections={**built_contracts.rejections, **conflicts},
+        tools=tools,
     )
-    return {
-        item: registry.SerializedContract.from_contract(contract)
-        for item, contract in contracts.items()
-        if _is_admissible(contract, tools)
-    }
+
+
+def _find_conflicts(contracts: Mapping[str, SerializedContract], tools: TenantTools) -> dict[str, ToolNotAdmitted]:
+    """Find the contracts whose names or facts belong to other tools, by item."""
+    conflicts = {}
+    for item, each in contracts.items():
+        try:
+            check_conflicts(
+                each.contract,
+                find_owner=tools.find_owner,
+                find_fact=tools.find_fact,
+                find_contract=tools.find_contract,
+            )
+        except ToolNotAdmitted as problem:
+            conflicts[item] = problem
+    return conflicts
 
 
 def _build_changes(
-    server: McpServerSettings, verdicts: Iterable[DriftVerdict], tools: TenantTools
+    verdicts: Iterable[DriftVerdict], rejections: Mapping[str, ToolNotAdmitted]
 ) -> list[PendingServerChange]:
     """Build a change for everything that differs from its pin, with the reason if it could not be registered."""
-    open_verdicts = [each for each in verdicts if each.status is not DriftStatus.SAME]
-    definitions = [each.definition for each in open_verdicts if each.definition is not None]
-    contracts, rejections = ContractBuilder(server, tools).build_contracts(definitions) if definitions else ({}, {})
     changes = []
-    for each in open_verdicts:
+    for each in verdicts:
+        if each.status is DriftStatus.SAME:
+            continue
         rejection = rejections.get(each.item)
-        if each.item in contracts:
-            rejection = _find_rejection(contracts[each.item], tools)
         extra_flags = [] if rejection is None else build_rejection_flags(rejection)
         is_flagged = each.status is DriftStatus.ADDED and bool(extra_flags)
         changes.append(
@@ -242,22 +268,6 @@ def _build_changes(
             )
         )
     return changes
-
-
-def _admit_contract(contract: Contract, tools: TenantTools) -> None:
-    admit_contract(contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract)
-
-
-def _find_rejection(contract: Contract, tools: TenantTools) -> ToolNotAdmitted | None:
-    try:
-        _admit_contract(contract, tools)
-    except ToolNotAdmitted as problem:
-        return problem
-    return None
-
-
-def _is_admissible(contract: Contract, tools: TenantTools) -> bool:
-    return _find_rejection(contract, tools) is None
 
 
 def _format_subject(server: McpServerSettings, item: str, digest: str) -> str:

@@ -1,4 +1,4 @@
-"""Load a server's pins, and build the contracts that its tools are registered as.
+"""Load a server's pins, and the names that its tools are registered under.
 
 Used by `import_tools.py`, `review.py` and `monitor.py`.
 """
@@ -11,27 +11,21 @@ import orjson
 
 from deputize.catalog.drift.flags import Flag, KnownDefinition
 from deputize.catalog.drift.verdicts import INSTRUCTIONS, Pin
-from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
-from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
+from deputize.catalog.importers.server_contracts import CONTRACT_KINDS, RegisteredNames
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.canonical import canonicalize
-from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import (
     CALL_TOOL,
-    Definition,
     DefinitionKind,
     parse_item_kind,
     parse_item_name,
     parse_mcp_target,
 )
-from deputize.core.settings import McpServerSettings
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 SQL = load_statements("servers")
-# Kinds that become contracts; the others are pinned as the server declared them.
-CONTRACT_KINDS = frozenset({DefinitionKind.TOOL, DefinitionKind.METHOD})
 # The flag of a definition that cannot be registered, besides those of the drift checks.
 NOT_ADMITTED = "not_admitted"
 
@@ -92,59 +86,23 @@ def is_registered(item: str) -> bool:
     return parse_item_kind(item) in CONTRACT_KINDS
 
 
-class ContractBuilder:
-    """Builds contracts for one server's tools and methods, next to what is registered in its namespace.
-
-    A known tool keeps its name and gets a new version.
-    """
-
-    def __init__(self, server: McpServerSettings, tools: TenantTools) -> None:
-        self._server = server
-        self._tools = tools
-        self._names_by_tool: dict[str, str] = {}
-        self._names_by_method: dict[str, str] = {}
-        for name, entry in tools.tools.items():
-            namespace, _, short_name = name.partition(".")
-            if namespace == server.name and entry.versions:
-                handler = orjson.loads(entry.versions[0].raw)["handler"]
-                target = parse_mcp_target(handler["target"])
-                is_ours = handler["driver"] == "mcp" and target.server == server.name
-                if is_ours and target.method != CALL_TOOL:
-                    self._names_by_method[target.method] = short_name
-                # The NUL prefix cannot collide with a name that the server declares.
-                self._names_by_tool[target.name if is_ours and target.method == CALL_TOOL else f"\0{short_name}"] = (
-                    short_name
-                )
-
-    def build_contracts(self, definitions: list[Definition]) -> tuple[dict[str, Contract], dict[str, ToolNotAdmitted]]:
-        """Build each contract, or the reason why it is invalid, by item; resources and prompts have none."""
-        short_names = assign_names(
-            self._server, [each.name for each in definitions if each.kind is DefinitionKind.TOOL], self._names_by_tool
-        )
-        used_names = {*self._names_by_tool.values(), *short_names.values()}
-        contracts: dict[str, Contract] = {}
-        rejections: dict[str, ToolNotAdmitted] = {}
-        for each in definitions:
-            if each.kind not in CONTRACT_KINDS:
-                continue
-            try:
-                if each.kind is DefinitionKind.TOOL:
-                    short_name = short_names[each.name]
-                    contracts[each.item] = build_tool_contract(
-                        self._server, each, registered_name=short_name, version=self._choose_version(short_name)
-                    )
-                else:
-                    short_name = self._names_by_method.get(each.name) or choose_method_name(each.name, used_names)
-                    contracts[each.item] = build_method_contract(
-                        self._server, each, registered_name=short_name, version=self._choose_version(short_name)
-                    )
-            except ToolNotAdmitted as problem:
-                rejections[each.item] = problem
-        return contracts, rejections
-
-    def _choose_version(self, short_name: str) -> str:
-        entry = self._tools.tools.get(f"{self._server.name}.{short_name}")
-        return FIRST_VERSION if entry is None else increment_major(entry.versions[0].version)
+def collect_registered_names(server: str, tools: TenantTools) -> RegisteredNames:
+    """Collect the names and newest versions that are registered in a server's namespace."""
+    names_by_tool: dict[str, str] = {}
+    names_by_method: dict[str, str] = {}
+    newest_versions: dict[str, str] = {}
+    for name, entry in tools.tools.items():
+        namespace, _, short_name = name.partition(".")
+        if namespace == server and entry.versions:
+            handler = orjson.loads(entry.versions[0].raw)["handler"]
+            target = parse_mcp_target(handler["target"])
+            is_ours = handler["driver"] == "mcp" and target.server == server
+            if is_ours and target.method != CALL_TOOL:
+                names_by_method[target.method] = short_name
+            # The NUL prefix cannot collide with a name that the server declares.
+            names_by_tool[target.name if is_ours and target.method == CALL_TOOL else f"\0{short_name}"] = short_name
+            newest_versions[short_name] = entry.versions[0].version
+    return RegisteredNames(by_tool=names_by_tool, by_method=names_by_method, newest_versions=newest_versions)
 
 
 def build_rejection_flags(problem: ToolNotAdmitted) -> list[dict[str, str]]:

@@ -10,13 +10,16 @@ The administrator names the definition by its digest, so that a later one is not
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import asyncpg
 import orjson
 
 from deputize.catalog import registry
+from deputize.catalog.admission import check_conflicts
 from deputize.catalog.drift.flags import FlagCode
+from deputize.catalog.importers.server_contracts import build_contracts_off_loop
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract
@@ -27,9 +30,10 @@ from deputize.govern.token_authorization import require_full_admin
 from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.runtime import Runtime
+from deputize.operations.servers.import_tools import MAX_JUDGE_SECONDS
 from deputize.operations.servers.monitor import ServerMonitor
-from deputize.operations.servers.pins import SQL, ContractBuilder, is_registered
-from deputize.operations.servers.versions import admit_version, pin_tool, register_version, retire_tool
+from deputize.operations.servers.pins import SQL, collect_registered_names, is_registered
+from deputize.operations.servers.versions import pin_tool, register_version, retire_tool
 from deputize.store.pool import Connection
 
 ReviewDecision = Literal["accept", "reject"]
@@ -70,9 +74,7 @@ class ServerReview:
             nonlocal change
             async with self._runtime.store.read_transaction(caller.tenant) as connection:
                 row = await connection.fetchrow(SQL["load_change"], caller.tenant, server, item, digest)
-            change = await asyncio.to_thread(
-                _check_change, server_settings, _require_open(row, server, item), authority
-            )
+            change = await self._check_change(server_settings, _require_open(row, server, item), authority)
 
         async def accept_change(connection: Connection) -> str | None:
             row = await _lock_open_change(connection, caller.tenant, server, item, digest)
@@ -101,6 +103,49 @@ class ServerReview:
         await self._monitor.sync_pins(caller.tenant)
         self._monitor.request_probe(caller.tenant, server)
         return {"server": server, "item": item, "digest": digest, "decision": decision, "registered": registered_as}
+
+    async def _check_change(
+        self, server: McpServerSettings, row: asyncpg.Record, authority: TenantAuthority
+    ) -> _AcceptableChange:
+        """Build and admit what accepting a change would register; refuse what cannot be accepted."""
+        item, contract = row["item"], None
+        if row["kind"] != "removed":
+            if _is_ambiguous(row):
+                raise ToolNotAdmitted(
+                    "the server declares several definitions under this name, so none can be accepted",
+                    details={"server": server.name, "item": item},
+                    advice="Ask the server's author to give each its own name; until then none of them can be called.",
+                )
+            if is_registered(item):
+                contract = await self._build_contract(server, row, authority)
+        return _AcceptableChange(
+            kind=row["kind"],
+            flags=row["flags"],
+            digest=row["digest"],
+            definition=row["definition"],
+            contract=contract,
+            tools=authority.tools,
+        )
+
+    async def _build_contract(
+        self, server: McpServerSettings, row: asyncpg.Record, authority: TenantAuthority
+    ) -> Contract:
+        item, tools = row["item"], authority.tools
+        definition = await asyncio.to_thread(
+            lambda: Definition.from_declaration(
+                orjson.loads(row["definition"]), parse_item_kind(item) or DefinitionKind.TOOL
+            )
+        )
+        registered_names = await asyncio.to_thread(collect_registered_names, server.name, tools)
+        run_job = partial(self._runtime.definition_jobs.run_job, tools.tenant, seconds=MAX_JUDGE_SECONDS)
+        built_contracts = await build_contracts_off_loop(server, [definition], registered_names, run_job)
+        if item in built_contracts.rejections:
+            raise _add_review_advice(built_contracts.rejections[item])
+        contract = built_contracts.contracts[item].contract
+        check_conflicts(
+            contract, find_owner=tools.find_owner, find_fact=tools.find_fact, find_contract=tools.find_contract
+        )
+        return contract
 
     async def _accept_change(
         self, connection: Connection, caller: Caller, server: str, item: str, change: _AcceptableChange
@@ -142,35 +187,6 @@ def _require_open(row: asyncpg.Record | None, server: str, item: str) -> asyncpg
 def _build_not_open_error(server: str, item: str) -> ServerChangeNotFound:
     return ServerChangeNotFound(
         f"no change of {item[:120]} with this digest is open", details={"server": server, "item": item[:120]}
-    )
-
-
-def _check_change(server: McpServerSettings, row: asyncpg.Record, authority: TenantAuthority) -> _AcceptableChange:
-    """Build and admit what accepting a change would register; refuse what cannot be accepted."""
-    item, contract = row["item"], None
-    if row["kind"] != "removed":
-        if _is_ambiguous(row):
-            raise ToolNotAdmitted(
-                "the server declares several definitions under this name, so none can be accepted",
-                details={"server": server.name, "item": item},
-                advice="Ask the server's author to give each its own name; until then none of them can be called.",
-            )
-        if is_registered(item):
-            definition = Definition.from_declaration(
-                orjson.loads(row["definition"]), parse_item_kind(item) or DefinitionKind.TOOL
-            )
-            contracts, rejections = ContractBuilder(server, authority.tools).build_contracts([definition])
-            if item in rejections:
-                raise _add_review_advice(rejections[item])
-            contract = contracts[item]
-            admit_version(contract, authority.tools)
-    return _AcceptableChange(
-        kind=row["kind"],
-        flags=row["flags"],
-        digest=row["digest"],
-        definition=row["definition"],
-        contract=contract,
-        tools=authority.tools,
     )
 
 

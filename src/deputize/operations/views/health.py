@@ -25,18 +25,30 @@ class Health:
     def __init__(self, runtime: Runtime, background: Mapping[str, BackgroundTask]) -> None:
         self._runtime = runtime
         self._background = background
+        self._is_draining = False
+
+    def start_drain(self) -> None:
+        """Report not ready from now on: the process is about to stop, and still serves."""
+        self._is_draining = True
 
     def run_checks(self) -> list[HealthCheck]:
         """Check what readiness depends on; cheap, since it is probed every few seconds."""
         runtime = self._runtime
         skew, limit = runtime.lease.skew_seconds, runtime.settings.timing.max_clock_skew_seconds
+        loss = self._describe_loss()
         dead_tasks = [name for name, work in self._background.items() if not work.is_alive]
         return [
+            HealthCheck(
+                name="process",
+                ok=not self._is_draining,
+                detail="stopping: send new requests to other gateways" if self._is_draining else "serving",
+            ),
             HealthCheck(
                 name="database",
                 ok=runtime.writer.outage_reason is None,
                 detail=runtime.writer.outage_reason or "connected",
             ),
+            HealthCheck(name="lineage", ok=loss is None, detail=loss or "nothing was lost"),
             HealthCheck(
                 name="lease",
                 ok=runtime.lease.is_valid,
@@ -53,6 +65,12 @@ class Health:
                 detail=f"stopped: {', '.join(dead_tasks)}; restart the gateway" if dead_tasks else "running",
             ),
         ]
+
+    def _describe_loss(self) -> str | None:
+        lineage = self._runtime.lineage
+        if lineage.loss is not None:
+            return f"the database went back in time: {lineage.loss}; run deputize recover confirm"
+        return lineage.file_problem
 
     @property
     def is_ready(self) -> bool:

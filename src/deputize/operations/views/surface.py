@@ -3,19 +3,21 @@
 Lists, search and 'did you mean' all read here, so that no answer reveals a hidden tool.
 """
 
+import contextlib
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 from deputize.catalog.search import SearchIndex
 from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
+from deputize.catalog.versions import InvalidVersionRange
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.names import to_outward_name
 from deputize.core.event_loop.loop_pace import LoopPace
 from deputize.core.mcp.servers import parse_mcp_target
-from deputize.govern.token_authorization import is_tool_visible
+from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.views.tool_status import ToolSelection, ToolStatus, determine_availability
 from deputize.operations.views.tool_view import ServerMethodView, ToolView
@@ -38,12 +40,15 @@ class Surface:
     async def list_tools(self, caller: Caller, *, after: str = "", limit: int = 100) -> ToolListPage:
         """List tools by name, a page at a time."""
         tools = await self._load_tools(caller)
-        names = sorted(
-            each.name for each in tools if each.name > after and each.latest and is_tool_visible(caller, each.name)
-        )
+        versions = {
+            each.name: version
+            for each in tools
+            if each.name > after and (version := find_latest(caller, each)) is not None
+        }
+        names = sorted(versions)
         page = names[:limit]
         return ToolListPage(
-            tools=[summarize_tool(tools.resolve_version(name)) for name in page],
+            tools=[summarize_tool(versions[name]) for name in page],
             next_after=page[-1] if len(names) > limit else None,
         )
 
@@ -58,7 +63,7 @@ class Surface:
         for each in authority.tools:
             await pace.take_turn()
             if each.name > after and is_tool_visible(caller, each.name):
-                version = _select_version(each)
+                version = _select_version(caller, each)
                 if version is not None:
                     versions[each.name] = version
         names = sorted(versions)
@@ -84,8 +89,9 @@ class Surface:
         }
 
     async def load_epochs(self, tenant: str) -> Hashable:
-        """Load a value that differs once the tenant's tools, policies or revocations have changed."""
-        return (await self._runtime.authority.load_tenant(tenant)).epochs
+        """Load a value that differs once the tenant's tools, policies or revocations have changed, also by a date."""
+        authority = await self._runtime.authority.load_tenant(tenant)
+        return authority.epochs, authority.tools.count_removed(self._runtime.clock.epoch_ms())
 
     async def list_loaded_tools(self, caller: Caller) -> list[ToolView]:
         """List every tool that is loaded for this caller, to be shown to a model."""
@@ -95,14 +101,15 @@ class Surface:
         pace = LoopPace(self._runtime.clock)
         for each in authority.tools:
             await pace.take_turn()
-            if each.latest is None or not is_tool_visible(caller, each.name):
+            version = find_latest(caller, each)
+            if version is None:
                 continue
-            await each.latest.load_tool()
+            await version.load_tool()
             if (
-                determine_availability(self._runtime, authority, caller, each.latest, ToolSelection()).status
+                determine_availability(self._runtime, authority, caller, version, ToolSelection()).status
                 is ToolStatus.LOADED
             ):
-                versions.append(ToolView(each.latest))
+                versions.append(ToolView(version))
         return versions
 
     async def list_server_methods(self, caller: Caller) -> list[ServerMethodView]:
@@ -111,7 +118,7 @@ class Surface:
         authority.revocations.check(caller)
         methods = []
         for each in authority.tools.methods:
-            version = _select_version(each) if is_tool_visible(caller, each.name) else None
+            version = _select_version(caller, each) if is_tool_visible(caller, each.name) else None
             if version is not None:
                 availability = determine_availability(self._runtime, authority, caller, version, ToolSelection())
                 is_loaded = availability.status is ToolStatus.LOADED
@@ -137,7 +144,11 @@ class Surface:
         entry = tools.find_entry(name)
         if entry is None or not is_tool_visible(caller, entry.name):
             return None
-        tool_version = entry.latest if version == "latest" else entry.by_version.get(version)
+        tool_version = entry.by_version.get(version)
+        if tool_version is None:
+            with contextlib.suppress(InvalidVersionRange):
+                ranges = list_version_ranges(caller, entry.name)
+                tool_version = entry.find_version(version, ranges) or entry.find_version(version)
         return None if tool_version is None else ToolView(tool_version)
 
     async def search_tools(self, caller: Caller, query: str, *, limit: int = 10) -> dict[str, Any]:
@@ -145,15 +156,20 @@ class Surface:
         tools = await self._load_tools(caller)
         index = self._indexes.get(caller.tenant) or self._indexes.put(caller.tenant, SearchIndex())
         await index.update(tools)
-        visible_names = {each.name for each in tools if each.latest and is_tool_visible(caller, each.name)}
-        result = index.search(query, visible_names, limit=limit).to_json()
-        matches = [{**match, **summarize_tool(tools.resolve_version(match["name"]))} for match in result["matches"]]
+        versions = {each.name: version for each in tools if (version := find_latest(caller, each)) is not None}
+        result = index.search(query, set(versions), limit=limit).to_json()
+        matches = [{**match, **summarize_tool(versions[match["name"]])} for match in result["matches"]]
         return {**result, "matches": matches}
 
     async def show_tool(self, caller: Caller, name: str, version: str = "latest") -> dict[str, Any]:
         """Show what a caller needs to call one version of a tool."""
         tools = await self._load_tools(caller)
-        tool_version = tools.resolve_version(name, version, visible=lambda each: is_tool_visible(caller, each))
+        tool_version = tools.resolve_version(
+            name,
+            version,
+            visible=lambda each: is_tool_visible(caller, each),
+            list_ranges=lambda each: list_version_ranges(caller, each),
+        )
         contract = tool_version.tool.contract
         contract_fields = contract.model_dump(mode="json", exclude={"handler"})
         return {
@@ -188,13 +204,24 @@ def summarize_tool(version: ToolVersion) -> dict[str, Any]:
         "scopes": contract.auth.required_scopes,
         "input_schema": version.tool.model_schema,
         "examples": contract.examples,
+        "deprecation": None if version.deprecation is None else version.deprecation.to_json(),
     }
 
 
-def _select_version(entry: ToolEntry) -> ToolVersion | None:
+def find_latest(caller: Caller, entry: ToolEntry) -> ToolVersion | None:
+    """Find the version that a call without a version would run; None if there is none or the tool is hidden.
+
+    If the token's ranges cover no callable version, the latest of all is shown, which the token may not call.
+    """
+    if not is_tool_visible(caller, entry.name):
+        return None
+    return entry.find_version(ranges=list_version_ranges(caller, entry.name)) or entry.latest
+
+
+def _select_version(caller: Caller, entry: ToolEntry) -> ToolVersion | None:
     """Return the version a caller would get, or else the newest one that is unavailable in its state."""
     candidates = (each for each in entry.versions if each.state in _UNAVAILABLE_STATES)
-    return entry.latest or next(candidates, None)
+    return find_latest(caller, entry) or next(candidates, None)
 
 
 _UNAVAILABLE_STATES = frozenset({LifecycleState.DISABLED, LifecycleState.REQUIRES_SETUP})

@@ -9,7 +9,9 @@ from typing import Any
 
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.caller import Caller
+from deputize.core.contract.availability import AvailabilityCode
 from deputize.core.contract.contract import Contract, Effects, LifecycleState
+from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest
 from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
@@ -50,7 +52,7 @@ class ToolAvailability:
     """A tool's status with a `code` for programs and a `message` for people; `rules` if policies decided."""
 
     status: ToolStatus
-    code: str
+    code: AvailabilityCode
     message: str
     rules: tuple[MatchedRule, ...] = ()
 
@@ -71,7 +73,7 @@ def determine_availability(
     contract = version.tool.contract
     exclusion = selection.find_exclusion(contract)
     if exclusion is not None:
-        return ToolAvailability(status=ToolStatus.EXCLUDED, code="outside_selection", message=exclusion)
+        return ToolAvailability(status=ToolStatus.EXCLUDED, code=AvailabilityCode.OUTSIDE_SELECTION, message=exclusion)
     blocker = (
         _check_state(version)
         or _check_token(authority, caller, contract)
@@ -83,7 +85,7 @@ def determine_availability(
     if availability.status is ToolStatus.LOADED and version.state is LifecycleState.DEFERRED:
         return ToolAvailability(
             status=ToolStatus.DEFERRED,
-            code="deferred_until_discovered",
+            code=AvailabilityCode.DEFERRED_UNTIL_DISCOVERED,
             message="left out of lists until it is found by a search",
             rules=availability.rules,
         )
@@ -93,14 +95,16 @@ def determine_availability(
 def _check_state(version: ToolVersion) -> ToolAvailability | None:
     if version.state is LifecycleState.DISABLED:
         return ToolAvailability(
-            status=ToolStatus.BLOCKED, code="feature_disabled", message="an administrator disabled it"
+            status=ToolStatus.BLOCKED, code=AvailabilityCode.FEATURE_DISABLED, message="an administrator disabled it"
         )
     if version.state is LifecycleState.REQUIRES_SETUP:
-        return ToolAvailability(status=ToolStatus.BLOCKED, code="setup_required", message="it is not set up yet")
+        return ToolAvailability(
+            status=ToolStatus.BLOCKED, code=AvailabilityCode.SETUP_REQUIRED, message="it is not set up yet"
+        )
     unenforced_fields = version.tool.unenforced_fields
     if unenforced_fields:
-        message = f"it declares what this gateway does not enforce: {', '.join(unenforced_fields)}"
-        return ToolAvailability(status=ToolStatus.BLOCKED, code="setup_required", message=message)
+        message = f"it {describe_missing_setup(unenforced_fields)}"
+        return ToolAvailability(status=ToolStatus.BLOCKED, code=AvailabilityCode.SETUP_REQUIRED, message=message)
     return None
 
 
@@ -108,7 +112,7 @@ def _check_token(authority: TenantAuthority, caller: Caller, contract: Contract)
     try:
         authority.check_token(caller, contract)
     except Problem as problem:
-        code = _TOKEN_CODES.get(problem.spec.slug, "policy_blocked")
+        code = _TOKEN_CODES.get(problem.spec.slug, AvailabilityCode.POLICY_BLOCKED)
         return ToolAvailability(status=ToolStatus.BLOCKED, code=code, message=problem.message)
     return None
 
@@ -125,9 +129,9 @@ def _check_server(runtime: Runtime, tenant: str, contract: Contract) -> ToolAvai
 
 
 _TOKEN_CODES = {
-    "scope-missing": "role_not_allowed",
-    "not-in-capability": "role_not_allowed",
-    "switched-off": "feature_disabled",
+    "scope-missing": AvailabilityCode.ROLE_NOT_ALLOWED,
+    "not-in-capability": AvailabilityCode.ROLE_NOT_ALLOWED,
+    "switched-off": AvailabilityCode.FEATURE_DISABLED,
 }
 
 
@@ -142,34 +146,40 @@ def _check_policy(runtime: Runtime, authority: TenantAuthority, caller: Caller, 
     )
     if runtime.settings.policy.engine == "authzen":
         return ToolAvailability(
-            status=ToolStatus.LOADED, code="decided_per_call", message="the policy decision point decides each call"
+            status=ToolStatus.LOADED,
+            code=AvailabilityCode.DECIDED_PER_CALL,
+            message="the policy decision point decides each call",
         )
     verdict = authority.policy.predict_verdict(question)
     if verdict is None:
         return ToolAvailability(
-            status=ToolStatus.LOADED, code="decided_per_call", message="its rules depend on each call's arguments"
+            status=ToolStatus.LOADED,
+            code=AvailabilityCode.DECIDED_PER_CALL,
+            message="its rules depend on each call's arguments",
         )
     if verdict.behavior is Behavior.DENY:
         return ToolAvailability(
-            status=ToolStatus.BLOCKED, code="policy_blocked", message=_find_reason(verdict.rules, "no rule permits it"),
+            status=ToolStatus.BLOCKED,
+            code=AvailabilityCode.POLICY_BLOCKED,
+            message=_find_reason(verdict.rules, "no rule permits it"),
             rules=verdict.rules,
-        )  # fmt: skip
+        )
     if verdict.behavior is Behavior.ASK:
         return ToolAvailability(
             status=ToolStatus.LOADED,
-            code="needs_approval",
+            code=AvailabilityCode.NEEDS_APPROVAL,
             message=_find_reason(verdict.rules, "each call needs a person's approval"),
             rules=verdict.rules,
         )
     if runtime.settings.policy.engine == "both":
         return ToolAvailability(
-            status=ToolStatus.LOADED, code="decided_per_call",
+            status=ToolStatus.LOADED, code=AvailabilityCode.DECIDED_PER_CALL,
             message="the policy decision point also decides each call",
             rules=verdict.rules,
         )  # fmt: skip
     return ToolAvailability(
         status=ToolStatus.LOADED,
-        code="permitted",
+        code=AvailabilityCode.PERMITTED,
         message=_find_reason(verdict.rules, "a rule permits it"),
         rules=verdict.rules,
     )

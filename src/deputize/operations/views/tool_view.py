@@ -10,18 +10,20 @@ from deputize.catalog.importers.server_schemas import STRUCTURED_PATH, move_sche
 from deputize.catalog.schemas import format_pointer, walk_schema
 from deputize.catalog.snapshot import ToolVersion
 from deputize.core.contract.contract import Contract, LifecycleState, Schema
+from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.mcp.resources import PinnedResources
 
 
 class ToolView:
     """One version of a tool: its contract, its digest and its state. Everything else is derived when it is read."""
 
-    __slots__ = ("_version", "digest", "state")
+    __slots__ = ("_version", "deprecation", "digest", "state")
 
     def __init__(self, version: ToolVersion) -> None:
         self._version = version
         self.digest: str = version.digest
         self.state: LifecycleState = version.state
+        self.deprecation: DeprecationNotice | None = version.deprecation
 
     @property
     def contract(self) -> Contract:

@@ -102,3 +102,17 @@ join deputize.tickets t on t.tenant = a.tenant and t.id = a.id
 where a.tenant = $1 and a.call_id = $2
 order by a.opened_at desc, a.id desc
 limit 1;
+
+-- name: has_other_mutation
+-- Whether another call of any tenant runs, or ended within the last seconds, and may have changed something: a function
+-- may keep one state for all of them. The recent ones are looked up tenant by tenant, as the key is ordered.
+select exists (
+    select from deputize.calls where id <> $1::uuid and mutation_class <> 'read' and state = 'running'
+) or exists (
+    select from deputize.tenants t
+    where exists (
+        select from deputize.calls c
+        where c.tenant = t.tenant and c.id >= $2::uuid and c.id <> $1::uuid and c.mutation_class <> 'read'
+            and c.ended_at >= clock_timestamp() - make_interval(secs => $3)
+    )
+);

@@ -3,7 +3,8 @@
 
 -- name: list_versions_since
 -- The epoch and every version changed since a known one, in one statement and therefore in one snapshot.
-select e.registry as epoch, v.name, v.version, v.digest, v.contract, v.state, v.changed_epoch, v.before_epoch
+select e.registry as epoch, v.name, v.version, v.digest, v.contract, v.state, v.changed_epoch, v.before_epoch,
+       v.deprecated_at, v.removal_at, v.successor, v.migration_guide
 from deputize.epochs e
 left join deputize.tool_versions v on v.tenant = e.tenant and v.changed_epoch > $2
 where e.tenant = $1;
@@ -30,5 +31,12 @@ insert into deputize.tool_versions
 values ($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: set_version_state
-update deputize.tool_versions set state = $4, before_epoch = changed_epoch, changed_epoch = $5
+-- Only a version that is deprecated, or was retired after that, keeps its notice.
+update deputize.tool_versions set state = $4, before_epoch = changed_epoch, changed_epoch = $5,
+    deprecated_at = case when $4 in ('deprecated', 'retired') then deprecated_at end
+where tenant = $1 and name = $2 and version = $3;
+
+-- name: set_notice
+update deputize.tool_versions set deprecated_at = $4, removal_at = $5, successor = $6, migration_guide = $7, reported_at = $4,
+    before_epoch = changed_epoch, changed_epoch = $8
 where tenant = $1 and name = $2 and version = $3;

@@ -197,3 +197,16 @@ async def test_what_a_server_tells_one_user_neither_stops_nor_lets_through_the_w
                 await lab.run_tool("cancel_order", {"name": "x"}, user="ana", credential=Secret("ana"))
     finally:
         server.stop()
+
+
+@pytest.mark.requirement("NEW-6")
+async def test_by_default_a_write_is_confirmed_after_a_minute_and_a_read_never_waits_for_it() -> None:
+    now = [0.0]
+    with run_server() as server:
+        async with open_driver_lab(server, Clock(monotonic=lambda: now[0])) as lab:
+            await lab.run_tool("echo")
+            now[0] += 60.0
+            await lab.run_tool("echo")
+            assert lab.upstreams.get_discovery_age("dev", "shop") >= 60.0
+            await lab.run_tool("effect")
+            assert lab.upstreams.get_discovery_age("dev", "shop") == 0.0

@@ -97,6 +97,7 @@ async def test_resuming_a_stream_does_not_wait_for_its_own_connection(monkeypatc
         assert await shop.call("x", seconds=20) == GOOD
 
 
+@pytest.mark.requirement("QUA-2")
 async def test_a_stream_that_never_goes_on_leaves_open_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_transport, "_MOST_RETURNS", 3)
     async with open_session_server() as (shop, keeper):

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from deputize.core.mcp.constants import CAPABILITY_MISSING, HANDSHAKE_VERSIONS, INVALID_PARAMS
+from deputize.lifecycle.elicitation import round_token
 from tests.integration.conftest import SCOPES as SHOP
 from tests.support.mcp_client import McpClient, McpResponse
 from tests.support.mcp_servers.eliciting_server import ANSWERS, EVERYTHING, FORMS, NAME_FORM, STATE, ElicitingServer
@@ -174,6 +175,18 @@ async def test_a_round_is_nobody_elses_and_nothing_elses(elicitation: Elicitatio
     assert [each.error["code"] for each in attempts] == [INVALID_PARAMS] * len(attempts)
     assert elicitation.server.tool_calls == []
     assert len(elicitation.server.call_params) == 1
+
+
+async def test_a_round_that_is_answered_too_late_is_refused(
+    elicitation: ElicitationGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_token, "LIFETIME_SECONDS", -1)
+    first = await elicitation.make_client().call_tool(WRITE, ANA, key="late")
+    again: dict[str, Any] = {"requestState": first.result["requestState"], "inputResponses": ANSWERS}
+    late = await elicitation.make_client().call_tool(WRITE, ANA, key="late", **again)
+    assert late.error["code"] == INVALID_PARAMS
+    assert "expired" in late.error["message"]
+    assert elicitation.server.tool_calls == []
 
 
 def _change_call_id(state: str) -> str:

@@ -36,7 +36,7 @@ def _strip_ids(answer: McpResponse, *ids: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("version", "method"), METHODS)
-async def test_every_method_keeps_tenants_off_loop(gateway: HttpGateway, version: str, method: str) -> None:
+async def test_every_method_keeps_tenants_apart(gateway: HttpGateway, version: str, method: str) -> None:
     ours = await _make_own_call(gateway)
     token = gateway.other_token(scopes=(*SCOPES, ADMIN))
     client = McpClient(gateway, token=token, version=version, capabilities=TASKS_CAPABILITY)

@@ -61,6 +61,7 @@ async def test_every_documented_route_answers_as_documented(gateway: HttpGateway
     await _check_runs(checker)
     await _check_approvals(checker)
     await _check_tools(checker)
+    await _check_contract_tests(checker)
     await _check_secrets(checker)
     await _check_switches(checker)
     await _check_policies(checker)
@@ -92,11 +93,14 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     for one in (call, made, failed):
         await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{one['call_id']}", 200, token=ana)
         await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{one['call_id']}/events", 200, token=ana)
+        await ask("get", "/v1/calls/{call_id}/export", f"/v1/calls/{one['call_id']}/export", 200, token=ana)
         for token in (ana, checker.gateway.token("root", scopes=(ADMIN,))):
-            where = f"/v1/calls/{one['call_id']}/decision"
-            await ask("get", "/v1/calls/{call_id}/decision", where, 200, token=token)
+            for view in ("decision", "audit"):
+                where = f"/v1/calls/{one['call_id']}/{view}"
+                await ask("get", f"/v1/calls/{{call_id}}/{view}", where, 200, token=token)
     await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{UNKNOWN_ID}", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{UNKNOWN_ID}/events", 404, token=ana)
+    await ask("get", "/v1/calls/{call_id}/export", f"/v1/calls/{UNKNOWN_ID}/export", 404, token=ana)
     await ask("post", "/v1/calls/{call_id}/cancel", f"/v1/calls/{made['call_id']}/cancel", 409, token=ana)
 
 
@@ -192,17 +196,44 @@ async def _check_policies(checker: OpenApiChecker) -> None:
         await ask(verb, path, path, 200 if path.endswith("check") else 422, token=root, body=wrong)
 
 
+async def _check_deprecations(checker: OpenApiChecker) -> None:
+    gateway = checker.gateway
+    ask, ana, root = checker.request, gateway.token(), gateway.token("root", scopes=(*SCOPES, ADMIN))
+    ending, usage = (f"/v1/tools/{{name}}/versions/{{version}}/{each}" for each in ("deprecation", "usage"))
+    at, url = "/v1/tools/shop.documented/versions", "https://docs.example/move"
+    await ask("put", ending, f"{at}/1.2.0/deprecation", 200, token=root, body={"migration_guide": url})
+    await ask("put", ending, f"{at}/1.2.0/deprecation", 400, token=root, body={"removal_date": "2020-01-01T00:00:00Z"})
+    await ask("put", ending, f"{at}/9.9.9/deprecation", 404, token=root, body={})
+    await ask("put", ending, f"{at}/1.2.0/deprecation", 403, token=ana, body={})
+    await ask("get", usage, f"{at}/1.2.0/usage", 200, token=root)
+    await ask("get", usage, f"{at}/1.2.0/usage", 403, token=ana)
+    await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 200, token=ana)
+    await ask("delete", ending, f"{at}/1.2.0/deprecation", 200, token=root)
+    await ask("delete", ending, f"{at}/1.2.0/deprecation", 400, token=root)
+
+
 async def _check_tools(checker: OpenApiChecker) -> None:
     gateway = checker.gateway
     ask, ana, root = checker.request, gateway.token(), gateway.token("root", scopes=(*SCOPES, ADMIN))
     await ask("get", "/v1/tools", "/v1/tools?limit=1", 200, token=ana)
     await ask("get", "/v1/surface", "/v1/surface?limit=3&worst=write", 200, token=ana)
     await ask("get", "/v1/surface", "/v1/surface?worst=nothing", 400, token=ana)
+    await ask("get", "/v1/surface/export", "/v1/surface/export?limit=3", 200, token=ana)
     await ask("get", "/v1/tools/search", "/v1/tools/search?q=user", 200, token=ana)
     await ask("get", "/v1/tools/search", "/v1/tools/search?q=zzzz", 200, token=ana)
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.get_user", 200, token=ana)
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.nobody", 404, token=ana)
     await ask("get", "/v1/tools/{name}/versions", "/v1/tools/shop.get_user/versions", 200, token=ana)
+    export = "/v1/tools/{name}/export"
+    await ask("get", export, "/v1/tools/shop.get_user/export?format=openai-chat", 200, token=ana)
+    await ask("get", export, "/v1/tools/shop.get_user/export?format=agent-tool", 200, token=root)
+    await ask("get", export, "/v1/tools/shop.get_user/export", 400, token=ana)
+    await ask("get", export, "/v1/tools/shop.nobody/export?format=gemini", 404, token=ana)
+    negotiation, asked = "/v1/tools/{name}/negotiation", {"version": "^1", "output": {"optional_fields": ["/color"]}}
+    await ask("post", negotiation, "/v1/tools/shop.get_user/negotiation", 200, token=ana, body=asked)
+    await ask("post", negotiation, "/v1/tools/shop.get_user/negotiation", 200, token=ana, body={"version": "^9"})
+    await ask("post", negotiation, "/v1/tools/shop.get_user/negotiation", 400, token=ana, body={"effects": "none"})
+    await ask("post", negotiation, "/v1/tools/shop.nobody/negotiation", 404, token=ana, body={})
     declared = {**shop_tools.TOOLS[0].contract.model_dump(mode="json"), "name": "documented"}
     for status in (201, 200):
         await ask("post", "/v1/tools", "/v1/tools", status, token=root, body=declared)
@@ -216,6 +247,7 @@ async def _check_tools(checker: OpenApiChecker) -> None:
         "post", state, "/v1/tools/shop.documented/versions/9.9.9/state", 404, token=root, body={"state": "disabled"}
     )
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 409, token=ana)
+    await _check_deprecations(checker)
     await ask("post", "/v1/revocations", "/v1/revocations", 201, token=root, body={"kind": "token", "value": "t"})
     await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
     await ask("get", "/v1/revocations", "/v1/revocations", 200, token=root)
@@ -227,6 +259,20 @@ async def _check_tools(checker: OpenApiChecker) -> None:
     await ask("get", shown, f"/v1/erasures/{erasure['erasure_id']}", 200, token=root)
     await ask("get", shown, "/v1/erasures/nothing", 404, token=root)
     await ask("get", shown, "/v1/erasures/nothing", 403, token=ana)
+
+
+async def _check_contract_tests(checker: OpenApiChecker) -> None:
+    gateway = checker.gateway
+    ask, ana, root = checker.request, gateway.token(), gateway.token("root", scopes=(*SCOPES, ADMIN))
+    tests, tested = "/v1/tools/{name}/versions/{version}/tests", "/v1/tools/shop.get_user/versions/1.2.0/tests"
+    digest = shop_tools.TOOLS[0].contract.digest
+    red = {"report": {"digest": digest, "cases": [{"verdict": "failed"}]}}
+    await ask("post", tests, tested, 201, token=root, body=red)
+    await ask("post", tests, tested, 403, token=ana, body=red)
+    await ask("post", tests, tested, 400, token=root, body={})
+    await ask("post", tests, tested, 400, token=root, body={"attestation": "a.b.c"})
+    await ask("get", tests, tested, 200, token=ana)
+    await ask("get", tests, tested.replace("1.2.0", "9.9.9"), 404, token=ana)
 
 
 async def _check_secrets(checker: OpenApiChecker) -> None:

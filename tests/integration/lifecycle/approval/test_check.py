@@ -1,5 +1,6 @@
 """What was approved is begun as it was approved, or not at all: whatever changed in between stops it or asks again."""
 
+import asyncio
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -11,11 +12,13 @@ import pytest
 from deputize import Preview, ToolContext
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import LifecycleState
-from deputize.core.errors import ApprovalExpired
+from deputize.core.errors import ApprovalExpired, ApprovalVoid
 from deputize.core.hooks import HookCall, LoadedHook, Permission
+from deputize.govern.policy.active_policies import parse_for_activation, put_policies
+from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.resume import claim_run, load_pending_run
-from tests.support.approval_lab import ApprovalLab, open_approval_lab
+from tests.support.approval_lab import RULES, ApprovalLab, open_approval_lab
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import error_slug, parse_body, wait_until
 from tests.support.scripted_tools import TOOLS, list_effects, previews, set_behaviour
@@ -203,6 +206,27 @@ async def test_what_a_hook_asks_holds_although_it_is_not_heard_again(fresh_datab
         await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
         assert await run_worker_once(approval_lab, call) == "succeeded"
         assert len(heard) == 1
+
+
+@pytest.mark.requirement("NEW-7")
+async def test_policies_that_change_before_the_begin_commits_void_the_approval(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    """It was checked under the policies of that moment; those of the commit count, even if they are milder."""
+    async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
+        call, ticket = await approval_lab.request_approval("put", "c10")
+        await approval_lab.approve(await approval_lab.make_approver("bo"), ticket)
+        other_rules = RULES.replace("Somebody agrees before", "Nobody minds that")
+        policies = await parse_for_activation([PolicyFile(path="rules.cedar", text=other_rules)], {})
+        async with approval_lab.lab.hold_barrier() as admin:
+            worker = asyncio.create_task(run_worker_once(approval_lab, call))
+            await approval_lab.lab.wait_for_blocked_query("%deputize.begin_%")
+            await put_policies(admin, "dev", policies, by="test")
+        with pytest.raises(ApprovalVoid):
+            await worker
+        row = await approval_lab.lab.fetch_call(call)
+        assert (row["state"], row["error"]) == ("denied", "approval-void")
+        assert list_effects("c10") == []
 
 
 async def test_a_worker_that_died_with_an_approved_call_is_taken_over(fresh_database: str, tmp_path: Path) -> None:

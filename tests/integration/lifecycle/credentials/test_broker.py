@@ -24,6 +24,7 @@ from deputize.core.states import State
 from proofs.kit.openbao import OpenBaoServer
 from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, parse_body
 from tests.support.scripted_tools import RETRY, WRITE_OPTIONS, Behaviour, Gate, Tag
+from tests.support.scripted_tools import TOOLS as UNDO_TOOLS
 
 pytestmark = pytest.mark.requirement("GOV-7")
 VALUE = "canary/f3a9+c1d7=="
@@ -104,7 +105,7 @@ async def open_vault_lab(dsn: str, folder: Path, **vault: Any) -> AsyncIterator[
     settings = lab_settings(dsn, folder).model_copy(update={"vault": VaultSettings(**vault)})
     db = await asyncpg.connect(dsn)
     try:
-        async with open_gateway(settings, tools=TOOLS, development=True) as gateway:
+        async with open_gateway(settings, tools=[*UNDO_TOOLS, *TOOLS], development=True) as gateway:
             assert not gateway.startup_problems, [problem.details for problem in gateway.startup_problems]
             yield GatewayLab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:

@@ -17,7 +17,11 @@ from tests.integration.operations.background.test_reconciler import run_reconcil
 from tests.support.checkpointed_tools import SHIP_LOGS, TOOLS, read_steps
 from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 
-pytestmark = [pytest.mark.requirement("RES-7"), pytest.mark.requirement("INV-4")]
+pytestmark = [
+    pytest.mark.requirement("RES-7"),
+    pytest.mark.requirement("INV-4"),
+    pytest.mark.requirement("QUA-2"),
+]
 
 STEPS = 14
 DAMAGE = """

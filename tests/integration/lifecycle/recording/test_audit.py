@@ -8,8 +8,8 @@ import structlog
 
 from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.errors import ToolFailed, UnsealFailed
+from deputize.core.sensitive.text import REDACTION_MARK
 from deputize.core.states import State
-from deputize.evidence.redact import REDACTION_MARK
 from tests.support.gateway_lab import GatewayLab, parse_body
 from tests.support.scripted_tools import raise_error, set_behaviour
 
@@ -28,7 +28,7 @@ async def test_a_read_leaves_one_entry_and_nothing_else(lab: GatewayLab) -> None
     [(entry, salt, raw)] = await _fetch_salted_entries(lab, outcome.call_id)
     assert salt is not None
     assert raw == canonicalize(entry)
-    assert (entry["kind"], entry["outcome"], entry["session"], entry["v"]) == ("read", "succeeded", "s-1", 1)
+    assert (entry["kind"], entry["outcome"], entry["session"], entry["v"]) == ("read", "succeeded", "s-1", 2)
     assert (entry["tool"], entry["version"], entry["digest"]) == tuple(parse_body(outcome)["tool"].values())
     assert entry["trace"] == parse_body(outcome)["trace_id"]
     assert entry["rules"] == parse_body(outcome)["decision"]["rules"]

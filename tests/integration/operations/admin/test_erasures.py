@@ -90,6 +90,10 @@ async def _insert_decisions(db: asyncpg.Connection, name: str, call_id: str) -> 
         name,
     )
     await db.execute(
+        "insert into deputize.deprecated_uses values ('dev', 'shop.get_user', '1.0.0', $1, '', now(), 1, now())",
+        name,
+    )
+    await db.execute(
         "insert into deputize.votes (tenant, id, voter, approve, counts, reason) "
         "values ('dev', $1, $2, true, '{0}', $3)",
         call_id, name, f"looks fine to {name}",
@@ -120,7 +124,7 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     before = {row["id"]: row for row in await db.fetch("select * from deputize.audit_entries")}
     assert await _list_tables_naming(db, name) >= {
         "calls", "subjects", "grants", "switches", "secrets", "revocations", "votes", "tickets", "decisions",
-        "policy_proposals",
+        "policy_proposals", "deprecated_uses",
     }  # fmt: skip
 
     erasure = await _erase(gateway, name)

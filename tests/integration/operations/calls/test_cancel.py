@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest_asyncio
 
 from deputize import Canceled, ToolContext
 from deputize.app import open_worker
-from deputize.core.errors import CallNotFound, NotCancelable
+from deputize.core.contract.contract import Effects
+from deputize.core.errors import CallNotFound, NotCancelable, VersionNotInCapability
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
 from tests.support.scripted_tools import Gate, list_effects, set_behaviour
 
@@ -192,6 +194,8 @@ async def test_only_who_made_a_call_or_an_administrator_stops_it(lab: GatewayLab
     call_id = await _start_run(lab, "look", "whose", gate.began)
     with pytest.raises(CallNotFound):
         await lab.gateway.cancellations.cancel_call(await lab.make_caller("eve"), call_id)
+    with pytest.raises(VersionNotInCapability):
+        await lab.gateway.cancellations.cancel_call(replace(await lab.make_admin(), ceiling=Effects.READ), call_id)
     await lab.gateway.cancellations.cancel_call(await lab.make_admin(), call_id)
     assert (await _wait_for_end(lab, call_id))["state"] == "canceled"
 

@@ -24,7 +24,8 @@ def _failing_checks(lab: GatewayLab) -> list[str]:
 
 async def test_a_gateway_that_can_work_is_ready(lab: GatewayLab) -> None:
     assert lab.gateway.health.is_ready
-    assert [check.name for check in lab.gateway.health.run_checks()] == ["database", "lease", "clock", "background"]
+    check_names = [check.name for check in lab.gateway.health.run_checks()]
+    assert check_names == ["process", "database", "lineage", "lease", "clock", "background"]
 
 
 async def test_a_gateway_whose_background_work_ended_is_not_ready(lab: GatewayLab) -> None:
@@ -73,7 +74,6 @@ def own_postgres(reachable_folder: Path) -> Iterator[LocalPostgres]:
 
 
 @pytest.mark.requirement("NEW-3")
-@pytest.mark.requirement("QUA-2")
 async def test_without_postgresql_nothing_is_started_and_nothing_done_is_lost(
     own_postgres: LocalPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

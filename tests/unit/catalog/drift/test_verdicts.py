@@ -55,11 +55,11 @@ def test_what_was_agreed_to_and_is_still_declared_is_the_same() -> None:
     pins = make_pins(*judge_definitions(SHOP, {}, make_discovery(PAY, GET, instructions="Pay last.")))
     judged = judge_definitions(SHOP, pins, make_discovery(GET, PAY, instructions="Pay last."))
     assert set(verdict_states(judged).values()) == {DriftStatus.SAME}
-    assert not any(each.flags or each.differences for each in judged)
+    assert not any(each.flags for each in judged)
 
 
 @pytest.mark.requirement("NEW-6")
-def test_what_changed_came_and_went_is_told_off_loop() -> None:
+def test_what_changed_came_and_went_is_told_apart() -> None:
     pins = make_pins(*judge_definitions(SHOP, {}, make_discovery(PAY, GET)))
     new = {**PAY, "name": "refund"}
     judged = judge_definitions(
@@ -73,9 +73,7 @@ def test_what_changed_came_and_went_is_told_off_loop() -> None:
     }
     gone, pay = judged[1], judged[2]
     assert (gone.digest, gone.declaration, gone.definition) == (None, None, None)
-    assert [(each.where, each.before, each.after) for each in pay.differences] == [
-        ("/description", '"Pays an invoice."', '"Pays somebody."')
-    ]
+    assert pay.declaration == {**PAY, "description": "Pays somebody."}
 
 
 @pytest.mark.requirement("NEW-6")
@@ -135,7 +133,6 @@ def test_a_name_declared_twice_in_different_ways_is_never_the_same() -> None:
     assert judged[1].status is DriftStatus.CHANGED
     assert judged[1].definition is None
     assert [flag.code for flag in judged[1].flags] == [FlagCode.AMBIGUOUS]
-    assert judged[1].differences
     again = judge_definitions(SHOP, pins, make_discovery({**PAY, "description": "Pays me."}, PAY))
     assert again[1].digest == judged[1].digest
     assert judge_definitions(SHOP, {}, make_discovery(PAY, {**PAY, "title": "Pay"}))[1].status is DriftStatus.FLAGGED

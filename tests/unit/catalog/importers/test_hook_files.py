@@ -112,7 +112,7 @@ def test_a_hook_error_is_reported_with_its_fix(folder: Path, function: str, sent
     assert sentence in str(told.value)
 
 
-def test_two_hooks_of_one_name_cannot_be_told_off_loop(folder: Path) -> None:
+def test_two_hooks_of_one_name_cannot_be_told_apart(folder: Path) -> None:
     twice = [HookSettings(name="guard", function="hooks/check.py:guard")] * 2
     with pytest.raises(ConfigError, match="Two hooks are named guard"):
         load_hooks(twice, folder)

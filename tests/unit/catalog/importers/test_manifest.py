@@ -114,3 +114,13 @@ def test_a_posted_contract_hears_every_reason() -> None:
     paths = {each["path"] for each in refused.value.details["reasons"]}
     assert {"/name", "/description", "/handler", "/effects", "/auth", "/timeout"} <= paths
     assert all(each["fix"] for each in refused.value.details["reasons"])
+
+
+def test_one_manifest_does_not_mix_both_forms() -> None:
+    with pytest.raises(WrongDeclaration, match=r"effects is not a field of manifests with a tool_id; write it under"):
+        parse_manifest(
+            "tool_id: get_user\nversion: 1.0.0\nname: Get a user\nprovider: crm\nprotocol: native\n"
+            "description: Look up one user.\nparameters: {type: object}\neffects: read\n",
+            source="crm.yaml",
+        )
+    assert parse_manifest(ONE + "priority: 4\n", source="crm.yaml")[0].priority == 4

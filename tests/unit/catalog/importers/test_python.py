@@ -179,7 +179,12 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         limits={"memory": "1Gi"}, network={"allowed_domains": ["crm.example.org"]}, external_service="crm",
         checkpoints={"enabled": True}, life={"sunset_date": "2031-01-01"}, priority=7, changelog="Faster.",
         license="MIT", author={"name": "Ana"}, provider="acme", external_mappings={"a": 1}, annotations={"b": 2},
-        verify=lambda arguments, output: None,
+        behaviours=["idempotent", "reversible"], requires_user_interaction=True, open_world=False,
+        compensation={"compensation_class": "full", "tool": "crm.restore_plan", "bind": {"id": "/arguments/id"}},
+        recipient_argument="id", labels={"adds": ["private"]}, sandbox={"tier": 2}, concurrency_safe=True,
+        interrupt="block", max_inline=1000, objectives={"p99_seconds": 2}, alerts={"error_rate": 0.1},
+        authority_rank=7, native_ids={"openapi": {"method": "PATCH", "path": "/users/{id}"}},
+        read_state=lambda id: {"plan": id}, verify=lambda arguments, output: None,
     )  # fmt: skip
     async def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
         """Change what a user pays for."""
@@ -199,7 +204,8 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         name for name in Contract.model_fields if getattr(contract, name) == Contract.model_fields[name].default
     }
     assert defaults <= {
-        "kind", "breaking_changes", "capability_refs", "documentation_url", "source_code_url", "validates"
+        "kind", "breaking_changes", "capability_refs", "documentation_url", "source_code_url", "validates",
+        "freshness",  # only of reads
     }  # fmt: skip
 
 

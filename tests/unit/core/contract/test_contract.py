@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from deputize.core.contract.contract import Contract, Effects, LifecycleState, MutationClass, Timeout, TimeoutClass
+from deputize.core.contract.contract import (
+    LATER_FIELDS,
+    Contract,
+    Effects,
+    LifecycleState,
+    MutationClass,
+    Timeout,
+    TimeoutClass,
+)
 from deputize.core.contract.names import to_full_name, to_outward_name
 
 FIELDS: dict[str, Any] = {
@@ -253,3 +261,70 @@ def test_a_field_that_came_later_changes_no_contract_that_leaves_it_out() -> Non
     assert Contract.model_validate(full.model_dump(mode="json")) == full
     assert full.model_dump(mode="json")["preview_rules"] == {"fresh_seconds": 9, "volatile": []}
     assert full.model_dump(mode="json")["auth"]["readonly_secret"] == "b"
+
+
+REVISION_2: dict[str, Any] = {
+    "reads_state": True,
+    "behaviours": ["idempotent"],
+    "compensation": {
+        "compensation_class": "semantic", "tool": "crm.cancel", "bind": {"id": "/result/id"},
+        "constants": {"why": "saga"}, "within_seconds": 60,
+    },
+    "requires_user_interaction": True,
+    "open_world": False,
+    "recipient_argument": "to",
+    "labels": {"accepts": ["public"], "adds": ["private"]},
+    "sandbox": {"tier": 3, "permissions": ["filesystem:read"]},
+    "freshness": {"max_age_seconds": 60, "shared_by": "tenant"},
+    "concurrency_safe": True,
+    "interrupt": "block",
+    "max_inline": 1000,
+    "objectives": {"p99_seconds": 0.5, "availability": 0.99, "accuracy": 0.9, "cost": 0.1},
+    "alerts": {
+        "window_seconds": 60, "error_rate": 0.1, "timeout_rate": 0.2, "latency_factor": 2.0, "pending_approvals": 5,
+    },
+    "authority_rank": 7,
+    "native_ids": {
+        "mcp": {"server_id": "s", "tool_name": "t", "method": "tools/call", "mcp_protocol_version": "2025-06-18"},
+        "openapi": {
+            "operation_id": "o", "method": "GET", "path": "/users", "server_url": "https://x.example",
+            "security_scheme_refs": ["key"],
+        },
+        "function_calling": {"function_name": "f", "strict": True, "defer_loading": False},
+        "a2a": {"agent_card_url": "https://a.example/card", "agent_skill_id": "s"},
+        "command": {
+            "command_id": "c", "argv_ref": "a", "cwd_ref": "d", "env_policy_ref": "e", "sandbox_ref": "s",
+        },
+        "browser": {"action_id": "click"},
+    },
+}  # fmt: skip
+
+
+def test_every_later_field_is_serialized_only_if_it_is_set() -> None:
+    plain = make_contract()
+    assert set(REVISION_2) | {"preview_rules"} == set(LATER_FIELDS)
+    for field, value in REVISION_2.items():
+        assert field not in plain.model_dump(mode="json")
+        contract = make_contract(**{field: value})
+        assert contract.digest != plain.digest, field
+        assert contract.model_dump(mode="json")[field] == value
+        assert Contract.model_validate_json(contract.model_dump_json()) == contract
+        unset = Contract.model_fields[field].default
+        assert make_contract(**{field: unset}).digest == plain.digest, field
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"behaviours": ["fast"]}, {"compensation": {}}, {"compensation": {"compensation_class": "magic"}},
+        {"compensation": {"compensation_class": "full", "bind": {"id": "result.id"}}}, {"sandbox": {"tier": 4}},
+        {"labels": {"adds": ["Two words"]}}, {"freshness": {}}, {"freshness": {"max_age_seconds": 0}},
+        {"interrupt": "ignore"}, {"max_inline": 0}, {"objectives": {"availability": 1.1}},
+        {"objectives": {"accuracy": 0}}, {"alerts": {"window_seconds": 1}}, {"authority_rank": 0},
+        {"authority_rank": 101}, {"native_ids": {"mcp": {"server_id": "s"}}}, {"native_ids": {"gopher": {}}},
+        {"native_ids": {"openapi": {"method": "FETCH", "path": "/"}}}, {"recipient_argument": ""},
+    ],
+)  # fmt: skip
+def test_later_fields_have_their_bounds(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        make_contract(**change)

@@ -27,6 +27,11 @@ DECLARED: dict[str, Any] = {
     "observability": {"cost_per_call": 2.0},
     "tags": ["pii"],
     "external_service": "crm",
+    "requires_user_interaction": True,
+    "authority_rank": 7,
+    "recipient_argument": "mail",
+    "labels": {"adds": ["private"]},
+    "sandbox": {"tier": 2},
     "input_schema": INPUT,
     "output_schema": {"type": "object", "properties": {"key": {"type": "string", "x-sensitivity": "secret"}}},
 }
@@ -65,6 +70,13 @@ def _change_input(name: str, **changes: Any) -> dict[str, Any]:
         ({"input_schema": _change_input("plan", type="string", default="free")}, "plan/enum"),
         ({"input_schema": _change_input("plan", type="string", enum=["free"], default="pro")}, "plan/default"),
         ({"output_schema": {"type": "object"}}, "/output_schema/properties/key"),
+        ({"behaviours": ["idempotent"]}, "/behaviours"),
+        ({"requires_user_interaction": False}, "/requires_user_interaction"),
+        ({"open_world": False}, "/open_world"),
+        ({"authority_rank": 8}, "/authority_rank"),
+        ({"recipient_argument": None}, "/recipient_argument"),
+        ({"labels": None}, "/labels"),
+        ({"sandbox": {"tier": 3}}, "/sandbox"),
     ],
 )
 def test_a_weaker_contract_is_named_with_what_the_function_declares(changes: dict[str, Any], path: str) -> None:
@@ -83,6 +95,7 @@ def test_a_weaker_contract_is_named_with_what_the_function_declares(changes: dic
         {"input_schema": _change_input("plan", type="string", enum=["free"], default="free", description="One")},
         {"preview_rules": {"fresh_seconds": 10}},
         {"observability": {"cost_per_call": 3.0}},
+        {"authority_rank": 1, "open_world": True},
     ],
 )
 def test_a_contract_may_be_as_strict_or_stricter(changes: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deputize.core.contract.contract import Contract
-from deputize.core.contract.unenforced_fields import list_unenforced_fields
+from deputize.core.contract.unenforced_fields import describe_missing_setup, list_unenforced_fields
 from tests.support.policy_inputs import make_tool
 
 
@@ -16,15 +16,45 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
 @pytest.mark.parametrize(
     ("declared", "field"),
     [
+        ({"handler": {"driver": "none", "target": "get_user"}}, "/handler"),
+        ({"breaker": {"failure_threshold": 3}}, "/breaker"),
+        ({"breaker": {"success_threshold": 1}}, "/breaker"),
         ({"breaker": {"timeout_seconds": 5}}, "/breaker"),
+        ({"breaker": {"half_open_max_calls": 1}}, "/breaker"),
         ({"limits": {"cpu": "2"}}, "/limits"),
+        ({"limits": {"memory": "1Gi"}}, "/limits"),
+        ({"limits": {"ephemeral_storage": "2Gi"}}, "/limits"),
+        ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
+        ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
-        ({"retry": {"retry_on_status_codes": []}}, "/retry/retry_on_status_codes"),
-        ({"checkpoints": {"macro_events": ["paid"]}}, "/checkpoints/macro_events"),
-        ({"error_schema": {}}, "/error_schema"),
+        ({"freshness": {"max_age_seconds": 60}}, "/freshness"),
+        ({"compensation": {"compensation_class": "irreversible"}}, "/compensation"),
+        ({"concurrency_safe": True}, "/concurrency_safe"),
+        ({"interrupt": "cancel"}, "/interrupt"),
+        ({"sandbox": {"tier": 0}}, "/sandbox"),
+        ({"max_inline": 1000}, "/max_inline"),
+        ({"alerts": {"error_rate": 0.1}}, "/alerts"),
+        ({"alerts": {}}, "/alerts"),
+        ({"recipient_argument": "to"}, "/recipient_argument"),
+        ({"labels": {"adds": ["private"]}}, "/labels"),
     ],
 )
 def test_each_field_is_named_also_after_it_was_stored(declared: dict[str, Any], field: str) -> None:
     contract = make_tool(**declared)
     assert list_unenforced_fields(contract) == (field,)
     assert list_unenforced_fields(Contract.model_validate_json(contract.model_dump_json())) == (field,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "description"),
+    [
+        (("/handler",), "is connected to no code (/handler)"),
+        (("/limits", "/labels"), "declares what this gateway does not enforce: /limits, /labels"),
+        (
+            ("/handler", "/limits"),
+            "is connected to no code (/handler) and declares what this gateway does not enforce: /limits",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_in_words(fields: tuple[str, ...], description: str) -> None:
+    assert describe_missing_setup(fields) == description

@@ -3,12 +3,8 @@
 import asyncio
 from itertools import chain, repeat
 
-import pytest
-
 from deputize.core.clock import Clock
 from deputize.core.event_loop.loop_pace import LoopPace
-
-pytestmark = pytest.mark.requirement("QUA-2")
 
 
 async def test_others_run_after_a_turn_and_not_within_it() -> None:

@@ -9,8 +9,6 @@ from deputize.core.errors import ResourceLimitExceeded
 from deputize.core.json_values import MAX_ANSWER_VALUES
 from deputize.execute.upstreams import jsonrpc
 
-pytestmark = pytest.mark.requirement("QUA-2")
-
 
 @pytest.mark.parametrize(("count", "is_off_loop"), [(10, False), (5_000, True)])
 async def test_only_a_large_message_is_parsed_in_a_thread(

@@ -97,7 +97,7 @@ def test_guessing_locks_the_caller_out_and_no_one_else(terminal: Terminal) -> No
     assert terminal.codes.use_code(act, code) == "accepted"
 
 
-def test_no_more_codes_are_shown_than_a_person_can_tell_off_loop(terminal: Terminal) -> None:
+def test_no_more_codes_are_shown_than_a_person_can_tell_apart(terminal: Terminal) -> None:
     for number in range(MAX_OPEN_CODES):
         assert terminal.codes.show_code(propose(subject=str(number))) is not None
     assert terminal.codes.show_code(propose(subject="one too many")) is None

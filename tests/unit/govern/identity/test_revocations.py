@@ -76,3 +76,22 @@ def test_a_digest_revokes_the_person_it_was_made_of_in_their_tenant_only(kind: s
             revocations.check(Caller(tenant="acme", user=user))
     revocations.check(Caller(tenant="acme", user="bob"))
     revocations.check(Caller(tenant="beta", user="ann"))
+
+
+@pytest.mark.parametrize(
+    ("revocations", "kind"),
+    [
+        (TenantRevocations(grants=frozenset({"g1"})), "grant"),
+        (TenantRevocations(grants=frozenset({"g2"})), "grant"),
+        (TenantRevocations(tokens=frozenset({"t1"})), "token"),
+        (TenantRevocations(tokens=frozenset({"t0"})), "token"),
+    ],
+)
+def test_a_token_ends_with_any_delegation_or_token_behind_it(revocations: TenantRevocations, kind: str) -> None:
+    delegated = Caller(
+        tenant="acme", user="ana", agents=("a", "b"), grants=("g1", "g2"), token_id="t1", first_token="t0"
+    )
+    with pytest.raises(AuthorityRevoked) as refusal:
+        revocations.check(delegated)
+    assert refusal.value.details == {"kind": kind}
+    revocations.check(Caller(tenant="acme", user="ana", token_id="t2"))

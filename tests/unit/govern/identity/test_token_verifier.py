@@ -233,7 +233,7 @@ async def test_a_public_key_is_never_used_as_a_shared_secret(fake_issuer: FakeIs
 async def test_an_algorithm_this_issuer_may_not_use_is_refused_even_with_a_good_signature(
     fake_issuer: FakeIssuer,
 ) -> None:
-    with pytest.raises(TokenSignatureInvalid):
+    with pytest.raises(TokenSignatureInvalid, match="algorithm allowed for its issuer"):
         await fake_issuer.verifier(algorithms=("RS256",)).verify_caller(sign_token())
 
 

@@ -9,7 +9,7 @@ from deputize.core.errors import RateLimited
 from deputize.core.settings.limits import LimitSettings
 from deputize.govern.limits.act_limits import ADMIN_ACTS, ActLimits
 
-pytestmark = pytest.mark.requirement("GOV-8", "QUA-2")
+pytestmark = pytest.mark.requirement("GOV-8")
 
 
 def _make_limits(clock: Clock, refusals: list[str]) -> ActLimits:

@@ -78,7 +78,6 @@ def test_an_overlong_text_denies_if_a_rule_reads_it() -> None:
     assert compile_policies(PERMIT, slow).decide(make_question(facts={"n": "a"})).behavior is Behavior.ALLOW
 
 
-@pytest.mark.requirement("QUA-2")
 def test_rules_that_take_too_long_deny_at_once_and_name_their_cost() -> None:
     condition = f'context.facts has n && context.facts.n like "*{"a" * 4_000}b"'
     slow = "".join(f'@id("slow{n}") permit (principal, action, resource) when {{ {condition} }};' for n in range(50))
@@ -92,7 +91,6 @@ def test_rules_that_take_too_long_deny_at_once_and_name_their_cost() -> None:
     assert "like patterns have 200,100 characters" in verdict.errors[0]
 
 
-@pytest.mark.requirement("QUA-2")
 async def test_a_costly_slice_is_decided_by_a_job_as_it_would_be_here() -> None:
     condition = f'context.facts has n && context.facts.n like "*{"a" * 4_000}*b"'
     slow = f'@id("slow") @decision("ask") forbid (principal, action, resource) when {{ {condition} }};'
@@ -151,6 +149,7 @@ def _make_full_question() -> PolicyRequest:
     who = make_caller(agents=("bot", "boss"), groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True)
     what = make_tool(
         "crm.refund", effects="destructive", external_service="stripe", tags=("money",), preview=True,
+        behaviours=("monotone",), authority_rank=7, requires_user_interaction=True, open_world=False,
         auth={"scopes": ["crm:write"], "permissions": ["api:crm"]},
         resources=({"resource": "crm.orders", "op": "update", "scope": "{id}"},),
     )  # fmt: skip
@@ -184,6 +183,8 @@ def _make_full_question() -> PolicyRequest:
         'resource.kind == "function" && resource.provider == "" && resource.tags == ["money"]',
         'resource.permissions == ["api:crm"]',
         "resource.previewable && !resource.undoable",
+        'resource.behaviours == ["monotone"] && resource.authority_rank == 7',
+        "resource.requires_user_interaction && !resource.open_world",
     ],
 )
 def test_rules_can_read_every_attribute_of_the_schema(condition: str) -> None:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from deputize.core.caller import Trust
-from deputize.core.contract.contract import Effects, ToolKind, ToolRef
+from deputize.core.contract.contract import Behaviour, Effects, ToolKind, ToolRef
 from deputize.core.decision import Behavior, Environment, MatchedRule, Verdict
 from deputize.govern.policy.approval_annotations import describe_requirements, get_approval_terms
 from deputize.govern.policy.cedar_schema import PolicyQuery
@@ -80,6 +80,10 @@ class ToolCase(_CaseModel):
     permissions: Words = ()
     undoable: bool = False
     previewable: bool = False
+    open_world: bool = True
+    requires_user_interaction: bool = False
+    behaviours: Annotated[tuple[Behaviour, ...], BeforeValidator(_wrap_text)] = ()
+    authority_rank: Annotated[int, Field(ge=0, le=100)] = 0
     changes: Words = ()
     operations: Words = ()
 
@@ -89,7 +93,9 @@ class ToolCase(_CaseModel):
             "effects": self.effects.value, "mutation_class": self.effects.mutation_class.value,
             "kind": self.kind.value, "provider": self.provider, "server": self.server or self.provider,
             "tags": sorted(set(self.tags)), "permissions": sorted(set(self.permissions)),
-            "undoable": self.undoable, "previewable": self.previewable,
+            "undoable": self.undoable, "previewable": self.previewable, "open_world": self.open_world,
+            "requires_user_interaction": self.requires_user_interaction, "behaviours": sorted(set(self.behaviours)),
+            "authority_rank": self.authority_rank,
             "changes": sorted(set(self.changes)), "operations": sorted(set(self.operations)),
         }  # fmt: skip
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cedarpy
 import orjson
@@ -60,6 +61,13 @@ class PolicyFindings:
         """Raise `PolicyInvalid` with all errors, if there are any."""
         if self.errors:
             raise build_invalid_error(self.errors)
+
+    def to_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Write the findings as JSON values."""
+        return {
+            "errors": [each.to_json() for each in self.errors],
+            "warnings": [each.to_json() for each in self.warnings],
+        }
 
 
 def validate_policies(

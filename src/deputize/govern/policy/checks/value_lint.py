@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 import orjson
 
 from deputize.core.caller import Trust
-from deputize.core.contract.contract import Effects, MutationClass, SideEffect, ToolKind
+from deputize.core.contract.contract import Behaviour, Effects, MutationClass, SideEffect, ToolKind
 from deputize.core.decision import Environment
 from deputize.govern.policy.checks.attribute_reads import AttributePath, resolve_attribute_path
 from deputize.govern.policy.policy_parser import PolicyRule
@@ -23,6 +23,7 @@ _VALUES: Final[dict[AttributePath, Sequence[str]]] = {
     ("context", "operations"): get_args(SideEffect.model_fields["op"].annotation),
     ("resource", "effects"): [each.value for each in Effects],
     ("resource", "mutation_class"): [each.value for each in MutationClass],
+    ("resource", "behaviours"): get_args(Behaviour),
     ("resource", "kind"): [each.value for each in ToolKind],
 }
 _COMPARISON_OPERATORS = frozenset({"==", "!=", "contains", "containsAll", "containsAny"})

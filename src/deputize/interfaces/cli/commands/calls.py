@@ -1,4 +1,4 @@
-"""Define `deputize calls`: list, show, watch, cancel, retry and roll back calls."""
+"""Define `deputize calls`: list, show, audit, watch, cancel, retry and roll back calls."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,9 @@ from deputize.interfaces.cli.render.output import (
 if TYPE_CHECKING:
     from deputize.interfaces.cli.client.rest_client import GatewayClient
 
-group = typer.Typer(invoke_without_command=True, help="List your calls; show, watch, cancel, retry or roll back one.")
+group = typer.Typer(
+    invoke_without_command=True, help="List your calls; show, audit, watch, cancel, retry or roll back one."
+)
 
 CallId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the call, as printed by deputize call; last means the newest.")
@@ -95,6 +97,32 @@ def show(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) 
         printer.json(value)
     else:
         printer.line(format_json(value))
+
+
+@group.command(epilog="Example: deputize calls export last")
+def export(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Write a call as objects of the tool standard: invocation, decision, progress, result, error and events."""
+    gateway = find_gateway(url, token)
+    value = gateway.get(f"{build_call_path(_resolve_call_id(gateway, call_id))}/export")
+    if json:
+        printer.json(value)
+    else:
+        printer.line(format_json(value))
+
+
+@group.command(epilog="Example: deputize calls audit last")
+def audit(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Show the audit entries of a call: its states, who decided by which rules, and how it was executed."""
+    gateway = find_gateway(url, token)
+    answer = gateway.get(f"{build_call_path(_resolve_call_id(gateway, call_id))}/audit")
+    if json:
+        printer.json(answer)
+        return
+    for each in answer["entries"]:
+        entry = each["entry"]
+        printer.line(f"{entry['time']}  {entry['kind']:<8}  {' > '.join(entry.get('states', ())) or '-'}")
+        facts = {name: value for name, value in entry.items() if name not in ("time", "kind", "states")}
+        printer.line(f"  {format_json(facts)}")
 
 
 @group.command(epilog="Example: deputize calls watch last")

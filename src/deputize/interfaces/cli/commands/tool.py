@@ -1,4 +1,4 @@
-"""Define `deputize tool`: list, search, show, check, register and retire tools."""
+"""Define `deputize tool`: list, search, show, check, compare, register and retire tools."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -7,6 +7,7 @@ import typer
 
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import EffectOption, Token, Url, build_tool_path, complete_tool, find_gateway
+from deputize.interfaces.cli.render.contract import render_promises
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
     CommandExit,
@@ -19,9 +20,10 @@ from deputize.interfaces.cli.render.output import (
 )
 
 if TYPE_CHECKING:
+    from deputize.interfaces.cli.project.tool_diff import ToolDiff
     from deputize.interfaces.cli.project.tool_loader import ToolFileCheck
 
-group = typer.Typer(no_args_is_help=True, help="List, search, show, check, register and retire tools.")
+group = typer.Typer(no_args_is_help=True, help="List, search, show, check, compare, register and retire tools.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=complete_tool, help="The tool, for example hello.greet.")
@@ -143,6 +145,8 @@ def show(
         printer.line(f"  may {effect['op']} {effect['resource']}/{effect['scope']}")
     if undo := contract.get("undo"):
         printer.line(f"  undo: {undo}")
+    for line in render_promises(contract):
+        printer.line(f"  {line}")
     if scopes := tool.get("scopes"):
         printer.line(f"  scopes: {' '.join(scopes)}")
     auth = contract.get("auth") or {}
@@ -198,23 +202,6 @@ def register(file: ToolFile, code: Code = "", url: Url = "", token: Token = "", 
         printer.success(f"{action} {each['name']} {each['version']}")
 
 
-@group.command(epilog="Example: deputize tool retire hello.greet 0.1.0")
-def retire(
-    name: Name,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="The exact version, for example 0.1.0.")],
-    url: Url = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
-    """Retire a version for good: every gateway refuses new calls of it before the command returns."""
-    answer = (
-        find_gateway(url, token).post(f"{build_tool_path(name)}/versions/{version}/state", {"state": "retired"}).value
-    )
-    if json:
-        printer.json(answer)
-    printer.success(f"Retired {answer['name']} {answer['version']}; new calls of it are refused")
-
-
 @group.command(epilog="Example: deputize tool check tools/hello.py")
 def check(file: ToolFile, json: Json = False) -> None:
     """Check whether the tools of a file can be registered, and list every reason why not. Works offline."""
@@ -224,6 +211,76 @@ def check(file: ToolFile, json: Json = False) -> None:
         raise CommandExit(EXIT_FAILED)
     if not file_check.contracts:
         exit_with_error(f"{file.name} declares no tools: write @tool above a function.")
+
+
+@group.command(epilog="Example: deputize tool diff old/crm.yaml tools/crm.yaml")
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A tool file; or the name of a registered tool.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="A newer tool file; or the tool's older version.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The tool's newer version.")] = "",
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Compare two versions for their callers: what breaks, what is added, and which number fits.
+
+    Two files are compared offline. With a name and two versions, the gateway's own are compared.
+
+    Exit codes: 0 the number fits, 1 the new version would be refused, 2 the command is wrong.
+    """
+    removed_names: list[str] = []
+    new_names: list[str] = []
+    if version:
+        diffs = [_diff_versions(old, new, version, url, token)]
+    else:
+        diffs, removed_names, new_names = _diff_files(Path(old).resolve(), Path(new).resolve(), json)
+    if json:
+        tools = [each.to_json() for each in diffs]
+        printer.json({"tools": tools, "only_old": removed_names, "only_new": new_names})
+    for each in diffs:
+        _print_diff(each)
+    for name in removed_names:
+        printer.note(f"  {name} is only in the old file: its registered versions stay until they are retired")
+    for name in new_names:
+        printer.note(f"  {name} is only in the new file")
+    if any(each.refusal for each in diffs):
+        raise CommandExit(EXIT_FAILED)
+
+
+def _diff_versions(name: str, old: str, new: str, url: str, token: str) -> "ToolDiff":
+    from deputize.interfaces.cli.project.tool_diff import diff_contracts, parse_shown_contract
+
+    gateway, path = find_gateway(url, token), build_tool_path(name)
+    before, after = (parse_shown_contract(gateway.get(path, version=version)) for version in (old, new))
+    return diff_contracts(before, after)
+
+
+def _diff_files(old: Path, new: Path, json: bool) -> "tuple[list[ToolDiff], list[str], list[str]]":
+    from deputize.interfaces.cli.project.tool_diff import diff_files
+
+    contracts = []
+    for file in (old, new):
+        file_check = _check_file(file)
+        if file_check.refusals:
+            _print_check(file_check, json)
+            raise CommandExit(EXIT_FAILED)
+        contracts.append(file_check.contracts)
+    diffs, removed_names, new_names = diff_files(*contracts)
+    if not diffs:
+        exit_with_error(f"{old.name} and {new.name} have no tool in common: compare two files of the same tool.")
+    return diffs, removed_names, new_names
+
+
+def _print_diff(tool_diff: "ToolDiff") -> None:
+    title = f"{tool_diff.name} {tool_diff.old} → {tool_diff.new}"
+    what = f"a {tool_diff.level} change" if tool_diff.changes else "no change for callers"
+    if tool_diff.refusal:
+        printer.error(f"{title}: {what}; it would be refused")
+        printer.note(f"  {tool_diff.refusal}")
+    else:
+        printer.success(f"{title}: {what}; the number fits")
+    for each in tool_diff.changes:
+        printer.line(f"  {each.level.label}  {each.path} {each.reason}")
 
 
 def _check_file(file: Path) -> "ToolFileCheck":

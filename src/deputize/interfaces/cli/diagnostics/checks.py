@@ -17,7 +17,7 @@ from deputize.interfaces.cli.project import database
 from deputize.store.database_checks import DatabaseFacts, inspect_database
 from deputize.store.keys import MasterKey
 from deputize.store.local_postgres_host import LocalPostgresError, choose_account, find_installation
-from deputize.store.schema_revision import is_from_development, newest_revision
+from deputize.store.schema_revision import is_from_development
 
 _MIN_POSTGRES_VERSION = 160_000
 _MIN_PARTITION_DAYS = 2
@@ -122,13 +122,12 @@ async def _check_database(settings: Settings, dsn: str, development: bool) -> As
 
 
 def _check_schema(facts: DatabaseFacts) -> Iterator[Finding]:
-    newest = newest_revision()
-    summary = facts.revision or "empty"
-    todo = f"run deputize migrate (this release needs {newest})"
-    if is_from_development(facts.revision):
+    schema = facts.schema
+    todo = f"run deputize migrate (this release needs {schema.newest})"
+    if is_from_development(schema.current):
         todo = "create a new database: this one was made by a development version, see deputize migrate"
-    yield _make_finding("schema", facts.revision == newest, summary, todo)
-    if facts.revision is None:
+    yield _make_finding("schema", schema.is_current, schema.describe(), todo)
+    if schema.current is None:
         return
     missing_roles = [role.name for role in facts.roles if not role.is_there or not role.may_become]
     unsafe_roles = [role.name for role in facts.roles if role.passes_security_by]

@@ -1,7 +1,6 @@
 """Connect commands to the database: describe it without its password, read and upgrade its schema, explain errors."""
 
 import asyncio
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,32 +8,23 @@ import asyncpg
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
+from deputize.core.settings.database_urls import list_hosts
 from deputize.interfaces.cli.project.project_file import find_dev_gateway
 from deputize.store import logins, schema_revision
+from deputize.store.database_checks import check_prepared_statements
 from deputize.store.instance_lock import is_development_database
+from deputize.store.lineage.lineage import WentBackError
 from deputize.store.local_postgres import LocalPostgres
+from deputize.store.schema_revision import SchemaState
 
 CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError, ValueError)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaState:
-    """Revision of a database's schema, and the one this release needs."""
-
-    current: str | None
-    newest: str
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the schema is the one this release needs."""
-        return self.current == self.newest
 
 
 def describe_dsn(dsn: str) -> str:
     """Format `host:port/database`: enough to recognise it, without a secret."""
     try:
-        parts = urlsplit(dsn)
-        return f"{parts.hostname or 'local socket'}:{parts.port or 5432}{parts.path or '/'}"
+        hosts = ",".join(f"{host}:{port}" for host, port in list_hosts(dsn))
+        return f"{hosts or 'local socket:5432'}{urlsplit(dsn).path or '/'}"
     except ValueError:
         return "the configured address"
 
@@ -62,6 +52,8 @@ def explain_error(error: BaseException, dsn: str) -> ConfigError:
     """Explain why the database did not answer, and what to do about it."""
     address = describe_dsn(dsn)
     match error:
+        case WentBackError():
+            message = f"At {address}, {error}. Once you know what was lost, run deputize recover confirm."
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             message = f"The database at {address} refuses this user or password: correct database.url."
         case asyncpg.InvalidCatalogNameError():
@@ -70,6 +62,11 @@ def explain_error(error: BaseException, dsn: str) -> ConfigError:
         case asyncpg.InsufficientPrivilegeError():
             message = (
                 f"The user of database.url lacks a privilege at {address} ({error}): grant it, or connect as the owner."
+            )
+        case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
+            message = (
+                f"The connection pooler at {address} loses prepared statements, which gateways need: use "
+                "PgBouncer 1.21 or newer with max_prepared_statements of at least 100, or pool_mode = session."
             )
         case asyncpg.CannotConnectNowError():
             message = f"The database at {address} is starting or stopping: try again in a moment."
@@ -98,29 +95,29 @@ def explain_error(error: BaseException, dsn: str) -> ConfigError:
 
 
 def read_schema_state(dsn: str) -> SchemaState:
-    """Read the revision a database is at; refuse a database that this release cannot use."""
+    """Read the revisions a database is at; refuse a database that this release cannot use."""
 
-    async def fetch_revision() -> str | None:
+    async def read_state() -> SchemaState:
         connection: asyncpg.Connection = await asyncpg.connect(dsn, timeout=10)
         try:
-            revision = await schema_revision.current_revision(connection)
+            return await schema_revision.read_schema_state(connection)
         finally:
             await connection.close()
-        schema_revision.require_released(revision)
-        return revision
 
     try:
-        return SchemaState(current=asyncio.run(fetch_revision()), newest=schema_revision.newest_revision())
+        schema = asyncio.run(read_state())
     except CONNECTION_ERRORS as error:
         raise explain_error(error, dsn) from error
+    schema_revision.require_released(schema.current)
+    return schema
 
 
 def require_current_schema(dsn: str) -> None:
-    """Refuse a database whose schema is older than this release."""
+    """Refuse a database whose schema, or that of the durable engine beside it, is older than this release."""
     schema = read_schema_state(dsn)
-    if schema.current is None or schema.current < schema.newest:
+    if schema.current is None or schema.current < schema.newest or not schema.has_current_engine:
         raise ConfigError(
-            f"The schema at {describe_dsn(dsn)} is {schema.current or 'empty'}, but this release needs "
+            f"The schema at {describe_dsn(dsn)} is {schema.describe()}, but this release needs "
             f"{schema.newest}: run deputize migrate first."
         )
 
@@ -168,6 +165,17 @@ def require_gateway_login(settings: Settings) -> None:
                 f"The login {login} of database.{name} could rewrite the audit: {', '.join(powers)}. Create a login "
                 "for gateways with the SQL that deputize migrate --print-roles prints, and use it here."
             )
+
+
+def require_prepared_statements(settings: Settings) -> None:
+    """Refuse a connection pooler that loses prepared statements: calls would fail at random with a driver's error."""
+    if settings.database.url is None:
+        return
+    dsn = settings.database.url.get_secret_value()
+    try:
+        asyncio.run(check_prepared_statements(dsn))
+    except CONNECTION_ERRORS as error:
+        raise explain_error(error, dsn) from error
 
 
 async def _read_login_powers(dsn: str) -> tuple[str, tuple[str, ...]]:

@@ -24,6 +24,7 @@ from deputize.store.keys import MasterKey, TenantKeys
 from deputize.store.pool import Connection, Store
 from deputize.store.pseudonyms import Pseudonyms
 from deputize.store.queries import load_statements
+from deputize.store.resealing import count_old_values, reseal_batch
 
 _RUNS = load_statements("runs")
 T = TypeVar("T")
@@ -61,6 +62,25 @@ class KeyStore:
                 await self._record_act(connection, tenant, "rotate_key:tenant", str(version))
             rotations.append({"tenant": tenant, "version": version})
         return rotations
+
+    async def reseal_values(self, tenants: Sequence[str], report: Callable[[int], None]) -> list[dict[str, Any]]:
+        """Encrypt what is kept without end with each tenant's newest active key; return what was done and is left.
+
+        Each tenant's audit log records the version of the key and the number of values.
+        """
+        reseals = []
+        for tenant in await self._choose_tenants(tenants):
+            keys, reseal_count = await self.keys.load(self.store, tenant), 0
+            while batch_count := await reseal_batch(self.store, keys):
+                reseal_count += batch_count
+                report(reseal_count)
+            if reseal_count:
+                async with self.store.write_transaction() as connection:
+                    subject = f"{keys.newest_version} {reseal_count}"
+                    await self._record_act(connection, tenant, "reseal:tenant", subject)
+            left = await count_old_values(self.store, keys)
+            reseals.append({"tenant": tenant, "version": keys.newest_version, "resealed": reseal_count, "left": left})
+        return reseals
 
     async def rewrap_keys(self, report: Callable[[int], None]) -> int:
         """Wrap all data keys with the current master key, batch by batch; report the count after each.

@@ -5,6 +5,7 @@ import sys
 
 import structlog
 
+from deputize.core.sensitive.text import redact_secrets
 from deputize.core.settings import TelemetrySettings
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -20,12 +21,15 @@ def configure_logs(telemetry: TelemetrySettings) -> None:
     ]
     final_processors: list[structlog.typing.Processor]
     if telemetry.log_json:
-        final_processors = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        final_processors = [structlog.processors.format_exc_info, _redact_texts, structlog.processors.JSONRenderer()]
     else:
         # The default formatter prints local variables, which may hold arguments and tokens, and takes seconds.
-        format_traceback = structlog.dev.plain_traceback
         final_processors = [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=format_traceback)
+            structlog.processors.format_exc_info,
+            _redact_texts,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ]
     structlog.configure(
         processors=[*common_processors, *final_processors],
@@ -36,3 +40,12 @@ def configure_logs(telemetry: TelemetrySettings) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s %(message)s"
     )
+
+
+def _redact_texts(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Redact secrets in reasons and tracebacks, which may quote what a tool or a server said."""
+    for name in ("reason", "exception"):
+        text = event.get(name)
+        if isinstance(text, str):
+            event[name] = redact_secrets(text)
+    return event

@@ -22,6 +22,7 @@ from deputize.catalog.importers.manifest import parse_manifest
 from deputize.catalog.importers.python import ATTRIBUTE, collect_tools
 from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, forget_modules, import_file
 from deputize.core.contract.contract import Contract
+from deputize.core.contract.handler import NO_DRIVER
 from deputize.core.contract.safety_floor import list_weakenings
 from deputize.core.contract.tools import PythonTool
 from deputize.core.errors import Problem, VersionConflict
@@ -163,13 +164,18 @@ def _format_reason(path: str, reason: str, fix: str) -> str:
 def _bind_contract(contract: Contract, by_target: Mapping[str, PythonTool]) -> PythonTool:
     """Bind a manifest's contract to the function it names: one with @tool, or a plain function of a [tools] file."""
     target = contract.handler.target
+    if contract.handler.driver == NO_DRIVER:
+        raise WrongDeclaration(
+            f'{contract.full_name} names no function; add handler: {{target: "tools.file:function"}} (in a manifest '
+            "with a tool_id: under x-deputize), or declare it with deputize tool register"
+        )
     tool = by_target.get(target)
     if tool is not None:
         _require_floor(contract, tool.contract)
         return PythonTool(
             contract=contract, declaration=tool.contract, run=tool.run, is_async=tool.is_async,
             takes_context=tool.takes_context, validate=tool.validate, verify=tool.verify, preview=tool.preview,
-            previews_with_context=tool.previews_with_context,
+            previews_with_context=tool.previews_with_context, read_state=tool.read_state,
         )  # fmt: skip
     function = _find_function(target, "target")
     # Reached under another name, or refused itself: what it declares still counts.
@@ -220,6 +226,14 @@ def _get_module(name: str) -> Any:
     return sys.modules.get(f"{MODULE_PREFIX}.{name}")
 
 
+def use_lineage_folder(settings: Settings) -> Settings:
+    """Record in the project's folder what was committed, unless the settings name another one."""
+    if settings.database.lineage_folder is not None:
+        return settings
+    database = settings.database.model_copy(update={"lineage_folder": settings.folder / "lineage"})
+    return settings.model_copy(update={"database": database})
+
+
 @contextlib.asynccontextmanager
 async def open_project_gateway(
     open_gateway: OpenGateway,
@@ -235,7 +249,7 @@ async def open_project_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open a gateway with the project's tools; add those that the registry refuses to the refusals."""
     async with open_gateway(
-        settings,
+        use_lineage_folder(settings),
         tools=tuple(project_tools.tools),
         hooks=project_tools.hooks,
         development=development,

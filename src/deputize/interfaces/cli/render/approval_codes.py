@@ -3,9 +3,11 @@
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from typing import Protocol
 
 from deputize.core.display_text import to_display_text
+from deputize.interfaces.cli.render.file_changes import describe_differences
 from deputize.interfaces.cli.render.output import PAUSE, printer, style_sign
 
 _MAX_NAME_LENGTH = 80
@@ -31,6 +33,19 @@ class ApprovalCodeNotice(Protocol):
     def code(self) -> str: ...
 
 
+class DocumentChangeNotice(Protocol):
+    """Document that an administrative act changes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def old(self) -> str | None: ...
+
+    @property
+    def new(self) -> str | None: ...
+
+
 class ConfirmationNotice(Protocol):
     """Code that confirms one administrative act, as the gateway hands it over."""
 
@@ -51,6 +66,9 @@ class ConfirmationNotice(Protocol):
 
     @property
     def code(self) -> str: ...
+
+    @property
+    def changes(self) -> Sequence[DocumentChangeNotice]: ...
 
 
 class ApprovalCodePrinter:
@@ -80,11 +98,20 @@ class ApprovalCodePrinter:
             "confirmation_id": notice.confirmation_id, "tenant": notice.tenant, "user": notice.caller,
             "command": notice.command, "subject": notice.subject,
         }  # fmt: skip
+        difference = describe_differences(
+            (each.name, _encode_text(each.old), _encode_text(each.new)) for each in notice.changes
+        )
         if printer.as_json:
-            printer.json({"event": "confirmation", **facts, "code": notice.code})
+            changes = {"changes": difference.lines, "all_shown": difference.is_complete}
+            printer.json({"event": "confirmation", **facts, **changes, "code": notice.code})
             return
         command, user = (to_display_text(text, _MAX_NAME_LENGTH) for text in (notice.command, notice.caller))
         subject = to_display_text(notice.subject, _MAX_SUBJECT_LENGTH)
+        # Before the code, so that it is read first.
+        for line in difference.lines:
+            printer.line(f"  {line}")
+        if not difference.is_complete:
+            printer.line("  … and more, which does not fit here: confirm it only if you know all of it.")
         printer.line(
             f"{style_sign(PAUSE, sys.stdout)} confirm {command} {subject} for {user}, if you asked for it · "
             f"code {notice.code}"
@@ -113,6 +140,10 @@ class ApprovalCodePrinter:
             )
             self._has_warned = True
         return False
+
+
+def _encode_text(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
 def _is_stdout_file() -> bool:

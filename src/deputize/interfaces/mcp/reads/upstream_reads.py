@@ -14,6 +14,7 @@ from deputize.core.mcp.elicitation import InputResponses, is_round_token
 from deputize.core.mcp.servers import READ_RESOURCE
 from deputize.core.states import State
 from deputize.interfaces.call_request import parse_call_request
+from deputize.interfaces.mcp.call_origin import parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError, build_call_error, build_error, get_rpc_code
 from deputize.interfaces.mcp.input_required import (
@@ -107,7 +108,9 @@ def _build_request(context: McpContext, tool: str, arguments: dict[str, Any]) ->
         fields["deadline_ms"] = context.request.meta[DEADLINE_MS]
     parent = context.request.meta.get(TRACEPARENT)
     request = parse_call_request(fields, traceparent=parent if isinstance(parent, str) else None)
-    request = replace(request, client_capabilities=context.request.client.capabilities)
+    request = replace(
+        request, client_capabilities=context.request.client.capabilities, origin=parse_call_origin(context.request)
+    )
     return (
         request if context.request.progress_token is None else request.with_progress_callback(context.report_progress)
     )

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import OutcomeUnknown, find_problem_type
-from deputize.core.mcp.constants import META_PREFIX
+from deputize.core.mcp.constants import DEPRECATION, META_PREFIX
 from deputize.core.outcome import build_failure_envelope
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.interfaces.mcp.errors import build_call_error, get_advice, is_protocol_error
@@ -22,7 +21,6 @@ from deputize.operations.gateway import ToolView
 CALL: Final = META_PREFIX + "call"
 RECEIPT: Final = META_PREFIX + "receipt"
 COST: Final = META_PREFIX + "cost"
-DEPRECATION: Final = META_PREFIX + "deprecation"
 REDACTION: Final = META_PREFIX + "redaction"
 REPLAY: Final = META_PREFIX + "replayed"
 WARNINGS: Final = META_PREFIX + "warnings"
@@ -142,7 +140,7 @@ def build_meta(
         RECEIPT: {"id": call_id, "url": f"{base}/v1/calls/{call_id}"},
     }
     cost = (envelope.get("execution") or {}).get("cost")
-    if cost is not None:
+    if cost:
         meta[COST] = cost
     if is_replay:
         meta[REPLAY] = True
@@ -150,9 +148,8 @@ def build_meta(
         meta[WARNINGS] = envelope["warnings"]
     if (envelope.get("error") or {}).get("class") == _REDACTED_CLASS:
         meta[REDACTION] = {"applied": True}
-    if tool_version is not None and tool_version.state is LifecycleState.DEPRECATED:
-        life = tool_version.contract.life
-        meta[DEPRECATION] = {"sunset": life.sunset_date, "replacement": life.replacement}
+    if tool_version is not None and tool_version.deprecation is not None:
+        meta[DEPRECATION] = tool_version.deprecation.to_meta()
     return meta
 
 

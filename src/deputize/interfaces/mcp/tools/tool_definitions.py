@@ -10,12 +10,13 @@ from typing import Any, Final
 from deputize.core.contract.contract import (
     Contract,
     Effects,
-    LifecycleState,
     MutationClass,
     Schema,
     UpstreamIdempotency,
 )
+from deputize.core.contract.deprecation import format_time
 from deputize.core.contract.names import to_outward_name
+from deputize.core.mcp.constants import DEPRECATION
 from deputize.core.mcp.servers import parse_mcp_method
 from deputize.operations.gateway import ToolView, extract_structured_schema, list_references
 
@@ -63,21 +64,19 @@ def render_tool(tool_version: ToolView, *, modern: bool) -> dict[str, Any]:
         "inputSchema": build_input_schema(contract, tool_version.input_schema),
         **({} if output is None else {"outputSchema": output}),
         "annotations": build_annotations(contract),
+        **({} if tool_version.deprecation is None else {"_meta": {DEPRECATION: tool_version.deprecation.to_meta()}}),
     }
 
 
 def build_annotations(contract: Contract) -> dict[str, Any]:
     """Build the annotations from the contract; a server's own annotations are not trusted."""
-    is_open_world = (
-        contract.handler.driver == "mcp" or contract.external_service is not None or contract.network.allowed_domains
-    )
     return {
         **({"title": contract.title} if contract.title else {}),
         "readOnlyHint": contract.effects is Effects.READ,
         "destructiveHint": contract.effects is Effects.DESTRUCTIVE,
         "idempotentHint": contract.effects is Effects.READ
         or contract.idempotency.upstream is not UpstreamIdempotency.CANNOT,
-        "openWorldHint": bool(is_open_world),
+        "openWorldHint": contract.is_open_world,
     }
 
 
@@ -135,7 +134,9 @@ def _build_union(own_schema: Schema, full_schema: Schema) -> Schema | None:
 
 def _build_description(tool_version: ToolView) -> str:
     contract = tool_version.contract
-    if tool_version.state is not LifecycleState.DEPRECATED:
+    notice = tool_version.deprecation
+    if notice is None:
         return contract.description
-    instead = f" Use {to_outward_name(contract.life.replacement)} instead." if contract.life.replacement else ""
-    return f"{contract.description}\n\nDeprecated.{instead}"
+    until = "" if notice.removal_at is None else f" Calls are refused from {format_time(notice.removal_at)} on."
+    instead = f" Use {to_outward_name(notice.successor)} instead." if notice.successor else ""
+    return f"{contract.description}\n\nDeprecated.{until}{instead}"

@@ -6,14 +6,22 @@ that lost a response repeats the request with a new id.
 """
 
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from deputize.core.call import CallRequest
 from deputize.core.contract.contract import TimeoutClass
 from deputize.core.json_values import run_for_value
-from deputize.core.mcp.constants import DEADLINE_MS, IDEMPOTENCY_KEY, INVALID_PARAMS, TRACEPARENT
+from deputize.core.mcp.constants import (
+    DEADLINE_MS,
+    DID_NOT_HAPPEN,
+    IDEMPOTENCY_KEY,
+    INVALID_PARAMS,
+    TOOL_VERSION,
+    TRACEPARENT,
+)
 from deputize.core.mcp.elicitation import InputResponses, is_round_token
 from deputize.interfaces.call_request import parse_call_request, parse_idempotency_key
+from deputize.interfaces.mcp.call_origin import TOOL_USE_META, parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError
 from deputize.interfaces.mcp.input_required import get_input_requests, parse_input_responses, render_outcome
@@ -22,8 +30,6 @@ from deputize.interfaces.mcp.pending import answer_pending, resume_pending, wait
 from deputize.interfaces.mcp.tools.builtin_tools import BUILTIN_TOOLS
 from deputize.interfaces.mcp.tools.tool_definitions import KEY_ARGUMENT, can_take_key
 from deputize.operations.gateway import ToolView
-
-_TOOL_USE_META: Final = "claudecode/toolUseId"
 
 
 class _ToolCall(NamedTuple):
@@ -44,7 +50,10 @@ async def call_tool(context: McpContext) -> dict[str, Any]:
     builtin_tool = BUILTIN_TOOLS.get(name)
     if builtin_tool is not None:
         return await builtin_tool(context, arguments)
-    tool_version = await context.gateway.surface.find_tool(context.caller, name)
+    version = context.request.meta.get(TOOL_VERSION)
+    if version is not None and (not isinstance(version, str) or not version):
+        raise RpcError(INVALID_PARAMS, f"_meta {TOOL_VERSION} must be a version or a range, as in ^1")
+    tool_version = await context.gateway.surface.find_tool(context.caller, name, version or "latest")
     if tool_version is not None and context.request.client.is_modern:
         require_param_headers(tool_version, arguments, context.raw_headers)
     key, arguments = _extract_key(context, tool_version, arguments)
@@ -116,7 +125,7 @@ def _extract_key(
     context: McpContext, tool_version: ToolView | None, arguments: dict[str, Any]
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the key, and the arguments without it unless it is one of the tool's own arguments."""
-    key_argument, tool_use = None, context.request.meta.get(_TOOL_USE_META)
+    key_argument, tool_use = None, context.request.meta.get(TOOL_USE_META)
     if tool_version is not None and tool_version.contract.idempotency.key_argument is not None:
         key_argument = arguments.get(tool_version.contract.idempotency.key_argument)
     elif tool_version is not None and KEY_ARGUMENT in arguments and can_take_key(tool_version.contract):
@@ -138,6 +147,10 @@ def _build_request(context: McpContext, tool_call: _ToolCall) -> CallRequest:
     meta = context.request.meta
     if DEADLINE_MS in meta:
         fields["deadline_ms"] = meta[DEADLINE_MS]
+    if TOOL_VERSION in meta:
+        fields["version"] = meta[TOOL_VERSION]
+    if DID_NOT_HAPPEN in meta:
+        fields["did_not_happen"] = meta[DID_NOT_HAPPEN]
     if (
         tool_call.tool_version is not None
         and tool_call.tool_version.contract.timeout.timeout_class is TimeoutClass.LONG_RUNNING
@@ -150,7 +163,9 @@ def _build_request(context: McpContext, tool_call: _ToolCall) -> CallRequest:
         key=tool_call.key,
         traceparent=parent.decode("latin-1") if isinstance(parent, bytes) else _as_text(parent),
     )
-    request = replace(request, client_capabilities=context.request.client.capabilities)
+    request = replace(
+        request, client_capabilities=context.request.client.capabilities, origin=parse_call_origin(context.request)
+    )
     return (
         request if context.request.progress_token is None else request.with_progress_callback(context.report_progress)
     )

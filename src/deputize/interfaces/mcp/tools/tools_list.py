@@ -8,7 +8,7 @@ import base64
 import binascii
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -43,7 +43,7 @@ class ToolLists:
 
     def __init__(self, builtin_tools: dict[str, dict[str, Any]]) -> None:
         self._builtin_tools = [(name, orjson.Fragment(orjson.dumps(tool))) for name, tool in builtin_tools.items()]
-        self._rendered_tools: OrderedDict[tuple[str, str, bool], orjson.Fragment] = OrderedDict()
+        self._rendered_tools: OrderedDict[tuple[Hashable, ...], orjson.Fragment] = OrderedDict()
         self._lists: OrderedDict[Any, ToolList] = OrderedDict()
 
     async def get_page(self, gateway: Gateway, caller: Caller, cursor: Any, *, modern: bool) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class ToolLists:
         return tool_list
 
     def _render_tool(self, tool_version: ToolView, *, modern: bool) -> orjson.Fragment:
-        key = (tool_version.digest, tool_version.state.value, modern)
+        key = (tool_version.digest, tool_version.state.value, tool_version.deprecation, modern)
         fragment = self._rendered_tools.get(key)
         if fragment is None:
             fragment = self._rendered_tools[key] = orjson.Fragment(

@@ -1,11 +1,12 @@
 """Serve the caller's surface: each tool with its availability and the reason."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from deputize.core.contract.availability import AvailabilityCode
 from deputize.core.contract.contract import Effects
 from deputize.interfaces.call_request import MAX_TOOL_LENGTH
 from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
@@ -31,10 +32,7 @@ class SurfaceRule(BaseModel):
 
 
 class SurfaceReason(BaseModel):
-    code: Literal[
-        "permitted", "needs_approval", "decided_per_call", "deferred_until_discovered", "policy_blocked",
-        "role_not_allowed", "setup_required", "feature_disabled", "outside_selection",
-    ]  # fmt: skip
+    code: AvailabilityCode
     message: str
     rules: list[SurfaceRule]
 
@@ -65,6 +63,14 @@ class SurfaceModel(BaseModel):
     next_after: str | None
 
 
+class AgentToolSurfaceModel(BaseModel):
+    """A page of a surface as objects of Agent Tool 0.2.0."""
+
+    schema_version: Literal["0.2.0"]
+    tool_surface: dict[str, Any]
+    deferred_tool_ref: list[dict[str, Any]]
+
+
 @router.get(
     "/surface", summary="Show the availability of tools", response_model=SurfaceModel, responses=describe_problems()
 )
@@ -72,7 +78,22 @@ async def show_surface(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SurfaceQuery, Query()]
 ) -> Response:
     """Show for each tool whether it is loaded, deferred, blocked or excluded for you now, and why."""
-    selection = ToolSelection(namespaces=frozenset(query.namespace), tags=frozenset(query.tag), max_effects=query.worst)
     return make_json_response(
-        await gateway.surface.list_availability(caller, selection, after=query.after, limit=query.limit)
+        await gateway.surface.list_availability(caller, _build_selection(query), after=query.after, limit=query.limit)
     )
+
+
+@router.get(
+    "/surface/export", summary="Export a surface", response_model=AgentToolSurfaceModel, responses=describe_problems()
+)
+async def export_surface(
+    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SurfaceQuery, Query()]
+) -> Response:
+    """Export a page of your surface as objects of Agent Tool 0.2.0, with a reference for each deferred tool."""
+    return make_json_response(
+        await gateway.exports.export_surface(caller, _build_selection(query), after=query.after, limit=query.limit)
+    )
+
+
+def _build_selection(query: SurfaceQuery) -> ToolSelection:
+    return ToolSelection(namespaces=frozenset(query.namespace), tags=frozenset(query.tag), max_effects=query.worst)

@@ -18,8 +18,10 @@ from deputize.core.errors import (
     ToolRetired,
     UnsupportedMedia,
     VersionConflict,
+    VersionInUse,
     VersionNotFound,
 )
+from deputize.interfaces.negotiation_request import parse_negotiation
 from deputize.interfaces.rest.common import (
     CurrentCaller,
     CurrentGateway,
@@ -29,9 +31,14 @@ from deputize.interfaces.rest.common import (
     validate_body,
 )
 from deputize.interfaces.rest.models import (
+    DeprecationBody,
+    DeprecationResult,
+    ExportQuery,
+    NegotiationResult,
     SearchQuery,
     SearchResultModel,
     ToolDetailModel,
+    ToolExportModel,
     ToolPage,
     ToolRegistrationResult,
     ToolsQuery,
@@ -39,8 +46,10 @@ from deputize.interfaces.rest.models import (
     ToolStateResult,
     ToolVersions,
     VersionQuery,
+    VersionUsageModel,
 )
 from deputize.interfaces.rest.openapi import describe_body, describe_problems
+from deputize.operations.gateway import DeprecationRequest
 
 router = APIRouter(prefix="/v1", tags=["tools"])
 commands = APIRouter(prefix="/v1", tags=["administration"])
@@ -87,6 +96,36 @@ async def list_versions(gateway: CurrentGateway, caller: CurrentCaller, name: st
     return make_json_response({"versions": await gateway.surface.list_versions(caller, name)})
 
 
+@router.get(
+    "/tools/{name}/export",
+    summary="Export a tool",
+    response_model=ToolExportModel,
+    responses=describe_problems(*_RESOLUTION_PROBLEMS),
+)
+async def export_tool(
+    gateway: CurrentGateway, caller: CurrentCaller, name: str, query: Annotated[ExportQuery, Query()]
+) -> Response:
+    """Export one version. A call of a definition's name is a call of the tool. As `agent-tool`, administrators also get
+    its handler, internal arguments and hooks: a document that can be registered elsewhere.
+    """
+    return make_json_response(await gateway.exports.export_tool(caller, name, query.version, query.format))
+
+
+@router.post(
+    "/tools/{name}/negotiation",
+    summary="Negotiate a version of a tool",
+    response_model=NegotiationResult,
+    responses=describe_problems(ToolNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia),
+    openapi_extra=describe_body("NegotiationBody"),
+)
+async def negotiate_version(request: Request, gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
+    """Find the best version that offers what you expect. It makes no call and changes nothing."""
+    body = parse_negotiation(await read_json_body(request, gateway))
+    return make_json_response(
+        await gateway.negotiations.negotiate_version(caller, name, body.version, body.build_expectation())
+    )
+
+
 @commands.post(
     "/tools",
     summary="Register a tool",
@@ -102,7 +141,8 @@ async def list_versions(gateway: CurrentGateway, caller: CurrentCaller, name: st
         ),
     },
     openapi_extra=describe_body(
-        "Manifest", description="A manifest whose handler names a function that this gateway has loaded."
+        "Manifest",
+        description="A manifest, or a document of Agent Tool 0.2.0, whose handler is loaded by this gateway.",
     ),
 )
 async def register_tool(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
@@ -122,7 +162,7 @@ async def register_tool(request: Request, gateway: CurrentGateway, caller: Curre
     summary="Retire, disable or release a version",
     response_model=ToolStateResult,
     responses=describe_problems(
-        ToolNotFound, VersionNotFound, ToolRetired, OperatorConfirmationRequired, *_BODY_PROBLEMS
+        ToolNotFound, VersionNotFound, ToolRetired, VersionInUse, OperatorConfirmationRequired, *_BODY_PROBLEMS
     ),
     openapi_extra=describe_body("ToolStateBody"),
 )
@@ -132,5 +172,57 @@ async def set_state(
     """Set a state. Once this returns, no gateway starts a call that the state forbids. Needs an administrator."""
     body = validate_body(ToolStateBody, await read_json_body(request, gateway))
     full_name = to_full_name(name)
-    await gateway.commands.set_state(caller, full_name, version, body.state)
+    await gateway.commands.set_state(caller, full_name, version, body.state, force=body.force)
     return make_json_response({"name": full_name, "version": version, "state": body.state})
+
+
+@commands.put(
+    "/tools/{name}/versions/{version}/deprecation",
+    summary="Deprecate a version",
+    response_model=DeprecationResult,
+    responses=describe_problems(
+        ToolNotFound, VersionNotFound, ToolRetired, OperatorConfirmationRequired, *_BODY_PROBLEMS
+    ),
+    openapi_extra=describe_body("DeprecationBody"),
+)
+async def deprecate_version(
+    request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str
+) -> Response:
+    """Announce the end of a version, or change the announcement. Calls go on until then. Needs an administrator."""
+    body = validate_body(DeprecationBody, await read_json_body(request, gateway))
+    notice = await gateway.deprecations.deprecate_version(
+        caller,
+        name,
+        version,
+        DeprecationRequest(
+            removal_at=body.removal_date, successor=body.successor, migration_guide=body.migration_guide
+        ),
+    )
+    return make_json_response(
+        {"name": to_full_name(name), "version": version, "state": "deprecated", "deprecation": notice.to_json()}
+    )
+
+
+@commands.delete(
+    "/tools/{name}/versions/{version}/deprecation",
+    summary="Roll a deprecation back",
+    response_model=DeprecationResult,
+    responses=describe_problems(ToolNotFound, VersionNotFound, OperatorConfirmationRequired, ScopeMissing),
+)
+async def roll_back_deprecation(gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str) -> Response:
+    """Make a deprecated version available again, also after its removal date. Needs an administrator."""
+    await gateway.deprecations.roll_back(caller, name, version)
+    return make_json_response(
+        {"name": to_full_name(name), "version": version, "state": "available", "deprecation": None}
+    )
+
+
+@commands.get(
+    "/tools/{name}/versions/{version}/usage",
+    summary="Report who uses a deprecated version",
+    response_model=VersionUsageModel,
+    responses=describe_problems(ToolNotFound, VersionNotFound, ScopeMissing),
+)
+async def report_usage(gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str) -> Response:
+    """Report who called a deprecated version in the last seven days. Needs an administrator."""
+    return make_json_response(await gateway.deprecations.report_usage(caller, name, version))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deputize.core.call import MAX_CHECKPOINT_NAME_LENGTH, MAX_SESSION_LENGTH
 from deputize.core.contract.contract import MutationClass
 from deputize.core.mcp.elicitation import ClientCapability
-from deputize.core.states import State
+from deputize.core.states import State, ToolEvent
 from deputize.interfaces.call_request import (
     KEY_NAME,
     LOWEST_PRIORITY,
@@ -19,7 +19,7 @@ from deputize.interfaces.call_request import (
 )
 from deputize.interfaces.rest.approvals.approval_models import ApprovalSummaryModel
 from deputize.interfaces.rest.calls.preview_models import DryRunVerdictModel, PreviewModel
-from deputize.interfaces.rest.models import RequestModel, ToolRef, TraceId
+from deputize.interfaces.rest.models import DeprecationModel, RequestModel, ToolRef, TraceId
 
 
 class CallbackBody(RequestModel):
@@ -88,11 +88,42 @@ class CallBody(RequestModel):
     answers: InputResponsesBody | None = Field(
         None, description="Answers to the questions that the same call returned. It needs no key of its own."
     )
+    did_not_happen: bool = Field(
+        False, description="You checked that no call with this key has happened: the way past a 409 `restored`."
+    )
+    native_call_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_SESSION_LENGTH,
+        description="This call's id in your own protocol, such as a model's tool call id. Audit entries repeat it.",
+    )
+    parent_call_id: UUID | None = Field(
+        None, description="The call that this one is part of. Audit entries repeat it; nothing is decided by it."
+    )
+    flow_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_SESSION_LENGTH,
+        description="The flow that this call is part of. Audit entries repeat it; nothing is decided by it.",
+    )
 
 
 class CallsQuery(RequestModel):
     before: UUID | None = Field(None, description="List calls older than this one.")
     limit: int = Field(50, ge=1, le=200, description="The maximum number to return.")
+
+
+class AgentToolCallModel(BaseModel):
+    """A call as objects of Agent Tool 0.2.0. A call that has not ended has no result."""
+
+    schema_version: Literal["0.2.0"]
+    tool_invocation: dict[str, Any]
+    tool_permission_decision: dict[str, Any] | None = None
+    tool_progress: list[dict[str, Any]]
+    tool_result: dict[str, Any] | None = None
+    tool_result_persistence: dict[str, Any] | None = None
+    tool_error: dict[str, Any] | None = None
+    tool_event: list[dict[str, Any]]
 
 
 class PaginationModel(BaseModel):
@@ -114,7 +145,7 @@ class DecisionRulesModel(BaseModel):
 class ExecutionModel(BaseModel):
     duration_ms: float
     attempts: int
-    cost: float | None
+    cost: float | None = Field(description="What the call was charged: as its result reports, else as declared.")
 
 
 class InputMutationModel(BaseModel):
@@ -151,6 +182,7 @@ class EnvelopeModel(BaseModel):
     context: list[HookContextModel] = Field(description="What hooks add for the model beside the result.")
     warnings: list[str]
     created_at: str
+    deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
     continues: UUID | None = Field(None, description="The call whose questions this one answered.")
 
 
@@ -177,6 +209,7 @@ class InputRequiredModel(BaseModel):
     context: list[HookContextModel]
     warnings: list[str]
     created_at: str
+    deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
     continues: UUID | None = Field(None, description="The call whose questions this one answered.")
 
 
@@ -218,6 +251,7 @@ class AcceptedCallModel(BaseModel):
     poll_after_ms: int
     links: CallLinks
     warnings: list[str]
+    deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
 
 
 class ToolNameModel(BaseModel):
@@ -280,6 +314,16 @@ class OpenCallModel(CallListItem):
 class CallPage(BaseModel):
     calls: list[CallListItem]
     next_before: UUID | None = Field(description="Pass this as `before` for the next page; null on the last page.")
+
+
+class AuditEntryModel(BaseModel):
+    events: list[ToolEvent] = Field(description="The events of the tool standard that the entry records, in order.")
+    entry: dict[str, Any] = Field(description="The entry as it is stored; the reference describes its keys.")
+
+
+class AuditEntryList(BaseModel):
+    call_id: UUID
+    entries: list[AuditEntryModel] = Field(description="Oldest first.")
 
 
 class CancellationResult(BaseModel):

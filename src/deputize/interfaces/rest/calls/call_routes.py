@@ -1,4 +1,4 @@
-"""Serve the routes of calls: list, show, follow, cancel, retry and roll back."""
+"""Serve the routes of calls: list, show, follow, audit, cancel, retry and roll back."""
 
 import asyncio
 import contextlib
@@ -29,6 +29,8 @@ from deputize.core.outcome import build_problem_fields
 from deputize.interfaces.asgi_http import make_retry_after_header, read_trace_id
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
+    AgentToolCallModel,
+    AuditEntryList,
     CallModel,
     CallPage,
     CallsQuery,
@@ -81,6 +83,31 @@ async def show_call(gateway: CurrentGateway, caller: CurrentCaller, call_id: str
         name, value = make_retry_after_header(stored_call.poll_after_ms)
         response.headers[name.decode()] = value.decode()
     return response
+
+
+@router.get(
+    "/{call_id}/export",
+    summary="Export a call",
+    response_model=AgentToolCallModel,
+    responses=describe_problems(CallNotFound, UnsealFailed),
+)
+async def export_call(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
+    """Export a call as objects of Agent Tool 0.2.0: its invocation, decision, progress, result and events."""
+    return make_json_response(await gateway.call_exports.export_call(caller, call_id))
+
+
+@router.get(
+    "/{call_id}/audit",
+    summary="List a call's audit entries",
+    response_model=AuditEntryList,
+    responses=describe_problems(CallNotFound),
+)
+async def list_entries(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
+    """List the audit entries of your own call, or of any call as an administrator. They contain no values of arguments
+    and results, only commitments.
+    """
+    entries = await gateway.calls.describe_entries(caller, call_id)
+    return make_json_response({"call_id": call_id, "entries": entries})
 
 
 @router.post(

@@ -72,4 +72,6 @@ def build_outcome_headers(outcome: Outcome, metadata: str | None = None) -> list
         headers.append(_REPLAYED_HEADER)
     if outcome.is_joined:
         headers.append(_JOINED_HEADER)
+    if outcome.deprecation is not None:
+        headers += outcome.deprecation.build_headers()
     return headers

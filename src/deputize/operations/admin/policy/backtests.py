@@ -16,7 +16,7 @@ import asyncpg
 import orjson
 
 from deputize.core.caller import Caller
-from deputize.core.clock import parse_id_time_ms
+from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.decision import Verdict
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
@@ -138,12 +138,6 @@ class Backtests:
             return []
         async with self._runtime.store.read_transaction(tenant) as connection:
             return await connection.fetch(_SQL["load_decision_records"], tenant, ids)
-
-
-def make_first_id(ms: int) -> str:
-    """Return the smallest UUIDv7 of a millisecond; no id is older than 1970."""
-    time = f"{max(ms, 0):012x}"
-    return f"{time[:8]}-{time[8:]}-0000-0000-000000000000"
 
 
 def _count_page(backtest: Backtest, records: Sequence[asyncpg.Record], decisions: Sequence[BacktestCall]) -> None:

@@ -16,7 +16,7 @@ from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
 from deputize.core.errors import CallNotFound
 from deputize.govern.policy import policy_proposals
-from deputize.govern.policy.active_policies import TenantPolicy, load_default_files
+from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
 from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
@@ -71,11 +71,7 @@ class PolicyExplanations:
         """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing."""
         authority = await self._require_admin_authority(caller)
         findings = await check_policies(self._runtime, authority, files)
-        return {
-            "digest": compute_set_digest(files or load_default_files()),
-            "errors": [each.to_json() for each in findings.errors],
-            "warnings": [each.to_json() for each in findings.warnings],
-        }
+        return {"digest": await compute_digest_off_loop(files), **await asyncio.to_thread(findings.to_json)}
 
     async def explain_decision(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Explain why a call was decided as it was; its maker sees less than an administrator."""
@@ -165,7 +161,7 @@ class PolicyExplanations:
         if row is None:
             return None
         files = tuple(PolicyFile(**file) for file in orjson.loads(row["files"])) or load_default_files()
-        if compute_set_digest(files) != digest:
+        if await compute_digest_off_loop(files) != digest:
             return None
         return await asyncio.to_thread(CompiledPolicies, files, orjson.loads(row["facts"]))
 

@@ -16,7 +16,7 @@ from deputize.catalog.policy_facts import list_facts
 from deputize.catalog.schemas import resolve_refs
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
-from deputize.core.clock import parse_id_time_ms
+from deputize.core.clock import make_first_id, parse_id_time_ms
 from deputize.core.contract.contract import Contract
 from deputize.govern.approvals.permit_suggestions import (
     PastDecision,
@@ -30,7 +30,7 @@ from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.admin.policy.backtests import Backtests, make_first_id
+from deputize.operations.admin.policy.backtests import Backtests
 from deputize.store.queries import load_statements
 
 PAGE_SIZE = 500

@@ -7,7 +7,7 @@ names are reduced to plain characters. `notifier.py` sends the notifications.
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -32,7 +32,7 @@ _TITLES: Mapping[str, str] = {
 class ApprovalNotification:
     """A notification for people (`title` and `lines`) and for programs (`data`, the body of an event of this type)."""
 
-    type: ToolEvent
+    type: ToolEvent | Literal["deputize.contract_test.failed"]
     subject: str
     title: str
     lines: tuple[str, ...]
@@ -131,6 +131,31 @@ def build_digest(
             "tools": [{"tool": sanitize_name(tool), "calls": calls} for tool, calls in tools[:_MAX_TOOLS]],
             "expires_at": first_deadline.isoformat(),
             "url": url,
+        },
+    )
+
+
+def build_test_notice(
+    tenant: str, group: str, test_id: str, tool: str, version: str, failures: int, cases: int
+) -> ApprovalNotification:
+    """Build the notification that the contract test of a tool turned red."""
+    return ApprovalNotification(
+        type="deputize.contract_test.failed",
+        subject=test_id,
+        title=f"The contract test of {sanitize_name(tool)} {sanitize_name(version)} failed",
+        lines=(
+            f"{failures} of {cases} cases failed, in {sanitize_name(tenant)}.",
+            f"See which: deputize tool test {sanitize_name(tool)} --version {sanitize_name(version)}",
+        ),
+        data={
+            "kind": "contract-test",
+            "tenant": tenant,
+            "group": sanitize_name(group),
+            "test_id": test_id,
+            "tool": sanitize_name(tool),
+            "version": sanitize_name(version),
+            "failures": failures,
+            "cases": cases,
         },
     )
 

@@ -7,6 +7,7 @@ at least once, under the same id. `messages.py` has the texts, `receivers.py` th
 
 import asyncio
 from typing import Final
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -23,6 +24,7 @@ from deputize.operations.approvals.notifications.messages import (
     PendingApproval,
     build_digest,
     build_notice,
+    build_test_notice,
 )
 from deputize.operations.approvals.notifications.receivers import Receiver, Receivers
 from deputize.store.keys import KeySet
@@ -30,6 +32,7 @@ from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("approval_time")
+_TESTS_SQL = load_statements("contract_tests")
 # The name of the tenant's key that webhooks to approvers are signed with.
 SIGNING_KEY_NAME: Final = "approvals"
 DIGEST_WINDOW_SECONDS: Final = 60.0
@@ -61,6 +64,7 @@ class ApprovalNotifier(PeriodicTask):
     async def run_step(self) -> float:
         """Write and send what is due; go on at once after a full batch."""
         await self.write_notifications()
+        await self.write_test_notifications()
         sent_count = await self.send_notifications()
         await self._delete_old_mailboxes()
         return self.interval_seconds if sent_count < _BATCH_SIZE else 0.0
@@ -93,6 +97,30 @@ class ApprovalNotifier(PeriodicTask):
             await connection.execute(
                 _SQL["write_notifications"], tenant, group, fingerprints, digest_threshold, DIGEST_WINDOW_SECONDS
             )
+
+    async def write_test_notifications(self) -> int:
+        """Write the notifications about contract tests that turned red, to the tool's owners and the platform's group;
+        return how many tests there were.
+        """
+        async with self._runtime.store.write_transaction() as connection:
+            rows = await connection.fetch(_TESTS_SQL["list_red_contract_tests"], _BATCH_SIZE)
+        for row in rows:
+            try:
+                await self._write_for_test(row["tenant"], row["id"], row["tool"])
+            except Problem as problem:
+                log.warning("notices_wait", tenant=row["tenant"], reason=problem.spec.slug)
+        return len(rows)
+
+    async def _write_for_test(self, tenant: str, test_id: UUID, tool: str) -> None:
+        groups = (f"owners/{tool.partition('.')[0]}", self._runtime.settings.tools.tests.notify_group)
+        receivers_by_group = {group: self._receivers.find_receivers(tenant, group) for group in groups}
+        keys = await self._load_keys(tenant)
+        async with self._runtime.store.write_transaction() as connection:
+            if not await connection.fetchval(_TESTS_SQL["take_red_contract_test"], tenant, test_id):
+                return
+            for group, receivers in receivers_by_group.items():
+                fingerprints = [each.compute_fingerprint(keys) for each in receivers]
+                await connection.execute(_TESTS_SQL["insert_test_notifications"], tenant, group, test_id, fingerprints)
 
     async def send_notifications(self) -> int:
         """Send one batch of due notifications; return how many there were."""
@@ -161,6 +189,8 @@ class ApprovalNotifier(PeriodicTask):
     async def _build_notification(self, row: asyncpg.Record) -> ApprovalNotification | None:
         """Build the notification from the current state; None if the request was decided meanwhile."""
         settings, tenant, group, approval_id = self._runtime.settings, row["tenant"], row["grp"], row["ticket"]
+        if row["kind"] == "contract-test":
+            return await self._build_test_notification(tenant, group, approval_id)
         async with self._runtime.store.read_transaction(tenant) as connection:
             if approval_id is None:
                 tool_rows = await connection.fetch(
@@ -187,6 +217,15 @@ class ApprovalNotifier(PeriodicTask):
             expires_at=request_row["expires_at"],
         )
         return build_notice(row["kind"], tenant, group, approval, build_approval_url(settings, str(approval_id)))
+
+    async def _build_test_notification(self, tenant: str, group: str, test_id: UUID) -> ApprovalNotification | None:
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            row = await connection.fetchrow(_TESTS_SQL["load_contract_test"], tenant, test_id)
+        if row is None:
+            return None
+        return build_test_notice(
+            tenant, group, str(test_id), row["tool"], row["version"], row["failures"], row["cases"]
+        )
 
     async def _load_keys(self, tenant: str) -> KeySet:
         return await self._runtime.keys.get(self._runtime.store, tenant)

@@ -22,7 +22,7 @@ async def test_tools_are_listed_in_order_with_our_own_word_on_what_they_do(gatew
     assert names == sorted(names)
     assert {"calls_get", "calls_cancel", "shop__get_user", "shop__delete_user"} <= set(names)
     assert tools["shop__get_user"]["annotations"] == {
-        "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False,
+        "readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": True,
     }  # fmt: skip
     assert tools["shop__delete_user"]["annotations"]["destructiveHint"]
     assert "idempotency_key" in tools["shop__delete_user"]["inputSchema"]["properties"]
@@ -148,3 +148,20 @@ async def test_a_token_that_lists_tools_sees_only_those_and_ours(gateway: HttpGa
     client = McpClient(gateway, token=token)
     assert set(await client.list_tools()) == {"calls_cancel", "calls_get", "shop__get_user"}
     assert (await client.call_tool("shop__hidden", {"id": 1})).error["code"] == -32602
+
+
+@ERAS
+@pytest.mark.requirement("CON-9")
+async def test_an_agent_negotiates_a_version_and_calls_it(gateway: HttpGateway, version: str) -> None:
+    client = McpClient(gateway, version=version)
+    negotiation = {"name": "shop__get_user", "version": "^1", "input": {"fields": ["/id"]}}
+    answer = await client.send_request("dev.deputize/negotiate", negotiation)
+    assert (answer.result["match"], answer.result["version"]) == ("FULL", "1.2.0")
+    partial = await client.send_request(
+        "dev.deputize/negotiate", {**negotiation, "input": {"fields": ["/id"], "optional_fields": ["/color"]}}
+    )
+    assert partial.result["missing"] == [{"path": "/input/color", "required": False, "reason": "is not accepted"}]
+    called = await client.call_tool("shop__get_user", {"id": 7}, meta={"dev.deputize/version": "~1.2"})
+    assert called.result["isError"] is False
+    refused = await client.call_tool("shop__get_user", {"id": 7}, meta={"dev.deputize/version": "^9"})
+    assert refused.error["data"]["error"]["slug"] == "version-not-found"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
 from tests.support import shop_tools
+from tests.support.mcp_client import McpClient
 
 
 def _make_declaration(name: str, version: str = "1.0.0", tool: str = "shop.hidden_user") -> dict[str, Any]:
@@ -45,6 +46,25 @@ async def test_a_tool_shows_what_is_needed_to_call_it_and_not_where_it_runs(gate
     assert "handler" not in shown["contract"]
 
 
+@pytest.mark.requirement("CON-3")
+async def test_a_tool_is_exported_for_a_model_that_then_calls_it_by_the_name_it_got(gateway: HttpGateway) -> None:
+    export = (await gateway.get("/v1/tools/shop.get_user/export", format="openai-responses")).json()
+    definition = export["definition"]
+    assert (definition["type"], definition["name"]) == ("function", "shop__get_user")
+    shown = (await gateway.get("/v1/tools/shop.get_user")).json()
+    assert export["digest"] == shown["digest"]
+    assert definition["parameters"]["properties"].keys() == shown["input_schema"]["properties"].keys()
+    call = await gateway.post("/v1/calls", {"tool": definition["name"], "arguments": shown["examples"][0]})
+    assert call.status_code == 200
+
+
+async def test_a_hidden_tool_is_not_exported(gateway: HttpGateway) -> None:
+    narrow = gateway.token(tools={"shop.get_user": "^1"})
+    hidden = await gateway.get("/v1/tools/shop.hidden_user/export", token=narrow, format="gemini")
+    missing = await gateway.get("/v1/tools/shop.no_such_user/export", token=narrow, format="gemini")
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+
+
 async def test_nothing_found_is_an_answer(gateway: HttpGateway) -> None:
     found = (await gateway.get("/v1/tools/search", q="zzz qqq")).json()
     assert found == {"matches": [], "reason": "no_match"}
@@ -66,11 +86,80 @@ async def test_a_tool_is_registered_once_and_versions_stand_side_by_side(gateway
     assert (await gateway.call("shop.side", {"id": 4}, version="^1")).json()["tool"]["version"] == "1.0.0"
 
 
+@pytest.mark.requirement("CON-8", "GOV-1")
+async def test_a_call_without_a_version_gets_the_best_one_that_the_token_covers(gateway: HttpGateway) -> None:
+    admin = _make_admin_token(gateway)
+    for version in ("1.0.0", "2.0.0"):
+        await gateway.post("/v1/tools", _make_declaration("ranged", version), token=admin)
+    narrow = gateway.token(tools={"shop.ranged": "^1"})
+    assert (await gateway.call("shop.ranged", {"id": 4}, token=narrow)).json()["tool"]["version"] == "1.0.0"
+    assert (await gateway.call("shop.ranged", {"id": 4})).json()["tool"]["version"] == "2.0.0"
+    assert (await gateway.get("/v1/tools/shop.ranged", token=narrow)).json()["version"] == "1.0.0"
+    assert [each["version"] for each in (await gateway.get("/v1/tools", token=narrow)).json()["tools"]] == ["1.0.0"]
+    refused = await gateway.call("shop.ranged", {"id": 4}, token=narrow, version="^2")
+    assert (refused.status_code, refused.json()["error"]["details"]["allowed"]) == (403, ["^1"])
+
+
+@pytest.mark.requirement("CON-9")
+async def test_an_agent_negotiates_the_best_version_for_what_it_expects(gateway: HttpGateway) -> None:
+    admin, old = _make_admin_token(gateway), _make_declaration("agreed")
+    properties = {"id": {"type": "integer"}, "since": {"type": "string"}}
+    old_output = {"type": "object", "properties": {"id": properties["id"]}, "required": ["id"]}
+    new = {**_make_declaration("agreed", "1.1.0"), "output_schema": {**old_output, "properties": properties}}
+    for declared in ({**old, "output_schema": old_output}, new):
+        assert (await gateway.post("/v1/tools", declared, token=admin)).status_code == 201
+
+    async def negotiate(**expected: Any) -> dict[str, Any]:
+        over_rest = (await gateway.post("/v1/tools/shop.agreed/negotiation", expected)).json()
+        over_rpc = (await gateway.call_rpc("tools.negotiate", {"name": "shop.agreed", **expected}))["result"]
+        assert over_rest == over_rpc
+        return dict(over_rest)
+
+    expected = {"fields": ["/id"], "optional_fields": ["/since"]}
+    full = await negotiate(input={"fields": ["/id"]}, output=expected)
+    assert (full["match"], full["version"], full["missing"]) == ("FULL", "1.1.0", [])
+    partial = await negotiate(version="~1.0", output=expected)
+    assert (partial["match"], partial["version"]) == ("PARTIAL", "1.0.0")
+    assert partial["missing"] == [{"path": "/output/since", "required": False, "reason": "is not in the result"}]
+    none = await negotiate(output={"schema": {"type": "object", "required": ["price"]}})
+    assert (none["match"], [each["path"] for each in none["missing"]]) == ("INCOMPATIBLE", ["/output/price"])
+    unoffered = await negotiate(version="^9")
+    assert (unoffered["match"], unoffered["version"], unoffered["missing"][0]["path"]) == (
+        "INCOMPATIBLE", None, "/version",
+    )  # fmt: skip
+    costly = {"anyOf": [{"type": "object", "required": [f"part{n}"]} for n in range(200)]}
+    assert (await negotiate(output={"schema": costly}))["match"] == "INCOMPATIBLE"
+    wrong = await gateway.post("/v1/tools/shop.agreed/negotiation", {"input": {"schema": {"type": 7}}})
+    assert (wrong.status_code, wrong.json()["error"]["details"]) == (400, {"field": "input"})
+    wrong = await gateway.post("/v1/tools/shop.agreed/negotiation", {"version": "nine"})
+    assert (wrong.status_code, wrong.json()["error"]["details"]) == (400, {"field": "version"})
+
+
 async def test_only_functions_that_are_loaded_can_be_registered(gateway: HttpGateway) -> None:
     declared = {**_make_declaration("evil"), "handler": {"driver": "python", "target": "os:system"}}
     refused = await gateway.post("/v1/tools", declared, token=_make_admin_token(gateway))
     assert (refused.status_code, refused.json()["error"]["slug"]) == (424, "requires-setup")
     assert (await gateway.call("shop.evil", {"id": 1})).status_code == 404
+
+
+@pytest.mark.requirement("CON-2")
+async def test_a_manifest_of_the_standard_is_registered_and_waits_for_its_code(gateway: HttpGateway) -> None:
+    manifest = {
+        "tool_id": "book_room", "version": "1.0.0", "name": "Room booking", "provider": "Office Services",
+        "description": "Book a meeting room for a team.", "protocol": "native", "priority": 9,
+        "parameters": {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]},
+    }  # fmt: skip
+    registered = await gateway.post("/v1/tools", manifest, token=_make_admin_token(gateway))
+    assert registered.status_code == 201, registered.text
+    contract = (await gateway.get("/v1/tools/office_services.book_room")).json()["contract"]
+    assert (contract["title"], contract["priority"], contract["effects"]) == ("Room booking", 2, "destructive")
+    assert contract["external_mappings"]["tool_manifest"]["tool_id"] == "book_room"
+    refused = (await gateway.call("office_services.book_room", {"room": "a"})).json()["error"]
+    assert (refused["slug"], refused["details"]["fields"]) == ("requires-setup", ["/handler"])
+    assert "connected to no code" in refused["message"]
+    surface = (await gateway.get("/v1/surface")).json()["tools"]
+    (status,) = [each for each in surface if each["name"] == "office_services.book_room"]
+    assert (status["status"], status["reason"]["code"]) == ("blocked", "setup_required")
 
 
 @pytest.mark.requirement("CON-2")
@@ -80,9 +169,6 @@ async def test_only_functions_that_are_loaded_can_be_registered(gateway: HttpGat
         ({"breaker": {"failure_threshold": 3}}, "/breaker"),
         ({"limits": {"memory": "1Gi"}}, "/limits"),
         ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
-        ({"retry": {"retry_on_status_codes": [429]}}, "/retry/retry_on_status_codes"),
-        ({"checkpoints": {"macro_events": ["paid"]}}, "/checkpoints/macro_events"),
-        ({"error_schema": {"type": "object"}}, "/error_schema"),
     ],
 )
 async def test_a_tool_that_declares_what_is_not_enforced_cannot_be_called(
@@ -148,3 +234,34 @@ async def test_functions_are_their_tenants_own_unless_the_operator_shares_them(g
     missing = await gateway.post("/v1/tools", unloaded, token=stranger)
     assert (loaded.status_code, missing.status_code) == (424, 424)
     assert loaded.json()["error"]["slug"] == missing.json()["error"]["slug"] == "requires-setup"
+
+
+@pytest.mark.requirement("CON-8")
+async def test_every_answer_of_a_deprecated_version_announces_its_end(gateway: HttpGateway) -> None:
+    admin = _make_admin_token(gateway)
+    for version in ("1.0.0", "1.1.0"):
+        await gateway.post("/v1/tools", _make_declaration("ends", version), token=admin)
+    notice = {"removal_date": "2050-01-31T00:00:00Z", "migration_guide": "https://docs.example/move"}
+    at = "/v1/tools/shop.ends/versions/1.0.0"
+    announced = await gateway.http.put(f"{at}/deprecation", json=notice, headers={"authorization": f"Bearer {admin}"})
+    assert announced.json()["deprecation"].items() >= notice.items()
+    called = await gateway.call("shop.ends", {"id": 4}, version="1.0.0")
+    params = {"tool": "shop.ends", "arguments": {"id": 4}, "version": "1.0.0"}
+    over_rpc = await gateway.post("/rpc", {"jsonrpc": "2.0", "id": 1, "method": "calls.create", "params": params})
+    for answer in (called, over_rpc):
+        assert answer.headers["deprecation"].startswith("@")
+        assert answer.headers["sunset"] == "Mon, 31 Jan 2050 00:00:00 GMT"
+        assert answer.headers["link"] == '<https://docs.example/move>; rel="deprecation"'
+    assert called.json()["deprecation"]["successor"] == "shop.ends@1.1.0"
+    assert "sunset" not in (await gateway.call("shop.ends", {"id": 4})).headers
+    meta = {"dev.deputize/version": "1.0.0"}
+    over_mcp = await McpClient(gateway).call_tool("shop__ends", {"id": 4}, meta=meta)
+    assert over_mcp.result["_meta"]["dev.deputize/deprecation"]["removalDate"] == "2050-01-31T00:00:00Z"
+    listed = (await gateway.get("/v1/tools/shop.ends/versions")).json()["versions"]
+    assert [each["deprecation"] is None for each in listed] == [True, False]
+    usage = (await gateway.get(f"{at}/usage", token=admin)).json()
+    assert [(each["user"], each["calls"]) for each in usage["callers"]] == [("ana", 3)]
+    kept = await gateway.post(f"{at}/state", {"state": "retired"}, token=admin)
+    assert (kept.status_code, kept.json()["error"]["slug"]) == (409, "version-in-use")
+    forced = await gateway.post(f"{at}/state", {"state": "retired", "force": True}, token=admin)
+    assert forced.status_code == 200

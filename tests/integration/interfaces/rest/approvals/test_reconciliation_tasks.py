@@ -19,7 +19,11 @@ async def make_reconciliation_task(gateway: HttpGateway, key: str) -> tuple[str,
     assert gateway.settings.database.url is not None
     database = await asyncpg.connect(gateway.settings.database.url.get_secret_value())
     try:
-        await database.execute(MARK_UNKNOWN, made["call_id"])
+        async with database.transaction():
+            # No call that succeeded becomes unknown by itself.
+            await database.execute("alter table deputize.calls disable trigger calls_refuse_transition")
+            await database.execute(MARK_UNKNOWN, made["call_id"])
+            await database.execute("alter table deputize.calls enable trigger calls_refuse_transition")
         await database.execute("update deputize.reconciliations set due_at = now() - interval '1 hour'")
     finally:
         await database.close()

@@ -28,7 +28,8 @@ def _config_error_text(text: str) -> str:
         ("[sever]\nport = 7\n", "deputize.toml:1: sever is not a setting; did you mean server?"),
         (
             "[tools]\nxyz = 7\n",
-            "deputize.toml:2: tools.xyz is not a setting; known settings: python, manifests, tenant, shared_with.",
+            "deputize.toml:2: tools.xyz is not a setting; "
+            "known settings: python, manifests, tenant, shared_with, tests.",
         ),
         ("server.port = 99999\n", "deputize.toml:1: server.port is invalid: input should be less than"),
         (

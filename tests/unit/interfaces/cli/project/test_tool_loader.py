@@ -150,3 +150,35 @@ def test_a_manifest_cannot_relabel_a_function_that_declares_its_effects(
     (refusal,) = [each for each in project.refusals if each.what == "crm.peek 1.0.0"]
     assert f"/effects is read, but tools.{target} declares destructive" in refusal.reasons[0]
     assert not [tool for tool in project.tools if tool.contract.full_name == "crm.peek"]
+
+
+STANDARD = """
+tool_id: get_customer
+version: 1.0.0
+name: Get a customer
+description: Look up one customer.
+provider: CRM
+protocol: native
+parameters: {type: object, properties: {id: {type: integer, description: Which one., examples: [7]}}}
+"""
+EXTENSION = """
+x-deputize:
+  effects: read
+  resources: []
+  handler: {target: "tools.crm:drop"}
+  examples: [{id: 7}]
+"""
+
+
+@pytest.mark.requirement("CON-2")
+def test_a_manifest_of_the_standard_is_loaded_once_it_names_its_function(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "crm.py").write_text(PYTHON)
+    file = tmp_path / "tools" / "standard.yaml"
+    file.write_text(STANDARD)
+    (refusal,) = load_tool_files(["tools/*.py"], ["tools/*.yaml"], tmp_path).refusals
+    assert "crm.get_customer names no function; add handler" in refusal.reasons[0]
+    file.write_text(STANDARD + EXTENSION)
+    project = load_tool_files(["tools/*.py"], ["tools/*.yaml"], tmp_path)
+    assert project.refusals == []
+    assert "crm.get_customer" in {each.contract.full_name for each in project.tools}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deputize.govern.approvals.approval_codes import ApprovalCode
+from deputize.govern.approvals.confirmation_codes import ConfirmationCode, DocumentChange
 from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
 from deputize.interfaces.cli.render.output import printer
 
@@ -80,3 +81,38 @@ def test_codes_are_never_written_to_a_file_and_a_hint_is_printed_once(
         codes(_make_code_notice())
     assert (tmp_path / "dev.log").read_text() == ""
     assert capsys.readouterr().err.count("not written to a file") == 1
+
+
+def _make_confirmation(*changes: DocumentChange) -> ConfirmationCode:
+    return ConfirmationCode(
+        confirmation_id=REQUEST_ID, tenant="dev", caller="dev", command="put_policies", subject="sha256:12",
+        code="4F7K-2M9Q", changes=changes,
+    )  # fmt: skip
+
+
+def test_a_confirmation_shows_what_would_change_before_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    change = DocumentChange(name="loose.cedar", old="forbid;\n", new="forbid;\npermit; // \x1b[8m\u202e\n")
+    ApprovalCodePrinter().show_confirmation(_make_confirmation(change))
+    assert capsys.readouterr().out.splitlines() == [
+        "  changed loose.cedar (+1 −0 lines)",
+        "    @@ -1 +1,2 @@",
+        "     forbid;",
+        "    +permit; // \\x1b[8m\\u202e",
+        "⏸ confirm put_policies sha256:12 for dev, if you asked for it · code 4F7K-2M9Q",
+    ]
+
+
+def test_a_confirmation_says_that_it_does_not_show_all(capsys: pytest.CaptureFixture[str]) -> None:
+    change = DocumentChange(name="a.cedar", old=None, new="permit;\n" * 1000)
+    ApprovalCodePrinter().show_confirmation(_make_confirmation(change))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 83
+    assert "confirm it only if you know all of it" in lines[-2]
+
+
+@pytest.mark.usefixtures("json_output")
+def test_a_confirmation_as_json_has_the_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    ApprovalCodePrinter().show_confirmation(_make_confirmation(DocumentChange(name="a.cedar", old="x\n", new=None)))
+    event = json.loads(capsys.readouterr().out)
+    assert event["changes"] == ["removed a.cedar (+0 −1 lines)", "  @@ -1 +0,0 @@", "  -x"]
+    assert event["all_shown"] is True

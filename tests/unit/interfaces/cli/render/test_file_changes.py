@@ -1,8 +1,10 @@
 """What a person sees of a changed file: how much, which lines, and no line that is not there."""
 
+import time
+
 import pytest
 
-from deputize.interfaces.cli.render.file_changes import describe_difference
+from deputize.interfaces.cli.render.file_changes import describe_difference, describe_differences
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,32 @@ def test_changed_lines_are_shown_and_can_hide_nothing() -> None:
 
 def test_a_name_can_hide_nothing() -> None:
     assert describe_difference("a\u202e.py", None, b"")[0].startswith("added a\\u202e.py")
+
+
+def test_only_what_differs_is_shown_with_its_place() -> None:
+    old = [f"line {number}" for number in range(1, 1001)]
+    new = [*old[:500], "added", *old[500:]]
+    title, lines = describe_difference("a.cedar", "\n".join(old).encode(), "\n".join(new).encode())
+    assert title == "changed a.cedar (+1 −0 lines)"
+    assert lines == ["@@ -499,4 +499,5 @@", " line 499", " line 500", "+added", " line 501", " line 502"]
+
+
+def test_lines_that_only_change_places_are_shown() -> None:
+    _, lines = describe_difference("a.cedar", b"permit\nforbid\n", b"forbid\npermit\n")
+    assert {each[0] for each in lines} == {"@", "+", "-", " "}
+
+
+def test_repeated_lines_cost_no_time() -> None:
+    old, new = b"a\nb\n" * 1200, b"b\na\n" * 1200 + b"x\n" + b"a\nb\n" * 50 + b"c\n"
+    began = time.process_time()
+    title, _ = describe_difference("a.cedar", b"0\n" + old, b"1\n" + new)
+    assert time.process_time() - began < 0.2
+    assert title == "changed a.cedar (+2503 −2401 lines)"
+
+
+def test_what_does_not_fit_is_told() -> None:
+    long = b"x\n" * 100
+    assert describe_differences([("a", None, b"x\n")]).is_complete
+    difference = describe_differences([("a", None, long), ("b", None, b"permit\n")])
+    assert (difference.is_complete, len(difference.lines)) == (False, 82)
+    assert not describe_differences(("a", None, b"") for _ in range(41)).is_complete

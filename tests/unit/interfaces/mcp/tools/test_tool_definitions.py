@@ -107,6 +107,12 @@ def test_annotations_are_our_own_word() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.requirement("CON-2")
+@pytest.mark.parametrize(("open_world", "hint"), [(None, True), (True, True), (False, False)])
+def test_only_a_tool_that_says_so_is_closed_to_the_world(open_world: bool | None, hint: bool) -> None:
+    assert build_annotations(make_contract(open_world=open_world))["openWorldHint"] is hint
+
+
 def test_the_forms_of_waiting_and_of_failing_are_schemas_and_neither_is_the_other() -> None:
     assert is_valid(PENDING_SCHEMA, PENDING_ENVELOPE)
     assert is_valid(FAILURE_SCHEMA, INVALID_ENVELOPE)

@@ -5,8 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.core.clock import parse_id_time_ms
-from deputize.operations.admin.policy.backtests import make_first_id
+from deputize.core.clock import make_first_id, parse_id_time_ms
 
 _YEAR_1_MS, _YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
 

@@ -32,11 +32,8 @@ from deputize.interfaces.cli.project.separate_user.user_account import (
 )
 from deputize.interfaces.cli.project.separate_user.working_copy import WorkingCopy
 from deputize.interfaces.cli.project.tool_loader import OpenGateway
-from deputize.interfaces.cli.render.file_changes import describe_difference
+from deputize.interfaces.cli.render.file_changes import describe_differences
 from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
-
-_MAX_SHOWN_FILES = 40
-_MAX_SHOWN_LINES = 80
 
 
 def run_development_as(open_gateway: OpenGateway, user: str, port: int | None) -> None:
@@ -102,17 +99,17 @@ def _confirm_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot:
 
 
 def _print_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot: Snapshot) -> None:
-    room = _MAX_SHOWN_LINES
-    is_complete = len(changes) <= _MAX_SHOWN_FILES
-    for change in changes[:_MAX_SHOWN_FILES]:
-        old = None if change.kind == "added" else copy.read_file(change.path) or b""
-        file = snapshot.get(change.path)
-        title, lines = describe_difference(change.path, old, None if file is None else file.content)
-        printer.note(f"  {title}")
-        for line in lines[:room]:
-            printer.note(f"    {line}")
-        is_complete = is_complete and len(lines) <= room
-        room -= min(room, len(lines))
-    if not is_complete:
+    documents = (
+        (
+            change.path,
+            None if change.kind == "added" else copy.read_file(change.path) or b"",
+            None if change.path not in snapshot else snapshot[change.path].content,
+        )
+        for change in changes
+    )
+    difference = describe_differences(documents)
+    for line in difference.lines:
+        printer.note(f"  {line}")
+    if not difference.is_complete:
         command = f"sudo diff -ru {copy.files} {copy.candidate / FILES_FOLDER}"
         printer.note(f"  … and more. To see all of it, run in another terminal: {command}")

@@ -57,6 +57,26 @@ def rotate_master(json: Json = False) -> None:
     printer.success(f"{format_count(rewrap_count, 'key')} wrapped with the master key {master_id}; none is left")
 
 
+@group.command(epilog="Example: deputize keys reseal --tenant acme")
+def reseal(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
+    """Encrypt secrets, linked accounts, clients and signing keys with their tenant's newest key. Can be interrupted."""
+    from deputize.interfaces.cli.project.key_rotation import KeyStore, run_with_keys
+
+    tenants = _choose_tenants(tenant, every)
+
+    async def reseal_values(keys: KeyStore) -> list[dict[str, Any]]:
+        return await keys.reseal_values(tenants, lambda count: printer.note(f"  {count} encrypted"))
+
+    reseals = run_with_keys(load_settings(), reseal_values)
+    if json:
+        printer.json({"resealed": reseals})
+        return
+    for each in reseals:
+        left = f"{each['left']} in use by a gateway: start this again" if each["left"] else "none is left"
+        count = format_count(each["resealed"], "value")
+        printer.success(f"{each['tenant']}: {count} encrypted with version {each['version']}; {left}")
+
+
 @group.command(epilog="Example: deputize keys status")
 def status(json: Json = False) -> None:
     """Show which master key wraps how many keys, and the newest key of each tenant."""

@@ -42,7 +42,7 @@ def migrate(
     schema = database.read_schema_state(dsn)
     facts = {"database": database.describe_dsn(dsn), "from": schema.current, "to": schema.newest}
     if check and not schema.is_current:
-        state_text = f"The schema at {facts['database']} is {schema.current or 'empty'}"
+        state_text = f"The schema at {facts['database']} is {schema.describe()}"
         message = f"{state_text}, but this release needs {schema.newest}: run deputize migrate."
         exit_with_error(message, EXIT_FAILED, **facts)
     if not schema.is_current:
@@ -53,4 +53,4 @@ def migrate(
     if schema.is_current:
         printer.success(f"{facts['database']} is up to date at schema {schema.newest}")
     else:
-        printer.success(f"{facts['database']} migrated: {schema.current or 'empty'} → {schema.newest}")
+        printer.success(f"{facts['database']} migrated: {schema.describe()} → {schema.newest}")

@@ -53,6 +53,7 @@ def run_server(open_gateway: OpenGateway, settings: Settings) -> None:
     database.require_current_schema(direct_dsn)
     database.require_no_dev_gateway(direct_dsn)
     database.require_gateway_login(settings)
+    database.require_prepared_statements(settings)
     settings = protect_process(settings)
     project_tools = load_project(settings, Path.cwd())
     require_no_refusals(project_tools)

@@ -59,6 +59,7 @@ def run_worker(open_gateway: OpenGateway, settings: Settings, port: int | None) 
     else:
         require_real_issuers(settings)
         database.require_gateway_login(settings)
+        database.require_prepared_statements(settings)
         settings = protect_process(settings)
         require_no_refusals(project_tools)
     settings = _set_port(settings, port, development)

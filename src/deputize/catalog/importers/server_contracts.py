@@ -1,0 +1,139 @@
+"""Build the contracts that a server's tools and methods are registered as; large definitions in another process.
+
+`build_contracts_job` runs in that process (`execute/job_processes.py`). Names and facts of other tools are compared by
+the caller, who has the registry at hand.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import orjson
+
+from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
+from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.serialized_contract import SerializedContract
+from deputize.core.errors import ToolNotAdmitted, UpstreamUnavailable
+from deputize.core.mcp.servers import Definition, DefinitionKind
+from deputize.core.settings import McpServerSettings
+
+# Kinds that become contracts; the others are pinned as the server declared them.
+CONTRACT_KINDS: Final = frozenset({DefinitionKind.TOOL, DefinitionKind.METHOD})
+# Building and admitting the contracts of so many bytes takes less than 30 ms.
+_SMALL_BYTES: Final = 4_096
+# Settings that no contract depends on, and that may be secret.
+_EXCLUDED_SETTINGS: Final = {"env", "files"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegisteredNames:
+    """What is registered in a server's namespace: short names by the server's own names, and their newest versions."""
+
+    by_tool: Mapping[str, str]
+    by_method: Mapping[str, str]
+    newest_versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltContracts:
+    """The contracts that could be built, and why the others could not, by item."""
+
+    contracts: Mapping[str, SerializedContract]
+    rejections: Mapping[str, ToolNotAdmitted]
+
+
+async def build_contracts_off_loop(
+    server: McpServerSettings, definitions: Sequence[Definition], registered_names: RegisteredNames, run_job: JobRunner
+) -> BuiltContracts:
+    """Build contracts as `build_contracts` does: small ones in a thread, large ones in another process."""
+    payload = await asyncio.to_thread(_build_payload, server, definitions, registered_names)
+    if len(payload) <= _SMALL_BYTES:
+        return await asyncio.to_thread(build_contracts, server, definitions, registered_names)
+    reply = await run_job(build_contracts_job, payload)
+    if reply is None:
+        raise UpstreamUnavailable(
+            f"the definitions of {server.name} take too long to check, or too many others are waiting",
+            nothing_happened=True,
+        )
+    return await asyncio.to_thread(_parse_reply, reply)
+
+
+def build_contracts(
+    server: McpServerSettings, definitions: Sequence[Definition], registered_names: RegisteredNames
+) -> BuiltContracts:
+    """Build and admit each contract, or the reason why it is invalid; resources and prompts have none.
+
+    A known tool keeps its name and gets a new version.
+    """
+    short_names = assign_names(
+        server, [each.name for each in definitions if each.kind is DefinitionKind.TOOL], dict(registered_names.by_tool)
+    )
+    used_names = {*registered_names.by_tool.values(), *short_names.values()}
+    contracts: dict[str, SerializedContract] = {}
+    rejections: dict[str, ToolNotAdmitted] = {}
+    for each in definitions:
+        if each.kind not in CONTRACT_KINDS:
+            continue
+        if each.kind is DefinitionKind.TOOL:
+            short_name = short_names[each.name]
+        else:
+            short_name = registered_names.by_method.get(each.name) or choose_method_name(each.name, used_names)
+        try:
+            contract = _build_contract(server, each, short_name, registered_names.newest_versions.get(short_name))
+            contracts[each.item] = SerializedContract.from_contract(contract)
+        except ToolNotAdmitted as problem:
+            rejections[each.item] = problem
+    return BuiltContracts(contracts=contracts, rejections=rejections)
+
+
+def build_contracts_job(payload: bytes) -> bytes:
+    """Build contracts in another process; reply with their bytes, and the refusals of the others."""
+    request = orjson.loads(payload)
+    definitions = [
+        Definition(name=name, declaration=declaration, digest=digest, kind=DefinitionKind(kind))
+        for kind, name, declaration, digest in request["definitions"]
+    ]
+    server = McpServerSettings.model_validate(request["server"])
+    built_contracts = build_contracts(server, definitions, RegisteredNames(**request["registered"]))
+    reply: dict[str, Any] = {
+        "contracts": {item: each.raw.decode() for item, each in built_contracts.contracts.items()},
+        "rejections": {
+            item: {"message": each.message, "details": each.details}
+            for item, each in built_contracts.rejections.items()
+        },
+    }
+    return orjson.dumps(reply)
+
+
+def _build_contract(
+    server: McpServerSettings, definition: Definition, short_name: str, newest_version: str | None
+) -> Contract:
+    version = FIRST_VERSION if newest_version is None else increment_major(newest_version)
+    build = build_tool_contract if definition.kind is DefinitionKind.TOOL else build_method_contract
+    return build(server, definition, registered_name=short_name, version=version)
+
+
+def _build_payload(
+    server: McpServerSettings, definitions: Sequence[Definition], registered_names: RegisteredNames
+) -> bytes:
+    return orjson.dumps(
+        {
+            "server": server.model_dump(mode="json", exclude=_EXCLUDED_SETTINGS),
+            "definitions": [(each.kind, each.name, each.declaration, each.digest) for each in definitions],
+            "registered": asdict(registered_names),
+        }
+    )
+
+
+def _parse_reply(reply: bytes) -> BuiltContracts:
+    answer = orjson.loads(reply)
+    return BuiltContracts(
+        contracts={item: SerializedContract.from_bytes(raw.encode()) for item, raw in answer["contracts"].items()},
+        rejections={
+            item: ToolNotAdmitted(each["message"], details=each["details"])
+            for item, each in answer["rejections"].items()
+        },
+    )

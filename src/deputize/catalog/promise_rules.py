@@ -1,0 +1,181 @@
+"""Check that what a contract promises does not contradict the rest of it: behaviours, compensation, service levels.
+
+`admission.py` uses these checks among its eight conditions.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from deputize.catalog.schema_rules import Reason
+from deputize.catalog.schemas import get_properties, resolve_refs
+from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
+from deputize.core.contract.effects import Compensation
+from deputize.core.mcp.servers import parse_mcp_target
+
+_OPEN_KINDS: Final = frozenset({ToolKind.WEB_SEARCH, ToolKind.BROWSER_ACTION})
+_MUTATION = "mutation_class_labelled"
+
+
+def check_promises(contract: Contract) -> Iterator[Reason]:
+    """Check the promises of a contract against its own schemas and effects."""
+    yield from _check_behaviours(contract)
+    yield from _check_compensation(contract)
+    yield from _check_data_use(contract)
+    yield from _check_service_levels(contract)
+    yield from _check_sandbox(contract)
+    yield from _check_native_ids(contract)
+
+
+def check_compensation_tool(contract: Contract, find_contract: Callable[[str], Contract | None]) -> Iterator[Reason]:
+    """Check that the tool that compensates this one exists, and that its arguments are bound."""
+    compensation = contract.compensation
+    if compensation is None or compensation.tool is None:
+        return
+    is_own = compensation.tool == contract.full_name
+    tool = contract if is_own else find_contract(compensation.tool)
+    if tool is None:
+        fix = "register it first, or load its function with this one"
+        yield _make_reason(_MUTATION, "/compensation/tool", f"{compensation.tool} is not a callable tool", fix)
+        return
+    names = {**(compensation.bind or {}), **(compensation.constants or {})}
+    required_names = resolve_refs(tool.input_schema, tool.input_schema).get("required")
+    for name in (
+        sorted({str(each) for each in required_names} - names.keys()) if isinstance(required_names, list) else ()
+    ):
+        reason = f"does not say where {tool.full_name} gets its argument {name} from"
+        yield _make_reason(_MUTATION, "/compensation/bind", reason, f'add it, as in {{"{name}": "/result/{name}"}}')
+    for name in sorted(names.keys() - get_properties(tool.input_schema).keys()):
+        reason = f"sets {name}, which is not an argument of {tool.full_name}"
+        yield _make_reason(_MUTATION, "/compensation/bind", reason, "name an argument of that tool")
+
+
+def _check_behaviours(contract: Contract) -> Iterator[Reason]:
+    is_read = contract.effects is Effects.READ
+    deletes = any(each.op == "delete" for each in contract.resources)
+    cannot_repeat = not is_read and contract.idempotency.upstream is UpstreamIdempotency.CANNOT
+    can_reverse = contract.undo is not None or (
+        contract.compensation is not None and contract.compensation.compensation_class == "full"
+    )
+    contradictions = {
+        "deterministic": (not is_read, "the tool changes data", 'remove it, or set effects="read"'),
+        "idempotent": (
+            cannot_repeat,
+            'idempotency says that its upstream cannot recognize a repeat ("cannot")',
+            'set idempotency to "idempotent" or "deduplicates", or remove it',
+        ),
+        "monotone": (is_read or deletes, "the tool only reads" if is_read else "resources names a delete", "remove it"),
+        "conserving": (is_read, "the tool only reads", "remove it"),
+        "reversible": (
+            is_read or not can_reverse,
+            "the tool only reads" if is_read else "no tool reverses it",
+            "remove it" if is_read else "name undo, or a full compensation, or remove it",
+        ),
+    }
+    for place, behaviour in enumerate(contract.behaviours):
+        is_contradiction, why, fix = contradictions[behaviour]
+        if is_contradiction:
+            reason = f"promises {behaviour}, but {why}"
+            yield _make_reason("idempotency_specified", f"/behaviours/{place}", reason, fix)
+        if behaviour in contract.behaviours[:place]:
+            reason = f"contains {behaviour} twice"
+            yield _make_reason("idempotency_specified", f"/behaviours/{place}", reason, "remove one of them")
+
+
+def _check_compensation(contract: Contract) -> Iterator[Reason]:
+    compensation = contract.compensation
+    if compensation is None:
+        return
+    path = "/compensation"
+    is_irreversible = compensation.compensation_class == "irreversible"
+    if contract.effects is Effects.READ:
+        yield _make_reason(_MUTATION, path, "is set, but the tool only reads", "remove it")
+    if is_irreversible and contract.effects is Effects.WRITE:
+        reason = "says irreversible, but a write must be reversible"
+        yield _make_reason(_MUTATION, path, reason, 'name the tool that compensates it, or set effects="destructive"')
+    if is_irreversible and compensation.tool is not None:
+        yield _make_reason(_MUTATION, f"{path}/tool", "is set, but the class is irreversible", "remove one of them")
+    if not is_irreversible and compensation.tool is None:
+        reason = f"is missing, but the class is {compensation.compensation_class}"
+        yield _make_reason(_MUTATION, f"{path}/tool", reason, "name the tool that compensates it")
+    yield from _check_bindings(contract, compensation)
+
+
+def _check_bindings(contract: Contract, compensation: Compensation) -> Iterator[Reason]:
+    """Check that each bound value exists: its first step is an argument, or a property of the result if it has some."""
+    properties = {
+        "arguments": get_properties(contract.input_schema), "result": get_properties(contract.output_schema),
+    }  # fmt: skip
+    for name, pointer in (compensation.bind or {}).items():
+        _, source, *steps = pointer.split("/")
+        first = steps[0].replace("~1", "/").replace("~0", "~") if steps else None
+        is_unknown = first is not None and first not in properties[source]
+        if is_unknown and (source == "arguments" or properties[source]):
+            reason = f"points to {pointer}, which is not declared"
+            fix = "name a property of the input schema (/arguments/…) or of the output schema (/result/…)"
+            yield _make_reason(_MUTATION, f"/compensation/bind/{name}", reason, fix)
+        if name in (compensation.constants or {}):
+            reason = "is bound, and constants sets it too"
+            yield _make_reason(_MUTATION, f"/compensation/bind/{name}", reason, "remove one of them")
+
+
+def _check_data_use(contract: Contract) -> Iterator[Reason]:
+    if contract.freshness is not None and contract.effects is not Effects.READ:
+        yield _make_reason(_MUTATION, "/freshness", "is set, but the tool changes data", "remove it")
+    if contract.open_world is False and contract.kind in _OPEN_KINDS:
+        reason = f"is false, but a tool of kind {contract.kind} reaches things that are not known beforehand"
+        yield _make_reason("auth_policy_defined", "/open_world", reason, "remove it, or choose another kind")
+    name = contract.recipient_argument
+    if name is not None and name not in get_properties(contract.input_schema):
+        fix = "name a property of the input schema"
+        yield _make_reason("auth_policy_defined", "/recipient_argument", f"{name!r} is not an argument", fix)
+    if contract.labels is not None and contract.labels.accepts is None and not contract.labels.adds:
+        yield _make_reason("auth_policy_defined", "/labels", "declares no label", "name labels, or remove it")
+
+
+def _check_service_levels(contract: Contract) -> Iterator[Reason]:
+    conjunct, objectives, alerts = "observability_instrumented", contract.objectives, contract.alerts
+    if objectives is not None and not objectives.model_dump():
+        yield _make_reason(conjunct, "/objectives", "declares no objective", "set one of its fields, or remove it")
+    if objectives is not None and objectives.p99_seconds is not None:
+        limit = contract.timeout.effective_seconds
+        if objectives.p99_seconds > limit:
+            reason = f"{objectives.p99_seconds:g} s is more than the timeout allows ({limit:g} s)"
+            fix = "lower it, or choose a longer timeout"
+            yield _make_reason("timeout_class_assigned", "/objectives/p99_seconds", reason, fix)
+    if objectives is not None and objectives.cost is not None:
+        cost = contract.observability.cost_per_call
+        if objectives.cost < cost:
+            reason = f"{objectives.cost:g} is less than each call costs ({cost:g})"
+            yield _make_reason(conjunct, "/objectives/cost", reason, "raise it to observability.cost_per_call or more")
+    if alerts is not None and alerts.model_dump().keys() == {"window_seconds"}:
+        yield _make_reason(conjunct, "/alerts", "has no threshold", "set one of its thresholds, or remove it")
+
+
+def _check_sandbox(contract: Contract) -> Iterator[Reason]:
+    sandbox = contract.sandbox
+    if sandbox is None:
+        return
+    if sandbox.tier < 2 and contract.effects is not Effects.READ:
+        reason = f"is {sandbox.tier}, in which nothing can be changed, but the tool changes data"
+        yield _make_reason(_MUTATION, "/sandbox/tier", reason, 'choose tier 2 or 3, or set effects="read"')
+    if sandbox.tier < 2 and contract.network.allowed_domains:
+        reason = f"is {sandbox.tier}, which reaches no hosts, but network.allowed_domains names some"
+        yield _make_reason("auth_policy_defined", "/sandbox/tier", reason, "choose tier 2 or 3, or remove the hosts")
+    if sandbox.tier < 3 and sandbox.permissions:
+        reason = f"are set, but only tier 3 has permissions of its own, and this is tier {sandbox.tier}"
+        yield _make_reason("auth_policy_defined", "/sandbox/permissions", reason, "choose tier 3, or remove them")
+
+
+def _check_native_ids(contract: Contract) -> Iterator[Reason]:
+    """Check that the ids of an MCP tool name what is called."""
+    ids = contract.native_ids.mcp if contract.native_ids is not None else None
+    if ids is None or contract.handler.driver != "mcp":
+        return
+    target = parse_mcp_target(contract.handler.target)
+    if (ids.server_id, ids.tool_name) != (target.server, target.name):
+        reason = f"names {ids.server_id}/{ids.tool_name}, but the handler calls {contract.handler.target}"
+        yield _make_reason("version_registered", "/native_ids/mcp", reason, "name the server and tool of the handler")
+
+
+def _make_reason(conjunct: str, path: str, reason: str, fix: str) -> Reason:
+    return Reason(conjunct=conjunct, path=path, reason=reason, fix=fix)

@@ -1,0 +1,34 @@
+"""Declare what a tool's code may use and reach while it runs."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from deputize.core.contract.parts import ContractPart, Permission, SparsePart
+
+
+class ResourceLimits(ContractPart):
+    """CPU, memory and storage of the tool."""
+
+    cpu: Annotated[str, StringConstraints(pattern=r"^\d{1,6}m?$")] = "1"
+    memory: Annotated[str, StringConstraints(pattern=r"^\d{1,6}(Mi|Gi)$")] = "512Mi"
+    ephemeral_storage: Annotated[str, StringConstraints(pattern=r"^\d{1,6}(Mi|Gi)$")] = "1Gi"
+
+
+class NetworkPolicy(ContractPart):
+    """Hosts and ports that the tool may reach."""
+
+    allowed_domains: tuple[str, ...] = ()
+    allowed_ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (80, 443)
+    deny_all_egress: bool = False
+
+
+class Sandbox(SparsePart):
+    """The isolation that a tool's code needs.
+
+    Tier 0 only computes, tier 1 also reads, tier 2 also reaches the hosts in `network.allowed_domains`, and tier 3 may
+    do what its permissions say, with an approval of each call.
+    """
+
+    tier: Literal[0, 1, 2, 3]
+    permissions: tuple[Permission, ...] | None = None

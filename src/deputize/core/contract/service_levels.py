@@ -1,0 +1,40 @@
+"""Declare what is recorded of calls, what they cost, and the service levels that a tool promises."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from deputize.core.contract.parts import ContractPart, SparsePart
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Observability(ContractPart):
+    """What is recorded of calls, and what they cost."""
+
+    trace: Literal[True] = True
+    metrics: Literal[True] = True
+    audit: Literal[True] = True
+    cost_category: Literal["compute", "api", "tokens"] = "compute"
+    cost_per_call: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Objectives(SparsePart):
+    """The service levels a tool promises: latency, shares of successful calls and of correct results, and cost."""
+
+    p99_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    availability: Share | None = None
+    accuracy: Share | None = None
+    # Of one call, in the unit of cost_per_call.
+    cost: Annotated[float, Field(ge=0)] | None = None
+
+
+class Alerts(SparsePart):
+    """The thresholds above which a tool's owner is told, over a window."""
+
+    window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900
+    error_rate: Share | None = None
+    timeout_rate: Share | None = None
+    # How many times the usual p99 latency.
+    latency_factor: Annotated[float, Field(gt=1, le=100)] | None = None
+    pending_approvals: Annotated[int, Field(ge=1, le=100_000)] | None = None

@@ -1,0 +1,103 @@
+"""Compare what a tool did to the state that it can change with the effects that it declares.
+
+A tool with `read_state` lets the gateway see that state before and after each call. A tool that is declared as a read
+and changes it is disabled, with the evidence in the audit log. A write that changes nothing is marked in its reply.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from deputize.catalog.registry import set_version_state
+from deputize.core.caller import operator_caller
+from deputize.core.canonical import NotCanonical, compute_digest
+from deputize.core.clock import make_first_id
+from deputize.core.contract.contract import LifecycleState, MutationClass
+from deputize.core.contract.tools import AnyTool
+from deputize.core.errors import MutationClassViolated, Problem, ToolFailed
+from deputize.lifecycle.barrier import change_authority
+from deputize.lifecycle.phases import Executed, StateChange, Validated
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+log = structlog.get_logger(__name__)
+
+_CALLS = load_statements("calls")
+# Mutations that began longer ago count only while they run.
+_RECENT_MS: Final = 600_000
+# Clocks of gateways and database differ by less than this.
+_SLACK_SECONDS: Final = 2.0
+
+
+async def read_state(runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, seconds: float) -> str:
+    """Read the state that a tool could change, as a digest. Raises a Problem: without it, nothing could be compared.
+
+    The salt is one call's own, so that a state cannot be guessed from the digests in replies and the audit log.
+    """
+    state = await runtime.driver.read_state(tool, validated.call_input, seconds)
+    try:
+        return await asyncio.to_thread(compute_digest, {"salt": salt.hex(), "state": state})
+    except NotCanonical as error:
+        raise ToolFailed(f"read_state of {validated.tool.name} returned what is not plain JSON: {error}") from error
+
+
+async def compare_state(runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, before: str) -> StateChange:
+    """Read the state again, after the tool ran."""
+    try:
+        after = await read_state(runtime, tool, validated, salt, validated.tool.contract.timeout.effective_seconds)
+    except Problem as problem:
+        log.warning("state_not_read", tool=validated.tool.name, reason=problem.message)
+        return StateChange(before=before, after=None)
+    return StateChange(before=before, after=after)
+
+
+async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | None:
+    """Disable a read that changed the state, and return the problem of its call; None if its effects are declared."""
+    validated, change = executed.authorized.validated, executed.state_change
+    contract = validated.tool.contract
+    if change is None or contract.mutation_class is not MutationClass.READ or not change.is_changed:
+        return None
+    if await _has_other_mutation(runtime, executed):
+        log.info("state_changed_beside_read", tool=validated.tool.name, call_id=validated.received.call_id)
+        return None
+    runtime.metrics.record_schema_violation(contract, "effects")
+    tenant, call_id = validated.received.caller.tenant, validated.received.call_id
+    subject = f"{contract.full_name}@{contract.version} (call {call_id}: state {change.before} became {change.after})"
+
+    async def disable(connection: Connection) -> None:
+        await set_version_state(connection, tenant, contract.full_name, contract.version, LifecycleState.DISABLED)
+
+    await change_authority(
+        runtime, operator_caller(tenant), "disable_mutating_read", subject, disable, is_tightening=True
+    )
+    log.error("tool_disabled", tool=contract.full_name, version=contract.version, call_id=call_id)
+    return MutationClassViolated(
+        f"{contract.full_name} {contract.version} is declared as a read, and the state that it can change is another "
+        "after this call",
+        details={"before": change.before, "after": change.after},
+    )
+
+
+def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
+    """Describe what the caller of a write should know about the state: that it is as before, or could not be read."""
+    change, contract = executed.state_change, executed.authorized.validated.tool.contract
+    if change is None:
+        return ()
+    if change.after is None:
+        return ("the state could not be read after the call, so that its effects are not checked",)
+    if contract.mutation_class is MutationClass.READ or change.is_changed:
+        return ()
+    return ("the call changed nothing: the state is as before",)
+
+
+async def _has_other_mutation(runtime: Runtime, executed: Executed) -> bool:
+    """Tell whether another call may have changed the state meanwhile: of any tenant, through any gateway."""
+    call_id, since = (
+        executed.authorized.validated.received.call_id,
+        make_first_id(runtime.clock.epoch_ms() - _RECENT_MS),
+    )
+    async with runtime.store.write_transaction() as connection:
+        seconds = executed.seconds + _SLACK_SECONDS
+        return bool(await connection.fetchval(_CALLS["has_other_mutation"], call_id, since, seconds))

@@ -1,0 +1,1 @@
+"""Notice a database that went back in time: what was committed to it is remembered outside of it."""

@@ -1,0 +1,268 @@
+"""Every field of the contract is obeyed, refused or shown, and a test says which.
+
+`OBSERVATIONS` names the test of each field. The tests of fields that describe a tool to people, and of a few that have
+no other, are here.
+"""
+
+import operator
+import re
+import typing
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from pydantic import BaseModel
+
+from deputize import Preview, tool
+from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.contract.contract import Contract
+from deputize.core.telemetry import Metric
+from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
+from tests.support import shop_tools
+from tests.support.gateway_lab import open_lab, parse_body
+from tests.support.scripted_tools import Tag
+
+pytestmark = pytest.mark.requirement("CON-2")
+
+TESTS = Path(__file__).parent.parent.parent
+HERE = "integration/catalog/test_contract_fields.py"
+# Fields that a gateway does not act on: they tell people and other programs what the tool is.
+DESCRIPTIONS: dict[str, Any] = {
+    "title": "A title",
+    "description": "What the tool does, in words.",
+    "kind": "retrieval",
+    "capability_refs": ["cap:users"],
+    "external_mappings": {"other": {"id": 7}},
+    "annotations": {"team": "crm"},
+    "life.migration_guide_url": "https://docs.example/2",
+    "changelog": "Faster.",
+    "breaking_changes": True,
+    "documentation_url": "https://docs.example",
+    "source_code_url": "https://code.example",
+    "license": "MIT",
+    "author.name": "Ana",
+    "author.email": "ana@example.org",
+    "author.url": "https://ana.example",
+    "objectives.p99_seconds": 0.5,
+    "objectives.availability": 0.99,
+    "objectives.accuracy": 0.95,
+    "objectives.cost": 0.1,
+    "native_ids.mcp.server_id": "crm",
+    "native_ids.mcp.tool_name": "getUser",
+    "native_ids.mcp.method": "tools/call",
+    "native_ids.mcp.mcp_protocol_version": "2025-06-18",
+    "native_ids.openapi.operation_id": "getUser",
+    "native_ids.openapi.method": "GET",
+    "native_ids.openapi.path": "/users/{id}",
+    "native_ids.openapi.server_url": "https://crm.example",
+    "native_ids.openapi.security_scheme_refs": ["key"],
+    "native_ids.function_calling.function_name": "get_user",
+    "native_ids.function_calling.strict": True,
+    "native_ids.function_calling.defer_loading": False,
+    "native_ids.a2a.agent_card_url": "https://crm.example/.well-known/agent-card.json",
+    "native_ids.a2a.agent_skill_id": "users",
+    "native_ids.command.command_id": "crm-get",
+    "native_ids.command.argv_ref": "argv:1",
+    "native_ids.command.cwd_ref": "cwd:1",
+    "native_ids.command.env_policy_ref": "env:1",
+    "native_ids.command.sandbox_ref": "sandbox:1",
+    "native_ids.browser.action_id": "open-user",
+}
+_ADMISSION, _CONTRACT = "unit/catalog/test_admission.py", "unit/core/contract/test_contract.py"
+_COMPILED, _REST = "unit/catalog/test_compiled_tool.py", "integration/interfaces/rest/admin/test_tools.py"
+_UNENFORCED = "unit/core/contract/test_unenforced_fields.py::test_each_field_is_named_also_after_it_was_stored"
+_FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integration/lifecycle/test_tool_checks.py"
+_PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
+_CHECKPOINTS = "integration/runs/test_checkpoint_writer.py"
+_PROMISES = "unit/catalog/test_promise_rules.py"
+_SEARCH = "unit/catalog/test_search.py"
+_OBSERVED = f"{_CONTRACT}::test_nobody_can_declare_a_tool_that_is_not_observed"
+_LOADED = f"{_REST}::test_only_functions_that_are_loaded_can_be_registered"
+_PREDICATES = f"{_COMPILED}::test_outputs_and_predicates_are_judged"
+_RESOURCES = f"{_COMPILED}::test_what_a_call_may_change_is_filled_from_its_arguments"
+_TIMEOUT = f"{_CONTRACT}::test_a_tools_own_limits_only_tighten_its_class"
+_BACKOFF = f"{_RETRY}::test_a_pause_is_anywhere_between_nothing_and_the_exponential_step"
+_BROKER = "integration/lifecycle/credentials/test_broker.py"
+_NAMES = f"{_CONTRACT}::test_names_that_could_not_be_told_apart_outward_are_refused"
+_DEPRECATION = "integration/operations/admin/test_commands.py::test_a_deprecated_version_is_called_with_a_warning"
+
+OBSERVATIONS: dict[str, str] = {
+    **dict.fromkeys(DESCRIPTIONS, f"{HERE}::test_what_describes_a_tool_is_shown"),
+    "namespace": _NAMES,
+    "name": _NAMES,
+    "version": f"{_REST}::test_a_tool_is_registered_once_and_versions_stand_side_by_side",
+    "handler.driver": _LOADED,
+    "handler.target": _LOADED,
+    "handler.preview": f"{_ADMISSION}::test_each_condition_is_judged",
+    "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"
+    "test_a_changed_tool_goes_on_reading_and_stops_writing",
+    "input_schema": f"{_COMPILED}::test_every_error_says_where_and_what_would_do",
+    "output_schema": _PREDICATES,
+    "error_schema": f"{_FAILURES}::test_an_error_that_is_not_declared_keeps_its_kind_and_loses_its_text",
+    "examples": f"{_REST}::test_a_tool_shows_what_is_needed_to_call_it_and_not_where_it_runs",
+    "predicates.name": _PREDICATES,
+    "predicates.description": _PREDICATES,
+    "predicates.holds": _PREDICATES,
+    "reads_state": "integration/lifecycle/test_state_check.py::"
+    "test_a_read_that_changes_something_is_disabled_at_its_first_call",
+    "predicates.compare": f"{_COMPILED}::test_a_predicate_compares_what_was_asked_with_what_came_back",
+    "predicates.severity": "integration/lifecycle/test_tool_checks.py::test_a_warning_lets_the_result_pass",
+    "behaviours": f"{_PROMISES}::test_a_promise_that_contradicts_the_contract_is_refused",
+    "open_world": "unit/interfaces/mcp/tools/test_tool_definitions.py::"
+    "test_only_a_tool_that_says_so_is_closed_to_the_world",
+    "authority_rank": "unit/govern/policy/test_cedar.py::test_rules_can_read_every_attribute_of_the_schema",
+    "requires_user_interaction": "integration/lifecycle/approval/test_user_interaction.py::"
+    "test_a_call_waits_for_a_person_unless_a_person_makes_it",
+    "effects": f"{_CONTRACT}::test_effects_map_to_the_mutation_classes_and_have_no_default",
+    "resources.resource": _RESOURCES,
+    "resources.op": _RESOURCES,
+    "resources.scope": _RESOURCES,
+    "undo": f"{_ADMISSION}::test_an_undo_must_be_a_tool_that_exists",
+    "status": f"{_ADMISSION}::test_a_status_must_be_a_read_that_takes_a_key",
+    "preview": "integration/lifecycle/preview/test_preview.py::test_a_dry_run_shows_what_would_change_and_does_nothing",
+    "preview_rules.fresh_seconds": f"{HERE}::test_a_preview_says_how_long_it_stays_valid",
+    "preview_rules.volatile": "unit/core/contract/test_preview.py::test_what_is_volatile_may_be_anything",
+    "validates": f"{_CHECKS}::test_the_tools_own_judgement_comes_before_the_effect_and_gives_the_key_back",
+    "verifies": f"{_CHECKS}::test_a_tool_that_does_not_confirm_its_result_has_acted_all_the_same",
+    "auth.scopes": "unit/govern/test_token_authorization.py::test_missing_scopes_are_listed_with_the_rule",
+    "auth.permissions": "unit/govern/test_token_authorization.py::test_permissions_are_needed_beside_scopes",
+    "auth.credential": f"{_BROKER}::test_without_its_secret_a_mutation_does_nothing_and_gives_its_key_back",
+    "auth.secret": f"{_BROKER}::test_without_its_secret_a_mutation_does_nothing_and_gives_its_key_back",
+    "auth.audience": "unit/govern/identity/test_minted_tokens.py::test_a_call_token_needs_an_upstream_audience",
+    "auth.readonly_secret": f"{_PREVIEWS}::test_a_preview_uses_a_read_only_credential",
+    "timeout.timeout_class": _TIMEOUT,
+    "timeout.seconds": _TIMEOUT,
+    "timeout.max_seconds": _TIMEOUT,
+    "idempotency.upstream": "integration/lifecycle/test_unknown_outcomes.py::"
+    "test_a_retry_takes_over_where_the_upstream_deduplicates",
+    "idempotency.window_seconds": f"{_CONTRACT}::"
+    "test_the_window_is_twice_the_timeout_or_an_hour_unless_more_is_asked_for",
+    "idempotency.key_argument": "unit/interfaces/mcp/tools/test_tool_definitions.py::"
+    "test_only_what_cannot_be_taken_back_asks_the_model_for_a_key",
+    "observability.trace": _OBSERVED,
+    "observability.metrics": _OBSERVED,
+    "observability.audit": _OBSERVED,
+    "observability.cost_category": f"{HERE}::test_costs_are_counted_by_their_category",
+    "observability.cost_per_call": "integration/lifecycle/test_costs.py::test_a_result_says_what_was_charged",
+    "retry.max_attempts": f"{_RETRY}::test_the_last_problem_is_raised_once_all_attempts_are_used",
+    "retry.base_seconds": _BACKOFF,
+    "retry.backoff_multiplier": _BACKOFF,
+    "retry.backoff_max_seconds": _BACKOFF,
+    "retry.retry_on_status_codes": f"{_FAILURES}::test_a_read_is_retried_on_the_declared_statuses_only",
+    "checkpoints.enabled": f"{_CHECKPOINTS}::"
+    "test_a_tool_that_saves_without_declaring_it_fails_where_its_author_sees_it",
+    "checkpoints.micro_interval_seconds": f"{_CHECKPOINTS}::"
+    "test_in_between_only_the_newest_waits_and_is_stored_when_its_time_comes",
+    "checkpoints.macro_events": f"{_FAILURES}::test_only_declared_milestones_are_stored",
+    "external_service": "unit/govern/limits/test_rules.py::test_globs_choose_tenants_and_tools",
+    "provider": "unit/govern/limits/test_rules.py::test_globs_choose_tenants_and_tools",
+    "priority": f"{HERE}::test_a_queued_call_has_the_priority_of_its_contract",
+    "aliases": f"{_SEARCH}::test_an_alias_counts_as_the_name",
+    "search_hint": f"{_SEARCH}::test_the_best_words_win",
+    "tags": "unit/govern/policy/test_default_policies.py::test_the_default_policies_follow_the_documented_function",
+    "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
+    "life.sunset_date": _DEPRECATION,
+    "life.replacement": _DEPRECATION,
+    **dict.fromkeys(
+        (
+            "breaker.failure_threshold", "breaker.success_threshold", "breaker.timeout_seconds",
+            "breaker.half_open_max_calls", "limits.cpu", "limits.memory", "limits.ephemeral_storage",
+            "network.allowed_domains", "network.allowed_ports", "network.deny_all_egress", "freshness.max_age_seconds",
+            "freshness.shared_by", "compensation.compensation_class", "compensation.tool", "compensation.bind",
+            "compensation.constants", "compensation.within_seconds", "concurrency_safe", "interrupt", "sandbox.tier",
+            "sandbox.permissions", "max_inline", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
+            "alerts.latency_factor", "alerts.pending_approvals", "recipient_argument", "labels.accepts", "labels.adds",
+        ),
+        _UNENFORCED,
+    ),
+}  # fmt: skip
+
+
+def list_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """List the fields of a model and of the models within it, as dotted paths."""
+    for name, field in model.model_fields.items():
+        part = find_model(field.annotation)
+        if part is None:
+            yield prefix + name
+        else:
+            yield from list_fields(part, f"{prefix}{name}.")
+
+
+def find_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for each in typing.get_args(annotation) if (found := find_model(each)) is not None), None)
+
+
+def test_every_field_has_a_test_that_observes_its_effect_or_its_refusal() -> None:
+    fields = set(list_fields(Contract))
+    assert fields - OBSERVATIONS.keys() == set(), "say which test observes these fields"
+    assert OBSERVATIONS.keys() - fields == set(), "these are no fields of the contract"
+
+
+@pytest.mark.parametrize("path", sorted(set(OBSERVATIONS.values())))
+def test_the_named_test_exists(path: str) -> None:
+    file, _, function = path.partition("::")
+    assert re.search(rf"^(async )?def {function}\(", (TESTS / file).read_text(), re.MULTILINE)
+
+
+def _declare(name: str, **changes: Any) -> dict[str, Any]:
+    contract = next(each.contract for each in shop_tools.TOOLS if each.contract.full_name == "shop.hidden_user")
+    return {**contract.model_dump(mode="json"), "name": name, **changes}
+
+
+async def _register(gateway: HttpGateway, manifest: dict[str, Any]) -> None:
+    answer = await gateway.post("/v1/tools", manifest, token=gateway.token("root", scopes=(*SCOPES, ADMIN)))
+    assert answer.status_code == 201, answer.text
+
+
+async def test_what_describes_a_tool_is_shown(gateway: HttpGateway) -> None:
+    declared: dict[str, Any] = {}
+    for path, value in DESCRIPTIONS.items():
+        *parts, field = path.split(".")
+        reduce(lambda part, name: part.setdefault(name, {}), parts, declared)[field] = value
+    await _register(gateway, _declare("described", **declared))
+    shown = (await gateway.get("/v1/tools/shop.described")).json()["contract"]
+    for path, value in DESCRIPTIONS.items():
+        *parts, field = path.split(".")
+        assert reduce(operator.getitem, parts, shown)[field] == value, path
+
+
+async def test_costs_are_counted_by_their_category(gateway: HttpGateway) -> None:
+    observability = {"cost_category": "tokens", "cost_per_call": 0.5}
+    await _register(gateway, _declare("priced", observability=observability))
+    assert (await gateway.call("shop.priced", {"id": 1})).status_code == 200
+    metrics = (await gateway.http.get(f"{gateway.metrics_url}/metrics")).text
+    (line,) = [each for each in metrics.splitlines() if each.startswith(Metric.COST) and "shop.priced" in each]
+    assert 'category="tokens"' in line
+    assert line.endswith(" 0.5")
+
+
+async def test_a_queued_call_has_the_priority_of_its_contract(gateway: HttpGateway, module_database: str) -> None:
+    await _register(gateway, _declare("urgent", priority=2))
+    answer = await gateway.call("shop.urgent", {"id": 1}, mode="async")
+    assert answer.status_code == 202, answer.text
+    db = await asyncpg.connect(module_database)
+    try:
+        call_id = answer.json()["call_id"]
+        assert await db.fetchval("select priority from deputize.runs where id = $1", call_id) == 2
+    finally:
+        await db.close()
+
+
+@tool(
+    effects="destructive", namespace="lab", resources=["delete lab.notes/{tag}"], preview=lambda tag: Preview(),
+    preview_fresh_seconds=60, scopes=["lab:write"],
+)  # fmt: skip
+async def drop(tag: Tag) -> str:
+    """Drop a note for good."""
+    return tag
+
+
+async def test_a_preview_says_how_long_it_stays_valid(fresh_database: str, tmp_path: Path) -> None:
+    async with open_lab(fresh_database, tmp_path, tools=[getattr(drop, ATTRIBUTE)]) as lab:
+        shown = parse_body(await lab.call("drop", "fresh", dry_run=True))["preview"]
+    assert (shown["by"], shown["fresh_seconds"]) == ("tool", 60)

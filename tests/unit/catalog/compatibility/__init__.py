@@ -1,0 +1,1 @@
+"""Test what a new version of a tool is to its callers."""

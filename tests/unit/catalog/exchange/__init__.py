@@ -1,0 +1,1 @@
+"""Test the exchange of tools with other systems."""

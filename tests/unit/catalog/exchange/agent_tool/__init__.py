@@ -1,0 +1,1 @@
+"""Test the objects of the tool standard."""
