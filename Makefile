@@ -31,7 +31,8 @@ check-rules:
 	$(BIN)/python -m checks.migrations
 	$(BIN)/python -m checks.threats
 	$(BIN)/python -m checks.figures
-	$(BIN)/python -m proofs kept
+	$(BIN)/python -m proofs results
+	$(BIN)/python -m checks.mutants
 	$(BIN)/python -m tests.requirements
 	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate; fi
 

@@ -15,7 +15,7 @@ RULE_FILE = "checks/commits.py"
 MAX_LENGTH = 72
 EXAMPLE = "mcp: reject unknown elicitation modes"
 # Several areas are separated by commas.
-_FORM = re.compile(r"(?P<area>[a-z][a-z0-9_./-]*(?:, [a-z][a-z0-9_./-]*)*): (?P<verb>[a-z][a-z-]*)( \S.*)?")
+_FORM = re.compile(r"(?P<area>[a-z][a-z0-9_./-]*(?:, [a-z][a-z0-9_./-]*)*): (?P<verb>[a-z][a-z-]*)(,? \S.*)?")
 _OTHER_FORMS = re.compile(r".*(?:[^s]s|ed|ing)")
 # Imperatives that end as other forms of verbs do.
 _IMPERATIVES = {

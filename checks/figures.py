@@ -1,27 +1,28 @@
-"""Keep the figures in README.md and docs/reference/figures.md equal to the kept results of the proofs.
+"""Keep the figures in README.md and docs/reference/figures.md equal to the stored results of the proofs.
 
 Each `proofs/results/*.json` is one full run, as `proofs/kit/report.py` writes it: `name`, `passed`, `form`,
 `figures`, `bars` (each with `op` and `bar`), `controls` (broken variants, and whether they were caught),
-`commit` and `machine`. Whether figures meet their bars is judged by `python -m proofs kept`; here only runs
-that passed in full are shown. README.md gets one line per headline, the reference page every figure that has a bar.
-`--write` renders both between their markers.
+`commit` and `machine`. Whether a result is true of this code is judged by `proofs/kit/stored_results.py`; a result of
+earlier code or below its bar is shown as such, and one that must not be published is not shown. README.md gets one line
+per headline, the reference page every figure that has a bar. `--write` renders both between their markers.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from proofs.kit.declarations import load_declarations
+from proofs.kit.stored_results import ResultJudge, StoredResult
+
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "proofs" / "results"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "figures.md"
 OPEN_MARK, CLOSE_MARK = "<!-- figures -->", "<!-- /figures -->"
-NOTHING_YET = "No results are kept yet. `make proofs` makes them."
-HEADLINE_HEAD = ["| experiment | result | proof |", "|---|---|---|"]
+NOTHING_YET = "No results are stored yet. `make proofs` makes them."
+HEADLINE_HEAD = ["| experiment | result | proof | state |", "|---|---|---|---|"]
 # What README.md shows of a proof: what was tried, and what came of it, with the figures' names in braces.
 HEADLINES: Mapping[str, tuple[str, str]] = {
     "crash_matrix": (
@@ -33,7 +34,7 @@ HEADLINES: Mapping[str, tuple[str, str]] = {
         "{keys_not_executed_exactly_once} not executed exactly once",
     ),
     "barrier": ("{acts} revocations under load", "{late} calls began on revoked authority"),
-    "confused_deputy": ("{bad_tokens} bad tokens tried at {doors} endpoints", "{accepted} accepted"),
+    "confused_deputy": ("{bad_tokens} bad tokens tried at {endpoints} endpoints", "{accepted} accepted"),
     "approvals": (
         "{tickets} approval requests, with gateways and workers killed meanwhile",
         "{executed_unapproved} calls executed unapproved, {used_or_executed_twice} twice",
@@ -47,16 +48,13 @@ HEADLINES: Mapping[str, tuple[str, str]] = {
     "policy": ("{rules} Cedar rules", "{cached_us} µs for a cached decision"),
     "quickstart": ("From `deputize init` to the first governed call", "{installed_seconds} s"),
 }
-HEAD = ["| proof | measured (bar) | broken variants caught | commit |", "|---|---|---|---|"]
-# Figures whose keys, in results that were kept earlier, do not say plainly what was counted.
+# Figures whose keys, in results that were stored earlier, do not say plainly what was counted.
 PLAIN_NAMES: Mapping[str, str] = {
     "approvals_unbound": "approvals not bound to the exact call",
     "approvals_unchecked": "approvals not checked before execution",
     "approved_and_lost": "approved calls lost",
-    "barrier_behind": "barrier epochs after commit",
     "decided_by_who_may_not": "decisions accepted from people who may not decide",
-    "doors": "endpoints",
-    "doors_shut_to_good_tokens": "endpoints that rejected a good token",
+    "endpoints_shut_to_good_tokens": "endpoints that rejected a good token",
     "entries_that_do_not_match": "audit entries that do not match the calls",
     "expired_and_not_denied": "expired requests not denied",
     "found": "secrets found outside the vault",
@@ -66,60 +64,71 @@ PLAIN_NAMES: Mapping[str, str] = {
     "unknown_and_nobody_asked": "unknown outcomes without a reconciliation task",
     "ways_to_be_wrong": "kinds of error tried",
 }
-HEAD = ["| proof | figure | measured | bar | commit |", "|---|---|---|---|---|"]
+HEAD = ["| proof | figure | measured | bar | state |", "|---|---|---|---|---|"]
 
 Result = Mapping[str, Any]
 
 
-def read_results(folder: Path) -> list[Result]:
-    """Read the kept results in a stable order."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+def judge_results() -> list[StoredResult]:
+    """Judge the stored results of all proofs, in a stable order."""
+    return ResultJudge(declarations=load_declarations()).judge_all()
 
 
-def find_problems(results: Sequence[Result]) -> list[str]:
-    """Say which kept results must not be shown."""
-    failures = [f"{result['name']}: the kept run did not pass" for result in results if not result["passed"]]
-    short = [f"{result['name']}: only full runs are kept" for result in results if result["form"] != "full"]
-    return failures + short + [line for result in results for line in _find_missing_figures(result)]
+def find_problems(results: Sequence[StoredResult]) -> list[str]:
+    """Name the figures of headlines that the stored runs do not have."""
+    return [
+        f"{each.name}: the headline names {figure}, which the stored run did not measure"
+        for each, result in _list_shown(results)
+        for text in HEADLINES.get(each.name, ())
+        for _, figure, _, _ in Formatter().parse(text)
+        if figure and figure not in result["figures"]
+    ]
 
 
-def _find_missing_figures(result: Result) -> Iterator[str]:
-    """Name the figures of a headline that the kept run does not have."""
-    for text in HEADLINES.get(result["name"], ()):
-        for _, name, _, _ in Formatter().parse(text):
-            if name and name not in result["figures"]:
-                yield f"{result['name']}: the headline names {name}, which the kept run did not measure"
+def _list_shown(results: Sequence[StoredResult]) -> list[tuple[StoredResult, Result]]:
+    """List the results that may be published."""
+    return [(each, each.result) for each in results if each.result is not None and not each.faults]
 
 
-def render_table(results: Sequence[Result]) -> str:
+def render_table(results: Sequence[StoredResult]) -> str:
     """Draw the table of every figure that has a bar, and of every control."""
-    if not results:
-        return NOTHING_YET
-    rows = [row for result in results for row in _render_rows(result)]
-    machines = dict.fromkeys(_format_value(result["machine"]) for result in results)
-    return "\n".join([*HEAD, *rows, "", *(f"Measured on: {machine}." for machine in machines)])
+    shown = _list_shown(results)
+    rows = [row for each, result in shown for row in _render_rows(each, result)]
+    machines = dict.fromkeys(_format_value(result["machine"]) for _, result in shown)
+    table = [*HEAD, *rows, "", *(f"Measured on: {machine}." for machine in machines)] if rows else [NOTHING_YET]
+    return "\n".join([*table, *_render_unmeasured(results)])
 
 
-def render_headlines(results: Sequence[Result]) -> str:
+def render_headlines(results: Sequence[StoredResult]) -> str:
     """Draw one line for each proof that has a headline, in the order of the headlines."""
-    by_name = {result["name"]: result for result in results}
-    lines = [_render_headline(by_name[name], *texts) for name, texts in HEADLINES.items() if name in by_name]
-    return "\n".join([*HEADLINE_HEAD, *lines]) if lines else NOTHING_YET
+    shown = {each.name: (each, result) for each, result in _list_shown(results)}
+    lines = [_render_headline(*shown[name], *texts) for name, texts in HEADLINES.items() if name in shown]
+    table = [*HEADLINE_HEAD, *lines] if lines else [NOTHING_YET]
+    return "\n".join([*table, *_render_unmeasured([each for each in results if each.name in HEADLINES])])
 
 
-def _render_headline(result: Result, experiment: str, outcome: str) -> str:
+def _render_headline(each: StoredResult, result: Result, experiment: str, outcome: str) -> str:
     figures = {name: _format_value(value) for name, value in result["figures"].items()}
-    return f"| {experiment.format_map(figures)} | {outcome.format_map(figures)} | `{result['name']}` |"
+    texts = (experiment.format_map(figures), outcome.format_map(figures), f"`{each.name}`", each.describe_state())
+    return f"| {' | '.join(texts)} |"
 
 
-def _render_rows(result: Result) -> Iterator[str]:
-    proof, commit = f"`{result['name']}`", f"`{str(result['commit'])[:10]}`"
+def _render_unmeasured(results: Sequence[StoredResult]) -> list[str]:
+    """Name the proofs whose results are missing or must not be published."""
+    shown = {each.name for each, _ in _list_shown(results)}
+    names = [f"`{each.name}`" for each in results if each.name not in shown]
+    return ["", f"Not measured on this code: {', '.join(names)}."] if names else []
+
+
+def _render_rows(each: StoredResult, result: Result) -> Iterator[str]:
+    proof, state = f"`{each.name}`", each.describe_state()
     for name, bar in result["bars"].items():
         figure_text, bar_text = _format_value(result["figures"].get(name)), f"{bar['op']} {_format_value(bar['bar'])}"
-        yield f"| {proof} | {_spell_name(name)} | {figure_text} | {bar_text} | {commit} |"
+        mark = "" if bar["passed"] else " (missed)"
+        yield f"| {proof} | {_spell_name(name)} | {figure_text} | {bar_text}{mark} | {state} |"
     for name, is_caught in result.get("controls", {}).items():
         outcome = "caught" if is_caught else "missed"
-        yield f"| {proof} | broken variant: {_spell_name(name)} | {outcome} | caught | {commit} |"
+        yield f"| {proof} | broken variant: {_spell_name(name)} | {outcome} | caught | {state} |"
 
 
 def _spell_name(name: str) -> str:
@@ -150,11 +159,11 @@ def insert_table(page: str, table: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the kept results and the pages that show them, or write their figures."""
+    """Check the stored results and the pages that show them, or write their figures."""
     parser = argparse.ArgumentParser(prog="python -m checks.figures", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the tables")
     write = parser.parse_args(arguments).write
-    results = read_results(RESULTS)
+    results = judge_results()
     problems = find_problems(results)
     pages = () if problems else ((README, render_headlines(results)), (PAGE, render_table(results)))
     for path, table in pages:
@@ -167,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         print(f"figures: {problem}", file=sys.stderr)
     if not problems:
-        print(f"figures: {len(results)} kept results, shown as they are")
+        print(f"figures: {len(_list_shown(results))} stored results, shown as they are")
     return 1 if problems else 0
 
 

@@ -1,34 +1,43 @@
-"""Run proofs: `python -m proofs NAME [--full] [--json FILE]`, and `list`, `all`, `kept` in place of a name."""
+"""Run proofs: `python -m proofs NAME [--full] [--json FILE]`, and `list`, `all`, `results` in place of a name."""
 
 import argparse
 import asyncio
+import hashlib
 import importlib
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import uvloop
-
-from proofs.kit.facts import read_commit_facts, read_machine_facts
+from proofs.kit.declarations import (
+    Declaration,
+    find_declaration_problems,
+    get_declaration,
+    load_declarations,
+)
+from proofs.kit.facts import compute_digests, read_commit_facts, read_machine_facts
 from proofs.kit.proof_queue import FAILED, INCONCLUSIVE, PASSED, run_quick_proofs
 from proofs.kit.report import (
-    RESULTS,
     Verdict,
-    find_shortcomings,
     has_passed,
     has_wrong_result,
     render_json,
     render_last_line,
 )
 from proofs.kit.sandbox import Sandbox
+from proofs.kit.stored_results import RESULTS, ResultJudge, render_states
 
 _FOLDER = Path(__file__).parent
 TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead", "vault"})
 """Proofs that compare times even in their quick form: nothing else runs beside them."""
+LONG_PROOFS = frozenset({"approvals", "conformance", "recovery"})
+"""Proofs whose quick form takes longest: they begin first, so that the others fill the time beside them."""
+_TIMED_PER_RUN = 2
+_LONG_PER_RUN = 1
+"""How many of the timed and of the long proofs `all` runs, with every commit others: all of them take half an hour."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +45,8 @@ class Proof:
     name: str
     promise: str
     prove: Callable[[Sandbox], Awaitable[Verdict]]
+    declaration: Declaration | None = None
+    """What it covers and has to show; without one, `prove` returns its bars itself."""
     is_full_only: bool = False
     """Even its quick form takes too long for every run of CI: with `all` it runs only in full."""
 
@@ -55,31 +66,61 @@ def load_proof(name: str) -> Proof:
         name=module.NAME,
         promise=module.PROMISE,
         prove=module.prove,
+        declaration=get_declaration(name),
         is_full_only=getattr(module, "FULL_ONLY", False),
     )
 
 
-async def attempt_proof(proof: Proof, *, full: bool) -> tuple[Verdict, dict[str, object]]:
+async def attempt_proof(proof: Proof, *, full: bool, root: Path = _FOLDER.parent) -> tuple[Verdict, dict[str, object]]:
     """Run the proof in a world of its own; a proof that breaks off has failed, and its log says why."""
     began = datetime.now(UTC)
+    code_facts = read_code_facts(proof, root)
     sandbox = Sandbox(full=full)
     sandbox.log(f"{proof.name} ({'full' if full else 'quick'} form): {proof.promise}")
     try:
         async with sandbox:
-            verdict = await proof.prove(sandbox)
+            verdict = apply_declaration(proof.declaration, await proof.prove(sandbox), full=full)
             if not has_passed(verdict):
                 sandbox.print_logs()
     except Exception as failure:  # noqa: BLE001 - the interface: whatever a proof raises is its failure, printed and counted
         traceback.print_exception(failure)
         verdict = Verdict(figures={}, bars={}, notes=[f"broke off with {type(failure).__name__}"])
     seconds = (datetime.now(UTC) - began).total_seconds()
+    # Processes start during a run: code that changed meanwhile was measured in part.
+    has_changed = read_code_facts(proof, root) != code_facts
     run_facts: dict[str, object] = {
-        **read_commit_facts(),
+        **code_facts,
+        "dirty": code_facts["dirty"] or has_changed,
         "machine": read_machine_facts(sandbox.postgres_version),
         "started": began.isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
     return verdict, run_facts
+
+
+def read_code_facts(proof: Proof, root: Path) -> dict[str, object]:
+    """Read which commit is measured, whether it is changed, and the digests of what the proof covers."""
+    packages = proof.declaration.covers if proof.declaration else ()
+    return {**read_commit_facts(root), "digests": compute_digests(proof.name, packages, root)}
+
+
+def apply_declaration(declaration: Declaration | None, verdict: Verdict, *, full: bool) -> Verdict:
+    """Set the declared bars on what was found; controls that differ from the declared ones are an error."""
+    if declaration is None:
+        return verdict
+    if verdict.bars:
+        raise ValueError(f"{declaration.name} returned bars: they are declared in proofs.toml, and nowhere else")
+    unknown, missing = (
+        set(verdict.controls) - set(declaration.controls),
+        set(declaration.controls) - set(verdict.controls),
+    )
+    if unknown or (full and missing):
+        raise ValueError(
+            f"{declaration.name} tried controls that are not in proofs.toml ({', '.join(sorted(unknown)) or 'none'}), "
+            f"or left some out ({', '.join(sorted(missing)) or 'none'}): change the one or the other"
+        )
+    bars = declaration.full_bars if full else declaration.quick_bars
+    return replace(verdict, bars=bars, load_sensitive=declaration.load_sensitive)
 
 
 async def run_proof(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
@@ -100,6 +141,8 @@ async def run_proof(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
 
 
 def run_proof_now(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
+    import uvloop  # noqa: PLC0415 - only runs need it; checking results is quick without
+
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_proof(proof, full=full, json=json))
@@ -108,11 +151,13 @@ def run_proof_now(proof: Proof, *, full: bool, json: Path | None) -> Verdict:
 
 
 def run_all_proofs(*, full: bool) -> bool:
-    """Run every proof: in full one after another, in the quick form two at a time where no times are compared."""
+    """Run every proof: in full one after another, in the quick form several at a time where no times are compared."""
     if full:
         codes = {name: get_exit_code(run_proof_now(load_proof(name), full=True, json=None)) for name in list_names()}
     else:
-        names = [name for name in list_names() if not load_proof(name).is_full_only]
+        names = choose_quick_proofs(str(read_commit_facts()["commit"]))
+        left_out = sorted(TIMED_PROOFS.union(LONG_PROOFS).difference(names))
+        print(f"left to other commits: {', '.join(left_out)}", flush=True)
         codes = {name: run.code for name, run in run_quick_proofs(names, TIMED_PROOFS).items()}
     failures = [name for name, code in codes.items() if code != PASSED]
     summary = f"FAIL: {', '.join(failures)}" if failures else "PASS"
@@ -120,8 +165,25 @@ def run_all_proofs(*, full: bool) -> bool:
     return not failures
 
 
+def choose_quick_proofs(commit: str) -> list[str]:
+    """Choose the proofs whose quick form is run for a commit, the longest first."""
+    chosen = [
+        *choose_by_seed(sorted(TIMED_PROOFS), commit, _TIMED_PER_RUN),
+        *choose_by_seed(sorted(LONG_PROOFS), commit, _LONG_PER_RUN),
+    ]
+    short = [
+        name for name in list_names() if name not in TIMED_PROOFS | LONG_PROOFS and not load_proof(name).is_full_only
+    ]
+    return sorted([*chosen, *short], key=lambda name: name not in LONG_PROOFS)
+
+
+def choose_by_seed(names: Sequence[str], seed: str, count: int) -> list[str]:
+    """Choose some names by a seed: others for another seed, and the same again for the same one."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())[:count]
+
+
 def get_exit_code(verdict: Verdict) -> int:
-    """Tell a wrong result, or a proof that broke off, from one that only missed a time, a size or a control."""
+    """Tell a wrong result, a missed control, or a proof that broke off from one that only missed a time or a size."""
     if has_passed(verdict):
         return PASSED
     return FAILED if not verdict.bars or has_wrong_result(verdict) else INCONCLUSIVE
@@ -133,29 +195,38 @@ def list_proofs() -> bool:
     return True
 
 
-def check_stored_results() -> bool:
-    shortcomings_list = find_shortcomings()
-    for line in shortcomings_list:
+def check_stored_results(judge: ResultJudge, problems: Sequence[str] = (), *, release: bool) -> bool:
+    """Print what is wrong with the stored results, stale or below a bar; the latter two fail only a release."""
+    results = judge.judge_all()
+    for line in [*problems, *render_states(results)]:
         print(line)
-    print(f"kept results: {'FAIL' if shortcomings_list else 'PASS'}")
-    return not shortcomings_list
+    current_count = sum(each.is_current for each in results)
+    has_failed = bool(problems) or any(each.faults for each in results) or (release and current_count < len(results))
+    print(f"results: {current_count} of {len(results)} proofs hold on this code: {'FAIL' if has_failed else 'PASS'}")
+    return not has_failed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proofs", description="Run the proofs behind our figures.")
     parser.add_argument(
         "name",
-        choices=[*list_names(), "list", "all", "kept"],
+        choices=[*list_names(), "list", "all", "results"],
         metavar="NAME",
-        help="a proof, or list, all, or kept: do the results in proofs/results meet their bars?",
+        help="a proof, or list, all, or results: are the results in proofs/results true of this code?",
     )
     parser.add_argument("--full", action="store_true", help="the published sizes instead of the quick ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result of one proof")
+    parser.add_argument(
+        "--release", action="store_true", help="with results: fail also on those that are stale or below a bar"
+    )
     options = parser.parse_args()
     if options.name == "list":
         return 0 if list_proofs() else 1
-    if options.name == "kept":
-        return 0 if check_stored_results() else 1
+    if options.name == "results":
+        declarations = load_declarations()
+        problems = find_declaration_problems(declarations, list_names(), _FOLDER.parent / "src" / "deputize")
+        judge = ResultJudge(declarations=declarations)
+        return 0 if check_stored_results(judge, problems, release=options.release) else 1
     if options.name == "all":
         return 0 if run_all_proofs(full=options.full) else 1
     return get_exit_code(run_proof_now(load_proof(options.name), full=options.full, json=options.json))

@@ -6,8 +6,8 @@ at work is what they say themselves, by the machine's clock.
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import orjson
 from proofs.kit.fork_server import ForkServer, start_fork_server
 from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
 from proofs.kit.http_client import HttpConnection
-from proofs.kit.report import Verdict
+from proofs.kit.report import Figure, Verdict
 from proofs.kit.run_submitter import Job, RunSubmitter
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.worker_pool import Database, WorkerPool
@@ -49,10 +49,13 @@ _QUEUED_COUNT = "select count(*) from deputize.calls where tenant = $1 and state
 _NONE_OPEN = (
     "select not exists (select from deputize.calls where id = any($1::uuid[]) and state in ('queued', 'running'))"
 )
-_SUCCEEDED_COUNT = "select count(*) from deputize.calls where id = any($1::uuid[]) and state = 'succeeded'"
+_ENDS = "select id::text, state, owner_epoch from deputize.calls where id = any($1::uuid[])"
 _ALL_WORKERS_BUSY = (
     f"select count(*) >= {WORKERS} from (select distinct owner from deputize.calls where state = 'running') as o"
 )
+_ENQUEUE_DEFINITION = "select pg_get_functiondef('deputize.enqueue_run'::regproc)"
+_OWN_QUEUE = "queue_partition_key => p_tenant"
+_CONTROL_FLOOD = 1000
 _DELETE_WORKFLOWS = "delete from dbos.workflow_status where status <> 'SUCCESS'"
 _CANCEL_QUEUED = "update deputize.calls set state = 'canceled', ended_at = now() where state = 'queued'"
 
@@ -101,28 +104,19 @@ async def prove(sandbox: Sandbox) -> Verdict:
     )
     delays_alone, delays_beside_flood, flood_left = await _measure_flood(testbed)
     pool = await testbed.start_pool()
-    overlap_count, done_count, job_count = await _run_exclusive_jobs(
-        testbed, pool, "turn", sandbox.pick_size(quick=150, full=2000)
-    )
+    job_count = sandbox.pick_size(quick=150, full=2000)
+    overlap_count, misdone = await _run_exclusive_jobs(testbed, pool, "turn", job_count)
     await pool.stop_all()
-    controls = {"fairness_no_locks": await _run_control(testbed)}
-    limit_seconds = max(2 * compute_percentile(delays_alone, 0.95), 1.0)
+    controls = {
+        "fairness_no_locks": await _run_control(testbed),
+        "one queue for all tenants": await _run_flood_control(testbed, compute_limit_seconds(delays_alone)),
+    }
     return Verdict(
         figures={
-            "start_p95_alone_seconds": round(compute_percentile(delays_alone, 0.95), 3),
-            "start_p95_beside_a_flood_seconds": round(compute_percentile(delays_beside_flood, 0.95), 3),
-            "start_p95_of_what_is_allowed": round(compute_percentile(delays_beside_flood, 0.95) / limit_seconds, 3),
-            "flood_left_at_the_end": flood_left,
+            **judge_delays(delays_alone, delays_beside_flood, flood_left),
             "jobs": job_count,
-            "jobs_done_once": done_count,
+            "jobs_not_done_once": len(misdone),
             "jobs_that_met": overlap_count,
-        },
-        bars={
-            "start_p95_of_what_is_allowed": ("<=", sandbox.scale_time_limit(1.0)),
-            "flood_left_at_the_end": (">=", 1),
-            "jobs": (">=", sandbox.pick_size(quick=150, full=2000)),
-            "jobs_done_once": ("==", job_count),
-            "jobs_that_met": ("==", 0),
         },
         controls=controls,
         notes=[
@@ -134,6 +128,22 @@ async def prove(sandbox: Sandbox) -> Verdict:
             "by CLOCK_MONOTONIC.",
         ],
     )
+
+
+def compute_limit_seconds(delays_alone: Sequence[float]) -> float:
+    """Compute how long a run may wait beside a flood: twice as long as without one, and always one second."""
+    return max(2 * compute_percentile(delays_alone, 0.95), 1.0)
+
+
+def judge_delays(alone: Sequence[float], beside_flood: Sequence[float], flood_left: int) -> dict[str, Figure]:
+    """Compare how long runs took to begin; without any flood left at the end, they were not beside one."""
+    beside_p95 = compute_percentile(beside_flood, 0.95)
+    return {
+        "start_p95_alone_seconds": round(compute_percentile(alone, 0.95), 3),
+        "start_p95_beside_a_flood_seconds": round(beside_p95, 3),
+        "start_p95_of_what_is_allowed": round(beside_p95 / compute_limit_seconds(alone), 3),
+        "flood_left_at_the_end": flood_left,
+    }
 
 
 async def _register_tenant(gateway: GatewayHandle, issuer: Issuer) -> None:
@@ -202,8 +212,8 @@ def _generate_jobs(name: str, count: int, rng: random.Random) -> Iterator[Job]:
             yield Job(label=label, tool="jobs.work", arguments=arguments, priority=priority)
 
 
-async def _run_exclusive_jobs(testbed: Testbed, pool: WorkerPool, name: str, count: int) -> tuple[int, int, int]:
-    """How many jobs met another, how many were done and noted once, and how many there were."""
+async def _run_exclusive_jobs(testbed: Testbed, pool: WorkerPool, name: str, count: int) -> tuple[int, list[str]]:
+    """Count the jobs that met another, and list those that were not done once."""
     submitter = testbed.create_submitter()
     submit_task = asyncio.create_task(submitter.submit_runs(_generate_jobs(name, count, random.Random(4)), lanes=8))
     await asyncio.sleep(testbed.sandbox.pick_size(quick=2, full=10))
@@ -213,21 +223,34 @@ async def _run_exclusive_jobs(testbed: Testbed, pool: WorkerPool, name: str, cou
     await submit_task
     ids = list(submitter.calls.values())
     await testbed.database.wait_until(_NONE_OPEN, ids, seconds=900)
-    succeeded_count = int(str(await testbed.database.fetch_value(_SUCCEEDED_COUNT, ids)))
+    ends = {row[0]: (str(row[1]), int(row[2])) for row in await testbed.database.fetch(_ENDS, ids)}
     turns = [turn for turn in _read_turns(testbed.turns_file) if turn["label"].rpartition("-")[0] == name]
-    distinct_count = len({turn["label"] for turn in turns})
-    overlap_count = _count_overlaps(turns)
-    testbed.sandbox.log(
-        f"{name}: {count} jobs, {succeeded_count} succeeded, {len(turns)} noted, {overlap_count} met another"
-    )
-    return overlap_count, min(succeeded_count, distinct_count), count
+    misdone = find_misdone_jobs(submitter.calls, ends, Counter(turn["label"] for turn in turns))
+    overlap_count = count_overlaps(turns)
+    testbed.sandbox.log(f"{name}: {count} jobs, {len(turns)} noted, {overlap_count} met another; {misdone[:3]}")
+    return overlap_count, misdone
+
+
+def find_misdone_jobs(
+    calls: Mapping[str, str], ends: Mapping[str, tuple[str, int]], notes: Mapping[str, int]
+) -> list[str]:
+    """List jobs that did not succeed, were not done, or were done more often than they had owners.
+
+    A worker that is killed after its work and before the commit leaves a job that the next owner does again.
+    """
+    misdone = []
+    for label, call_id in calls.items():
+        state, owners = ends.get(call_id, ("missing", 0))
+        if state != "succeeded" or not 1 <= notes.get(label, 0) <= max(owners, 1):
+            misdone.append(f"{label}: {state}, {owners} owners, noted {notes.get(label, 0)} times")
+    return misdone
 
 
 def _read_turns(turns_file: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in turns_file.read_bytes().splitlines()]
 
 
-def _count_overlaps(turns: Sequence[dict[str, Any]]) -> int:
+def count_overlaps(turns: Sequence[dict[str, Any]]) -> int:
     intervals_by_place: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for turn in turns:
         intervals_by_place[turn["kind"], turn["place"]].append((turn["began"], turn["ended"]))
@@ -243,6 +266,25 @@ def _count_overlaps(turns: Sequence[dict[str, Any]]) -> int:
 async def _run_control(testbed: Testbed) -> bool:
     """Workers that stand in no line: jobs meet, and the same look finds them."""
     pool = await testbed.start_pool("proofs.variants.fairness_no_locks")
-    overlap_count, _, _ = await _run_exclusive_jobs(testbed, pool, "control", 60)
+    overlap_count, _ = await _run_exclusive_jobs(testbed, pool, "control", 60)
     await pool.stop_all()
     return overlap_count > 0
+
+
+async def _run_flood_control(testbed: Testbed, limit_seconds: float) -> bool:
+    """Put the runs of all tenants into one queue: the other tenant waits behind the flood, and the same bar sees it."""
+    definition = str(await testbed.database.fetch_value(_ENQUEUE_DEFINITION))
+    if definition.count(_OWN_QUEUE) != 1:
+        raise RuntimeError(
+            "enqueue_run no longer gives each tenant a queue of its own in the words this control changes"
+        )
+    await testbed.database.fetch(definition.replace(_OWN_QUEUE, "queue_partition_key => 'everyone'"))
+    rng = random.Random(5)
+    await testbed.create_submitter().submit_runs(_generate_rests(FLOOD, "shared", _CONTROL_FLOOD, rng), lanes=8)
+    pool = await testbed.start_pool()
+    await testbed.database.wait_until(_ALL_WORKERS_BUSY)
+    delays = await _measure_start_delays(testbed, "behind", 5, rng)
+    testbed.sandbox.log(f"one queue: p95 {compute_percentile(delays, 0.95):.3f} s behind {_CONTROL_FLOOD} runs")
+    await testbed.database.fetch(_CANCEL_QUEUED)
+    await pool.stop_all()
+    return compute_percentile(delays, 0.95) > 3 * limit_seconds

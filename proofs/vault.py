@@ -12,7 +12,7 @@ import secrets
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,8 +21,9 @@ from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gatew
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.helper_servers import LedgerHandle, start_ledger, start_sink
 from proofs.kit.http_client import HttpConnection, HttpResponse
+from proofs.kit.ledger import Effect
 from proofs.kit.openbao import OpenBaoServer
-from proofs.kit.report import Bar, Figure, Verdict
+from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.secret_patterns import SecretPatterns, copy_tables
 from proofs.kit.tcp_proxy import TcpProxy
@@ -72,6 +73,21 @@ class TrafficPhase:
     @property
     def plain_count(self) -> int:
         return sum(len(times) for times in self.plain_ms.values())
+
+    def record_plain_answer(self, answer: HttpResponse) -> None:
+        if answer.status != 200:
+            self.plain_failures[answer.json()["error"]["number"]] += 1
+
+    def record_keyed_answer(self, tool: str, label: str, answer: HttpResponse, fingerprint: str) -> None:
+        """Record a call that needs the secret, which it tells by its fingerprint."""
+        payload = answer.json()
+        if answer.status == 200:
+            self.success_count += 1
+            self.wrong_credential_count += payload["result"]["fingerprint"] != fingerprint
+            return
+        self.refusals[payload["error"]["number"]] += 1
+        if tool == "keyed_act":
+            self.refused_writes.append(label)
 
     def compute_p50_ms(self, tool: str) -> float:
         return statistics.median(self.plain_ms[tool])
@@ -161,10 +177,7 @@ class Testbed:
                 # A call that waits for a slow vault must not make those behind it wait to be sent.
                 group.create_task(self._send_keyed_call(phase))
                 await asyncio.sleep(1 / keyed_per_second)
-        effect_counts = Counter(
-            effect.call for effect in await self.ledger.list_effects() if effect.tool.startswith("keyed")
-        )
-        phase.act_count = sum(number for label, number in effect_counts.items() if label.startswith(f"{name}-"))
+        phase.act_count = count_acts(name, await self.ledger.list_effects())
         self.sandbox.log(str(phase))
         return phase
 
@@ -177,8 +190,7 @@ class Testbed:
             tool = PLAIN_TOOLS[number % 2]
             answer = await self.send_call(tool, f"{phase.name}-{next(self._numbers)}", http)
             phase.plain_ms[tool].append((time.perf_counter() - began) * 1000)
-            if answer.status != 200:
-                phase.plain_failures[answer.json()["error"]["number"]] += 1
+            phase.record_plain_answer(answer)
             await asyncio.sleep(PLAIN_PAUSE)
         http.close()
 
@@ -186,15 +198,7 @@ class Testbed:
         number = next(self._numbers)
         label, tool = f"{phase.name}-{number}", ("keyed_look", "keyed_act")[number % 2]
         phase.keyed_count += 1
-        answer = await self.send_call(tool, label)
-        payload = answer.json()
-        if answer.status == 200:
-            phase.success_count += 1
-            phase.wrong_credential_count += payload["result"]["fingerprint"] != self._fingerprint
-            return
-        phase.refusals[payload["error"]["number"]] += 1
-        if tool == "keyed_act":
-            phase.refused_writes.append(label)
+        phase.record_keyed_answer(tool, label, await self.send_call(tool, label), self._fingerprint)
 
     async def measure_recovery(self, fault: TrafficPhase) -> tuple[float, int]:
         """How long until a secret is had again; and how many refused writes, sent again by their own keys, then acted
@@ -208,9 +212,7 @@ class Testbed:
         seconds = time.monotonic() - began
         labels = fault.refused_writes[:REPEAT_COUNT]
         answers = [await self.send_call("keyed_act", label) for label in labels]
-        effect_counts = Counter(effect.call for effect in await self.ledger.list_effects())
-        pairs = zip(labels, answers, strict=True)
-        return seconds, sum(answer.status != 200 or effect_counts[label] != 1 for label, answer in pairs)
+        return seconds, count_wrong_repeats(labels, answers, await self.ledger.list_effects())
 
 
 async def prove(sandbox: Sandbox) -> Verdict:
@@ -230,7 +232,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
         figures["quotes_released"] = await _count_leaks(testbed, canary)
         local = await start_gateway(sandbox, postgres.dsn, issuer, name="local", tools="vault.py", env=env)
         local_testbed = Testbed(sandbox, local, ledger, issuer.issue_token("ana"), local_canary)
-        figures["local_store_wrong"] = await _check_local_store(local_testbed, issuer, local_canary)
+        figures |= await _check_local_store(local_testbed, issuer, local_canary)
         patterns = SecretPatterns()
         for name, value in (("secret", canary), ("local", local_canary), ("vault token", vault.token_file.read_text())):
             patterns.add_secret(name, value)
@@ -244,29 +246,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
         sandbox.log(f"searched {len(places)} places: {'; '.join(map(str, matches)) or 'no secret'}")
         controls = {"the search finds what is there": await _can_search_find(sandbox, places, canary)}
         controls |= await _run_controls(testbed, vault, proxy, canary)
-    notes, load_sensitive = (
-        [str(each) for each in matches],
-        ("plain_failed", "not_served_when_healthy", "local_store_wrong"),
-    )
-    return Verdict(
-        figures=figures, bars=_build_bars(sandbox), controls=controls, notes=notes, load_sensitive=load_sensitive
-    )
-
-
-def _build_bars(sandbox: Sandbox) -> dict[str, Bar]:
-    return {
-        "open": ("==", 0),
-        "refused_closed": (">=", sandbox.pick_size(quick=60, full=900)),
-        "plain_failed": ("==", 0),
-        "plain_calls": (">=", sandbox.pick_size(quick=150, full=4000)),
-        # The quick form measures for a moment beside other work: it only notices what goes badly wrong.
-        "slower_at_p50": ("<=", MAX_SLOWDOWN if sandbox.full else 2 * MAX_SLOWDOWN),
-        "not_served_when_healthy": ("==", 0),
-        "repeats_not_once": ("==", 0),
-        "quotes_released": ("==", 0),
-        "local_store_wrong": ("==", 0),
-        "found": ("==", 0),
-    }
+    return Verdict(figures=figures, controls=controls, notes=[str(each) for each in matches])
 
 
 async def _run_faults(sandbox: Sandbox, testbed: Testbed, vault: OpenBaoServer, proxy: TcpProxy) -> dict[str, Figure]:
@@ -289,6 +269,11 @@ async def _run_faults(sandbox: Sandbox, testbed: Testbed, vault: OpenBaoServer, 
         ):
             rounds[name].append(await _run_round(sandbox, testbed, f"{name}{number}", inject_fault, repair))
     last = await testbed.run_phase("after", 1.0)
+    return judge_rounds(rounds, last)
+
+
+def judge_rounds(rounds: Mapping[str, Sequence[FaultRound]], last: TrafficPhase) -> dict[str, Figure]:
+    """Judge the rounds of each fault, and the healthy stretch after all of them."""
     all_rounds = [each for of_fault in rounds.values() for each in of_fault]
     faults = [each.fault for each in all_rounds]
     ratios = {name: statistics.median(each.slowdown for each in of_fault) for name, of_fault in rounds.items()}
@@ -327,11 +312,28 @@ async def _run_round(
 async def _count_leaks(testbed: Testbed, canary: str) -> int:
     """How many tools that give their secret away got an answer out."""
     answers = [await testbed.send_call("blurt", way) for way in ("result", "basic", "summary", "error")]
+    return count_released(answers, canary)
+
+
+def count_acts(phase_name: str, effects: Iterable[Effect]) -> int:
+    """Count the effects of calls of one phase that needed a secret."""
+    return sum(effect.tool.startswith("keyed") and effect.call.startswith(f"{phase_name}-") for effect in effects)
+
+
+def count_wrong_repeats(labels: Sequence[str], answers: Sequence[HttpResponse], effects: Iterable[Effect]) -> int:
+    """Count the repeated writes that did not succeed, or did not act exactly once."""
+    effect_counts = Counter(effect.call for effect in effects)
+    pairs = zip(labels, answers, strict=True)
+    return sum(answer.status != 200 or effect_counts[label] != 1 for label, answer in pairs)
+
+
+def count_released(answers: Iterable[HttpResponse], canary: str) -> int:
+    """Count the answers that succeeded although they quote the secret, or that contain it."""
     return sum(answer.status == 200 or canary.encode() in answer.body for answer in answers)
 
 
-async def _check_local_store(testbed: Testbed, issuer: Issuer, canary: str) -> int:
-    """The same without a vault: put through the API, used, given away in vain."""
+async def _check_local_store(testbed: Testbed, issuer: Issuer, canary: str) -> dict[str, Figure]:
+    """Check the same without a vault: put through the API, used, given away in vain."""
     admin = HttpConnection.for_url(testbed.gateway.url, token=issuer.issue_token("root", scopes=("deputize:admin",)))
     missing_response = await testbed.send_call("keyed_act", "local-0")
     put_response = await admin.post("/v1/secrets", {"name": SECRET, "value": canary})
@@ -339,9 +341,13 @@ async def _check_local_store(testbed: Testbed, issuer: Issuer, canary: str) -> i
     if put_response.status != 201:
         raise RuntimeError(f"the secret was not put: {put_response.body!r}")
     phase = await testbed.run_phase("local", 1.0)
-    is_refused = missing_response.status == 424 and missing_response.json()["error"]["number"] == "E3602"
-    fault_count = phase.failure_count + await _count_leaks(testbed, canary) + (not is_refused)
-    return fault_count
+    return judge_local_store(missing_response, await _count_leaks(testbed, canary), phase)
+
+
+def judge_local_store(missing: HttpResponse, leak_count: int, phase: TrafficPhase) -> dict[str, Figure]:
+    """Judge a call without its secret, tools that give the secret away, and calls that have it."""
+    is_refused = missing.status == 424 and missing.json()["error"]["number"] == "E3602"
+    return {"local_store_wrong": leak_count + (not is_refused), "local_store_failures": phase.failure_count}
 
 
 async def _can_search_find(sandbox: Sandbox, places: Mapping[str, list[Path]], canary: str) -> bool:

@@ -19,7 +19,7 @@ from proofs.approvals.scenarios import Scenarios, sample_scenarios
 from proofs.approvals.testbed import Testbed, create_testbed
 from proofs.confused_deputy.testbed import build_exchange_form
 from proofs.kit.helper_servers import start_ledger
-from proofs.kit.report import Bar, Verdict
+from proofs.kit.report import Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.variants.approvals_unchecked import REPLACE_CHECK
 
@@ -173,7 +173,6 @@ def _build_verdict(
     fault_counts: dict[str, int],
     controls: dict[str, bool],
 ) -> Verdict:
-    full = testbed.sandbox.full
     request_count = sum(len(case.request_ids) for case in scenarios.cases)
     kinds = Counter(tale.kind for tale in scenarios.cases)
     zero_bars: Sequence[tuple[str, list[str]]] = (
@@ -188,17 +187,7 @@ def _build_verdict(
         ("not_come_to_an_end", findings.open_calls),
         ("otherwise_wrong", findings.other),
     )
-    bars: dict[str, Bar] = {name: ("==", 0) for name, _ in zero_bars}
-    bars |= {
-        "tickets": (">=", testbed.sandbox.pick_size(quick=_QUICK, full=_FULL)),
-        "gateways_killed": (">=", 1),
-        "workers_killed": (">=", 1),
-        "times_without_a_worker": (">=", 1),
-        "ways_to_be_wrong": (">=", 10 if full else 6),
-        "approve_to_effect_p50_ms": ("<=", testbed.sandbox.scale_time_limit(_MAX_WAIT_MS)),
-    }
     return Verdict(
-        load_sensitive=("not_come_to_an_end",),
         figures={
             "tickets": request_count,
             "kinds_of_stories": len(kinds),
@@ -215,7 +204,6 @@ def _build_verdict(
             "approve_to_effect_p99_ms": round(latency.compute_quantile(0.99), 1),
             "seed": SEED,
         },
-        bars=bars,
         controls=controls,
         notes=_NOTES,
     )

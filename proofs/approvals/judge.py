@@ -104,8 +104,14 @@ class UnboundEntries:
 
 
 async def judge_cases(cases: Sequence[ApprovalCase], effects: Iterable[Effect], database: Database) -> ApprovalFindings:
+    """Judge cases by what the ledger and PostgreSQL have on record."""
+    return judge_records(await _fetch_records(cases, effects, database))
+
+
+def judge_records(records: Sequence[CaseRecord]) -> ApprovalFindings:
+    """Judge each case by everything that is written about it."""
     findings = ApprovalFindings()
-    for record in await _fetch_records(cases, effects, database):
+    for record in records:
         findings.states[f"{record.case.kind}: {record.row['state'] if record.row else 'nowhere'}"] += 1
         findings.refusals.update(record.case.refusals_by_way)
         findings.other += [f"{record}: {each}" for each in record.case.faults if not each.startswith("decided by")]

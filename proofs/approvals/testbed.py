@@ -29,6 +29,8 @@ TENANT = "acme"
 HOURS_STEPS, SECONDS_STEPS = [6 * 3600, 12 * 3600], [1, 3]
 CONNECTION_ERRORS = (OSError, EOFError, TimeoutError)
 RETRY_STATUSES = (429, 502, 503, 504)
+# How an act is refused that was done already.
+_DONE_STATUSES = (404, 409, 422)
 TIMEOUT_SECONDS = 30.0
 _PAUSE = 0.15
 _BASE = f"""
@@ -209,7 +211,7 @@ class Testbed:
                     had_connection_error = True
                 else:
                     # What was lost may have been done, and is refused the second time.
-                    if answer.status in ok_statuses or (had_connection_error and 400 <= answer.status < 500):
+                    if answer.status in ok_statuses or (had_connection_error and answer.status in _DONE_STATUSES):
                         return answer
                     if answer.status not in RETRY_STATUSES:
                         raise RuntimeError(f"{method} {path}: {answer.status} {answer.body[:400]!r}")

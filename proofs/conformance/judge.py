@@ -58,7 +58,7 @@ def _find_fault(result: ScenarioResult | None, expected_failure: ExpectedFailure
         return _describe_failures(result) if result.failures else None
     if not result.failures:
         return "it passes, and expected_failures.py says that it does not"
-    if not expected_failure.checks or result.failures.keys() == expected_failure.checks:
+    if result.failures.keys() == expected_failure.checks:
         return None
     more, fewer = result.failures.keys() - expected_failure.checks, expected_failure.checks - result.failures.keys()
     faults = [f"{each} fails as well: {result.failures[each]}" for each in sorted(more)]

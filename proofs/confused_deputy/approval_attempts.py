@@ -164,22 +164,32 @@ async def decide_wrongly(testbed: Testbed, request_id: str, deciders: Sequence[W
             if action == "deny" and each.may_deny:
                 continue
             answer = await http.post(f"/v1/approvals/{request_id}/{action}", body)
-            result.try_count += 1
-            if answer.status < 400:
-                result.accepted_count += 1
-                result.add_sample(f"{each.label} could {action}", answer)
-            elif action != "break-glass" and read_rule(answer) != each.expected_refusal:
-                result.wrong_reason_count += 1
-                result.add_sample(f"{each.label} could not {action}, but not for {each.expected_refusal}", answer)
+            check_attempt(result, each, action, answer)
         for action in ("approve",) if each.may_deny else ("approve", "deny"):
             answer = await http.post("/v1/approvals/batch", {"decision": action, **batch})
-            result.try_count += 1
-            if answer.status < 400 and any("refused" not in one for one in answer.json()["decisions"]):
-                result.accepted_count += 1
-                result.add_sample(f"{each.label} could {action} several", answer)
+            check_batch_attempt(result, each, action, answer)
         http.close()
     result.accepted_count += int(before != await _count_decisions(testbed))
     return result
+
+
+def check_attempt(result: AttemptResult, decider: WrongDecider, action: str, answer: HttpResponse) -> None:
+    """Count a decision of a wrong decider, and a refusal that does not name the rule against it."""
+    result.try_count += 1
+    if answer.status < 400:
+        result.accepted_count += 1
+        result.add_sample(f"{decider.label} could {action}", answer)
+    elif action != "break-glass" and read_rule(answer) != decider.expected_refusal:
+        result.wrong_reason_count += 1
+        result.add_sample(f"{decider.label} could not {action}, but not for {decider.expected_refusal}", answer)
+
+
+def check_batch_attempt(result: AttemptResult, decider: WrongDecider, action: str, answer: HttpResponse) -> None:
+    """In a batch, each decision is refused for itself."""
+    result.try_count += 1
+    if answer.status < 400 and any("refused" not in one for one in answer.json()["decisions"]):
+        result.accepted_count += 1
+        result.add_sample(f"{decider.label} could {action} several", answer)
 
 
 async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> list[str]:

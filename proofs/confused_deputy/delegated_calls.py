@@ -7,7 +7,7 @@ to the gateway's own audit entry.
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import Any
@@ -19,7 +19,7 @@ from deputize.core.errors import CallNotFound, HumanTaskNotFound
 from proofs.confused_deputy.endpoints import EndpointCatalog
 from proofs.confused_deputy.refusals import read_slug
 from proofs.confused_deputy.testbed import OTHER_TENANT, TENANT, Testbed
-from proofs.kit.http_client import HttpConnection
+from proofs.kit.http_client import HttpConnection, HttpResponse
 from proofs.kit.upstream_server import CREDENTIALS_FILE
 
 _AT_ONCE = 24
@@ -124,12 +124,21 @@ async def _send_call(http: HttpConnection, delegation: DelegatedToken, tool: str
 
 
 async def judge_calls(testbed: Testbed, calls: Sequence[DelegatedCall]) -> DelegationFindings:
+    findings = judge_credentials(calls, _read_credentials(testbed), secrets=testbed.secrets, url=testbed.url)
+    check_entries(findings, calls, await _fetch_entries(testbed))
+    return findings
+
+
+def judge_credentials(
+    calls: Sequence[DelegatedCall], credentials: Iterable[dict[str, Any]], *, secrets: Mapping[str, str], url: str
+) -> DelegationFindings:
+    """Compare each call with what the upstream was shown for it; `secrets` are those of the tenants."""
     findings = DelegationFindings(
         call_count=len(calls),
         pair_count=len({(each.delegation.tenant, each.delegation.user, each.delegation.agent) for each in calls}),
     )
     records = defaultdict[str, list[dict[str, Any]]](list)
-    for record in _read_credentials(testbed):
+    for record in credentials:
         records[record["call"]].append(record)
     for call in calls:
         if call.status != 200:
@@ -138,9 +147,12 @@ async def judge_calls(testbed: Testbed, calls: Sequence[DelegatedCall]) -> Deleg
         if len(records[call.id]) != 1:
             findings.add_mismatch("not exactly one request upstream", call.id, len(records[call.id]))
             continue
-        _check_credential(testbed, findings, call, records[call.id][0])
+        if call.tool == "keyed":
+            if records[call.id][0]["shown"] != {"x-api-key": secrets[call.delegation.tenant]}:
+                findings.add_mismatch("another tenant's secret", call.id, call.delegation.tenant)
+        else:
+            _check_credential(findings, call, records[call.id][0], f"{url}/t/{call.delegation.tenant}")
     _check_reuse(findings, records)
-    await _check_entries(testbed, findings, calls)
     return findings
 
 
@@ -183,14 +195,26 @@ async def try_foreign_calls(
         for endpoint in endpoints.list_about_call(other.id):
             answer = await endpoint.send_token(http, own.token)
             try_count += 1
-            if read_slug(answer) not in _NOT_THERE:
-                details = f"{own.user} {own.agent} at {endpoint.name}: {answer.status} {answer.body[:200]!r}"
-                findings.add_mismatch("another's call was shown", other.id, details)
+            check_foreign_answer(findings, other.id, f"{own.user} {own.agent} at {endpoint.name}", answer)
     http.close()
-    for call_id, state in (await _fetch_states(testbed, calls)).items():
-        if states_before[call_id] != state:
-            findings.add_mismatch("another's call was changed", call_id, f"{states_before[call_id]} {state}")
+    check_states(findings, states_before, await _fetch_states(testbed, calls))
     return try_count
+
+
+def check_foreign_answer(findings: DelegationFindings, call_id: str, attempt: str, answer: HttpResponse) -> None:
+    """To anybody but its caller, a call is not there."""
+    if read_slug(answer) not in _NOT_THERE:
+        details = f"{attempt}: {answer.status} {answer.body[:200]!r}"
+        findings.add_mismatch("another's call was shown", call_id, details)
+
+
+def check_states(
+    findings: DelegationFindings, before: Mapping[str, tuple[Any, ...]], after: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """What others tried has changed no call, and removed none."""
+    for call_id, state in before.items():
+        if after.get(call_id) != state:
+            findings.add_mismatch("another's call was changed", call_id, f"{state} {after.get(call_id)}")
 
 
 async def _fetch_states(testbed: Testbed, calls: Sequence[DelegatedCall]) -> dict[str, tuple[Any, ...]]:
@@ -204,15 +228,8 @@ async def _fetch_states(testbed: Testbed, calls: Sequence[DelegatedCall]) -> dic
     return {row["id"]: tuple(row) for row in rows}
 
 
-def _check_credential(
-    testbed: Testbed, findings: DelegationFindings, call: DelegatedCall, record: dict[str, Any]
-) -> None:
-    delegation = call.delegation
-    if call.tool == "keyed":
-        if record["shown"] != {"x-api-key": testbed.secrets[delegation.tenant]}:
-            findings.add_mismatch("another tenant's secret", call.id, delegation.tenant)
-        return
-    identity = record["who"]
+def _check_credential(findings: DelegationFindings, call: DelegatedCall, record: dict[str, Any], issuer: str) -> None:
+    delegation, identity = call.delegation, record["who"]
     findings.minted_tokens[call.id] = record["shown"].get("authorization", "").removeprefix("Bearer ")
     actor = identity.get("act") or {}
     if (identity.get("sub"), actor.get("sub")) != (delegation.user, delegation.agent):
@@ -221,7 +238,7 @@ def _check_credential(
         )
     elif call.reported_identity != (delegation.user, delegation.agent):
         findings.add_mismatch("another's answer", call.id, call.reported_identity)
-    elif identity["iss"] != f"{testbed.url}/t/{delegation.tenant}":
+    elif identity["iss"] != issuer:
         findings.add_mismatch("another tenant's issuer", call.id, identity["iss"])
     else:
         findings.longest_seconds = max(findings.longest_seconds, identity["exp"] - identity["iat"])
@@ -239,8 +256,7 @@ def _check_reuse(findings: DelegationFindings, records: dict[str, list[dict[str,
             findings.add_mismatch("one credential for several calls", token_id, len(call_ids))
 
 
-async def _check_entries(testbed: Testbed, findings: DelegationFindings, calls: Sequence[DelegatedCall]) -> None:
-    """The gateway's own word: its entry of each call names the same two, under names that only it can resolve."""
+async def _fetch_entries(testbed: Testbed) -> dict[str, dict[str, Any]]:
     connection: asyncpg.Connection[Any] = await asyncpg.connect(testbed.postgres.dsn)
     try:
         rows = await connection.fetch(
@@ -249,7 +265,13 @@ async def _check_entries(testbed: Testbed, findings: DelegationFindings, calls: 
         )
     finally:
         await connection.close()
-    entries = {call: orjson.loads(entry) for call, entry in rows}
+    return {call: orjson.loads(entry) for call, entry in rows}
+
+
+def check_entries(
+    findings: DelegationFindings, calls: Sequence[DelegatedCall], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """The gateway's own word: its entry of each call names the same two, under names that only it can resolve."""
     names: dict[tuple[str, str], str] = {}
     for call in calls:
         caller_names = entries.get(call.id, {}).get("caller", [])

@@ -293,7 +293,7 @@ async def try_all(
                 result.broken_count += 1
                 result.add_sample(f"no answer ({type(error).__name__}): {bad.label} at {endpoint.name}")
                 continue
-            _record_answer(result, endpoint, bad, answer, marks)
+            record_answer(result, endpoint, bad, answer, marks)
         http.close()
 
     async with asyncio.TaskGroup() as group:
@@ -313,9 +313,9 @@ async def try_misplaced(
             continue
         for carrier in build_carriers(token):
             bad = BadToken(label=f"misplaced: {carrier}", token="")
-            _record_answer(result, endpoint, bad, await endpoint.send_misplaced(http, carrier, token), ())
+            record_answer(result, endpoint, bad, await endpoint.send_misplaced(http, carrier, token), ())
         bad = BadToken(label="misplaced: a browser's session", token="")
-        _record_answer(result, endpoint, bad, await replace(endpoint, cookie=SESSION).send_token(http, session), ())
+        record_answer(result, endpoint, bad, await replace(endpoint, cookie=SESSION).send_token(http, session), ())
     http.close()
 
 
@@ -333,7 +333,7 @@ async def find_shut_endpoints(
     return failures
 
 
-def _record_answer(
+def record_answer(
     result: TryResult, endpoint: TokenEndpoint, bad: BadToken, answer: HttpResponse, marks: Sequence[str]
 ) -> None:
     result.try_count += 1

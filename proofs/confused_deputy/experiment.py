@@ -68,7 +68,7 @@ from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.http_client import HttpConnection
 from proofs.kit.idp.install import CannotInstall
 from proofs.kit.jws import read_claims
-from proofs.kit.report import Bar, Figure, Verdict
+from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
 
 NAME = "confused_deputy"
@@ -83,11 +83,6 @@ _SERVER, _OF_SERVERS = "/v1/servers/{name}", ("", "/test", "/changes", "/changes
 _ONE_APPROVAL, _BODY = "POST /v1/approvals/{ticket_id}", {"reason": "seen"}
 
 
-_NONE: Bar = ("==", 0)
-_NEVER = (
-    "accepted", "effects", "no_answer", "doors_shut_to_good_tokens", "unguarded_routes", "mismatches", "secrets_found",
-    "planted_missed", "decided_wrongly", "refused_for_another_reason",
-)  # fmt: skip
 _TRACES = """
     select registry, policy, revocation,
            (select count(*) from deputize.calls where tenant = $1),
@@ -126,7 +121,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
             sandbox, users=sandbox.pick_size(quick=10, full=50), agents=sandbox.pick_size(quick=20, full=200)
         )
     except CannotInstall as reason:
-        return Verdict(figures={}, bars={}, notes=[str(reason)])
+        return Verdict(figures={}, notes=[str(reason)])
     participants, seed_data = await asyncio.gather(_create_participants(testbed), create_seed_data(testbed))
     calls = await run_calls(testbed, participants.delegations)
     findings = await judge_calls(testbed, calls)
@@ -173,7 +168,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
     await try_tokens_on_pages(testbed.url, page_endpoints, participants.session, participants.admin, try_result)
     sandbox.log(
         f"{len(bad_tokens) + len(revoked_tokens)} bad tokens, {try_result.try_count} tries at "
-        f"{len(endpoints.all)} doors: {try_result.accepted_count} let in"
+        f"{len(endpoints.all)} endpoints: {try_result.accepted_count} let in"
     )
     search_result = await _search_secrets(testbed, bad_tokens, findings)
     sandbox.log(
@@ -197,13 +192,13 @@ async def prove(sandbox: Sandbox) -> Verdict:
         try_result.accepted_count + len(escalations),
     )
     try_result.samples += (f"widened: {each}" for each in escalations)
-    return _build_verdict(
-        sandbox,
+    return build_verdict(
         findings,
         try_result,
         decision_result,
         search_result,
-        endpoints,
+        [endpoint.name for endpoint in endpoints.all],
+        endpoints.unguarded_routes,
         [*bad_tokens, *revoked_tokens],
         [*failures, *refusals, *never_valid],
         controls,
@@ -245,6 +240,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
     call_request = {"tool": WRITE_TOOL, "arguments": {"word": "at the doors"}}
     document = (await http.get("/openapi.json")).json()
     tool = (await http.get(f"/v1/tools/{READ_TOOL}")).json()
+    digest = (await http.get(f"/v1/tools/{WRITE_TOOL}?version=1.0.0")).json()["digest"]
     user, agent = _pick_first(participants)
     grant = read_claims(await testbed.delegate(http, user, agent))["grants"][0]
     approval = (await http.get(f"/v1/approvals/{seed_data.approval_id}")).json()
@@ -268,11 +264,17 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "rpc tools.get": {"name": WRITE_TOOL},
         "rpc calls.retry": call,
         "rpc tools.list": {},
+        "rpc tools.negotiate": {"name": WRITE_TOOL, "version": "*"},
+        "POST /v1/tools/{name}/negotiation": {"version": "*"},
         "rpc surface.get": {},
         "POST /v1/calls/{call_id}/rollback": {"checkpoint": CHECKPOINT},
         "POST /v1/reconciliation-tasks/{task_id}/resolve": resolution,
         "POST /v1/tickets/{ticket_id}/resolve": resolution,
         "POST /v1/tools/{name}/versions/{version}/state": {"state": "available"},
+        "PUT /v1/tools/{name}/versions/{version}/deprecation": {},
+        "POST /v1/tools/{name}/versions/{version}/tests": {
+            "report": {"digest": digest, "cases": [{"verdict": "failed"}]}
+        },
         "POST /v1/revocations": {"kind": "token", "value": "nobody's"},
         "POST /v1/erasures": {"user": "nobody"},
         "POST /v1/secrets": {"name": _UNUSED_SECRET, "value": "not a secret"},
@@ -294,6 +296,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "name": WRITE_TOOL,
         "version": "1.0.0",
         "q": "effect",
+        "format": "anthropic",
         "grant_id": grant,
         "task_id": seed_data.task_id,
         "ticket_id": seed_data.task_id,
@@ -456,24 +459,24 @@ async def _run_controls(
     return controls
 
 
-def _build_verdict(
-    sandbox: Sandbox,
+def build_verdict(
     findings: DelegationFindings,
     try_result: TryResult,
     decision_result: AttemptResult,
     search_result: SearchResult,
-    endpoints: EndpointCatalog,
+    endpoint_names: Sequence[str],
+    unguarded_routes: Sequence[str],
     bad_tokens: Sequence[BadToken],
     failures: Sequence[str],
     controls: dict[str, bool],
 ) -> Verdict:
     figures: dict[str, Figure] = {
         "bad_tokens": len({each.token for each in bad_tokens}),
-        "doors": len(endpoints.all),
+        "endpoints": len(endpoint_names),
         "accepted": try_result.accepted_count,
         "effects": try_result.effect_count,
-        "doors_shut_to_good_tokens": len(failures),
-        "unguarded_routes": len(endpoints.unguarded_routes),
+        "endpoints_shut_to_good_tokens": len(failures),
+        "unguarded_routes": len(unguarded_routes),
         "pairs": findings.pair_count,
         "mismatches": findings.mismatch_counts.total(),
         "secrets_found": len(search_result.matches),
@@ -491,22 +494,14 @@ def _build_verdict(
         "tables_searched": search_result.table_count,
     }
     return Verdict(
-        load_sensitive=("no_answer", "doors_shut_to_good_tokens"),
         figures=figures,
-        bars={
-            **dict.fromkeys(_NEVER, _NONE),
-            "bad_tokens": (">=", 300),
-            "doors": (">=", 15),
-            "pairs": (">=", sandbox.pick_size(quick=200, full=10_000)),
-            "span_bytes_searched": (">=", 10_000),
-        },
         controls=controls,
         notes=[
             *try_result.samples,
             *decision_result.samples,
             *findings.samples,
             *(f"shut: {each}" for each in failures),
-            *endpoints.unguarded_routes,
+            *unguarded_routes,
             *(f"found: {each}" for each in search_result.matches[:20]),
             *(f"missed: {each}" for each in search_result.missed_plants),
         ],

@@ -1,7 +1,7 @@
 """Search every place that must hold no secret; plant one in each to show that the search finds it."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,14 @@ class SearchResult:
     matches: list[SecretMatch] = field(default_factory=list)
     missed_plants: list[str] = field(default_factory=list)
     """What was planted and not found."""
+
+    def add_matches(self, matches: Sequence[SecretMatch], plants: Mapping[str, str]) -> None:
+        """Tell what was found from what was planted, by name and place, to be found."""
+        match_keys = {(each.place, each.what) for each in matches}
+        self.missed_plants += [
+            f"{name} in {place}" for name, place in plants.items() if (place, name) not in match_keys
+        ]
+        self.matches += [each for each in matches if each.what not in plants]
 
 
 class Search:
@@ -85,11 +93,7 @@ class Search:
         matches += await self.search_upstream()
         result.pattern_count, result.table_count = len(self._all_patterns), len(tables)
         result.span_bytes = testbed.spans.stat().st_size
-        match_keys = {(each.place, each.what) for each in matches}
-        result.missed_plants = [
-            f"{name} in {place}" for name, place in self._plants.items() if (place, name) not in match_keys
-        ]
-        result.matches = [each for each in matches if each.what not in self._plants]
+        result.add_matches(matches, self._plants)
         return result
 
     async def search_upstream(self) -> list[SecretMatch]:

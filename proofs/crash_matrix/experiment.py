@@ -178,7 +178,6 @@ def _build_verdict(
         )
     )
     return Verdict(
-        load_sensitive=("expected_outcomes_met", "kills_that_missed_their_boundary"),
         figures={
             "kills": kills,
             "cells": len(exact_judgement.try_counts),
@@ -191,14 +190,6 @@ def _build_verdict(
             "effects_or_answers_without_entry": len(
                 exact_judgement.entry_mismatches + concurrent_judgement.entry_mismatches
             ),
-        },
-        bars={
-            "kills": (">=", sandbox.pick_size(quick=len(QUICK_MATRIX), full=50 * len(MATRIX))),
-            "duplicate_effects": ("==", 0),
-            "lost_acknowledged_effects": ("==", 0),
-            "expected_outcomes_met": ("==", 1.0),
-            "kills_that_missed_their_boundary": ("==", 0),
-            "effects_or_answers_without_entry": ("==", 0),
         },
         controls=controls,
         notes=[

@@ -1,7 +1,7 @@
 """Judges a round of kills: what happened at the ledger, what PostgreSQL has written down, both against the table."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +36,20 @@ class Judgement:
 async def judge_kills(
     observations: Sequence[Observation], effects: Sequence[Effect], database: "asyncpg.Pool[asyncpg.Record]"
 ) -> Judgement:
-    """`effects` is the ledger's whole book; only what these observations' labels name is looked at."""
+    """Judge a round; `effects` is the ledger's whole book, of which only what these observations name is looked at."""
+    labels = {observation.label for observation in observations}
+    keys = {effect.key for effect in effects if effect.call in labels and effect.tool != EffectTool.LOOK}
+    return judge_observations(observations, effects, await _fetch_entries(observations, keys, database))
+
+
+def judge_observations(
+    observations: Sequence[Observation], effects: Sequence[Effect], entries: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Judgement:
+    """Judge observations by the ledger's effects and the audit entries of each call."""
     effects_by_label: dict[str, list[Effect]] = defaultdict(list)
     for effect in effects:
         if effect.tool != EffectTool.LOOK:
             effects_by_label[effect.call].append(effect)
-    entries = await _fetch_entries(observations, effects_by_label, database)
     judgement = Judgement()
     for observation in observations:
         effects_of_call = effects_by_label[observation.label]
@@ -76,32 +84,29 @@ def _is_acknowledged(observation: Observation) -> bool:
 
 
 def _find_entry_mismatches(
-    observation: Observation, effects_of_call: Sequence[Effect], entries: dict[str, list[dict[str, Any]]]
+    observation: Observation, effects_of_call: Sequence[Effect], entries: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[str]:
     """Every effect has an intent; every answer, good or unknown, has the entry that says the same."""
     wrong: list[str] = []
     for effect in effects_of_call:
-        if not any(entry["kind"] == "intent" for entry in entries[effect.key]):
+        if not any(entry["kind"] == "intent" for entry in entries.get(effect.key, ())):
             wrong.append(f"{observation.cell}: an effect without an intent")
     kind = "read" if observation.cell.tool is EffectTool.LOOK else "outcome"
     for reply in (observation.first, observation.retry):
         if reply is None or not (reply.is_acknowledgement or observation.end is RetryEnd.UNKNOWN):
             continue
         state = reply.json_fields["state"]
-        call_entries = entries[reply.json_fields["call_id"]]
+        call_entries = entries.get(reply.json_fields["call_id"], ())
         if not any(entry["kind"] == kind and entry.get("outcome") == state for entry in call_entries):
             wrong.append(f"{observation.cell}: {state} was told without an entry that says so")
     return wrong
 
 
 async def _fetch_entries(
-    observations: Sequence[Observation],
-    effects_by_label: dict[str, list[Effect]],
-    database: "asyncpg.Pool[asyncpg.Record]",
+    observations: Sequence[Observation], keys: set[str], database: "asyncpg.Pool[asyncpg.Record]"
 ) -> dict[str, list[dict[str, Any]]]:
-    calls: set[str] = set()
+    calls = set(keys)
     for observation in observations:
-        calls |= {effect.key for effect in effects_by_label[observation.label]}
         calls |= {reply.json_fields["call_id"] for reply in (observation.first, observation.retry) if reply is not None}
     entries: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in await database.fetch(_ENTRIES, TENANT, sorted(calls)):

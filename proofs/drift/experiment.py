@@ -7,57 +7,34 @@ another spelling. Instructions are changed one at a time. What the servers were 
 """
 
 import random
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from deputize.catalog.drift.flags import FlagCode
 from deputize.catalog.importers.mcp import assign_names
 from deputize.core.settings import McpServerSettings
-from proofs.drift.mutations import MUTATIONS, DefinitionMutation
+from proofs.drift.judge import (
+    DriftFindings,
+    MutationCase,
+    build_verdict,
+    check_call_of_change,
+    check_call_of_instructions,
+    check_change,
+    check_instructions,
+    check_rewrite,
+    check_unreviewed_calls,
+)
+from proofs.drift.mutations import MUTATIONS
 from proofs.drift.rewrites import rewrite_tools
 from proofs.drift.testbed import DriftServer, Testbed
 from proofs.drift.tool_definitions import INSTRUCTIONS, is_read
-from proofs.kit.report import Bar, Figure, Verdict
+from proofs.kit.report import Verdict
 from proofs.kit.sandbox import Sandbox
 
 NAME = "drift"
 PROMISE = "A tool whose definition changes under its name is held; one that is only written otherwise is not."
 
 SEED = 20260728
-DRIFT_SLUG = "tool-drifted"
 # Of so many changes, one is of the instructions; each of those takes a look of its own.
 _INSTRUCTIONS_EACH = 10
 _SAMPLE = 3
-
-
-@dataclass(kw_only=True)
-class DriftFindings:
-    """What came of all rounds; anything but held, flagged and rewritten is a failure, and told by its kind."""
-
-    change_count: int = 0
-    held_count: int = 0
-    flaggable_count: int = 0
-    flagged_count: int = 0
-    rewrite_count: int = 0
-    held_rewrite_count: int = 0
-    # Writes that reached a server though their definition was not the agreed one, and some that did not though it was.
-    slipped_count: int = 0
-    stopped_count: int = 0
-    stopped_read_count: int = 0
-    open_change_count: int = 0
-    misses: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MutationCase:
-    """One change: the tool it is of, what is declared in its place, and the item that must wait for a review."""
-
-    mutation: DefinitionMutation
-    tool: str
-    definitions: list[dict[str, Any]]
-    item: str
 
 
 async def prove(sandbox: Sandbox) -> Verdict:
@@ -85,7 +62,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
         "a guard that compares descriptions alone": await _can_catch_description_guard(testbed),
         "a guard that compares what was written": await _can_catch_raw_guard(testbed),
     }
-    return _build_verdict(findings, tool_count, controls)
+    return build_verdict(findings, tool_count, controls)
 
 
 async def _register_tools(testbed: Testbed) -> int:
@@ -113,15 +90,7 @@ async def _run_mutations(testbed: Testbed, findings: DriftFindings, rng: random.
         await testbed.probe_server(upstream.name)
         open_changes = await testbed.list_changes(upstream.name)
         for case in cases:
-            findings.change_count += 1
-            open_change = open_changes.get(case.item)
-            if open_change is not None and open_change["differences"]:
-                findings.held_count += 1
-            else:
-                findings.misses[case.mutation.name] += 1
-            if case.mutation.expected_flag is not None:
-                findings.flaggable_count += 1
-                findings.flagged_count += _is_flagged(open_change, case.mutation.expected_flag)
+            check_change(findings, case, open_changes.get(case.item))
         await _check_new_not_served(testbed, upstream, findings, cases)
         await _restore_tools(testbed, upstream, findings)
 
@@ -149,15 +118,7 @@ async def _call_before_probe(
     answers = await testbed.call_tools(names)
     call_counts = await upstream.fetch_call_counts()
     for name, answer in answers.items():
-        case = names[name]
-        reach_count = call_counts.get(case.tool, 0)
-        if is_read(case.tool):
-            findings.stopped_read_count += answer.status != 200 or not reach_count
-        elif case.mutation.is_new_tool:
-            findings.stopped_count += answer.status != 200 or not reach_count
-        elif reach_count or DRIFT_SLUG not in answer.json().get("type", ""):
-            findings.slipped_count += 1
-            findings.misses[f"{case.mutation.name}: called"] += 1
+        check_call_of_change(findings, names[name], answer, call_counts.get(names[name].tool, 0))
 
 
 async def _check_new_not_served(
@@ -169,7 +130,7 @@ async def _check_new_not_served(
     tool_names = assign_names(settings, new_names, known_names)
     await testbed.call_tools(f"{upstream.name}.{tool_names[name]}" for name in new_names)
     call_counts = await upstream.fetch_call_counts()
-    findings.slipped_count += sum(call_counts.get(name, 0) for name in new_names)
+    check_unreviewed_calls(findings, new_names, call_counts)
 
 
 async def _restore_tools(testbed: Testbed, upstream: DriftServer, findings: DriftFindings) -> None:
@@ -188,10 +149,8 @@ async def _run_rewrites(testbed: Testbed, findings: DriftFindings, rng: random.R
         await upstream.fetch_call_counts()
         await testbed.call_tools(f"{upstream.name}.{name}" for name in sample)
         call_counts = await upstream.fetch_call_counts()
-        findings.stopped_count += sum(not call_counts.get(name) for name in sample)
         await testbed.probe_server(upstream.name)
-        findings.rewrite_count += len(upstream.tools)
-        findings.held_rewrite_count += len(await testbed.list_changes(upstream.name))
+        check_rewrite(findings, upstream.tools, sample, call_counts, await testbed.list_changes(upstream.name))
     for upstream in testbed.upstreams.values():
         await _restore_tools(testbed, upstream, findings)
 
@@ -212,23 +171,10 @@ async def _change_instructions(testbed: Testbed, findings: DriftFindings, rng: r
     answers = await testbed.call_tools(f"{upstream.name}.{name}" for name in sample)
     call_counts = await upstream.fetch_call_counts()
     for name in sample:
-        answer = answers[f"{upstream.name}.{name}"]
-        if is_read(name):
-            findings.stopped_read_count += answer.status != 200 or not call_counts.get(name)
-        else:
-            findings.slipped_count += bool(call_counts.get(name)) or DRIFT_SLUG not in answer.json().get("type", "")
+        check_call_of_instructions(findings, name, answers[f"{upstream.name}.{name}"], call_counts.get(name, 0))
     await testbed.probe_server(upstream.name)
-    open_changes = await testbed.list_changes(upstream.name)
-    findings.change_count += 1
-    findings.held_count += list(open_changes) == ["instructions"]
-    if is_hidden:
-        findings.flaggable_count += 1
-        findings.flagged_count += _is_flagged(open_changes.get("instructions"), FlagCode.HIDDEN_TEXT)
+    check_instructions(findings, await testbed.list_changes(upstream.name), is_hidden=is_hidden)
     await _restore_tools(testbed, upstream, findings)
-
-
-def _is_flagged(open_change: Mapping[str, Any] | None, code: FlagCode) -> bool:
-    return open_change is not None and code in {flag["code"] for flag in open_change["flags"]}
 
 
 async def _can_catch_description_guard(testbed: Testbed) -> bool:
@@ -252,29 +198,3 @@ async def _can_catch_raw_guard(testbed: Testbed) -> bool:
     await _run_rewrites(testbed, findings, random.Random(SEED))
     testbed.sandbox.log(f"as written: {findings.rewrite_count} rewritten, {findings.held_rewrite_count} held")
     return findings.held_rewrite_count > 0 and findings.stopped_count > 0
-
-
-def _build_verdict(findings: DriftFindings, tool_count: int, controls: dict[str, bool]) -> Verdict:
-    figures: dict[str, Figure] = {
-        "changed": findings.change_count,
-        "held_share": findings.held_count / findings.change_count,
-        "flagged_share": findings.flagged_count / findings.flaggable_count,
-        "rewritten": findings.rewrite_count,
-        "rewritten_held": findings.held_rewrite_count,
-        "writes_slipped": findings.slipped_count,
-        "writes_stopped": findings.stopped_count,
-        "reads_stopped": findings.stopped_read_count,
-        "not_closed": findings.open_change_count,
-        "tools_agreed": tool_count,
-    }
-    bars: dict[str, Bar] = {
-        "held_share": ("==", 1.0),
-        "flagged_share": ("==", 1.0),
-        "rewritten_held": ("==", 0),
-        "writes_slipped": ("==", 0),
-        "writes_stopped": ("==", 0),
-        "reads_stopped": ("==", 0),
-        "not_closed": ("==", 0),
-    }
-    notes = [f"{number} not held: {kind}" for kind, number in sorted(findings.misses.items())]
-    return Verdict(figures=figures, bars=bars, controls=controls, notes=notes)

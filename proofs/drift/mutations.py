@@ -18,8 +18,8 @@ Mutate = Callable[[Definition, random.Random, str], list[Definition]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DefinitionMutation:
-    """`flagged` is what it must be pointed out as, where holding it is not enough; `new` says that the tool is left as
-    it is, and what has to wait is what is declared beside it.
+    """One kind of change. `expected_flag` is what it must be pointed out as, where holding it is not enough;
+    `is_new_tool` says that the tool is left as it is, and what has to wait is what is declared beside it.
     """
 
     name: str

@@ -55,7 +55,7 @@ async def fuzz_pages(
     token_match = _FORM_TOKEN.search(page.body)
     if token_match is None:
         raise RuntimeError(f"the console showed no page: {page.status} {page.body[:300]!r}")
-    fuzzer = _PageFuzzer(url, issuer, browser, bindings, token_match[1].decode())
+    fuzzer = PageFuzzer(url, issuer, browser, bindings, token_match[1].decode())
     result = await run_cases(
         http, fuzzer.build_plain_cases(), fuzzer.build_cases(), fuzzer.find_fault, count=cases, number=seed
     )
@@ -64,7 +64,7 @@ async def fuzz_pages(
     return result
 
 
-class _PageFuzzer:
+class PageFuzzer:
     """What is sent, and how its answer is judged; a case's request is its route."""
 
     def __init__(self, url: str, issuer: str, browser: Browser, bindings: Mapping[str, str], form_token: str) -> None:

@@ -42,12 +42,12 @@ async def fuzz_mcp(url: str, token: str, *, cases: int, seed: int, calls: Sequen
     http = HttpConnection.for_url(url, token=token)
     plain = [_build_case(method, _build_plain_params(method, calls), modern=True) for method in MODERN_METHODS]
     plain += [_build_case(method, _build_plain_params(method, calls), modern=False) for method in LEGACY_METHODS]
-    result = await run_cases(http, plain, _build_cases(tuple(calls)), _find_fault, count=cases, number=seed)
+    result = await run_cases(http, plain, _build_cases(tuple(calls)), find_answer_fault, count=cases, number=seed)
     http.close()
     return result
 
 
-def _find_fault(case: Case, answer: HttpResponse) -> str | None:
+def find_answer_fault(case: Case, answer: HttpResponse) -> str | None:
     if answer.status >= 500:
         return "server error"
     if answer.status not in _STATUSES:
@@ -94,6 +94,7 @@ def _build_plain_params(method: str, calls: Sequence[str]) -> dict[str, Any]:
             "ref": {"type": "ref/prompt", "name": _PROMPTS[0]},
             "argument": {"name": "topic", "value": "pl"},
         },
+        "dev.deputize/negotiate": {"name": "fuzz__echo", "input": {"fields": ["/text"]}},
     }
     return proper[method]
 

@@ -35,6 +35,7 @@ _RESULT_OF = {
     "tools.list": build_schema("ToolPage"),
     "tools.search": build_schema("SearchResultModel"),
     "tools.get": build_schema("ToolDetailModel"),
+    "tools.negotiate": build_schema("NegotiationResult"),
     "surface.get": build_schema("SurfaceModel"),
 }
 _OF_STATUS = {200: build_schema("EnvelopeModel"), 202: build_schema("AcceptedCallModel")}
@@ -44,7 +45,7 @@ _TOOLS = ("fuzz.echo", "fuzz.note", "fuzz__echo", "fuzz.plead", "fuzz.nothing")
 async def fuzz_rpc(url: str, token: str, *, cases: int, seed: int, calls: Sequence[str] = ()) -> FuzzResult:
     """So many cases, the same ones for the same seed but for `calls`, the ids of calls that are really there."""
     http = HttpConnection.for_url(url, token=token)
-    checker = _AnswerChecker((await http.get("/openapi.json")).json())
+    checker = RpcAnswerChecker((await http.get("/openapi.json")).json())
     result = await run_cases(
         http, _build_plain_cases(), _build_cases(tuple(calls)), checker.find_fault, count=cases, number=seed
     )
@@ -52,7 +53,7 @@ async def fuzz_rpc(url: str, token: str, *, cases: int, seed: int, calls: Sequen
     return result
 
 
-class _AnswerChecker:
+class RpcAnswerChecker:
     """Holds answers against the document."""
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -155,6 +156,11 @@ def _build_calls() -> st.SearchStrategy[Any]:
         "mode": st.one_of(st.sampled_from(["async", "sync"]), st.just("async"), build_values()),
         "priority": st.one_of(st.integers(0, 11), build_values()),
         "continue": st.one_of(st.booleans(), build_values()),
+        "did_not_happen": st.one_of(st.booleans(), build_values()),
+        **{
+            name: st.one_of(st.just("01990000-0000-7000-8000-000000000000"), build_texts(), build_values())
+            for name in ("native_call_id", "parent_call_id", "flow_id")
+        },
         "callback": st.one_of(callback, build_values()),
         "can_answer": st.one_of(st.lists(st.sampled_from(list(ClientCapability)), max_size=4), build_values()),
         "answers": mix_mostly(st.none(), st.one_of(answers, build_values())),
@@ -182,6 +188,14 @@ def _build_params(method: str, calls: tuple[str, ...]) -> st.SearchStrategy[Any]
             {"name": st.one_of(st.sampled_from(_TOOLS), st.sampled_from(_TOOLS), build_texts())},
             optional={"version": st.one_of(st.just("1.0.0"), build_texts())},
         ),
+        "tools.negotiate": st.fixed_dictionaries(
+            {"name": st.one_of(st.sampled_from(_TOOLS), build_texts())},
+            optional={
+                "version": st.one_of(st.sampled_from(["^1", "1.x"]), build_texts(), build_values()),
+                "input": st.one_of(st.just({"fields": ["/text"]}), st.just({"schema": {}}), build_values()),
+                "output": st.one_of(st.just({"fields": ["/text"]}), build_values()),
+            },
+        ),
     }
     return st.one_of(by_method[method], by_method[method], build_values())
 
@@ -193,6 +207,7 @@ def _build_plain_cases() -> list[Case]:
         "tools.list": {},
         "tools.search": {"q": "echo"},
         "tools.get": {"name": "fuzz.echo"},
+        "tools.negotiate": {"name": "fuzz.echo", "input": {"fields": ["/text"]}},
         "surface.get": {},
     }
     requests = [{"jsonrpc": "2.0", "id": 1, "method": method, "params": each} for method, each in params.items()]

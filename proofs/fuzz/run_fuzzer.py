@@ -182,7 +182,7 @@ async def _wait_for_items(http: HttpConnection, path: str, what: str, name: str)
 async def fuzz_runs(url: str, token: str, seed_data: SeedData, *, cases: int, seed: int) -> FuzzResult:
     """So many cases about the things that are known, and now and then about others."""
     http = HttpConnection.for_url(url, token=token)
-    checker = _AnswerChecker((await http.get("/openapi.json")).json())
+    checker = RunAnswerChecker((await http.get("/openapi.json")).json())
     for route in checker.routes:
         unnamed_parameters = set(route.parameters["path"]) - seed_data.ids_by_name.keys()
         if unnamed_parameters:
@@ -196,7 +196,7 @@ async def fuzz_runs(url: str, token: str, seed_data: SeedData, *, cases: int, se
     return result
 
 
-class _AnswerChecker:
+class RunAnswerChecker:
     """Holds answers against the document; a case's request is its route."""
 
     def __init__(self, document: dict[str, Any]) -> None:

@@ -36,6 +36,11 @@ class FaultTrigger(Generic[Subject, Point]):
         self._is_claimed = self.match_count == self._nth
         return self._is_claimed
 
+    def discount(self, subject: Subject) -> None:
+        """Take a subject back that was counted and turned out not to be one (its commit failed)."""
+        if not self._is_claimed and self.match_count and self._match(subject):
+            self.match_count -= 1
+
     def release(self) -> None:
         """The subject taken turned out not to be one (its commit failed): wait for the next."""
         self._is_claimed = False

@@ -61,7 +61,7 @@ class PgProxy:
         """Strike once, at the nth commit (from now, over all connections) with a statement that matches.
 
         `before_forward`: PostgreSQL never sees the commit. `after_commit_before_ack`: PostgreSQL committed
-        and said so, the gateway did not hear it; a commit that fails is passed on and not counted. Nothing
+        and said so, the gateway did not hear it. A commit that fails is passed on and not counted. Nothing
         else moves through the proxy until the action's first await, so kill -9 first. Then both sides of the
         connection are closed. What a killed gateway had already sent on other connections still arrives, as
         it would over any network.
@@ -91,6 +91,11 @@ class PgProxy:
         """The armed fault, if this commit is the one it strikes at."""
         trigger = self._trigger
         return trigger if trigger is not None and trigger.try_claim(commit) else None
+
+    def discount_commit(self, commit: Commit) -> None:
+        """Do not count a commit that failed, such as a batch that is sent again without a tenant's rows."""
+        if self._trigger is not None:
+            self._trigger.discount(commit)
 
     def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(self, reader, writer)
@@ -221,6 +226,8 @@ class _Connection:
             return await self._fire(fault)
         if fault is not None:
             fault.release()
+        elif commit and not is_committed:
+            self._proxy.discount_commit(commit)
         self._to_client.write(bytes(self._withheld_bytes) + ready.raw)
         self._withheld_bytes.clear()
         return True

@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import orjson
@@ -12,19 +11,18 @@ Figure = int | float | str
 Operator = Literal[">=", ">", "<=", "<", "=="]
 Bar = tuple[Operator, Figure]
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What `prove` returns: figures, and bars set on the figures of the same names.
+    """What a proof found: figures, and bars set on the figures of the same names.
 
-    A control is a variant broken on purpose; true says that the proof caught it. `starved` are exact bars that a
-    gateway misses without doing anything wrong where it hardly gets to run: it refuses, or is not ready in time.
+    `prove` returns figures, controls and notes; bars come from `proofs.toml`. A control is a variant broken on purpose;
+    true says that the proof caught it. `load_sensitive` are exact bars that a gateway misses without doing anything
+    wrong where it hardly gets to run: it refuses, or is not ready in time.
     """
 
     figures: Mapping[str, Figure]
-    bars: Mapping[str, Bar]
+    bars: Mapping[str, Bar] = field(default_factory=dict)
     controls: Mapping[str, bool] = field(default_factory=dict)
     notes: Sequence[str] = ()
     load_sensitive: Sequence[str] = ()
@@ -66,8 +64,8 @@ def has_passed(verdict: Verdict) -> bool:
 
 
 def has_wrong_result(verdict: Verdict) -> bool:
-    """Whether something came out that must not, however busy the machine was: an exact bar that is not met."""
-    return any(
+    """Whether something came out that must not, however busy the machine was: an exact bar or a control missed."""
+    return not all(verdict.controls.values()) or any(
         bar.op == "==" and not bar.is_met and bar.name not in verdict.load_sensitive for bar in check_bars(verdict)
     )
 
@@ -81,7 +79,7 @@ def render_last_line(name: str, verdict: Verdict) -> str:
 
 
 def render_json(name: str, verdict: Verdict, *, full: bool, run_facts: Mapping[str, object]) -> bytes:
-    """The result as it is kept; `about` adds commit, machine and time."""
+    """Render the result as it is stored; `run_facts` adds commit, digests, machine and time."""
     bars = {
         bar.name: {"op": bar.op, "bar": bar.bar, "figure": bar.figure, "passed": bar.is_met}
         for bar in check_bars(verdict)
@@ -97,25 +95,6 @@ def render_json(name: str, verdict: Verdict, *, full: bool, run_facts: Mapping[s
         **run_facts,
     }
     return orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def find_shortcomings(folder: Path = RESULTS) -> list[str]:
-    """What is wrong with the kept results: each must be of the full form and meet its bars, judged anew."""
-    faults: list[str] = []
-    for file in sorted(folder.glob("*.json")):
-        result = orjson.loads(file.read_bytes())
-        verdict = Verdict(
-            figures=result["figures"],
-            bars={name: (bar["op"], bar["bar"]) for name, bar in result["bars"].items()},
-            controls=result["controls"],
-        )
-        if result["name"] != file.stem:
-            faults.append(f"{file.name} holds the result of {result['name']}")
-        if result["form"] != "full":
-            faults.append(f"{file.name} is of the {result['form']} form: run `python -m proofs {file.stem} --full`")
-        if not result["passed"] or not has_passed(verdict):
-            faults.append(render_last_line(file.stem, verdict))
-    return faults
 
 
 def _is_met(op: Operator, figure: Figure | None, bar: Figure) -> bool:

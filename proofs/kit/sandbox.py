@@ -15,6 +15,9 @@ from typing import Self, TextIO
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.child_process import ChildProcess, CommandResult, start_child
 
+# No load balancer has to notice the end of a gateway.
+_NO_DRAIN = {"DEPUTIZE_SERVER__DRAIN_SECONDS": "0"}
+
 
 class Sandbox:
     """`async with World(full=False) as world:` and everything started through it ends with the block."""
@@ -47,12 +50,6 @@ class Sandbox:
         """How many of something this form of the proof does."""
         return full if self.full else quick
 
-    def scale_time_limit(self, limit: float) -> float:
-        """The bar of something timed by the clock. Only the full form, on a machine of its own, holds the published
-        one; the quick form runs wherever it must, beside whatever else, and only notices what does not end.
-        """
-        return limit if self.full else 25 * limit
-
     def log(self, text: str) -> None:
         """Print one line of progress."""
         print(f"[{time.monotonic() - self._started_at:6.1f}s] {text}", file=self._progress, flush=True)
@@ -83,7 +80,7 @@ class Sandbox:
         if neither is given. `env` is added to this process's own.
         """
         child = await start_child(
-            name, argv, env={**os.environ, **(env or {})}, cwd=cwd or self.folder, log_folder=self.folder
+            name, argv, env={**_NO_DRAIN, **os.environ, **(env or {})}, cwd=cwd or self.folder, log_folder=self.folder
         )
         self._children.append(child)
         self._stack.push_async_callback(child.close)

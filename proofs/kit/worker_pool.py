@@ -120,7 +120,7 @@ class WorkerPool:
         worker = self.workers[slot]
         at = datetime.now(UTC)
         if not _is_alive(worker.process.pid):
-            # It died by itself, as a process may whose database is killed under it; the next blow replaces it.
+            # It died by itself, as a process may whose database is killed under it; the next fault replaces it.
             return
         self.frozen_slots.add(slot)
         os.kill(worker.process.pid, signal.SIGSTOP)

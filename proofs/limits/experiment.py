@@ -11,8 +11,6 @@ import os
 import shutil
 import signal
 import time
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +21,19 @@ from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, start_gatew
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
+from proofs.limits.judge import (
+    END_AT,
+    FREEZE_AT,
+    KILL_AT,
+    RATE,
+    REDIS_SECONDS,
+    RESTART_AT,
+    WINDOW,
+    count_admitted,
+    judge_rate,
+    judge_redis_loss,
+    judge_runaways,
+)
 from proofs.limits.traffic import LimitCall, TrafficClient, generate_arrivals, offer_calls, run_runaway
 
 NAME = "limits"
@@ -30,16 +41,11 @@ PROMISE = (
     "Replicas admit together what a limit allows, a lost Redis is met as each rule says, and runaways are stopped."
 )
 
-RATE, WINDOW = 100, 1.0
 OFFERED_RATE = 240.0
 # Which replica each call goes to: unequal shares, so that no part of the limit could be everybody's own.
 SHARES = (0, 1, 0, 2, 1, 0)
 REPEATS = 20
 BUDGET, MAX_COST_SLOPE = 20.0, 5.0
-REDIS_SECONDS = 1.0
-# By then, whoever was on the way when Redis was lost, or came back, has been answered.
-SETTLE_SECONDS = 2.0
-FREEZE_AT, KILL_AT, RESTART_AT, END_AT = 3.0, 7.0, 11.0, 16.0
 _SETTINGS = """
 [limits]
 redis_url = "{redis}"
@@ -53,15 +59,6 @@ rules = [
   {{ name = "slope", kind = "cost_rate", limit = {slope}, seconds = 600, per = ["agent"], tools = "limits.burn" }},
 ]
 """
-
-
-_LOAD_SENSITIVE = (
-    "refused unnamed",
-    "wrong while counted",
-    "wrong while frozen",
-    "wrong while killed",
-    "refused in other words",
-)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -95,40 +92,16 @@ async def prove(sandbox: Sandbox) -> Verdict:
     local_pace = await _measure_rate(await _restart_with_local_counters(testbed), "pacer-alone", seconds=3)
     local_loop_calls = await _run_loop(testbed, "looper-alone", calls=150)
     return Verdict(
-        load_sensitive=_LOAD_SENSITIVE,
         figures={
             **pace_figures,
             **loss_figures,
-            "loop admitted": sum(call.is_admitted for call in loop_calls),
-            "budget spent": round(sum(call.cost for call in budget_calls), 6),
-            "budget leased": granted_budget,
-            "cost when the slope was stopped": round(sum(call.cost for call in slope_calls), 6),
-            "refused in other words": _count_unnamed_refusals(loop_calls, "runaway", "loops")
-            + _count_unnamed_refusals(budget_calls, "budget-spent", "purse")
-            + _count_unnamed_refusals(slope_calls, "runaway", "slope"),
+            **judge_runaways(loop_calls, budget_calls, slope_calls, granted_budget),
             "alone: admitted of allowed": local_pace["admitted of allowed"],
-            "alone: loop admitted": sum(call.is_admitted for call in local_loop_calls),
-        },
-        bars={
-            "seconds": (">=", 10.0),
-            "offered per second": (">=", 200.0),
-            "admitted of allowed": (">=", 0.98 if sandbox.full else 0.9),
-            "admitted above allowed": ("<=", 0.02),
-            "refused unnamed": ("==", 0),
-            "wrong while counted": ("==", 0),
-            "wrong while frozen": ("==", 0),
-            "wrong while killed": ("==", 0),
-            "share that waited while lost": ("<=", 0.05 if sandbox.full else 0.2),
-            "loop admitted": ("==", REPEATS),
-            "budget spent": ("<=", BUDGET),
-            "budget leased": ("<=", BUDGET),
-            "cost when the slope was stopped": ("<=", MAX_COST_SLOPE),
-            "refused in other words": ("==", 0),
+            "alone: loop admitted": count_admitted(local_loop_calls),
         },
         controls={
             "each replica counts alone, seen by its rate": float(local_pace["admitted of allowed"]) > 1.02,
-            "each replica counts alone, seen by its loops": sum(call.is_admitted for call in local_loop_calls)
-            > REPEATS,
+            "each replica counts alone, seen by its loops": count_admitted(local_loop_calls) > REPEATS,
         },
     )
 
@@ -170,38 +143,7 @@ async def _measure_rate(testbed: Testbed, agent: str, *, seconds: int) -> dict[s
     calls = await offer_calls(senders, times)
     for client in clients:
         client.close()
-    duration = max(call.sent_at for call in calls) - min(call.sent_at for call in calls)
-    admitted_count, allowed_count = (
-        sum(call.is_admitted for call in calls),
-        _count_allowed([call.sent_at for call in calls]),
-    )
-    return {
-        "seconds": round(duration, 2),
-        "offered per second": round(len(calls) / duration, 1),
-        "admitted": admitted_count,
-        "allowed": allowed_count,
-        "admitted of allowed": round(admitted_count / allowed_count, 4),
-        "admitted above allowed": round(max(admitted_count / allowed_count - 1, 0.0), 4),
-        "refused unnamed": _count_unnamed_refusals(calls, "rate-limited", "pace"),
-    }
-
-
-def _count_allowed(times: Sequence[float]) -> int:
-    """How many of these calls an exact counter would have admitted."""
-    window: deque[float] = deque()
-    admitted_count = 0
-    for moment in sorted(times):
-        while window and window[0] <= moment - WINDOW:
-            window.popleft()
-        if len(window) < RATE:
-            window.append(moment)
-            admitted_count += 1
-    return admitted_count
-
-
-def _count_unnamed_refusals(calls: Sequence[LimitCall], slug: str, rule: str) -> int:
-    """Refusals that do not say which rule they are by, or not when to come again."""
-    return sum(not (call.is_admitted or call.is_refused_by(slug, rule)) for call in calls)
+    return judge_rate(calls)
 
 
 async def _measure_redis_loss(testbed: Testbed) -> dict[str, Figure]:
@@ -227,34 +169,7 @@ async def _measure_redis_loss(testbed: Testbed) -> dict[str, Figure]:
     for client in clients:
         client.close()
 
-    def select_between(start: float, end: float) -> list[LimitCall]:
-        return [call for call in calls if start <= call.sent_at - began < end]
-
-    calls_while_counted = select_between(0, FREEZE_AT - SETTLE_SECONDS) + select_between(
-        RESTART_AT + 2 * SETTLE_SECONDS, END_AT
-    )
-    calls_while_frozen, calls_while_killed = (
-        select_between(FREEZE_AT + SETTLE_SECONDS, KILL_AT),
-        select_between(KILL_AT + SETTLE_SECONDS, RESTART_AT),
-    )
-    calls_while_lost = calls_while_frozen + calls_while_killed
-    slow_calls = [call for call in calls_while_lost if call.seconds > REDIS_SECONDS * 0.8]
-    return {
-        "calls while counted": len(calls_while_counted),
-        "calls while frozen": len(calls_while_frozen),
-        "calls while killed": len(calls_while_killed),
-        "wrong while counted": sum(not (call.is_admitted and not call.warnings) for call in calls_while_counted),
-        "wrong while frozen": sum(not _is_as_configured(call) for call in calls_while_frozen),
-        "wrong while killed": sum(not _is_as_configured(call) for call in calls_while_killed),
-        "share that waited while lost": round(len(slow_calls) / max(len(calls_while_lost), 1), 4),
-    }
-
-
-def _is_as_configured(call: LimitCall) -> bool:
-    """What each rule is to say while it cannot be counted, and that it says so by name."""
-    if call.tool == "strict":
-        return call.status == 503 and call.is_refused_by("limits-unavailable", "strict")
-    return call.is_admitted and any(warning.startswith("limit lenient was not counted") for warning in call.warnings)
+    return judge_redis_loss(calls, began)
 
 
 async def _run_loop(testbed: Testbed, agent: str, *, calls: int) -> list[LimitCall]:

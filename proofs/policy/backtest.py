@@ -8,13 +8,14 @@ import itertools
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from proofs.kit.gateway import GatewayHandle, put_policies, start_gateway
-from proofs.kit.http_client import HttpConnection
+from proofs.kit.http_client import HttpConnection, HttpResponse
 from proofs.kit.sandbox import Sandbox
 from proofs.policy.changes_under_load import Testbed
 
@@ -94,7 +95,11 @@ async def run_backtest(sandbox: Sandbox, gateway: GatewayHandle, count: int) -> 
     answer = await http.post("/v1/policies/backtest", request)
     seconds = time.monotonic() - request_started_at
     http.close()
-    result = orjson.loads(answer.body.splitlines()[-1])["result"]
+    return judge_backtest(calls, orjson.loads(answer.body.splitlines()[-1])["result"], seconds)
+
+
+def judge_backtest(calls: Sequence[MadeCall], result: Mapping[str, Any], seconds: float) -> BacktestResult:
+    """Compare the gateway's report with what plain Python says of the same calls, and their answers, too."""
     wrong_count = sum(each.decision != _decide_before(each) for each in calls)
     wrong_count += _count_mismatches(Counter(_build_key(each) for each in calls), _count_reported_changes(result))
     return BacktestResult(
@@ -114,7 +119,7 @@ def _build_key(call: MadeCall) -> Key | None:
     return None if before == after else (call.tool, call.user, call.agent, before, after)
 
 
-def _count_reported_changes(result: dict[str, Any]) -> Counter[Key | None]:
+def _count_reported_changes(result: Mapping[str, Any]) -> Counter[Key | None]:
     """The gateway's groups by the same key; those it cannot tell about among them."""
     counts: Counter[Key | None] = Counter()
     for each in result["changes"]:
@@ -168,6 +173,11 @@ async def count_failures_let_through(gateway: GatewayHandle, count: int) -> int:
     let_through = 0
     for amount in range(2, count + 2):
         answer = await http.post("/v1/calls", {"tool": "policy.pay", "arguments": {"amount": amount}})
-        let_through += answer.status == 200 or answer.json()["error"]["slug"] != "policy-failed"
+        let_through += is_let_through(answer)
     http.close()
     return let_through
+
+
+def is_let_through(answer: HttpResponse) -> bool:
+    """Tell whether a call went on although a rule failed, or was refused without saying so."""
+    return answer.status == 200 or answer.json()["error"]["slug"] != "policy-failed"

@@ -148,7 +148,7 @@ async def _judge_calls(testbed: Testbed, calls: Sequence[PolicyCall]) -> PolicyF
     if times != sorted(times):
         findings.violations["other: epochs in another order than commits"] += 1
     for call in calls:
-        _check_call(findings, call, rows.get(call.id, []), effects, policy_sets, times)
+        check_call(findings, call, rows.get(call.id, []), effects, policy_sets, times)
     return findings
 
 
@@ -156,7 +156,7 @@ PolicySet = tuple[int | None, bool, int]
 """A set's number (None before the first), whether it permits, and when it committed."""
 
 
-def _check_call(
+def check_call(
     findings: PolicyFindings,
     call: PolicyCall,
     rows: Sequence[EntryRow],
@@ -167,18 +167,20 @@ def _check_call(
     deciding_rows = [row for row in rows if row.kind in ("intent", "read")]
     refusals = [row for row in rows if row.kind == "refusal"]
     has_continued = effects[call.id] > 0 if call.is_write else call.is_released
-    if call.slug not in (None, "permission-denied"):
-        findings.add_violation(f"other: {call.slug}", call, 0)
+    # Refused for another reason, such as by a gateway that hardly gets to run: no word about policies.
+    is_other_refusal = call.slug not in (None, "permission-denied")
+    if is_other_refusal:
+        findings.add_violation(f"refused: {call.slug}", call, 0)
     if effects[call.id] > 1 or len(deciding_rows) > 1 or (has_continued and not deciding_rows):
         findings.add_violation("other: not exactly one row and effect", call, 0)
-    for row in (*deciding_rows, *refusals):
+    for row in (*deciding_rows, *(() if is_other_refusal else refusals)):
         _check_row(findings, call, row, policy_sets, times)
     if not deciding_rows:
         return
     number, permits, since = policy_sets[bisect.bisect_right(times, deciding_rows[0].at) - 1]
     if has_continued and not permits:
         findings.add_violation("late: acted on the policy before", call, deciding_rows[0].at - since)
-    if not has_continued:
+    if not has_continued and not is_other_refusal:
         findings.stopped_count += 1
         if permits or any(row.number != number for row in refusals):
             findings.add_violation(

@@ -6,7 +6,7 @@ import time
 
 from deputize.govern.policy.slices import SliceIndex
 from proofs.kit.gateway_variant import restart_as_variant
-from proofs.kit.report import Bar, Figure, Verdict
+from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.policy import backtest, changes_under_load, large_rule_set
 
@@ -36,6 +36,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
         "stopped_at_barrier": findings.stopped_count,
         "late": findings.count_violations("late"),
         "early": findings.count_violations("early"),
+        "refused_otherwise": findings.count_violations("refused"),
         "other": findings.count_violations("other"),
         "snapshot_lag_ms": round(findings.lag_us / 1000, 1),
         "let_through_on_error": await backtest.count_failures_let_through(gateway, 20),
@@ -45,30 +46,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
         "backtest_untold": backtest_result.undecidable_count,
         "backtest_wrong": backtest_result.wrong_count,
     }
-    bars, load_sensitive = _build_bars(sandbox, tools), ("early", "other")
-    return Verdict(figures=figures, bars=bars, controls=controls, notes=findings.samples, load_sensitive=load_sensitive)
-
-
-def _build_bars(sandbox: Sandbox, tools: int) -> dict[str, Bar]:
-    return {
-        "rules": (">=", tools * large_rule_set.PER_TOOL),
-        "decision_ratio": ("<=", 1.5 if sandbox.full else 3.0),
-        "cached_us": ("<=", sandbox.scale_time_limit(2.0)),
-        "slice_requests": (">=", sandbox.pick_size(quick=500, full=10_000)),
-        "slice_differences": ("==", 0),
-        "changes": (">=", sandbox.pick_size(quick=30, full=400)),
-        "stopped_at_barrier": (">=", sandbox.pick_size(quick=1, full=100)),
-        "late": ("==", 0),
-        "early": ("==", 0),
-        "other": ("==", 0),
-        "snapshot_lag_ms": ("<=", sandbox.scale_time_limit(1000.0)),
-        "let_through_on_error": ("==", 0),
-        "backtested": (">=", sandbox.pick_size(quick=1000, full=10_000)),
-        "backtest_seconds": ("<=", sandbox.scale_time_limit(10.0)),
-        "backtest_changed": (">=", 1),
-        "backtest_untold": (">=", 1),
-        "backtest_wrong": ("==", 0),
-    }
+    return Verdict(figures=figures, controls=controls, notes=findings.samples)
 
 
 async def _measure_at_size(sandbox: Sandbox, tools: int) -> tuple[dict[str, Figure], dict[str, bool]]:

@@ -1,7 +1,7 @@
 """What must hold of runs after a storm: at the ledger, in the calls' rows, in the audit entries, and in time."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,6 +36,16 @@ class Judgement:
         return [*self.duplicates, *self.losses, *self.open_runs, *self.entry_mismatches, *self.missing_tasks]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecords:
+    """What PostgreSQL has on record about runs, by call, and when each worker's lease ended."""
+
+    rows: Mapping[str, Any]
+    entries: Mapping[str, Sequence[dict[str, Any]]]
+    reconciled_calls: Collection[str]
+    lease_ends: Mapping[str, datetime]
+
+
 async def judge_runs(
     calls: Mapping[str, str],
     effects: Sequence[Effect],
@@ -43,34 +53,49 @@ async def judge_runs(
     downtimes: Sequence[Downtime],
     database: Database,
 ) -> Judgement:
-    """`calls` is the call of each label. An upstream that deduplicates has each step once and all of them in the end;
-    one that cannot has no step twice, and all of them where success was told.
-    """
+    """Judge runs; `calls` is the call of each label."""
     ids = list(calls.values())
-    rows = {str(row["id"]): row for row in await database.fetch(_CALLS, ids)}
     entries: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry_row in await database.fetch(_ENTRIES, ids):
         entries[str(entry_row["call_id"])].append(orjson.loads(entry_row["entry"]))
-    reconciled_calls = {str(row["call_id"]) for row in await database.fetch(_RECONCILED_CALLS, ids)}
+    records = RunRecords(
+        rows={str(row["id"]): row for row in await database.fetch(_CALLS, ids)},
+        entries=entries,
+        reconciled_calls={str(row["call_id"]) for row in await database.fetch(_RECONCILED_CALLS, ids)},
+        lease_ends={str(row["boot"]): row["expires_at"] for row in await database.fetch(_LEASES)},
+    )
+    return judge_records(calls, effects, faults, downtimes, records)
+
+
+def judge_records(
+    calls: Mapping[str, str],
+    effects: Sequence[Effect],
+    faults: Sequence[WorkerFault],
+    downtimes: Sequence[Downtime],
+    records: RunRecords,
+) -> Judgement:
+    """Judge runs by what is on record. An upstream that deduplicates has each step once and all of them in the end;
+    one that cannot has no step twice, and all of them where success was told.
+    """
     steps: dict[str, Counter[str]] = defaultdict(Counter)
     for effect in effects:
         steps[effect.call][effect.key] += 1
     judgement = Judgement()
     for label, call_id in calls.items():
-        row = rows.get(call_id)
+        row = records.rows.get(call_id)
         if row is None:
             judgement.losses.append(f"{label}: accepted as {call_id}, which is nowhere")
             continue
         judgement.states[f"{row['tool']} {row['state']}"] += 1
         judgement.takeover_count += row["owner_epoch"] > 1
         _check_ledger(judgement, label, row, steps[label])
-        _check_entries(judgement, label, row, entries[call_id])
-        if row["state"] == "unknown" and call_id not in reconciled_calls:
+        _check_entries(judgement, label, row, records.entries.get(call_id, ()))
+        if row["state"] == "unknown" and call_id not in records.reconciled_calls:
             judgement.missing_tasks.append(f"{label}: unknown, and nobody was asked about it")
-    leases = {str(row["boot"]): row["expires_at"] for row in await database.fetch(_LEASES)}
     for fault in faults:
         for call_id in fault.open_runs:
-            wait = _compute_takeover_wait(fault, leases.get(fault.boot), entries.get(call_id, []), downtimes)
+            entries = records.entries.get(call_id, ())
+            wait = _compute_takeover_wait(fault, records.lease_ends.get(fault.boot), entries, downtimes)
             if wait is not None:
                 judgement.takeover_waits.append(wait)
     return judgement

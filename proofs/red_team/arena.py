@@ -68,13 +68,20 @@ class Arena:
     async def start_worker_variant(self, gateway: GatewayHandle) -> None:
         """Start a worker as the control's variant, in the gateway's folder."""
         port = self.sandbox.pick_free_port()
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        module, env = self.choose_module("deputize")
         await self.sandbox.start_process(
             f"{gateway.name}-worker",
-            [sys.executable, "-m", f"proofs.variants.{self.variant}", "work"],
-            env={**gateway.env, "PYTHONPATH": path, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
+            [sys.executable, "-m", module, "work"],
+            env={**gateway.env, **env, "DEPUTIZE_SERVER__METRICS_PORT": str(port)},
             cwd=gateway.folder,
         )
+
+    def choose_module(self, module: str) -> tuple[str, dict[str, str]]:
+        """Return the module to start and the environment that it needs: the control's variant of it, if one is."""
+        if self.variant is None:
+            return module, {}
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        return f"proofs.variants.{self.variant}", {"PYTHONPATH": path}
 
     @property
     def _prefix(self) -> str:

@@ -104,6 +104,12 @@ def judge_attempts(attempts: list[Attempt], listed: Mapping[str, str]) -> dict[s
     return wrong
 
 
+def find_untried(attempts: list[Attempt], listed: Mapping[str, str]) -> list[str]:
+    """Find what is listed for the same user and was not tried, where anything was tried as the same user."""
+    tried = {each.name for each in attempts if each.form == "dev as the same user"}
+    return [f"{name}: listed for the same user, and not tried" for name in listed if tried and name not in tried]
+
+
 def is_control_caught(control: Control, attempts: list[Attempt]) -> bool:
     """Tell whether every attempt of the control succeeded against its variant."""
     succeeded = {each.name for each in attempts if each.finding is not None and each.finding.succeeded}

@@ -10,11 +10,11 @@ import pkgutil
 from collections import Counter
 from typing import cast
 
-from proofs.kit.report import Bar, Figure, Verdict
+from proofs.kit.report import Figure, Verdict
 from proofs.kit.sandbox import Sandbox
 from proofs.red_team import attacks
 from proofs.red_team.arena import Arena
-from proofs.red_team.attack import AttackClass, AttackLog, Attempt, is_control_caught, judge_attempts
+from proofs.red_team.attack import AttackClass, AttackLog, Attempt, find_untried, is_control_caught, judge_attempts
 from proofs.red_team.same_user import SAME_USER_LIMITS
 
 NAME = "red_team"
@@ -35,7 +35,8 @@ def load_attack_classes() -> list[AttackClass]:
 
 async def prove(sandbox: Sandbox) -> Verdict:
     classes = [each for each in load_attack_classes() if sandbox.full or each.NAME in QUICK_CLASSES]
-    postgres = await sandbox.start_postgres()
+    # The gateways of all classes run until the end.
+    postgres = await sandbox.start_postgres(settings={"max_connections": "600"})
     slots = asyncio.Semaphore(_CLASSES_AT_ONCE)
 
     async def attack_class(each: AttackClass) -> tuple[list[Attempt], bool]:
@@ -66,6 +67,7 @@ def _print_attempts(sandbox: Sandbox, attempts: list[Attempt], suffix: str) -> N
 
 def _build_verdict(sandbox: Sandbox, attempts: list[Attempt], controls: dict[str, bool]) -> Verdict:
     wrong = judge_attempts(attempts, SAME_USER_LIMITS)
+    wrong["broken_attempts"] += find_untried(attempts, SAME_USER_LIMITS)
     for sentences in wrong.values():
         for sentence in sentences:
             sandbox.log(f"wrong: {sentence}")
@@ -75,12 +77,8 @@ def _build_verdict(sandbox: Sandbox, attempts: list[Attempt], controls: dict[str
         "classes": len(counts),
         **{name: len(sentences) for name, sentences in wrong.items()},
     }
-    bars: dict[str, Bar] = dict.fromkeys(wrong, ("==", 0))
-    bars["attempts"] = (">=", sandbox.pick_size(quick=1, full=60))
-    bars["classes"] = (">=", sandbox.pick_size(quick=1, full=10))
     return Verdict(
         figures=figures,
-        bars=bars,
         controls=controls,
         notes=[
             *(f"{name}: {count} attempts" for name, count in sorted(counts.items())),

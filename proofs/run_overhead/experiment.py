@@ -13,7 +13,7 @@ from proofs.kit.worker_pool import Database
 from proofs.run_overhead.cpu_cost import measure_cpu_cost
 from proofs.run_overhead.deployment import measure_deploy
 from proofs.run_overhead.idle_runs import measure_idle_runs
-from proofs.run_overhead.read_latency import measure_read_latency
+from proofs.run_overhead.read_latency import is_blocking_submit_caught, measure_read_latency
 from proofs.run_overhead.testbed import Testbed
 
 NAME = "run_overhead"
@@ -45,6 +45,6 @@ async def prove(sandbox: Sandbox) -> Verdict:
     ]
     return Verdict(
         figures={name: figure for part in parts for name, figure in part.figures.items()},
-        bars={name: bar for part in parts for name, bar in part.bars.items()},
+        controls={"run_overhead_blocking_submit": await is_blocking_submit_caught(testbed)},
         notes=[note for part in parts for note in part.notes],
     )

@@ -8,7 +8,7 @@ from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.fork_server import ForkServer
 from proofs.kit.gateway import GatewayHandle, Issuer
 from proofs.kit.helper_servers import LedgerHandle
-from proofs.kit.report import Bar, Figure
+from proofs.kit.report import Figure
 from proofs.kit.run_submitter import RunSubmitter
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.worker_pool import Database, WorkerPool
@@ -17,7 +17,6 @@ from proofs.kit.worker_pool import Database, WorkerPool
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartResult:
     figures: Mapping[str, Figure]
-    bars: Mapping[str, Bar]
     notes: Sequence[str]
 
 

@@ -6,6 +6,7 @@ processor time, so that a busy machine does not count.
 """
 
 import asyncio
+import gc
 import mmap
 import os
 import struct
@@ -43,6 +44,7 @@ def start_probe() -> None:
     """Start to measure the running loop, into the file that the environment names."""
     probe = _LoopProbe(_map_file(Path(os.environ[PROBE_FILE])), asyncio.get_running_loop())
     probe.tick()
+    gc.callbacks.append(probe.time_collection)
     threading.Thread(target=probe.watch, daemon=True, name="loop probe").start()
 
 
@@ -55,6 +57,7 @@ class _LoopProbe:
         self._ticked_at = time.monotonic()
         self._own = time.thread_time()
         self._all = time.process_time()
+        self._collection_began_at = 0.0
 
     def tick(self) -> None:
         now, own, every = time.monotonic(), time.thread_time(), time.process_time()
@@ -66,6 +69,14 @@ class _LoopProbe:
         if stretch > longest_stretch or wait > longest_wait:
             self._memory[:] = _FIELDS.pack(max(stretch, longest_stretch), max(wait, longest_wait))
         self._loop.call_later(_TICK_SECONDS, self.tick)
+
+    def time_collection(self, phase: str, info: dict[str, int]) -> None:
+        """Print garbage collections that take long: a stretch without a place in the code may be one."""
+        if phase == "start":
+            self._collection_began_at = time.thread_time()
+        elif (seconds := time.thread_time() - self._collection_began_at) > _REPORT_SECONDS:
+            text = f"long collection of generation {info['generation']}: {seconds * 1000:.0f} ms"
+            print(text, file=sys.stderr, flush=True)
 
     def watch(self) -> None:
         """Print where the loop's thread is if a stretch grows long; the proof's log shows it."""

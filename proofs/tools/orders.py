@@ -72,7 +72,7 @@ async def check(order_id: OrderId, customer: Buyer, items: Items) -> Receipt:
 
 @tool(
     effects="write",
-    undo="orders.cancel",
+    undo="orders.check",
     resources=["create orders/{order_id}"],
     scopes=["proof:write"],
     idempotency="deduplicates",

@@ -8,13 +8,15 @@ from typing import Any
 
 from deputize.operations.gateway import Gateway
 from deputize.store import group_commit
+from deputize.store.commit_answers import PendingRow, resolve_futures
 from deputize.store.commit_rows import OpenCallRow
 from proofs.kit.gateway_variant import serve_variant
 
-_real: Callable[[list[group_commit.PendingRow], list[Any]], None] = group_commit._resolve_futures
+_real: Callable[[list[PendingRow], list[Any]], tuple[str, str] | None] = resolve_futures
 
 
-def settle_by_key(pending: list[group_commit.PendingRow], answers: list[Any]) -> None:
+def settle_by_key(pending: list[PendingRow], answers: list[Any]) -> None:
+    # It returns no entry: one that was not written would look like a database that went back in time.
     batch_call_ids = {each.row.call_id for each in pending if isinstance(each.row, OpenCallRow)}
     _real(
         pending,
@@ -23,7 +25,7 @@ def settle_by_key(pending: list[group_commit.PendingRow], answers: list[Any]) ->
 
 
 def change(gateway: Gateway) -> Gateway:
-    vars(group_commit)["_resolve_futures"] = settle_by_key
+    vars(group_commit)["resolve_futures"] = settle_by_key
     return gateway
 
 

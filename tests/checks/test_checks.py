@@ -1,14 +1,16 @@
 """The checks of the house catch what they are for and leave alone what is right."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checks import figures, links, sizes, threats
+from proofs.kit.stored_results import StoredResult
 from tests import requirements
 
 
-def _make_result(**changes: object) -> dict[str, object]:
+def _make_result(state: dict[str, Any] | None = None, **changes: object) -> StoredResult:
     run: dict[str, object] = {
         "name": "overhead",
         "passed": True,
@@ -19,7 +21,8 @@ def _make_result(**changes: object) -> dict[str, object]:
         "commit": "0123456789abcdef",
         "machine": {"cores": 2},
     }
-    return run | changes
+    result = run | changes
+    return StoredResult(name=str(result["name"]), result=result, **(state or {}))
 
 
 def test_a_long_function_is_asked_about_until_it_is_excused(tmp_path: Path) -> None:
@@ -44,30 +47,47 @@ def test_an_excuse_without_a_reason_excuses_nothing() -> None:
     assert sizes.find_problems([large], {"src/room.py": " "}) != []
 
 
-def test_a_result_that_failed_or_was_quick_is_not_shown() -> None:
-    found = figures.find_problems([_make_result(passed=False), _make_result(form="quick"), _make_result()])
+def test_a_headline_whose_figure_was_not_measured_is_named() -> None:
+    found = figures.find_problems([_make_result(name="barrier", figures={"acts": 1000}), _make_result()])
 
-    assert found == ["overhead: the kept run did not pass", "overhead: only full runs are kept"]
+    assert found == ["barrier: the headline names late, which the stored run did not measure"]
 
 
 def test_a_good_result_is_rendered_between_the_markers() -> None:
     table = figures.render_table([_make_result()])
     readme = figures.insert_table(f"before\n{figures.OPEN_MARK}\nold\n{figures.CLOSE_MARK}\nafter", table)
 
-    assert "| `overhead` | read ratio | 0.4 | >= 0.35 | `0123456789` |" in readme
-    assert "| `overhead` | broken variant: without audit | caught | caught | `0123456789` |" in readme
+    assert "| `overhead` | read ratio | 0.4 | >= 0.35 | measured on this code |" in readme
+    assert "| `overhead` | broken variant: without audit | caught | caught | measured on this code |" in readme
     assert "old" not in readme
     assert readme.startswith("before")
     assert readme.endswith("after")
 
 
+def test_a_result_is_published_with_its_state() -> None:
+    missed_bar = {"op": ">=", "bar": 0.35, "figure": 0.2, "passed": False}
+    missed = _make_result({"misses": ["read_ratio"]}, bars={"read_ratio": missed_bar}, figures={"read_ratio": 0.2})
+    stale = _make_result({"changed": ["core"]}, name="stalls")
+    faulty = _make_result({"faults": ["was measured on code that was changed"]}, name="drift")
+    absent = StoredResult(name="vault", result=None, unmeasured="not yet")
+
+    table = figures.render_table([missed, stale, faulty, absent])
+
+    assert "| `overhead` | read ratio | 0.2 | >= 0.35 (missed) | below its bar |" in table
+    assert "| `stalls` | read ratio | 0.4 | >= 0.35 | measured on earlier code (`0123456789`) |" in table
+    assert "| `drift` |" not in table
+    assert table.endswith("Not measured on this code: `drift`, `vault`.")
+
+
 def test_a_headline_shows_the_figures_of_its_proof() -> None:
     result = _make_result(name="barrier", figures={"acts": 1000, "late": 0})
 
-    table = figures.render_headlines([_make_result(), result])
+    table = figures.render_headlines([_make_result(), result, StoredResult(name="policy", result=None)])
 
     assert table.splitlines()[2:] == [
-        "| 1,000 revocations under load | 0 calls began on revoked authority | `barrier` |"
+        "| 1,000 revocations under load | 0 calls began on revoked authority | `barrier` | measured on this code |",
+        "",
+        "Not measured on this code: `policy`.",
     ]
 
 

@@ -32,6 +32,7 @@ def test_a_subject_that_breaks_the_rule_is_explained(subject: str, reason: str) 
     "subject",
     [
         commits.EXAMPLE,
+        "proofs: restore, promote and restart under load",
         "cli: pass show_code under its new name",
         "store/sql: embed named statements",
         "tests: process x",

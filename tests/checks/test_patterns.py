@@ -64,7 +64,6 @@ def _is_constant(node: ast.expr, constants: frozenset[str]) -> bool:
             return False
 
 
-@pytest.mark.requirement("QUA-2")
 def test_only_one_module_compiles_patterns_that_come_from_outside() -> None:
     found = [each for path in sorted(SOURCE.rglob("*.py")) if path != OWNER for each in find_foreign_patterns(path)]
     assert found == []

@@ -170,7 +170,7 @@ class Intruder:
         return _judge_statuses([await self.holder.send(method, path, token=token) for method in ("GET", "DELETE")])
 
     async def read_call(self) -> Finding:
-        paths = [f"/v1/calls/{each}{tail}" for each in self._ids for tail in ("", "/events", "/decision")]
+        paths = [f"/v1/calls/{each}{tail}" for each in self._ids for tail in ("", "/events", "/decision", "/audit")]
         return _judge_statuses([await self.holder.send("GET", each, token=self._sign_admin()) for each in paths])
 
     async def change_call(self) -> Finding:

@@ -99,13 +99,13 @@ def make_results(name: str, *failures: str) -> dict[str, ScenarioResult]:
     [
         (make_results("a"), None, False),
         (make_results("a", "x"), None, True),
-        (make_results("a", "x"), ExpectedFailure(reason="r"), False),
-        (make_results("a"), ExpectedFailure(reason="r"), True),
+        (make_results("a"), ExpectedFailure(reason="r", checks=frozenset({"x"})), True),
+        (make_results("a", "y"), ExpectedFailure(reason="r", checks=frozenset({"x"})), True),
         (make_results("a", "x"), ExpectedFailure(reason="r", checks=frozenset({"x"})), False),
         (make_results("a", "x", "y"), ExpectedFailure(reason="r", checks=frozenset({"x"})), True),
         (make_results("a", "y"), ExpectedFailure(reason="r", checks=frozenset({"x", "y"})), True),
         ({}, None, True),
-        ({}, ExpectedFailure(reason="r"), True),
+        ({}, ExpectedFailure(reason="r", checks=frozenset({"x"})), True),
     ],
 )
 def test_a_list_of_reasons_is_wrong_in_either_direction(
@@ -126,7 +126,8 @@ def test_results_are_read_by_the_longest_name_that_fits_and_warnings_are_failure
     assert found["tools"] == ScenarioResult(scenario="tools", passed_count=0, failures={"c": "d"})
 
 
-def test_every_reason_is_a_sentence() -> None:
+def test_every_reason_is_a_sentence_and_names_its_checks() -> None:
     for expected in EXPECTED_FAILURES.values():
         for name, each in expected.items():
             assert each.reason.endswith("."), name
+            assert each.checks, name

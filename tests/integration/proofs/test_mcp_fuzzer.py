@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from proofs.fuzz.mcp_fuzzer import _find_fault, fuzz_mcp
+from proofs.fuzz.mcp_fuzzer import find_answer_fault, fuzz_mcp
 from proofs.fuzz.runner import Case
 from proofs.kit.http_client import HttpResponse
 from tests.integration.conftest import HttpGateway
@@ -29,4 +29,4 @@ async def test_whatever_is_sent_is_answered_as_the_protocol_says(gateway: HttpGa
 )
 def test_what_is_wrong_with_an_answer_is_seen(status: int, told: object, wrong: str | None) -> None:
     case = Case(path="/mcp", request={"id": 1, "method": "tools/call"})
-    assert _find_fault(case, HttpResponse(status=status, headers={}, body=orjson.dumps(told))) == wrong
+    assert find_answer_fault(case, HttpResponse(status=status, headers={}, body=orjson.dumps(told))) == wrong

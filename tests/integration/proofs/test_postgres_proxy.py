@@ -139,6 +139,21 @@ async def test_a_commit_that_fails_is_passed_on_and_not_counted(
     assert await fetch_rows(direct_connection) == [1, 2]
 
 
+async def test_a_commit_that_failed_is_not_counted_before_the_one_that_is_struck(
+    direct_connection: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
+) -> None:
+    await client.execute(INSERT, 1)
+    armed = proxy.arm(is_insert, 2, "before_forward", do_nothing)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await client.execute(INSERT, 1)
+    assert armed.match_count == 0
+    await client.execute(INSERT, 2)
+    with pytest.raises((asyncpg.ConnectionDoesNotExistError, ConnectionError)):
+        await client.execute(INSERT, 3)
+    await armed.wait(90)
+    assert await fetch_rows(direct_connection) == [1, 2]
+
+
 async def test_what_was_rolled_back_is_no_commit(
     direct_connection: asyncpg.Connection, client: asyncpg.Connection, proxy: PgProxy
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proofs.__main__ import TIMED_PROOFS, get_exit_code, list_names
+from proofs.__main__ import LONG_PROOFS, TIMED_PROOFS, choose_quick_proofs, get_exit_code, list_names, load_proof
 from proofs.kit.proof_queue import FAILED, INCONCLUSIVE, PASSED, run_quick_proofs
 from proofs.kit.report import Bar, Verdict
 
@@ -33,7 +33,7 @@ def _run_queue(tmp_path: Path, *names: str, timed: frozenset[str] = frozenset())
     return {name: run.code for name, run in runs.items()}, log.read_text().splitlines()
 
 
-def test_two_proofs_run_at_a_time_and_a_timed_one_alone(tmp_path: Path) -> None:
+def test_several_proofs_run_at_a_time_and_a_timed_one_alone(tmp_path: Path) -> None:
     codes, lines = _run_queue(tmp_path, "meets-b", "timed", "b", "c", timed=frozenset({"timed"}))
     assert codes == {"meets-b": PASSED, "b": PASSED, "c": PASSED, "timed": PASSED}
     assert lines[-2:] == ["begin timed", "end timed"]
@@ -61,5 +61,12 @@ def test_a_wrong_result_and_a_proof_that_broke_off_are_final() -> None:
     assert get_exit_code(Verdict(figures={}, bars={})) == FAILED
 
 
-def test_the_timed_proofs_exist() -> None:
-    assert set(list_names()) > TIMED_PROOFS
+def test_every_quick_proof_is_chosen_by_some_commit() -> None:
+    chosen = [frozenset(choose_quick_proofs(f"commit {number}")) for number in range(100)]
+    assert {len(each & TIMED_PROOFS) for each in chosen} == {2}
+    assert {len(each & LONG_PROOFS) for each in chosen} == {1}
+    assert frozenset().union(*chosen) == {name for name in list_names() if not load_proof(name).is_full_only}
+
+
+def test_the_timed_and_the_long_proofs_exist() -> None:
+    assert set(list_names()) > {*TIMED_PROOFS, *LONG_PROOFS}

@@ -1,9 +1,14 @@
 """The verdict of the red team: what counts as a success, by the form of the gateway, and when a control is caught."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from proofs.red_team.attack import AttackLog, Control, Finding, Form, is_control_caught, judge_attempts
+from proofs.kit.declarations import get_declaration
+from proofs.red_team.attack import AttackLog, Control, Finding, Form, find_untried, is_control_caught, judge_attempts
 from proofs.red_team.experiment import load_attack_classes
+from proofs.red_team.same_user import SAME_USER_LIMITS
 
 _LISTED = {"reads the key": "the key lies in a folder of the same user"}
 
@@ -66,7 +71,21 @@ async def test_two_attempts_of_one_name_are_refused() -> None:
         await log.attempt("a", _report_refusal)
 
 
+async def test_what_is_listed_for_the_same_user_must_be_tried() -> None:
+    log = AttackLog("class")
+    await log.attempt("another", _report_refusal, form="dev as the same user")
+    assert find_untried(log.attempts, _LISTED) == ["reads the key: listed for the same user, and not tried"]
+    assert find_untried([], _LISTED) == []
+
+
+def test_the_explanation_names_exactly_what_is_listed_for_the_same_user() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "explanation" / "security.md").read_text()
+    section = page.partition("cannot protect from its own user\n")[2].partition("\n### ")[0]
+    assert re.findall(r"^- \*\*(.+?)\*\*", section, re.MULTILINE) == list(SAME_USER_LIMITS)
+
+
 def test_every_class_of_attacks_has_a_name_of_its_own_and_a_control() -> None:
     classes = load_attack_classes()
     assert len({each.NAME for each in classes}) == len(classes)
     assert all(each.CONTROL.attempts for each in classes)
+    assert {each.CONTROL.variant for each in classes} == set(get_declaration("red_team").controls)

@@ -84,7 +84,7 @@ async def test_what_does_not_heed_a_request_to_stop_is_killed() -> None:
         assert await child.stop(timeout=0.2) == -9
 
 
-async def test_a_command_is_run_to_its_end_with_its_outputs_off_loop() -> None:
+async def test_a_command_is_run_to_its_end_with_its_outputs_apart() -> None:
     script = "import sys; print(sys.stdin.read()); print('err', file=sys.stderr); raise SystemExit(2)"
     async with Sandbox() as world:
         done = await world.run_command([sys.executable, "-c", script], stdin=b"in")

@@ -16,13 +16,26 @@ from proofs.kit.child_process import ChildProcess, CommandResult
 from proofs.kit.gateway import TOOLS
 from proofs.kit.http_client import HttpConnection
 from proofs.red_team.arena import Arena
-from proofs.red_team.attack import AttackLog, Finding, Form
+from proofs.red_team.attack import AttackLog, Control, Finding, Form
+from proofs.red_team.destructive_call import ASKING_POLICY, ERASING_TOOL, LOOSE_POLICY
+from proofs.red_team.owner_programs import (
+    CONNECT,
+    OPEN_FILES,
+    READ_PROCESSES,
+    SIGN_TOKEN,
+    SIGNAL_PROCESSES,
+    WRITE_FILES,
+    WRITE_TEXT,
+)
 
+NAME = "other_user"
+_EDITED_FILES, _EDITED_TOOL = (
+    "policies, settings and modules are edited before a restart",
+    "the code of a tool is edited before a restart",
+)
+CONTROL = Control(variant="red_team_unconfirmed_files", attempts=frozenset({_EDITED_FILES, _EDITED_TOOL}))
 FORM: Final[Form] = "dev with --user"
 _GATEWAY_USER, _OWNER = "daemon", "games"
-_TOOL = "dev_shell.erase"
-_ASKING_POLICY = '@id("asks")\n@decision("ask")\npermit (principal, action, resource);\n'
-_LOOSE_POLICY = '@id("loose")\npermit (principal, action, resource);\n'
 _SETTINGS = """
 [server]
 port = {port}
@@ -35,80 +48,8 @@ files = ["policies/{policy}.cedar"]
 _DEPUTIZE = (sys.executable, "-P", "-m", "deputize")
 _REFUSAL_SECONDS = 90.0
 
-# Programs of the agent. Each prints what it achieved, and nothing if it was kept out.
-_OPEN_FILES = """
-import sys
-for path in sys.argv[1:]:
-    try:
-        open(path, "rb").read(1)
-    except OSError:
-        continue
-    print(path)
-"""
-_WRITE_FILES = """
-import os, sys
-for path in sys.argv[1:]:
-    for act in (lambda: open(path, "ab").close(), lambda: os.rename(path, path + ".old"), lambda: os.unlink(path)):
-        try:
-            act()
-        except OSError:
-            continue
-        print(path)
-"""
-_READ_PROCESSES = """
-import ctypes, os, sys
-for pid in sys.argv[1:]:
-    for name in ("mem", "environ", "maps", "stack"):
-        try:
-            open(f"/proc/{pid}/{name}", "rb").read(1)
-        except OSError:
-            continue
-        print(pid, name)
-    for name in ("fd", "map_files"):
-        try:
-            os.listdir(f"/proc/{pid}/{name}")
-        except OSError:
-            continue
-        print(pid, name)
-    if ctypes.CDLL(None, use_errno=True).ptrace(16, int(pid), 0, 0) == 0:
-        print(pid, "ptrace")
-"""
-_SIGNAL_PROCESSES = """
-import os, sys
-for pid in sys.argv[1:]:
-    for number in (0, 2, 15, 19, 9):
-        try:
-            os.kill(int(pid), number)
-        except OSError:
-            continue
-        print(pid, number)
-"""
-_CONNECT = """
-import asyncio, sys, asyncpg
-async def connect():
-    for host in ("127.0.0.1", sys.argv[2]):
-        for user in ("deputize", "postgres", "games"):
-            for password in ("", "deputize", "postgres", None):
-                try:
-                    await asyncpg.connect(host=host, port=int(sys.argv[1]), user=user, password=password,
-                                          database="deputize", timeout=5)
-                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
-                    continue
-                print(host, user)
-asyncio.run(connect())
-"""
-_SIGN_TOKEN = """
-import sys
-from pathlib import Path
-from deputize.govern.identity.dev_issuer import load_dev_issuer, mint_dev_token
-load_dev_issuer(Path(sys.argv[1]))
-print(mint_dev_token(Path(sys.argv[1]), scopes=["deputize:admin", "proof:write"]))
-"""
-_WRITE_TEXT = "import sys; from pathlib import Path; Path(sys.argv[1]).write_text(sys.argv[2])"
 
-
-async def attack_other_user(arena: Arena, log: AttackLog) -> None:
-    """Start a gateway as another user than the project's owner, and try everything as that owner."""
+async def attack(arena: Arena, log: AttackLog) -> None:
     owner = OwnerShell.create(arena)
     await owner.start_gateway()
     attempts = {
@@ -124,8 +65,8 @@ async def attack_other_user(arena: Arena, log: AttackLog) -> None:
         "a permit is appended and a worker is started": owner.start_loose_worker,
         "the address of another gateway is planted": owner.plant_address,
         "the code of a tool is edited after its approval": owner.edit_after_approval,
-        "policies, settings and modules are edited before a restart": owner.edit_before_restart,
-        "the code of a tool is edited before a restart": owner.edit_tool_before_restart,
+        _EDITED_FILES: owner.edit_before_restart,
+        _EDITED_TOOL: owner.edit_tool_before_restart,
         "a link to the gateway's token is planted in the project": owner.plant_link,
     }
     for name, attempt in attempts.items():
@@ -149,12 +90,12 @@ class OwnerShell:
         """Create the project, and give it to its owner."""
         if os.geteuid() != 0:
             raise PermissionError("deputize dev --user is attacked by another account, for which root is needed")
-        folder = arena.sandbox.folder / "dev-other-user"
+        folder = arena.sandbox.folder / ("dev-other-user" if arena.variant is None else "dev-other-user-control")
         for name in ("tools", "policies"):
             (folder / name).mkdir(parents=True)
         ports = {"port": arena.sandbox.pick_free_port(), "metrics": arena.sandbox.pick_free_port()}
         (folder / "tools" / "dev_shell.py").write_bytes((TOOLS / "dev_shell.py").read_bytes())
-        (folder / "policies" / "asking.cedar").write_text(_ASKING_POLICY)
+        (folder / "policies" / "asking.cedar").write_text(ASKING_POLICY)
         (folder / "deputize.toml").write_text(_SETTINGS.format(policy="asking", **ports))
         account = pwd.getpwnam(_OWNER)
         for path in (folder, *folder.rglob("*")):
@@ -169,9 +110,11 @@ class OwnerShell:
 
     async def start_gateway(self) -> None:
         """Start it as the person who is root does, but without a terminal to confirm anything in."""
+        module, env = self.arena.choose_module("deputize")
         self.gateway = await self.arena.sandbox.start_process(
-            "dev-other-user",
-            [*_DEPUTIZE, "dev", "--user", _GATEWAY_USER],
+            self.folder.name,
+            [sys.executable, "-P", "-m", module, "dev", "--user", _GATEWAY_USER],
+            env=env,
             cwd=self.folder,
             ready_url=f"{self.url}/readyz",
         )
@@ -188,33 +131,33 @@ class OwnerShell:
         names = ("token", "development-issuer.pem", "master.key", "pg.json", "pg.log", "pg/PG_VERSION", "dev.json")
         files = [self._state / name for name in names]
         files += [self.protected / "gateway" / "confirmed.json", self._copy / "tools" / "dev_shell.py"]
-        return await self._try_program(_OPEN_FILES, *_require_existing(files))
+        return await self._try_program(OPEN_FILES, *_require_existing(files))
 
     async def edit_copy(self) -> Finding:
         files = [self._copy / "tools" / "dev_shell.py", self._copy / "deputize.toml", self._copy, self._state]
         files += [self.protected / "client" / "dev.json", self.protected / "client", self.protected]
-        return await self._try_program(_WRITE_FILES, *_require_existing(files))
+        return await self._try_program(WRITE_FILES, *_require_existing(files))
 
     async def read_memory(self) -> Finding:
-        return await self._try_program(_READ_PROCESSES, *self._list_processes())
+        return await self._try_program(READ_PROCESSES, *self._list_processes())
 
     async def stop_processes(self) -> Finding:
-        return await self._try_program(_SIGNAL_PROCESSES, *self._list_processes())
+        return await self._try_program(SIGNAL_PROCESSES, *self._list_processes())
 
     async def connect_to_database(self) -> Finding:
         record = json.loads((self._state / "pg.json").read_bytes())
-        return await self._try_program(_CONNECT, str(record["port"]), record["sockets"])
+        return await self._try_program(CONNECT, str(record["port"]), record["sockets"])
 
     async def sign_token(self) -> Finding:
         done = await self._run_as_owner(*_DEPUTIZE, "token", "--scope", "deputize:admin")
         if done.code == 0:
             return Finding(succeeded=True, evidence="deputize token signed one")
-        done = await self._run_as_owner(sys.executable, "-P", "-c", _SIGN_TOKEN, str(self.folder / "own-key"))
+        done = await self._run_as_owner(sys.executable, "-P", "-c", SIGN_TOKEN, str(self.folder / "own-key"))
         answer = await HttpConnection.for_url(self.url, token=done.stdout.strip()).get("/v1/tools")
         return Finding(succeeded=answer.status < 300, evidence=f"{answer.status} {answer.body[:120]!r}")
 
     async def put_policies(self) -> Finding:
-        body = json.dumps({"files": [{"path": "loose.cedar", "text": _LOOSE_POLICY}]}).encode()
+        body = json.dumps({"files": [{"path": "loose.cedar", "text": LOOSE_POLICY}]}).encode()
         answer = await self._connect().send("PUT", "/v1/policies", body=body)
         return Finding(succeeded=answer.status < 300, evidence=f"{answer.status} {answer.body[:120]!r}")
 
@@ -239,7 +182,7 @@ class OwnerShell:
         return Finding(succeeded=shown, evidence="its terminal shows no request of the other gateway")
 
     async def start_loose_worker(self) -> Finding:
-        await self._write("policies/loose.cedar", _LOOSE_POLICY)
+        await self._write("policies/loose.cedar", LOOSE_POLICY)
         try:
             done = await self._run_as_owner(*_DEPUTIZE, "work", timeout=_REFUSAL_SECONDS)
         except TimeoutError:
@@ -271,7 +214,7 @@ class OwnerShell:
         return await self._run_edited_tool("before-restart", edit_first=True)
 
     async def edit_before_restart(self) -> Finding:
-        await self._write("policies/loose.cedar", _LOOSE_POLICY)
+        await self._write("policies/loose.cedar", LOOSE_POLICY)
         await self._write("deputize.toml", _SETTINGS.format(policy="loose", **self.ports))
         planted = self.folder / "planted.txt"
         for name in ("typer.py", "sitecustomize.py"):
@@ -279,8 +222,11 @@ class OwnerShell:
         await self._restart()
         label = "restarted"
         await self._request_erasure(label)
+        achieved = [
+            name for name, is_done in (("policy", self._is_erased(label)), ("module", planted.exists())) if is_done
+        ]
         return Finding(
-            succeeded=self._is_erased(label) or planted.exists(), evidence="the call still waits for approval"
+            succeeded=bool(achieved), evidence=f"taken over without a code: {', '.join(achieved) or 'nothing'}"
         )
 
     async def plant_link(self) -> Finding:
@@ -309,7 +255,8 @@ class OwnerShell:
                 if done.code != 0:
                     raise RuntimeError(f"the approval was refused: {done.stderr}")
                 await asyncio.sleep(0.1)
-        return Finding(succeeded=self._is_erased(f"edited-{label}"), evidence="the code that was confirmed ran")
+        is_edited = self._is_erased(f"edited-{label}")
+        return Finding(succeeded=is_edited, evidence=f"the {'edited' if is_edited else 'confirmed'} code ran")
 
     async def _restart(self) -> None:
         if self.gateway is not None:
@@ -319,7 +266,7 @@ class OwnerShell:
     async def _request_erasure(self, label: str) -> tuple[str, str]:
         """Ask for the call that needs approval; return the approval request, and the code that the terminal shows."""
         http = self._connect()
-        call = {"tool": _TOOL, "arguments": {"label": label}}
+        call = {"tool": ERASING_TOOL, "arguments": {"label": label}}
         answer = await http.post("/v1/calls", call, idempotency_key=label)
         http.close()
         if answer.status != 202:
@@ -356,7 +303,7 @@ class OwnerShell:
         return Finding(succeeded=bool(achieved), evidence=f"{len(achieved)} ways in: {achieved[:4]}")
 
     async def _write(self, path: str, text: str) -> None:
-        await self._run_as_owner(sys.executable, "-P", "-c", _WRITE_TEXT, str(self.folder / path), text)
+        await self._run_as_owner(sys.executable, "-P", "-c", WRITE_TEXT, str(self.folder / path), text)
         if (self.folder / path).read_text() != text:
             raise RuntimeError(f"the owner could not write {path}")
 

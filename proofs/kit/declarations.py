@@ -1,0 +1,125 @@
+"""Read what proofs declare in `proofs/proofs.toml`: the packages they cover, their bars and their controls."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from proofs.kit.report import Bar, Figure, Operator
+
+DECLARATIONS: Final = Path(__file__).resolve().parents[1] / "proofs.toml"
+TIME_FACTOR: Final = 25
+"""How much longer something timed by the clock may take in the quick form, which runs beside whatever else."""
+RATIO_FACTOR: Final = 3
+"""How much looser a ratio may be in the quick form: both sides of it are measured on the same machine."""
+_KINDS: Final = ("size", "time", "ratio")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declaration:
+    """What one proof covers and has to show."""
+
+    name: str
+    covers: tuple[str, ...]
+    full_bars: Mapping[str, Bar]
+    quick_bars: Mapping[str, Bar]
+    controls: tuple[str, ...]
+    load_sensitive: tuple[str, ...]
+    unmeasured: str | None
+    """Why there is no stored result, or None if there must be one."""
+
+
+def load_declarations(path: Path = DECLARATIONS) -> dict[str, Declaration]:
+    """Load every declaration; one that says what it must not is an error that names it."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: _read_declaration(name, table) for name, table in tables.items()}
+
+
+def get_declaration(name: str, path: Path = DECLARATIONS) -> Declaration:
+    """Return the declaration of one proof."""
+    declarations = load_declarations(path)
+    if name not in declarations:
+        raise ValueError(f"proofs/{path.name} has no [{name}]: declare what it covers, its bars and its controls")
+    return declarations[name]
+
+
+def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
+    unknown = table.keys() - {"covers", "bars", "controls", "load_sensitive", "unmeasured"}
+    if unknown or not table.get("covers") or not table.get("bars"):
+        raise ValueError(f"[{name}] in {DECLARATIONS.name} needs covers and bars, and knows no {sorted(unknown)}")
+    full_bars: dict[str, Bar] = {}
+    quick_bars: dict[str, Bar] = {}
+    for figure, declared in table["bars"].items():
+        full_bar, quick_bar = _read_bar(f"[{name}] {figure}", declared)
+        full_bars[figure] = full_bar
+        if quick_bar is not None:
+            quick_bars[figure] = quick_bar
+    load_sensitive = tuple(table.get("load_sensitive", ()))
+    for figure in load_sensitive:
+        if figure not in full_bars or full_bars[figure][0] != "==":
+            raise ValueError(f"[{name}] load_sensitive names {figure}, which has no exact bar")
+    return Declaration(
+        name=name,
+        covers=tuple(table["covers"]),
+        full_bars=full_bars,
+        quick_bars=quick_bars,
+        controls=tuple(table.get("controls", ())),
+        load_sensitive=load_sensitive,
+        unmeasured=table.get("unmeasured"),
+    )
+
+
+def _read_bar(place: str, declared: str | Mapping[str, Any]) -> tuple[Bar, Bar | None]:
+    """Return the bars of the full and of the quick form; the quick form may have none."""
+    table = {"full": declared} if isinstance(declared, str) else declared
+    kind = table.get("kind", "size")
+    if table.keys() - {"full", "kind", "quick"} or kind not in _KINDS:
+        raise ValueError(f"{place}: a bar has full, quick and a kind, which is one of {', '.join(_KINDS)}")
+    full_bar, quick = _parse_bar(place, table["full"]), table.get("quick")
+    if quick is False:
+        return full_bar, None
+    if kind == "size":
+        return full_bar, full_bar if quick is None else _parse_bar(place, quick)
+    loosest = _loosen_bar(full_bar, TIME_FACTOR if kind == "time" else RATIO_FACTOR)
+    quick_bar = loosest if quick is None else _parse_bar(place, quick)
+    if quick_bar[0] != full_bar[0] or _is_looser(quick_bar, loosest):
+        raise ValueError(f"{place}: the quick form of a {kind} is at most {_format_bar(loosest)}")
+    return full_bar, quick_bar
+
+
+def _parse_bar(place: str, text: str) -> Bar:
+    operator, _, number = text.partition(" ")
+    if operator not in get_args(Operator):
+        raise ValueError(f"{place}: {text!r} is not an operator and a number, such as '<= 3'")
+    value: Figure = float(number) if "." in number else int(number)
+    return operator, value  # type: ignore[return-value]  # compared with the literals above
+
+
+def _loosen_bar(bar: Bar, factor: int) -> Bar:
+    operator, value = bar
+    number = float(value)
+    return operator, round(number / factor if operator.startswith(">") else number * factor, 6)
+
+
+def _is_looser(bar: Bar, other: Bar) -> bool:
+    return float(bar[1]) < float(other[1]) if bar[0].startswith(">") else float(bar[1]) > float(other[1])
+
+
+def _format_bar(bar: Bar) -> str:
+    return f"{bar[0]} {bar[1]}"
+
+
+def find_declaration_problems(
+    declarations: Mapping[str, Declaration], proof_names: Sequence[str], packages_root: Path
+) -> list[str]:
+    """Name proofs without a declaration, declarations without a proof, and packages that do not exist."""
+    problems = [f"{name}: not declared in proofs/proofs.toml" for name in proof_names if name not in declarations]
+    problems += [f"{name}: declared, but there is no such proof" for name in declarations if name not in proof_names]
+    problems += [
+        f"{each.name}: covers {package}, which is not in {packages_root.name}"
+        for each in declarations.values()
+        for package in each.covers
+        if not (packages_root / package).exists()
+    ]
+    return problems

@@ -1,0 +1,280 @@
+"""A restore to an earlier moment, promotions of a synchronous standby, and a rolling restart, all under load.
+
+After a backup, authority is taken back in three ways and calls are acknowledged; then the backup takes the database's
+place. Nothing may be done on that authority, nothing may be done again, and every gateway has to stop. A promotion
+loses nothing, and must not stop anything.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import asyncpg
+
+from deputize.store.local_postgres import LocalPostgres
+from proofs.kit.gateway import ALLOW_ALL_POLICY, GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
+from proofs.kit.gateway_variant import restart_as_variant
+from proofs.kit.helper_servers import LedgerHandle, start_ledger
+from proofs.kit.http_client import HttpConnection
+from proofs.kit.report import Figure, Verdict
+from proofs.kit.sandbox import Sandbox
+from proofs.restore.judge import (
+    RestoreFacts,
+    count_forbidden,
+    count_repeats,
+    judge_promotions,
+    judge_restore,
+    judge_rolling_restart,
+)
+from proofs.restore.load import Load, run_load, send_write
+from proofs.restore.postgres_copies import make_backup, promote_standby, start_standby
+from proofs.restore.rolling_restart import restart_under_load, start_balancer, stop_without_drain
+
+NAME = "restore"
+PROMISE = "A database that went back in time stops every gateway; a promotion or a rolling restart stops no call."
+FULL_ONLY = True
+
+_FORBID_TOOL = '@id("no-haul")\nforbid (principal, action, resource == Tool::"effects.haul");\n'
+_MARKED = "select count(*) from deputize.lineages where went_back_at is not null"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Testbed:
+    gateways: tuple[GatewayHandle, GatewayHandle]
+    ledger: LedgerHandle
+    issuer: Issuer
+
+    @property
+    def writer_token(self) -> str:
+        return self.issuer.issue_token("writer", minutes=600)
+
+    @property
+    def admin_token(self) -> str:
+        return self.issuer.issue_token("admin", scopes=("deputize:admin",))
+
+
+async def prove(sandbox: Sandbox) -> Verdict:
+    testbed, postgres = await _start_testbed(sandbox)
+    backups = [await make_backup(sandbox, postgres, f"backup-{number}") for number in range(2)]
+    lost = await _take_back_authority(sandbox, testbed)
+    figures, server = await _restore(sandbox, testbed, postgres, backups[0], lost)
+    control = await _try_variant(sandbox, testbed, server, backups[1], lost.acknowledged)
+    balancer_url = await start_balancer(sandbox, testbed.gateways)
+    rolling = await restart_under_load(sandbox, testbed.gateways, balancer_url, testbed.writer_token)
+    undrained = await stop_without_drain(sandbox, testbed.gateways[0], balancer_url, testbed.writer_token)
+    for gateway in testbed.gateways:
+        await gateway.child.stop()
+    promotions = await _promote_standbys(sandbox, testbed, sandbox.pick_size(quick=2, full=10))
+    return Verdict(
+        figures={
+            **figures,
+            **promotions,
+            **judge_rolling_restart(rolling),
+        },
+        controls={
+            "restore_unnoticed": control,
+            "restore_no_drain": bool(judge_rolling_restart(undrained)["rolling_calls_failed"]),
+        },
+        notes=[
+            "The backup is restored at the same address while calls go on; seconds_to_stop is from its first answer to "
+            "the moment at which the last of two gateways was seen unready because of it, so it includes reconnecting.",
+        ],
+    )
+
+
+async def _start_testbed(sandbox: Sandbox) -> tuple[Testbed, LocalPostgres]:
+    postgres, issuer, ledger = await sandbox.start_postgres(), create_issuer(), await start_ledger(sandbox)
+    env = {"PROOF_LEDGER": ledger.url}
+    first = await start_gateway(sandbox, postgres.dsn, issuer, name="a", tools="effects.py", env=env)
+    second = await start_gateway(sandbox, postgres.dsn, issuer, name="b", tools="effects.py", env=env)
+    testbed = Testbed(gateways=(first, second), ledger=ledger, issuer=issuer)
+    async with run_load([first.url, second.url], testbed.writer_token, name="before", callers=4) as load:
+        await asyncio.sleep(1)
+    sandbox.log(f"{len(load.acknowledged)} writes before the backup")
+    return testbed, postgres
+
+
+async def _take_back_authority(sandbox: Sandbox, testbed: Testbed) -> Load:
+    """After the backup: a revocation, a switch and a change of the policies, with writes beside them."""
+    urls = [each.url for each in testbed.gateways]
+    async with run_load(urls, testbed.writer_token, name="lost", callers=4) as load:
+        await asyncio.sleep(1)
+        http = HttpConnection.for_url(urls[0], token=testbed.admin_token)
+        for path, body in (
+            ("/v1/revocations", {"kind": "subject", "value": "revoked"}),
+            ("/v1/switches", {"kind": "tool", "value": "effects.issue", "off": True}),
+        ):
+            answer = await http.post(path, body)
+            if answer.status not in (200, 201):
+                raise RuntimeError(f"{path} answered {answer.status} {answer.body!r}")
+        http.close()
+        await put_policies(urls[0], testbed.admin_token, ALLOW_ALL_POLICY + _FORBID_TOOL)
+        await asyncio.sleep(1)
+    sandbox.log(f"{len(load.acknowledged)} writes that the restored database will not know")
+    return load
+
+
+async def _restore(
+    sandbox: Sandbox, testbed: Testbed, postgres: LocalPostgres, backup: LocalPostgres, lost: Load
+) -> tuple[dict[str, Figure], LocalPostgres]:
+    urls = [each.url for each in testbed.gateways]
+    async with run_load(urls, testbed.writer_token, name="during", callers=4) as during:
+        await asyncio.to_thread(postgres.kill)
+        probes = [asyncio.create_task(_wait_until_stopped(each)) for each in testbed.gateways]
+        await asyncio.to_thread(backup.start)
+        started_at = time.monotonic()
+        stopped_at = max(await asyncio.gather(*probes))
+        acknowledged_before_stop = len(during.acknowledged)
+        forbidden = await _count_forbidden_calls(testbed)
+        new_started = await _try_new_gateway(sandbox, testbed, postgres.dsn)
+        acknowledged_after = len(during.acknowledged) - acknowledged_before_stop
+    repeats = Counter([await _repeat_keys(testbed, lost.acknowledged)])
+    confirmed = await _confirm(sandbox, testbed)
+    answers = await _send_again(testbed, lost.acknowledged)
+    effects = await testbed.ledger.list_effects()
+    sandbox.log(f"repeats while stopped: {dict(repeats)}; after the confirmation: {dict(answers)}")
+    facts = RestoreFacts(
+        forbidden_count=forbidden,
+        acknowledged_after_stop=acknowledged_after,
+        has_new_gateway_served=new_started,
+        lost_keys=lost.acknowledged,
+        keys_during=during.acknowledged,
+        answers_after=answers,
+        seconds_to_stop=stopped_at - started_at,
+        is_confirmed=confirmed,
+        status_of_statement=await _state_one(testbed, lost.acknowledged[-1]),
+    )
+    return judge_restore(facts, effects), backup
+
+
+async def _wait_until_stopped(gateway: GatewayHandle) -> float:
+    http = HttpConnection.for_url(gateway.metrics_url)
+    async with asyncio.timeout(120):
+        while True:
+            checks = {each["name"]: each["ok"] for each in (await http.get("/readyz")).json()["checks"]}
+            if not checks["lineage"]:
+                http.close()
+                return time.monotonic()
+            await asyncio.sleep(0.02)
+
+
+async def _count_forbidden_calls(testbed: Testbed) -> int:
+    """Try every authority that was taken back, at every gateway, for a while."""
+    writer, revoked = testbed.writer_token, testbed.issuer.issue_token("revoked")
+    count = 0
+    for number in range(20):
+        for gateway in testbed.gateways:
+            for tool, token in (("send", revoked), ("issue", writer), ("haul", writer)):
+                http = HttpConnection.for_url(gateway.url, token=token)
+                request = {"tool": f"effects.{tool}", "arguments": {"label": f"forbidden-{tool}"}}
+                key = f"forbidden-{gateway.name}-{tool}-{number}"
+                answer = await http.post("/v1/calls", request, Idempotency_Key=key)
+                count += answer.status == 200
+                http.close()
+        await asyncio.sleep(0.05)
+    return count_forbidden(count, await testbed.ledger.list_effects())
+
+
+async def _try_new_gateway(sandbox: Sandbox, testbed: Testbed, dsn: str) -> bool:
+    """Start a gateway on a machine without records: it must take the word of the one that found the loss."""
+    try:
+        await asyncio.wait_for(
+            start_gateway(sandbox, dsn, testbed.issuer, name="c", tools="effects.py", env=testbed.gateways[0].env), 60
+        )
+    except Exception as refusal:  # noqa: BLE001 -- not ready in time, or ended: either is a refusal
+        sandbox.log(f"a new gateway: {str(refusal).splitlines()[0][:80]}")
+        return False
+    return True
+
+
+async def _repeat_keys(testbed: Testbed, keys: list[str]) -> str:
+    http = HttpConnection.for_url(testbed.gateways[1].url, token=testbed.writer_token)
+    statuses = {(await send_write(http, key)).status for key in keys[-50:]}
+    http.close()
+    return ",".join(map(str, sorted(statuses)))
+
+
+async def _confirm(sandbox: Sandbox, testbed: Testbed) -> bool:
+    """Confirm as an operator does, then wait until both gateways serve again."""
+    gateway = testbed.gateways[0]
+    token = testbed.issuer.issue_token("operator", scopes=("deputize:admin",))
+    command = [sys.executable, "-m", "deputize", "recover", "confirm", "--json"]
+    result = await sandbox.run_command(command, cwd=gateway.folder, env={**gateway.env, "DEPUTIZE_TOKEN": token})
+    sandbox.log(f"deputize recover confirm: {result.stdout.strip() or result.stderr.strip()}")
+    if result.code or not json.loads(result.stdout.splitlines()[0])["confirmed"]:
+        return False
+    for each in testbed.gateways:
+        await each.child.wait_for_url(f"{each.url}/readyz", timeout=60)
+    return True
+
+
+async def _send_again(testbed: Testbed, keys: list[str]) -> Counter[str]:
+    """Repeat the keys that the database does not know, as their callers would who got no answer."""
+    http = HttpConnection.for_url(testbed.gateways[0].url, token=testbed.writer_token)
+    answers = Counter([str((await send_write(http, key)).status) for key in keys])
+    http.close()
+    return answers
+
+
+async def _state_one(testbed: Testbed, key: str) -> int:
+    http = HttpConnection.for_url(testbed.gateways[0].url, token=testbed.writer_token)
+    status = (await send_write(http, key, did_not_happen=True)).status
+    http.close()
+    return status
+
+
+async def _try_variant(
+    sandbox: Sandbox, testbed: Testbed, server: LocalPostgres, backup: LocalPostgres, keys: list[str]
+) -> bool:
+    """Restore once more under gateways that notice nothing: an acknowledged write then happens again."""
+    for gateway in testbed.gateways:
+        # One that notices would stop the other.
+        await gateway.child.stop()
+    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(backup.start)
+    await restart_as_variant(testbed.gateways[0], "restore_unnoticed")
+    before = await testbed.ledger.list_effects()
+    await _send_again(testbed, keys[:5])
+    repeated = count_repeats(keys[:5], before, await testbed.ledger.list_effects())
+    sandbox.log(f"unnoticed: {repeated} of 5 acknowledged writes happened again")
+    for gateway in testbed.gateways:
+        # The records are right about the database that this one replaced.
+        for path in (gateway.folder / ".deputize" / "lineage").iterdir():
+            path.unlink()
+    return repeated > 0
+
+
+async def _promote_standbys(sandbox: Sandbox, testbed: Testbed, count: int) -> dict[str, Figure]:
+    """Kill the primary and promote its standby, again and again, at two addresses that every gateway knows."""
+    primary = await sandbox.start_postgres("cell-0")
+    ports = (primary.port, sandbox.pick_free_port())
+    standby = await start_standby(sandbox, primary, "cell-1", ports[1])
+    both_hosts = primary.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
+    dsn = f"{both_hosts}?target_session_attrs=read-write"
+    (sandbox.folder / "master.key").unlink()
+    gateway = await start_gateway(
+        sandbox, dsn, testbed.issuer, name="promoted", tools="effects.py", env=testbed.gateways[0].env
+    )
+    async with run_load([gateway.url], testbed.writer_token, name="promoted", callers=4) as load:
+        for number in range(count):
+            await asyncio.sleep(1)
+            await asyncio.to_thread(primary.kill)
+            await promote_standby(standby)
+            written = len(load.acknowledged)
+            async with asyncio.timeout(60):
+                while len(load.acknowledged) < written + 20:  # noqa: ASYNC110 -- many calls, one condition
+                    await asyncio.sleep(0.05)
+            port = next(each for each in ports if each != standby.port)
+            primary, standby = standby, await start_standby(sandbox, standby, f"cell-{number + 2}", port)
+    connection = await asyncpg.connect(primary.dsn)
+    alarms = await connection.fetchval(_MARKED)
+    found = await connection.fetchval(
+        "select count(*) from deputize.calls where id = any($1::uuid[]) and state = 'succeeded'", load.call_ids
+    )
+    timeline = await connection.fetchval("select left(pg_walfile_name(pg_current_wal_lsn()), 8)")
+    await connection.close()
+    sandbox.log(f"{count} promotions (timeline {timeline}), {len(load.call_ids)} acknowledged, {found} found")
+    return judge_promotions(count, alarms, len(load.call_ids), found)
