@@ -50,6 +50,7 @@ _MEANINGS: Mapping[str, str] = {
     "verifies": "Whether the function checks its own result.",
     "reads_state": "Whether the function can show the state it changes (`read_state`), so that a call's effect is "
     "compared with what the contract declares.",
+    "rolls_back": "Whether the function takes back what a call did whose result was rejected (`rollback`).",
     "behaviours": "Properties that tests can check. `deterministic`: equal arguments give equal results, of a tool "
     "that only reads. `idempotent`: a repeated key has the effect of one call; the upstream must recognize it. "
     "`monotone`: nothing is removed. `conserving`: sums stay the same. `reversible`: `undo` restores the state. One "

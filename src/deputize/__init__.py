@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deputize.catalog.importers.annotations import Fact, Internal, Sensitive, Wrap
     from deputize.catalog.importers.python import tool
+    from deputize.catalog.importers.state_readers import digest_files, digest_rows, read_etag
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
     from deputize.core.contract.preview import Preview
     from deputize.core.contract.tools import ToolContext
@@ -57,7 +58,10 @@ __all__ = [
     "UpstreamUnavailable",
     "Wrap",
     "__version__",
+    "digest_files",
+    "digest_rows",
     "hook",
+    "read_etag",
     "tool",
 ]
 
@@ -80,6 +84,7 @@ _HOME = {
     **dict.fromkeys(
         ("Context", "HookCall", "HookProblem", "Message", "Permission", "Stop", "Update", "hook"), "deputize.core.hooks"
     ),
+    **dict.fromkeys(("digest_files", "digest_rows", "read_etag"), "deputize.catalog.importers.state_readers"),
     "Preview": "deputize.core.contract.preview",
     "Result": "deputize.core.outcome",
     "ToolContext": "deputize.core.contract.tools",

@@ -82,6 +82,7 @@ class ToolGenerator:
             "preview": True,
             "preview_rules": {"fresh_seconds": draw.randrange(1, 900), "volatile": ["/impact/count"]},
             "reads_state": True,
+            "rolls_back": True,
             "validates": True,
             "verifies": True,
             "behaviours": draw.sample(("deterministic", "idempotent", "monotone", "conserving", "reversible"), 2),

@@ -142,7 +142,7 @@ def _check_schemas(contract: Contract) -> Iterator[Reason]:
     yield from check_schema("output_schema", contract.output_schema)
     yield from check_schema("error_schema", contract.error_schema)
     for place, check in enumerate(contract.predicates):
-        yield from check_predicate(place, check)
+        yield from check_predicate(place, check, reads_state=contract.reads_state)
     if not any(check_structure("input_schema", contract.input_schema)):
         yield from check_input_schema(contract.input_schema)
         if _is_own_code(contract):

@@ -4,10 +4,12 @@
     count(/output/items) <= /input/limit
     sum(/output/lines/*/amount) == /output/total within 0.01
     /output/lines/*/product in /output/products/*/id
+    /change/rows == /output/inserted
 
-A path is a JSON Pointer into `{"input": …, "output": …}`, where `*` stands for every element or member. Numbers compare
-as numbers, two date-times as instants. A value that is missing, or of a type that cannot be compared, fails the
-comparison. Evaluation takes time in proportion to the size of the document.
+A path is a JSON Pointer into `{"input": …, "output": …}`, where `*` stands for every element or member. Of a tool that
+reads its state there are also `before` and `after`, and `change`, which has by how much each number of it changed.
+Numbers compare as numbers, two date-times as instants. A value that is missing, or of a type that cannot be compared,
+fails the comparison. Evaluation takes time in proportion to the size of the document.
 """
 
 import json
@@ -27,7 +29,8 @@ _COMPARISON: Final = re.compile(
     r"(?: within (?P<tolerance>[0-9.eE+-]+))?$"
 )
 _MEASURED: Final = re.compile(r"^(?P<measure>count|sum|min|max)\((?P<path>.+)\)$")
-_ROOTS: Final = ("input", "output")
+STATE_ROOTS: Final = frozenset({"before", "after", "change"})
+_ROOTS: Final = frozenset({"input", "output"}) | STATE_ROOTS
 _MOST_STEPS: Final = 16
 _MISSING: Final = object()
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -77,6 +80,11 @@ class Comparison:
     operator: str
     right: Operand
     tolerance: float = 0.0
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """What it compares: `input`, `output`, or parts of the state."""
+        return frozenset(each.steps[0] for each in (self.left, self.right) if each.steps)
 
     def holds(self, document: Mapping[str, Any]) -> bool:
         """Tell whether it holds for `{"input": …, "output": …}`: for every value on the left, if there are many."""
@@ -128,6 +136,16 @@ def parse_comparison(text: str) -> Comparison:
     return Comparison(text=text, left=left, operator=match["operator"], right=right, tolerance=tolerance)
 
 
+def compute_change(before: Any, after: Any) -> Any:
+    """Compute by how much each number of a state changed, in the state's own shape. Other values are left out."""
+    if _is_number(before) and _is_number(after):
+        return after - before
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        changes = {name: compute_change(before[name], value) for name, value in after.items() if name in before}
+        return {name: change for name, change in changes.items() if change is not None}
+    return None
+
+
 def _parse_operand(text: str) -> Operand:
     if match := _MEASURED.match(text):
         return Operand(steps=_parse_path(match["path"]), measure=match["measure"])
@@ -145,7 +163,9 @@ def _parse_operand(text: str) -> Operand:
 def _parse_path(path: str) -> tuple[str, ...]:
     steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in path.removeprefix("/").split("/"))
     if not path.startswith("/") or steps[0] not in _ROOTS:
-        raise InvalidComparison(f"has the path {path}, which does not begin with /input or /output")
+        raise InvalidComparison(
+            f"has the path {path}, which does not begin with /input, /output, /before, /after or /change"
+        )
     if len(steps) > _MOST_STEPS or steps.count("*") > 1:
         raise InvalidComparison(f"has the path {path}, with more than {_MOST_STEPS} steps or more than one *")
     return steps

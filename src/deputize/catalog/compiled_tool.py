@@ -11,7 +11,7 @@ from urllib.parse import quote
 import jsonschema_rs
 
 from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments, get_json_type
-from deputize.catalog.comparisons import parse_comparison
+from deputize.catalog.comparisons import compute_change, parse_comparison
 from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
 from deputize.catalog.schema_cost import SchemaCost, measure_schema
 from deputize.catalog.schemas import (
@@ -136,11 +136,15 @@ class CompiledTool:
             self._plan = build_plan(self.model_schema)
         return coerce_arguments(self._plan, arguments, self.is_valid_input)
 
-    def find_failed_predicates(self, arguments: Mapping[str, Any], output: Any) -> tuple[Predicate, ...]:
-        """Find the contract's predicates that the result does not satisfy."""
+    def find_failed_predicates(
+        self, arguments: Mapping[str, Any], output: Any, state: Mapping[str, Any] | None = None
+    ) -> tuple[Predicate, ...]:
+        """Find the contract's predicates that the result does not satisfy; `state` has `before` and `after`."""
         if not self._predicates:
             return ()
         subject = {"input": arguments, "output": output}
+        if state:
+            subject |= {**state, "change": compute_change(state["before"], state["after"])}
         return tuple(
             check
             for check, validator, comparisons in self._predicates

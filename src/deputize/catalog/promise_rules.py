@@ -51,6 +51,9 @@ def check_compensation_tool(contract: Contract, find_contract: Callable[[str], C
 
 def _check_behaviours(contract: Contract) -> Iterator[Reason]:
     is_read = contract.effects is Effects.READ
+    if is_read and contract.rolls_back:
+        reason = "is set, but a read has no effect to take back"
+        yield _make_reason(_MUTATION, "/rolls_back", reason, "remove rollback=")
     deletes = any(each.op == "delete" for each in contract.resources)
     cannot_repeat = not is_read and contract.idempotency.upstream is UpstreamIdempotency.CANNOT
     can_reverse = contract.undo is not None or (

@@ -11,6 +11,8 @@ class Degradation(StrEnum):
     TAKEN_OVER = "taken_over"
     LATE_RESULT = "late_result"
     NOT_STOPPED = "not_stopped"
+    ROLLED_BACK = "rolled_back"
+    NOT_ROLLED_BACK = "not_rolled_back"
 
 
 DEGRADATION_MEANINGS: dict[Degradation, str] = {
@@ -19,4 +21,6 @@ DEGRADATION_MEANINGS: dict[Degradation, str] = {
     Degradation.TAKEN_OVER: "an earlier owner of the call may have acted before this one",
     Degradation.LATE_RESULT: "the tool ended after the call had been answered as unknown",
     Degradation.NOT_STOPPED: "cancellation was requested, and the tool did not stop",
+    Degradation.ROLLED_BACK: "the result broke the contract, and the tool took its effect back",
+    Degradation.NOT_ROLLED_BACK: "the result broke the contract, and the tool could not take its effect back",
 }

@@ -78,6 +78,11 @@ class Drivers:
         """Run the tool's reader of the state that it could change; only called for tools that bring one."""
         return await self._python.read_state(tool, arguments, seconds) if isinstance(tool, PythonTool) else None
 
+    async def roll_back(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
+        """Run the tool's own rollback of its effect; only called for tools that bring one."""
+        if isinstance(tool, PythonTool):
+            await self._python.roll_back(tool, arguments, output, seconds)
+
     async def confirm(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """Run the tool's own verification of its output, if it has one."""
         if isinstance(tool, PythonTool):

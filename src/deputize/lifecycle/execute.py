@@ -25,7 +25,7 @@ from deputize.execute.drivers.python import ThreadOverrun
 from deputize.execute.retry import apply_status_codes, retry_after_failure
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim
-from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl
+from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
 from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
 from deputize.lifecycle.runtime import Runtime
@@ -67,7 +67,8 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
             dispatch.checkpointer = await open_checkpointer(runtime, authorized, claim)
         if tool.validate is not None:
             await runtime.driver.preflight(tool, validated.call_input, dispatch.seconds_left)
-        if tool.read_state is not None:
+        if tool.read_state is not None and not (claim is not None and claim.is_takeover):
+            # A worker that takes a call over cannot see the state from before it.
             state = await dispatch.read_state()
         try:
             output = await dispatch.attempt(1)
@@ -150,7 +151,7 @@ class _Dispatch:
             if credential is not None:
                 credential.close()
 
-    async def read_state(self) -> str:
+    async def read_state(self) -> StateReading:
         """Read the state that the tool could change, before its first attempt."""
         try:
             self.salt = self.runtime.clock.random_bytes(16)

@@ -142,15 +142,24 @@ class Claim:
 
 
 @frozen
-class StateChange:
-    """The digests of the state that a tool could change, before and after it ran; None if it could not be read."""
+class StateReading:
+    """The state that a tool could change, at one moment, and its salted digest."""
 
-    before: str
-    after: str | None
+    digest: str
+    state: Any
+
+
+@frozen
+class StateChange:
+    """The state that a tool could change, before and after it ran; None if it could not be read."""
+
+    before: StateReading
+    after: StateReading | None
+    salt: bytes
 
     @property
     def is_changed(self) -> bool:
-        return self.after is not None and self.after != self.before
+        return self.after is not None and self.after.digest != self.before.digest
 
 
 @frozen
@@ -190,6 +199,8 @@ class Verified:
     input_requests: InputRequests | None = None
     warnings: tuple[str, ...] = ()
     ran_post_hooks: bool = False
+    # Whether the tool took its effect back after its result was rejected; None if it was not asked to.
+    is_rolled_back: bool | None = None
 
     @property
     def cost(self) -> float:

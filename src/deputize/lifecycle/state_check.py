@@ -5,7 +5,7 @@ and changes it is disabled, with the evidence in the audit log. A write that cha
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -17,7 +17,7 @@ from deputize.core.contract.contract import LifecycleState, MutationClass
 from deputize.core.contract.tools import AnyTool
 from deputize.core.errors import MutationClassViolated, Problem, ToolFailed
 from deputize.lifecycle.barrier import change_authority
-from deputize.lifecycle.phases import Executed, StateChange, Validated
+from deputize.lifecycle.phases import Executed, StateChange, StateReading, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
@@ -31,26 +31,31 @@ _RECENT_MS: Final = 600_000
 _SLACK_SECONDS: Final = 2.0
 
 
-async def read_state(runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, seconds: float) -> str:
-    """Read the state that a tool could change, as a digest. Raises a Problem: without it, nothing could be compared.
+async def read_state(
+    runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, seconds: float
+) -> StateReading:
+    """Read the state that a tool could change. Raises a Problem: without it, nothing could be compared.
 
     The salt is one call's own, so that a state cannot be guessed from the digests in replies and the audit log.
     """
     state = await runtime.driver.read_state(tool, validated.call_input, seconds)
     try:
-        return await asyncio.to_thread(compute_digest, {"salt": salt.hex(), "state": state})
+        digest = await asyncio.to_thread(compute_digest, {"salt": salt.hex(), "state": state})
     except NotCanonical as error:
         raise ToolFailed(f"read_state of {validated.tool.name} returned what is not plain JSON: {error}") from error
+    return StateReading(digest=digest, state=state)
 
 
-async def compare_state(runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, before: str) -> StateChange:
+async def compare_state(
+    runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, before: StateReading
+) -> StateChange:
     """Read the state again, after the tool ran."""
     try:
         after = await read_state(runtime, tool, validated, salt, validated.tool.contract.timeout.effective_seconds)
     except Problem as problem:
         log.warning("state_not_read", tool=validated.tool.name, reason=problem.message)
-        return StateChange(before=before, after=None)
-    return StateChange(before=before, after=after)
+        return StateChange(before=before, after=None, salt=salt)
+    return StateChange(before=before, after=after, salt=salt)
 
 
 async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | None:
@@ -64,7 +69,10 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
         return None
     runtime.metrics.record_schema_violation(contract, "effects")
     tenant, call_id = validated.received.caller.tenant, validated.received.call_id
-    subject = f"{contract.full_name}@{contract.version} (call {call_id}: state {change.before} became {change.after})"
+    digests = {"before": change.before.digest, "after": None if change.after is None else change.after.digest}
+    subject = (
+        f"{contract.full_name}@{contract.version} (call {call_id}: state {digests['before']} became {digests['after']})"
+    )
 
     async def disable(connection: Connection) -> None:
         await set_version_state(connection, tenant, contract.full_name, contract.version, LifecycleState.DISABLED)
@@ -76,8 +84,16 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     return MutationClassViolated(
         f"{contract.full_name} {contract.version} is declared as a read, and the state that it can change is another "
         "after this call",
-        details={"before": change.before, "after": change.after},
+        details=digests,
     )
+
+
+def list_state_values(executed: Executed) -> dict[str, Any]:
+    """List what predicates can compare of the state; nothing if it was not seen, so that they fail."""
+    change = executed.state_change
+    if change is None or change.after is None:
+        return {}
+    return {"before": change.before.state, "after": change.after.state}
 
 
 def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ from deputize.execute.drivers.python import ThreadOverrun
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Validated, Verified
 from deputize.lifecycle.recording.problem_redaction import redact_problem
+from deputize.lifecycle.rollback import roll_back
 from deputize.lifecycle.runtime import Runtime
-from deputize.lifecycle.state_check import check_state_change, describe_unchanged_state
+from deputize.lifecycle.state_check import check_state_change, describe_unchanged_state, list_state_values
 
 # The serializer cannot encode results that nest deeper than this.
 _MAX_DEPTH = 100
@@ -78,8 +79,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
             await _confirm_with_tool(executed, payload, runtime.driver)
     except Problem as problem:
         # Whatever the check reports, it ran after the effect.
-        clean_problem = await redact_problem(executed.authorized.validated, problem)
-        return Verified(executed=executed, problem=clean_problem.replace(nothing_happened=False))
+        return await _reject_result(runtime, executed, problem.replace(nothing_happened=False))
     return Verified(
         executed=executed,
         problem=None,
@@ -88,6 +88,19 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         result=result,
         warnings=warnings,
     )
+
+
+async def _reject_result(runtime: Runtime, executed: Executed, problem: Problem) -> Verified:
+    """Reject a result that breaks its contract, and have the tool take its effect back where it can."""
+    validated, is_rolled_back = executed.authorized.validated, None
+    if validated.tool.contract.rolls_back:
+        failure = await roll_back(runtime, executed)
+        is_rolled_back = failure is None
+        addition = "its effect was taken back" if is_rolled_back else f"its effect was not taken back: {failure}"
+        details = {**problem.details, "rolled_back": is_rolled_back}
+        problem = problem.replace(message=f"{problem.message}; {addition}", details=details)
+    clean_problem = await redact_problem(validated, problem)
+    return Verified(executed=executed, problem=clean_problem, is_rolled_back=is_rolled_back)
 
 
 async def _check_effects(runtime: Runtime, executed: Executed) -> Problem | None:
@@ -153,7 +166,7 @@ async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload
     """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
     tool = executed.authorized.validated.tool
     try:
-        if not is_large_value(payload):
+        if executed.state_change is None and not is_large_value(payload):
             return _check_contract(executed, payload, runtime.metrics)
         return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics)
     except _CostlyResult:
@@ -188,7 +201,7 @@ def _check_contract(
         metrics.record_schema_violation(tool.contract, "output")
         errors = tool.list_output_errors(payload)
         raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
-    all_failures = tool.find_failed_predicates(validated.call_input, payload)
+    all_failures = tool.find_failed_predicates(validated.call_input, payload, list_state_values(executed))
     failures = [each for each in all_failures if each.severity == "critical"]
     if failures:
         raise PredicateFailed(

@@ -108,6 +108,7 @@ OBSERVATIONS: dict[str, str] = {
     "predicates.holds": _PREDICATES,
     "reads_state": "integration/lifecycle/test_state_check.py::"
     "test_a_read_that_changes_something_is_disabled_at_its_first_call",
+    "rolls_back": "integration/lifecycle/test_rollback.py::test_a_rejected_result_takes_its_effect_back",
     "predicates.compare": f"{_COMPILED}::test_a_predicate_compares_what_was_asked_with_what_came_back",
     "predicates.severity": "integration/lifecycle/test_tool_checks.py::test_a_warning_lets_the_result_pass",
     "behaviours": f"{_PROMISES}::test_a_promise_that_contradicts_the_contract_is_refused",

@@ -40,6 +40,10 @@ def test_a_complete_contract_is_admitted() -> None:
         ({"error_schema": {"properties": 5}}, ("schemas_valid", "/error_schema/properties")),
         ({"predicates": [{"name": "p", "holds": {"minimum": "1"}}]}, ("schemas_valid", "/predicates/0/holds/minimum")),
         ({"predicates": [{"name": "p", "compare": ["/output/a = 1"]}]}, ("schemas_valid", "/predicates/0/compare/0")),
+        (
+            {"predicates": [{"name": "p", "compare": ["/change/rows == 1"]}]},
+            ("schemas_valid", "/predicates/0/compare/0"),
+        ),
         ({"predicates": [{"name": "p"}]}, ("schemas_valid", "/predicates/0/compare")),
         ({"version": "1.0.0-01"}, ("version_registered", "/version")),
         ({**DELETE_PREVIEW, "auth": {}}, ("auth_policy_defined", "/auth")),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog.comparisons import InvalidComparison, parse_comparison
+from deputize.catalog.comparisons import InvalidComparison, compute_change, parse_comparison
 
 pytestmark = pytest.mark.requirement("INV-7")
 
@@ -75,8 +75,8 @@ def test_a_comparison_is_evaluated(text: str, holds: bool) -> None:
         ("/output/a</output/b", "not of the form"),
         ("/output/a ~ /output/b", "not of the form"),
         ("count(/output/a == 1", "not of the form"),
-        ("/result/a == 1", "does not begin with /input or /output"),
-        ("count(output/a) == 1", "does not begin with /input or /output"),
+        ("/result/a == 1", "does not begin with /input, /output"),
+        ("count(output/a) == 1", "does not begin with /input, /output"),
         ("1 == /output/a", "begins with a constant"),
         ("/output/a == /output/b/*", "many values on the right"),
         ("/output/a in 3", "constant behind `in`"),
@@ -120,3 +120,31 @@ def test_many_values_hold_where_each_of_them_does(values: list[int], bound: int)
     document = {"input": {"bound": bound}, "output": values}
 
     assert parse_comparison("/output/* <= /input/bound").holds(document) is all(each <= bound for each in values)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (2, 5, 3),
+        (2.5, 1, -1.5),
+        ({"rows": 2, "sha256": "a"}, {"rows": 3, "sha256": "b"}, {"rows": 1}),
+        ({"stock": {"apple": 4}}, {"stock": {"apple": 1, "pear": 2}}, {"stock": {"apple": -3}}),
+        ({"open": True}, {"open": False}, {}),
+        ([1], [2], None),
+        (None, 3, None),
+    ],
+)
+def test_a_change_has_by_how_much_each_number_changed(before: Any, after: Any, change: Any) -> None:
+    assert compute_change(before, after) == change
+
+
+@given(_JSON, _JSON)
+def test_the_change_of_any_state_is_computed(before: Any, after: Any) -> None:
+    comparison = parse_comparison("/change/a == 0")
+
+    assert comparison.holds({"input": {}, "output": {}, "change": compute_change(before, after)}) in (True, False)
+
+
+def test_a_comparison_names_the_parts_of_a_call_that_it_needs() -> None:
+    assert parse_comparison("/change/rows == /output/inserted").roots == {"change", "output"}
+    assert parse_comparison("count(/after/files) <= 3").roots == {"after"}

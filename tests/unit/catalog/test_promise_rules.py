@@ -67,6 +67,7 @@ def test_promises_that_fit_the_contract_are_admitted(changes: dict[str, Any]) ->
             "/behaviours/0",
         ),
         ({"behaviours": ["deterministic", "deterministic"]}, "/behaviours/1"),
+        ({"rolls_back": True}, "/rolls_back"),
         ({"compensation": RESTORE}, "/compensation"),
         ({**WRITE, "compensation": {"compensation_class": "irreversible"}}, "/compensation"),
         ({**WRITE, "compensation": {"compensation_class": "partial"}}, "/compensation/tool"),

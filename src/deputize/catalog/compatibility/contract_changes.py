@@ -39,9 +39,9 @@ _PATCH_FIELDS: Final = frozenset(
 )  # fmt: skip
 # Fields that callers notice, and that take nothing from them.
 _MINOR_FIELDS: Final = frozenset(
-    {"kind", "preview_rules", "validates", "verifies", "reads_state", "observability", "retry", "breaker", "limits",
-     "checkpoints", "external_service", "priority", "tags", "capability_refs", "native_ids", "external_mappings",
-     "annotations", "authority_rank", "life"}
+    {"kind", "preview_rules", "validates", "verifies", "reads_state", "rolls_back", "observability", "retry", "breaker",
+     "limits", "checkpoints", "external_service", "priority", "tags", "capability_refs", "native_ids",
+     "external_mappings", "annotations", "authority_rank", "life"}
 )  # fmt: skip
 
 

@@ -85,6 +85,17 @@ def adapt_state_reader(read_state: Callable[..., Any], signature: Signature, whe
     return _adapt_helper(read_state, signature, f"{where}: read_state")
 
 
+def require_rollback(rollback: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """Require a function that can be called with the arguments and the output."""
+    try:
+        inspect.signature(rollback).bind({}, None)
+    except TypeError as error:
+        raise WrongDeclaration(
+            f"{where}: rollback is {rollback!r}; pass a function of two parameters, the arguments and the output"
+        ) from error
+    return rollback
+
+
 def adapt_previewer(preview: Callable[..., Any], signature: Signature, where: str) -> tuple[Callable[..., Any], bool]:
     """Wrap the author's `preview` like `validate`; also return whether it takes a `context`."""
     if not callable(preview):

@@ -28,7 +28,13 @@ from deputize.catalog.importers.declaration import (
 )
 from deputize.catalog.importers.docstrings import Docstring, parse_docstring
 from deputize.catalog.importers.examples import build_example_call, spread_examples
-from deputize.catalog.importers.function_adapter import adapt_previewer, adapt_state_reader, adapt_tool, adapt_validator
+from deputize.catalog.importers.function_adapter import (
+    adapt_previewer,
+    adapt_state_reader,
+    adapt_tool,
+    adapt_validator,
+    require_rollback,
+)
 from deputize.catalog.importers.signatures import Signature, read_signature
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
 from deputize.core.contract import contract as contract_types
@@ -119,6 +125,7 @@ def tool(
     verify: Callable[..., Any] | None = None,
     preview: Callable[..., Any] | None = None,
     read_state: Callable[..., Any] | None = None,
+    rollback: Callable[..., Any] | None = None,
     returns: Any = None,
     **options: Unpack[ToolOptions],
 ) -> Callable[[Function], Function]:
@@ -127,14 +134,16 @@ def tool(
     `validate(**arguments)` raises before any effect if the values are wrong, and may take only some of the arguments;
     `verify(arguments, output)` raises if a result must be rejected; `preview(**arguments)` changes nothing, returns a
     `Preview` of what the tool would do, and may also take a `context`; `read_state(**arguments)` returns, as JSON, the
-    state that the tool could change, and is called before and after it; `returns` names the type inside a `Result`. A
-    wrong declaration raises `WrongDeclaration` at once.
+    state that the tool could change, and is called before and after it; `rollback(arguments, output)` takes back what a
+    call did whose result was rejected; `returns` names the type inside a `Result`. A wrong declaration raises
+    `WrongDeclaration` at once.
     """
     frame = inspect.currentframe()
     scope = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
     declaration = {
         "effects": effects, "validates": validate is not None, "verifies": verify is not None,
-        "preview": preview is not None, "reads_state": read_state is not None, **options,
+        "preview": preview is not None, "reads_state": read_state is not None,
+        "rolls_back": rollback is not None, **options,
     }  # fmt: skip
 
     def declare(function: Function) -> Function:
@@ -151,6 +160,7 @@ def tool(
             preview=preview_function,
             previews_with_context=takes_context,
             read_state=adapt_state_reader(read_state, signature, where) if read_state else None,
+            rollback=require_rollback(rollback, where) if rollback else None,
         )
         setattr(function, ATTRIBUTE, python_tool)
         return function

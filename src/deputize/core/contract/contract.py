@@ -61,8 +61,8 @@ DEFAULT_ERROR_SCHEMA: Schema = {
 }
 # Fields that came after the first release; unset ones are not part of the digest.
 LATER_FIELDS: Final = (
-    "preview_rules", "reads_state", "behaviours", "compensation", "requires_user_interaction", "open_world",
-    "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
+    "preview_rules", "reads_state", "rolls_back", "behaviours", "compensation", "requires_user_interaction",
+    "open_world", "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
     "objectives", "alerts", "authority_rank", "native_ids",
 )  # fmt: skip
 
@@ -94,6 +94,8 @@ class Contract(ContractPart):
     verifies: bool = False
     # Whether the function brings a reader of the state that it could change: see `lifecycle/state_check.py`.
     reads_state: bool = False
+    # Whether the function brings a rollback of its effect: see `lifecycle/rollback.py`.
+    rolls_back: bool = False
     behaviours: tuple[Behaviour, ...] = ()
     compensation: Compensation | None = None
     # True: each call needs a person. None for the open world: undeclared, which counts as open.

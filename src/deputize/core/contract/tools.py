@@ -26,7 +26,8 @@ class PythonTool:
 
     `validate(**arguments)` raises before any effect; `verify(arguments, output)` raises on a wrong result.
     `preview(**arguments)` returns a `Preview` of what `run` would do, and takes `context` if it has that parameter.
-    `read_state(**arguments)` returns the state that `run` could change, as JSON.
+    `read_state(**arguments)` returns the state that `run` could change, as JSON. `rollback(arguments, output)` takes
+    back what a call did whose result was rejected.
     `declaration` is what the function declares itself, if `contract` is a manifest's. `code_digest` is the digest of
     the loaded code; empty if the function was not loaded from a project's files.
     """
@@ -42,6 +43,7 @@ class PythonTool:
     preview: Callable[..., Any] | None = None
     previews_with_context: bool = False
     read_state: Callable[..., Any] | None = None
+    rollback: Callable[..., Any] | None = None
 
     @property
     def target(self) -> str:
@@ -65,6 +67,7 @@ class UpstreamTool:
     preview: ClassVar[None] = None
     previews_with_context: ClassVar[bool] = False
     read_state: ClassVar[None] = None
+    rollback: ClassVar[None] = None
 
 
 AnyTool = PythonTool | UpstreamTool

@@ -64,6 +64,24 @@ def _build_weaker_error(contract: Contract, weakenings: list[Weakening]) -> Tool
     )
 
 
+def _require_helpers(tool: PythonTool, contract: Contract) -> None:
+    """Refuse a contract that declares what its function does not bring: a check that is not made would be missed."""
+    helpers = {
+        "validates": ("validate", tool.validate),
+        "verifies": ("verify", tool.verify),
+        "reads_state": ("read_state", tool.read_state),
+        "rolls_back": ("rollback", tool.rollback),
+    }
+    for field, (name, function) in helpers.items():
+        if getattr(contract, field) and function is None:
+            raise ToolRequiresSetup(
+                f"{contract.full_name} {contract.version} declares {field}, but the function {tool.target} brings none",
+                details={"target": tool.target, "field": field},
+                advice=f"Add {name}= to the function's @tool, or register a version without {field}.",
+                nothing_happened=True,
+            )
+
+
 class PythonDriver:
     """The driver for Python functions: finds a contract's function by its target and calls it with a deadline."""
 
@@ -98,6 +116,7 @@ class PythonDriver:
         weakenings = self.list_weakenings(contract)
         if weakenings:
             raise _build_weaker_error(contract, weakenings)
+        _require_helpers(tool, contract)
         return self._tools_by_digest.put(contract.digest, tool)
 
     def find_contract(self, name: str) -> Contract | None:
@@ -215,6 +234,23 @@ class PythonDriver:
         if tool.verify is not None:
             check = functools.partial(tool.verify, arguments, output)
             await self._call_helper(tool.contract.full_name, check, {}, seconds)
+
+    async def roll_back(self, tool: PythonTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
+        """Run the tool's `rollback`, or raise `ToolFailed`: then the effect may still be there."""
+        name = tool.contract.full_name
+        if tool.rollback is None:
+            raise ToolFailed(f"the contract of {name} declares a rollback, but its function has none")
+        take_back = functools.partial(tool.rollback, arguments, output)
+        try:
+            await self._call_helper(name, take_back, {}, seconds)
+        except (ThreadOverrun, TimeoutError) as error:
+            raise ToolFailed(f"the rollback of {name} did not end within {seconds:.3g} s") from error
+        except asyncio.CancelledError as error:
+            if _is_task_canceled():
+                raise
+            raise ToolFailed(f"the rollback of {name} failed: {_describe_error(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise ToolFailed(f"the rollback of {name} failed: {_describe_error(error)}") from error
 
     async def _call_helper(
         self, name: str, function: Callable[..., Any], arguments: dict[str, Any], seconds: float

@@ -45,6 +45,8 @@ def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[
         degradations += (Degradation.LATE_RESULT,)
     if verified.hook_effects.has_failure:
         degradations += (Degradation.HOOK_FAILED,)
+    if verified.is_rolled_back is not None:
+        degradations += (Degradation.ROLLED_BACK if verified.is_rolled_back else Degradation.NOT_ROLLED_BACK,)
     return degradations
 
 

@@ -185,6 +185,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         interrupt="block", max_inline=1000, objectives={"p99_seconds": 2}, alerts={"error_rate": 0.1},
         authority_rank=7, native_ids={"openapi": {"method": "PATCH", "path": "/users/{id}"}},
         read_state=lambda id: {"plan": id}, verify=lambda arguments, output: None,
+        rollback=lambda arguments, output: None,
     )  # fmt: skip
     async def set_plan(id: Annotated[int, Field(description="Which user", examples=[7])], context: ToolContext) -> str:
         """Change what a user pays for."""

@@ -265,6 +265,7 @@ def test_a_field_that_came_later_changes_no_contract_that_leaves_it_out() -> Non
 
 REVISION_2: dict[str, Any] = {
     "reads_state": True,
+    "rolls_back": True,
     "behaviours": ["idempotent"],
     "compensation": {
         "compensation_class": "semantic", "tool": "crm.cancel", "bind": {"id": "/result/id"},

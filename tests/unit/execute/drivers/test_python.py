@@ -288,6 +288,15 @@ def test_a_function_that_is_not_loaded_needs_setting_up(driver: PythonDriver) ->
     assert missing.value.nothing_happened
 
 
+@pytest.mark.parametrize("field", ["validates", "verifies", "reads_state", "rolls_back"])
+@pytest.mark.requirement("CON-2")
+def test_a_contract_that_declares_what_its_function_does_not_bring_is_not_run(field: str) -> None:
+    tool = make_tool(lambda: None)
+    contract = tool.contract.model_copy(update={field: True, "version": "9.0.0"})
+    with pytest.raises(ToolRequiresSetup, match=f"declares {field}, but the function"):
+        PythonDriver([tool]).find_tool(contract)
+
+
 async def test_a_tool_without_validation_of_its_own_passes(driver: PythonDriver) -> None:
     await driver.preflight(make_tool(print), {"a": 1}, 1.0)
 

@@ -156,8 +156,8 @@ PERMISSION_PROFILE: Final = ObjectMapping(
     kind=ObjectKind.TOOL_PERMISSION_PROFILE,
     fields=(
         *_move(
-            "effects", "network", "undo", "status", "preview", "preview_rules", "reads_state", "compensation",
-            "sandbox", "requires_user_interaction", "open_world",
+            "effects", "network", "undo", "status", "preview", "preview_rules", "reads_state", "rolls_back",
+            "compensation", "sandbox", "requires_user_interaction", "open_world",
         ),
         FieldMapping("resources", "write_effects"),
         FieldMapping("auth", "credentials"),

@@ -176,6 +176,7 @@ def _bind_contract(contract: Contract, by_target: Mapping[str, PythonTool]) -> P
             contract=contract, declaration=tool.contract, run=tool.run, is_async=tool.is_async,
             takes_context=tool.takes_context, validate=tool.validate, verify=tool.verify, preview=tool.preview,
             previews_with_context=tool.previews_with_context, read_state=tool.read_state,
+            rollback=tool.rollback,
         )  # fmt: skip
     function = _find_function(target, "target")
     # Reached under another name, or refused itself: what it declares still counts.

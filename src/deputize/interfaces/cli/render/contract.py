@@ -28,6 +28,7 @@ _SENTENCES: Final[Mapping[tuple[str, bool], str]] = {
     ("requires_user_interaction", True): "a person takes part in each call: calls of agents wait for approval",
     ("open_world", False): "deals only with what is known beforehand (closed world)",
     ("reads_state", True): "the state that a call changes is compared with what is declared",
+    ("rolls_back", True): "the effect of a call whose result is rejected is taken back",
     ("concurrency_safe", True): "calls may run beside each other",
 }
 

@@ -1,0 +1,129 @@
+"""A result that breaks its contract takes its effect back where the tool can, and says truthfully whether it did."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import pytest_asyncio
+from pydantic import Field
+
+from deputize import tool
+from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.states import State
+from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
+from tests.support.scripted_tools import TOOLS, WRITE_OPTIONS
+
+pytestmark = pytest.mark.requirement("INV-7")
+
+Account = Annotated[str, Field(description="Whose ledger", examples=["a"])]
+Amount = Annotated[int, Field(description="How much", examples=[1])]
+ledger: dict[str, list[int]] = {}
+rollbacks: list[tuple[dict[str, Any], Any]] = []
+
+
+def read_ledger(account: str) -> Any:
+    entries = ledger.get(account, [])
+    return {"rows": len(entries), "total": sum(entries)}
+
+
+def take_back(arguments: dict[str, Any], output: Any) -> None:
+    rollbacks.append((arguments, output))
+    if arguments["account"] == "stuck":
+        raise OSError("the ledger at /srv/ledger is closed")
+    if arguments["account"] != "forgetful":
+        ledger[arguments["account"]].pop()
+
+
+def _book(account: str, amount: int) -> int:
+    """Book an amount, and twice if it is 13."""
+    entries = ledger.setdefault(account, [])
+    entries.append(amount)
+    if amount == 13:
+        entries.append(amount)
+    return amount
+
+
+_INTEGRITY = {"one_row": "/change/rows == 1", "the_amount": "/change/total == /input/amount"}
+
+
+@tool(
+    effects="write", resources=["create lab.ledger/{account}"], read_state=read_ledger, rollback=take_back,
+    predicates={**_INTEGRITY, "small": "/output <= 100"}, **WRITE_OPTIONS,
+)  # fmt: skip
+def book(account: Account, amount: Amount) -> int:
+    """Book an amount on an account."""
+    return _book(account, amount)
+
+
+@tool(
+    effects="write", resources=["create lab.ledger/{account}"], rollback=take_back,
+    predicates={"small": "/output <= 100"}, **WRITE_OPTIONS,
+)  # fmt: skip
+def book_unseen(account: Account, amount: Amount) -> int:
+    """Book an amount on an account whose state cannot be seen."""
+    return _book(account, amount)
+
+
+@pytest_asyncio.fixture
+async def lab(fresh_database: str, tmp_path: Path) -> AsyncIterator[GatewayLab]:
+    ledger.clear()
+    rollbacks.clear()
+    tools = [*TOOLS, *(getattr(each, ATTRIBUTE) for each in (book, book_unseen))]
+    async with open_lab(fresh_database, tmp_path, tools=tools) as lab:
+        yield lab
+
+
+async def call(lab: GatewayLab, name: str, account: str, amount: int) -> Any:
+    return await lab.call(name, {"account": account, "amount": amount}, key=f"{name} {account} {amount}")
+
+
+async def fetch_degradations(lab: GatewayLab, call_id: str) -> list[str]:
+    newest_entry = "select entry from deputize.audit_entries where call_id = $1 order by id desc limit 1"
+    return list(json.loads(await lab.db.fetchval(newest_entry, call_id)).get("degradations", []))
+
+
+async def test_what_a_call_changed_is_compared_with_what_it_was_to_change(lab: GatewayLab) -> None:
+    assert (await call(lab, "book", "a", 5)).state is State.SUCCEEDED
+    twice = await call(lab, "book", "a", 13)
+    assert (twice.state, error_slug(twice)) == (State.FAILED, "predicate-failed")
+    assert [each["name"] for each in parse_body(twice)["error"]["details"]["predicates"]] == ["one_row", "the_amount"]
+
+
+@pytest.mark.parametrize("name", ["book", "book_unseen"])
+async def test_a_rejected_result_takes_its_effect_back(lab: GatewayLab, name: str) -> None:
+    await call(lab, name, "a", 5)
+    outcome = await call(lab, name, "a", 500)
+    assert (outcome.state, error_slug(outcome)) == (State.FAILED, "predicate-failed")
+    body = parse_body(outcome)
+    assert body["detail"].endswith("; its effect was taken back")
+    assert body["error"]["details"]["rolled_back"] is True
+    assert "result" not in body
+    assert ledger == {"a": [5]}
+    assert rollbacks == [({"account": "a", "amount": 500}, 500)]
+    assert await fetch_degradations(lab, outcome.call_id) == ["rolled_back"]
+    again = await call(lab, name, "a", 500)
+    assert (again.body, again.is_replay) == (outcome.body, True)
+    assert len(rollbacks) == 1
+
+
+@pytest.mark.parametrize(
+    ("account", "reason"),
+    [("stuck", "the rollback of lab.book failed: OSError"), ("forgetful", "the state is not as before the call")],
+)
+async def test_an_effect_that_is_still_there_is_reported(lab: GatewayLab, account: str, reason: str) -> None:
+    outcome = await call(lab, "book", account, 500)
+    body = parse_body(outcome)
+    assert body["detail"].endswith(f"; its effect was not taken back: {reason}")
+    assert "/srv" not in body["detail"]
+    assert body["error"]["details"]["rolled_back"] is False
+    assert ledger == {account: [500]}
+    assert await fetch_degradations(lab, outcome.call_id) == ["not_rolled_back"]
+
+
+async def test_a_result_that_keeps_its_contract_stays(lab: GatewayLab) -> None:
+    outcome = await call(lab, "book", "a", 5)
+    assert outcome.state is State.SUCCEEDED
+    assert rollbacks == []
+    assert await fetch_degradations(lab, outcome.call_id) == []
