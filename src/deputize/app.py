@@ -46,6 +46,7 @@ from deputize.govern.limits.budgets import Budgets
 from deputize.govern.limits.request_limits import RequestLimits
 from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
+from deputize.govern.source_agreement import SourceRules
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.govern.vault.port import SecretVault
@@ -87,6 +88,7 @@ from deputize.operations.servers.account_links import AccountLinks
 from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.review import ServerReview
+from deputize.operations.views.compared_sources import log_ignored_sources
 from deputize.operations.views.health import BackgroundTask, Health
 from deputize.operations.views.metadata import GatewayMetadata
 from deputize.operations.views.negotiation import Negotiations
@@ -101,6 +103,7 @@ from deputize.store.instance_lock import InstanceLock
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
 from deputize.store.lineage.lineage import Lineage
 from deputize.store.lineage.watcher import LineageWatcher
+from deputize.store.observed_values import ObservedValues
 from deputize.store.pool import Store
 from deputize.store.pseudonyms import Pseudonyms
 from deputize.store.tenants import ensure_tenant
@@ -209,6 +212,8 @@ async def open_gateway(
         await _start_services(stack, monitor)
         if development:
             await monitor.wait_for_first_probes(_SERVER_WAIT_SECONDS)
+        if settings.consistency:
+            await log_ignored_sources(settings.consistency, list_tenants(settings), runtime.authority.load_tools)
         await show_open_codes(runtime)
         if worker:
             inner_worker = await stack.enter_async_context(open_worker(gateway))
@@ -379,6 +384,8 @@ async def _open_runtime(
         keys=keys,
         authority=Authority(store, keys, admin_jobs, clock),
         deprecated_uses=DeprecatedUses(clock),
+        source_rules=SourceRules(settings.consistency),
+        observed_values=ObservedValues(store, clock),
         decision_log=DecisionLog(writer, clock),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),

@@ -43,6 +43,7 @@ class Metric(StrEnum):
     LIMIT_UNCOUNTED = "deputize_limit_uncounted_total"
     NOTIFICATIONS = "deputize_approval_letters_total"
     CONNECTION_REFUSALS = "deputize_connection_refusals_total"
+    DISAGREEMENTS = "deputize_source_disagreements_total"
     LOOP_STALLS = "deputize_event_loop_stall_seconds"
     DATABASE_WENT_BACK = "deputize_database_went_back"
 
@@ -62,6 +63,8 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.LIMIT_UNCOUNTED: "Calls allowed while a limit's counters were unreachable, by the name of the limit.",
     Metric.NOTIFICATIONS: "Notifications to approvers, by outcome: told (sent), failed (to be retried) or given_up.",
     Metric.CONNECTION_REFUSALS: "Connections and requests refused before a caller was known, by reason.",
+    Metric.DISAGREEMENTS: "Results that differ from what another tool said, by consistency rule and whether it "
+    "resolved that.",
     Metric.LOOP_STALLS: "Times for which the event loop stood still, each longer than 50 ms.",
     Metric.DATABASE_WENT_BACK: "1 while calls are refused because the database went back in time, else 0.",
 }
@@ -81,6 +84,7 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.LIMIT_UNCOUNTED: ("rule",),
     Metric.NOTIFICATIONS: ("outcome",),
     Metric.CONNECTION_REFUSALS: ("reason",),
+    Metric.DISAGREEMENTS: ("rule", "resolved"),
     Metric.LOOP_STALLS: (),
     Metric.DATABASE_WENT_BACK: (),
 }

@@ -53,6 +53,7 @@ class Metrics:
         self._unknown_tool_calls: Counter[State] = Counter()
         self._schema_violations: Counter[tuple[str, str]] = Counter()
         self._counts_by_label: Counter[tuple[Metric, str]] = Counter()
+        self._disagreements: Counter[tuple[str, str]] = Counter()
         self.registry.register(self)
         self.approvals_pending = Gauge(
             Metric.APPROVALS_PENDING,
@@ -122,6 +123,10 @@ class Metrics:
         """Count a connection or request that was refused before its caller was known."""
         self._counts_by_label[Metric.CONNECTION_REFUSALS, reason] += 1
 
+    def record_disagreement(self, rule: str, *, is_resolved: bool) -> None:
+        """Count a result that differs from what another tool said."""
+        self._disagreements[rule, str(is_resolved).lower()] += 1
+
     def _add_tally(self, contract: Contract) -> _Tally:
         if len(self._tallies) >= _MAX_TALLIES:
             return self._other_tally
@@ -151,6 +156,8 @@ class Metrics:
             times[name, version, kind] = [*map(add, buckets, tally.buckets)], seconds + tally.seconds
         for violation, count in self._schema_violations.items():
             sums[Metric.VALIDATION_FAILURES, violation] += count
+        for disagreement, count in self._disagreements.items():
+            sums[Metric.DISAGREEMENTS, disagreement] += count
         for (metric, name), count in self._counts_by_label.items():
             sums[metric, (name,)] += count
         counters = {metric: _build_counter(metric) for metric in _COUNTER_METRICS}
@@ -163,7 +170,7 @@ class Metrics:
 _COUNTER_METRICS = (
     Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.DRY_RUNS,
     Metric.VALIDATION_FAILURES, Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED, Metric.NOTIFICATIONS,
-    Metric.CONNECTION_REFUSALS,
+    Metric.CONNECTION_REFUSALS, Metric.DISAGREEMENTS,
 )  # fmt: skip
 
 

@@ -72,6 +72,9 @@ class Authority:
     async def load_tenant(self, tenant: str) -> TenantAuthority:
         return self._tenants.get(tenant) or await self.refresh(tenant, Epochs())
 
+    async def load_tools(self, tenant: str) -> TenantTools:
+        return (await self.load_tenant(tenant)).tools
+
     async def refresh(self, tenant: str, at_least: Epochs) -> TenantAuthority:
         """Return the tenant's authority, no older than `at_least`; concurrent callers share one load."""
         async with self._refresh_locks.setdefault(tenant, asyncio.Lock()):

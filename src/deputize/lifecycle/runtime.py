@@ -20,6 +20,7 @@ from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.request_limits import RequestLimits
 from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
+from deputize.govern.source_agreement import SourceRules
 from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials.broker import CredentialBroker
 from deputize.lifecycle.credentials.linked_accounts import LinkedAccounts
@@ -29,6 +30,7 @@ from deputize.runs.leases import ProcessLease
 from deputize.store.group_commit import GroupCommit
 from deputize.store.keys import TenantKeys
 from deputize.store.lineage.lineage import Lineage
+from deputize.store.observed_values import ObservedValues
 from deputize.store.pool import Store
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ class Runtime:
     lease: ProcessLease
     # Who calls deprecated versions.
     deprecated_uses: DeprecatedUses
+    # Facts that several tools tell, and what they said.
+    source_rules: SourceRules
+    observed_values: ObservedValues
     # Whether the database still has what was committed to it.
     lineage: Lineage
     metrics: Metrics

@@ -29,6 +29,7 @@ from deputize.core.outcome import Result
 from deputize.evidence.metrics import Metrics
 from deputize.execute.driver import Drivers
 from deputize.execute.drivers.python import ThreadOverrun
+from deputize.lifecycle.consistency import compare_sources
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Validated, Verified
 from deputize.lifecycle.recording.problem_redaction import redact_problem
@@ -77,6 +78,8 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
             warnings += describe_unchanged_state(executed)
         if executed.authorized.validated.tool.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)
+        if executed.authorized.validated.tool.name in runtime.source_rules:
+            warnings += await compare_sources(runtime, executed, payload)
     except Problem as problem:
         # Whatever the check reports, it ran after the effect.
         return await _reject_result(runtime, executed, problem.replace(nothing_happened=False))

@@ -261,6 +261,28 @@ CREATE INDEX deprecated_uses_by_day ON deputize.deprecated_uses USING btree (day
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.deprecated_uses TO deputize_writer;
 
+-- Things that tools say different things about and no rule resolves: who was told, once in each window.
+CREATE TABLE deputize.disagreements (
+    tenant text NOT NULL,
+    rule text NOT NULL,
+    entity bytea NOT NULL,
+    id uuid NOT NULL,
+    tools text[] NOT NULL,
+    call_ids uuid[] NOT NULL,
+    noticed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    is_notice_due boolean DEFAULT true NOT NULL
+);
+ALTER TABLE ONLY deputize.disagreements
+    ADD CONSTRAINT disagreements_pkey PRIMARY KEY (tenant, rule, entity);
+ALTER TABLE ONLY deputize.disagreements
+    ADD CONSTRAINT disagreements_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX disagreements_by_expiry ON deputize.disagreements USING btree (expires_at);
+CREATE INDEX disagreements_by_id ON deputize.disagreements USING btree (tenant, id);
+CREATE INDEX disagreements_to_notify ON deputize.disagreements USING btree (noticed_at) WHERE is_notice_due;
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.disagreements TO deputize_writer;
+
 -- How often each kind of authority of a tenant changed. Written under the tenant's exclusive barrier lock, read under
 -- the shared one by every batch.
 CREATE TABLE deputize.epochs (
@@ -399,13 +421,35 @@ CREATE TABLE deputize.notifications (
     problem text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (ticket IS NULL))),
-    CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text, 'contract-test'::text])))
+    CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text, 'contract-test'::text, 'disagreement'::text])))
 );
 ALTER TABLE ONLY deputize.notifications
     ADD CONSTRAINT notifications_pkey PRIMARY KEY (tenant, id);
 CREATE INDEX notifications_due ON deputize.notifications USING btree (due_at);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.notifications TO deputize_writer;
+
+-- The newest value that each tool told a user about a thing, by consistency rule. Sealed; lives for at most a day.
+CREATE TABLE deputize.observed_values (
+    tenant text NOT NULL,
+    subject text NOT NULL,
+    rule text NOT NULL,
+    entity bytea NOT NULL,
+    tool text NOT NULL,
+    authority_rank integer NOT NULL,
+    call_id uuid NOT NULL,
+    sealed bytea NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+ALTER TABLE ONLY deputize.observed_values
+    ADD CONSTRAINT observed_values_pkey PRIMARY KEY (tenant, subject, rule, entity, tool);
+ALTER TABLE ONLY deputize.observed_values
+    ADD CONSTRAINT observed_values_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX observed_values_by_age ON deputize.observed_values USING btree (tenant, subject, rule, seen_at);
+CREATE INDEX observed_values_by_expiry ON deputize.observed_values USING btree (expires_at);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.observed_values TO deputize_writer;
 
 -- When each periodic task was last begun, so that one of any number of processes does it.
 CREATE TABLE deputize.periodic_tasks (
@@ -1522,6 +1566,7 @@ begin
         return 'more';
     end if;
     perform deputize.erase_names(p_tenant, erasure.subject, erasure.names, placeholder);
+    delete from deputize.observed_values x where x.tenant = p_tenant and x.subject = erasure.pseudonym;
     -- Other processes may use the pseudonym for a moment, and open calls of the person write more entries.
     if erasure.requested_at > clock_timestamp() - make_interval(secs => p_grace_seconds) or exists (
         select from deputize.calls k where k.tenant = p_tenant and k.caller_user = erasure.subject
@@ -1905,6 +1950,53 @@ begin
         end if;
     end loop;
     return false;
+end $$;
+
+-- Store what a tool told a user about a thing, and return it with what other tools told the same user in the window. Of
+-- one user and rule only so many values are kept: the oldest make room.
+CREATE FUNCTION deputize.observe_value(
+    p_tenant text, p_subject text, p_rule text, p_entity bytea, p_tool text, p_authority_rank integer, p_call_id uuid,
+    p_sealed bytea, p_within_seconds double precision, p_max_values integer
+) RETURNS TABLE(tool text, authority_rank integer, call_id uuid, sealed bytea, seen_at timestamp with time zone)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '2s'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+    at timestamptz;
+    is_new boolean;
+    oldest timestamptz;
+begin
+    -- Of two tools that say something at the same moment, one waits for the other and sees what it said.
+    perform pg_advisory_xact_lock(hashtextextended(
+        'deputize.observe_value ' || p_tenant || ' ' || p_subject || ' ' || p_rule || ' ' || encode(p_entity, 'hex'), 0));
+    at := clock_timestamp();
+    insert into deputize.observed_values as v
+        (tenant, subject, rule, entity, tool, authority_rank, call_id, sealed, seen_at, expires_at)
+    values (p_tenant, p_subject, p_rule, p_entity, p_tool, p_authority_rank, p_call_id, p_sealed, at,
+            at + make_interval(secs => p_within_seconds))
+    on conflict (tenant, subject, rule, entity, tool) do update
+    set authority_rank = excluded.authority_rank, call_id = excluded.call_id, sealed = excluded.sealed,
+        seen_at = excluded.seen_at, expires_at = excluded.expires_at
+    returning v.xmax = 0 into is_new;
+    if is_new then
+        select v.seen_at into oldest from deputize.observed_values v
+        where v.tenant = p_tenant and v.subject = p_subject and v.rule = p_rule
+        order by v.seen_at desc offset p_max_values limit 1;
+        if found then
+            -- Some at a time; others that make room at the same moment are not waited for.
+            delete from deputize.observed_values v where v.ctid = any (array(
+                select o.ctid from deputize.observed_values o
+                where o.tenant = p_tenant and o.subject = p_subject and o.rule = p_rule and o.seen_at <= oldest
+                order by o.seen_at limit 100 for update skip locked));
+        end if;
+    end if;
+    return query
+    select v.tool, v.authority_rank, v.call_id, v.sealed, v.seen_at from deputize.observed_values v
+    where v.tenant = p_tenant and v.subject = p_subject and v.rule = p_rule and v.entity = p_entity
+      and (v.tool = p_tool or v.seen_at > at - make_interval(secs => p_within_seconds));
 end $$;
 
 -- Open an approval request with its ticket, its groups and their notices. Fails if the call has an open one.

@@ -114,7 +114,8 @@ OBSERVATIONS: dict[str, str] = {
     "behaviours": f"{_PROMISES}::test_a_promise_that_contradicts_the_contract_is_refused",
     "open_world": "unit/interfaces/mcp/tools/test_tool_definitions.py::"
     "test_only_a_tool_that_says_so_is_closed_to_the_world",
-    "authority_rank": "unit/govern/policy/test_cedar.py::test_rules_can_read_every_attribute_of_the_schema",
+    "authority_rank": "integration/lifecycle/consistency/test_resolution.py::"
+    "test_the_source_with_the_highest_rank_is_believed",
     "requires_user_interaction": "integration/lifecycle/approval/test_user_interaction.py::"
     "test_a_call_waits_for_a_person_unless_a_person_makes_it",
     "effects": f"{_CONTRACT}::test_effects_map_to_the_mutation_classes_and_have_no_default",

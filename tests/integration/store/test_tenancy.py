@@ -84,7 +84,12 @@ FILL_SERVERS = """
         values ($1, 'd', 0, '[]', 'r', now());
     insert into deputize.contract_tests
         (tenant, id, tool, version, digest, verdict, cases, failures, attestation, tested_at)
-        values ($1, '01890000-0000-7000-8000-000000000000', 'a.b', '1.0.0', 'd', 'passed', 1, 0, 'x', now())
+        values ($1, '01890000-0000-7000-8000-000000000000', 'a.b', '1.0.0', 'd', 'passed', 1, 0, 'x', now());
+    insert into deputize.observed_values
+        (tenant, subject, rule, entity, tool, authority_rank, call_id, sealed, seen_at, expires_at)
+        values ($1, 's', 'r', 'e', 'a.b', 0, '01890000-0000-7000-8000-000000000000', 's', now(), now());
+    insert into deputize.disagreements (tenant, rule, entity, id, tools, call_ids, expires_at)
+        values ($1, 'r', 'e', '01890000-0000-7000-8000-000000000000', '{}', '{}', now())
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,
@@ -252,7 +257,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "notifications",
         "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
         "policy_proposals", "contract_tests",
-        "deprecated_uses",
+        "deprecated_uses", "observed_values", "disagreements",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.

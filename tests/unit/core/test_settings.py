@@ -130,3 +130,37 @@ def test_a_server_that_is_signed_in_to_says_all_that_is_needed_and_nothing_unsaf
 def test_a_server_at_this_machine_or_over_https_can_be_linked() -> None:
     for url in ("https://orders.example/mcp", "http://127.0.0.1:9/mcp", "http://localhost:9/mcp"):
         assert McpServerSettings.model_validate({"name": "orders", "url": url, "credential": "link"}).client_id is None
+
+
+_SOURCE = '[[consistency.sources]]\ntool = "{}"\nentity = "/input/id"\nvalue = "/output/balance"\n'
+_RULE = '[[consistency]]\nname = "balance"\nresolution = "human"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (_RULE + _SOURCE.format("crm.get"), "at least 2 items"),
+        (_RULE + "".join(_SOURCE.format(f"crm.get{number}") for number in range(11)), "at most 10 items"),
+        (_RULE + _SOURCE.format("crm.get") * 2, "two sources name the tool crm.get"),
+        (_RULE + _SOURCE.format("crm") + _SOURCE.format("b.get"), "should match pattern"),
+        (_RULE.replace("human", "guess") + _SOURCE.format("a.get") + _SOURCE.format("b.get"), "'authority'"),
+        (_RULE + "within_seconds = 86401\n" + _SOURCE.format("a.get"), "less than or equal to 86400"),
+        (_RULE + "tolerance = inf\n" + _SOURCE.format("a.get"), "finite number"),
+        (_RULE + _SOURCE.format("a.get").replace("/input/id", "input.id"), "is not a JSON Pointer"),
+        (_RULE + _SOURCE.format("a.get").replace("/input/id", "/id"), "has to begin with /input/ or /output/"),
+        (_RULE + _SOURCE.format("a.get").replace("/output/balance", "/input/id"), "has to begin with /output,"),
+    ],
+)
+def test_a_consistency_rule_that_cannot_work_is_refused(empty_folder: Path, text: str, reason: str) -> None:
+    (empty_folder / "deputize.toml").write_text(text)
+    with pytest.raises(ValidationError, match=reason):
+        Settings()
+
+
+def test_consistency_rules_have_names_of_their_own(empty_folder: Path) -> None:
+    rule = _RULE + _SOURCE.format("a.get") + _SOURCE.format("b.get")
+    (empty_folder / "deputize.toml").write_text(rule)
+    assert [each.name for each in Settings().consistency] == ["balance"]
+    (empty_folder / "deputize.toml").write_text(rule + rule)
+    with pytest.raises(ValidationError, match="two rules have the name balance"):
+        Settings()

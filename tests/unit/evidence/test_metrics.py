@@ -26,6 +26,7 @@ OTHER_METRICS: dict[str, set[str]] = {
     "deputize_tool_dry_runs_total": {"tool"},
     "deputize_approval_letters_total": {"outcome"},
     "deputize_connection_refusals_total": {"reason"},
+    "deputize_source_disagreements_total": {"rule", "resolved"},
     "deputize_limit_refusals_total": {"rule"},
     "deputize_limit_uncounted_total": {"rule"},
     "deputize_event_loop_stall_seconds": set(),

@@ -17,6 +17,7 @@ from pydantic_settings import (
 
 from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
 from deputize.core.settings.base import SettingsSection
+from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.identity import IdentitySettings, IssuerSettings, OperatorClientSettings
 from deputize.core.settings.limits import LimitRule, LimitSettings
@@ -32,6 +33,8 @@ from deputize.core.settings.webhooks import WebhookSettings
 __all__ = [
     "SETTINGS_FILE",
     "ApprovalSettings",
+    "ConsistencyRule",
+    "ConsistencySource",
     "ConsoleSettings",
     "DatabaseSettings",
     "HookSettings",
@@ -82,6 +85,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     hooks: tuple[HookSettings, ...] = Field((), description="Hooks, outermost first.")
     limits: LimitSettings = LimitSettings()
+    consistency: tuple[ConsistencyRule, ...] = Field((), max_length=100, description="Facts that several tools tell.")
     vault: VaultSettings = VaultSettings()
     keys: KeySettings = KeySettings()
     timing: TimingSettings = TimingSettings()
@@ -99,6 +103,15 @@ class Settings(BaseSettings):
         if duplicate is not None:
             raise ValueError(f"two servers have the name {duplicate}: rename one of them")
         return servers
+
+    @field_validator("consistency")
+    @classmethod
+    def _check_rule_names(cls, rules: tuple[ConsistencyRule, ...]) -> tuple[ConsistencyRule, ...]:
+        names = [each.name for each in rules]
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"two rules have the name {duplicate}: rename one of them")
+        return rules
 
     @classmethod
     def settings_customise_sources(

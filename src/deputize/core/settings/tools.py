@@ -34,8 +34,8 @@ class ContractTestSettings(SettingsSection):
         "platform",
         min_length=1,
         max_length=255,
-        description="Group in `approvals.notify` that is notified when a tool's test turns red, beside "
-        "`owners/NAMESPACE`.",
+        description="Group in `approvals.notify` that is notified when a tool's test turns red or sources disagree, "
+        "beside `owners/NAMESPACE`.",
     )
 
 

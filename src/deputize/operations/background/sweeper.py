@@ -108,6 +108,7 @@ class Sweeper(PeriodicTask):
             if await connection.fetchval(_SQL["claim_periodic_task"], "forget originals", 23 * 60):
                 await connection.execute(_SQL["delete_old_payloads"], days)
 
+        await self._runtime.observed_values.delete_expired()
         await self.delete_old_authority()
 
     async def delete_old_authority(self) -> int:

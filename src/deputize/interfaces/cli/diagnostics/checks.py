@@ -11,6 +11,7 @@ from deputize.core.settings import IssuerSettings, Settings
 from deputize.execute.egress import Egress
 from deputize.govern.identity.issuer_checks import check_issuers
 from deputize.govern.identity.jwks import list_issuer_hosts, read_keys
+from deputize.interfaces.cli.diagnostics.consistency_checks import check_consistency_rules
 from deputize.interfaces.cli.diagnostics.finding import Finding, Status
 from deputize.interfaces.cli.diagnostics.policy_checks import check_rules
 from deputize.interfaces.cli.project import database
@@ -48,6 +49,8 @@ async def check_installation(settings: Settings, *, local_dsn: str | None) -> As
         yield _check_approvers(settings)
     async for each in check_rules(settings, development=development):
         yield each
+    if settings.consistency:
+        yield await check_consistency_rules(settings, dsn)
 
 
 def _check_approvers(settings: Settings) -> Finding:

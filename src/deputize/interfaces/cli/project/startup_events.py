@@ -13,7 +13,7 @@ StartupEvent = tuple[str, dict[str, Any], str]
 
 
 def describe_rules(settings: Settings) -> Iterator[StartupEvent]:
-    """Describe what decides about calls: policies, a decision point and limits."""
+    """Describe what decides about calls: policies, a decision point, limits and consistency rules."""
     policy, limits = settings.policy, settings.limits
     if policy.engine != "authzen":
         yield _describe_policies(policy.files)
@@ -24,6 +24,10 @@ def describe_rules(settings: Settings) -> Iterator[StartupEvent]:
         where = "in this process" if limits.redis_url is None else "in Redis"
         message = f"{format_count(len(names), 'limit')}, counted {where}: {', '.join(names)}"
         yield "limits", {"limits": names, "shared": limits.redis_url is not None}, message
+    if settings.consistency:
+        names = [rule.name for rule in settings.consistency]
+        message = f"{format_count(len(names), 'consistency rule')}: {', '.join(names)}"
+        yield "consistency_rules", {"rules": names}, message
 
 
 def _describe_policies(patterns: tuple[str, ...]) -> StartupEvent:

@@ -32,7 +32,7 @@ _TITLES: Mapping[str, str] = {
 class ApprovalNotification:
     """A notification for people (`title` and `lines`) and for programs (`data`, the body of an event of this type)."""
 
-    type: ToolEvent | Literal["deputize.contract_test.failed"]
+    type: ToolEvent | Literal["deputize.contract_test.failed", "deputize.sources.disagree"]
     subject: str
     title: str
     lines: tuple[str, ...]
@@ -156,6 +156,31 @@ def build_test_notice(
             "version": sanitize_name(version),
             "failures": failures,
             "cases": cases,
+        },
+    )
+
+
+def build_disagreement_notice(
+    tenant: str, group: str, disagreement_id: str, rule: str, tools: Sequence[str], call_ids: Sequence[str]
+) -> ApprovalNotification:
+    """Build the notification that tools say different things about the same thing, and no rule resolves it."""
+    sources = [{"tool": sanitize_name(tool), "call_id": call_id} for tool, call_id in zip(tools, call_ids, strict=True)]
+    return ApprovalNotification(
+        type="deputize.sources.disagree",
+        subject=disagreement_id,
+        title=f"Sources disagree: {' and '.join(each['tool'] for each in sources)}",
+        lines=(
+            f"They say different things about the same thing, in {sanitize_name(tenant)}; rule {sanitize_name(rule)}.",
+            "Calls fail until the one that is wrong is corrected and called again.",
+            *(f"deputize calls show {each['call_id']}" for each in sources),
+        ),
+        data={
+            "kind": "disagreement",
+            "tenant": tenant,
+            "group": sanitize_name(group),
+            "disagreement_id": disagreement_id,
+            "rule": sanitize_name(rule),
+            "sources": sources,
         },
     )
 

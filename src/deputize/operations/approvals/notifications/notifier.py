@@ -6,6 +6,7 @@ at least once, under the same id. `messages.py` has the texts, `receivers.py` th
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from deputize.operations.approvals.notifications.messages import (
     ApprovalNotification,
     PendingApproval,
     build_digest,
+    build_disagreement_notice,
     build_notice,
     build_test_notice,
 )
@@ -33,6 +35,7 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("approval_time")
 _TESTS_SQL = load_statements("contract_tests")
+_SOURCES_SQL = load_statements("consistency")
 # The name of the tenant's key that webhooks to approvers are signed with.
 SIGNING_KEY_NAME: Final = "approvals"
 DIGEST_WINDOW_SECONDS: Final = 60.0
@@ -65,6 +68,7 @@ class ApprovalNotifier(PeriodicTask):
         """Write and send what is due; go on at once after a full batch."""
         await self.write_notifications()
         await self.write_test_notifications()
+        await self.write_disagreement_notifications()
         sent_count = await self.send_notifications()
         await self._delete_old_mailboxes()
         return self.interval_seconds if sent_count < _BATCH_SIZE else 0.0
@@ -106,21 +110,40 @@ class ApprovalNotifier(PeriodicTask):
             rows = await connection.fetch(_TESTS_SQL["list_red_contract_tests"], _BATCH_SIZE)
         for row in rows:
             try:
-                await self._write_for_test(row["tenant"], row["id"], row["tool"])
+                take, insert = _TESTS_SQL["take_red_contract_test"], _TESTS_SQL["insert_test_notifications"]
+                await self._write_to_owners(row["tenant"], row["id"], [row["tool"]], take, insert)
             except Problem as problem:
                 log.warning("notices_wait", tenant=row["tenant"], reason=problem.spec.slug)
         return len(rows)
 
-    async def _write_for_test(self, tenant: str, test_id: UUID, tool: str) -> None:
-        groups = (f"owners/{tool.partition('.')[0]}", self._runtime.settings.tools.tests.notify_group)
+    async def write_disagreement_notifications(self) -> int:
+        """Write the notifications about sources that disagree, to the owners of each and the platform's group; return
+        how many disagreements there were.
+        """
+        async with self._runtime.store.write_transaction() as connection:
+            rows = await connection.fetch(_SOURCES_SQL["list_due_disagreements"], _BATCH_SIZE)
+        for row in rows:
+            try:
+                take, insert = _SOURCES_SQL["take_disagreement"], _SOURCES_SQL["insert_disagreement_notifications"]
+                await self._write_to_owners(row["tenant"], row["id"], row["tools"], take, insert)
+            except Problem as problem:
+                log.warning("notices_wait", tenant=row["tenant"], reason=problem.spec.slug)
+        return len(rows)
+
+    async def _write_to_owners(self, tenant: str, row_id: UUID, tools: Sequence[str], take: str, insert: str) -> None:
+        """Write notifications to the owners of tools, once: the statement `take` succeeds for one process only."""
+        groups = (
+            *(f"owners/{each.partition('.')[0]}" for each in tools),
+            self._runtime.settings.tools.tests.notify_group,
+        )
         receivers_by_group = {group: self._receivers.find_receivers(tenant, group) for group in groups}
         keys = await self._load_keys(tenant)
         async with self._runtime.store.write_transaction() as connection:
-            if not await connection.fetchval(_TESTS_SQL["take_red_contract_test"], tenant, test_id):
+            if not await connection.fetchval(take, tenant, row_id):
                 return
             for group, receivers in receivers_by_group.items():
                 fingerprints = [each.compute_fingerprint(keys) for each in receivers]
-                await connection.execute(_TESTS_SQL["insert_test_notifications"], tenant, group, test_id, fingerprints)
+                await connection.execute(insert, tenant, group, row_id, fingerprints)
 
     async def send_notifications(self) -> int:
         """Send one batch of due notifications; return how many there were."""
@@ -191,6 +214,8 @@ class ApprovalNotifier(PeriodicTask):
         settings, tenant, group, approval_id = self._runtime.settings, row["tenant"], row["grp"], row["ticket"]
         if row["kind"] == "contract-test":
             return await self._build_test_notification(tenant, group, approval_id)
+        if row["kind"] == "disagreement":
+            return await self._build_disagreement_notification(tenant, group, approval_id)
         async with self._runtime.store.read_transaction(tenant) as connection:
             if approval_id is None:
                 tool_rows = await connection.fetch(
@@ -226,6 +251,16 @@ class ApprovalNotifier(PeriodicTask):
         return build_test_notice(
             tenant, group, str(test_id), row["tool"], row["version"], row["failures"], row["cases"]
         )
+
+    async def _build_disagreement_notification(
+        self, tenant: str, group: str, disagreement_id: UUID
+    ) -> ApprovalNotification | None:
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            row = await connection.fetchrow(_SOURCES_SQL["load_disagreement"], tenant, disagreement_id)
+        if row is None:
+            return None
+        call_ids = [str(each) for each in row["call_ids"]]
+        return build_disagreement_notice(tenant, group, str(disagreement_id), row["rule"], row["tools"], call_ids)
 
     async def _load_keys(self, tenant: str) -> KeySet:
         return await self._runtime.keys.get(self._runtime.store, tenant)
