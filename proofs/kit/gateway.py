@@ -135,10 +135,12 @@ class GatewayFiles:
 class GatewayOptions(TypedDict, total=False):
     """`settings` is TOML appended to deputize.toml; `migrate_dsn` migrates around a proxy that `dsn` goes through.
 
-    `policies` are put in force for tenant `acme`; other tenants have the default set until they are given others.
+    `tools` is a glob in `tool_folder`, which is `proofs/tools` unless a proof has tools of its own. `policies` are put
+    in force for tenant `acme`; other tenants have the default set until they are given others.
     """
 
     tools: str
+    tool_folder: Path
     settings: str
     migrate_dsn: str | None
     batch_rows: int
@@ -157,7 +159,7 @@ async def prepare_gateway(
         master_key_file.chmod(0o600)
         await upgrade_async(options.get("migrate_dsn") or dsn)
         await create_gateway_login(options.get("migrate_dsn") or dsn)
-    _write_files(folder, issuer, options.get("policies", ALLOW_ALL_POLICY))
+    _write_files(folder, issuer, options.get("policies", ALLOW_ALL_POLICY), options.get("tool_folder", TOOLS))
     port, metrics_port = options.get("port") or sandbox.pick_free_port(), sandbox.pick_free_port()
     settings_file = folder / "deputize.toml"
     # It contains the login of the database, which no program of a server may read.
@@ -221,10 +223,10 @@ async def put_policies(url: str, admin_token: str, text: str = ALLOW_ALL_POLICY)
         raise RuntimeError(f"policies were not put: {answer.status} {answer.body!r}")
 
 
-def _write_files(folder: Path, issuer: Issuer, policies: str) -> None:
+def _write_files(folder: Path, issuer: Issuer, policies: str, tool_folder: Path) -> None:
     (folder / "jwks.json").write_text(issuer.render_jwks())
     # A gateway loads only files of its own folder.
-    shutil.copytree(TOOLS, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(tool_folder, folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "policies").mkdir()
     (folder / "policies" / "proof.cedar").write_text(policies)
 

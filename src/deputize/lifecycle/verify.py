@@ -132,7 +132,7 @@ async def _check_error(runtime: Runtime, validated: Validated, problem: Problem)
     runtime.metrics.record_schema_violation(tool.contract, "error")
     return problem.replace(
         message=f"{tool.name} failed with an error that does not match its error schema",
-        details={"errors": mismatches},
+        details={"violates": "error_schema", "errors": mismatches},
     )
 
 

@@ -31,6 +31,7 @@ _TOOL_FAILURES: Final = frozenset(
         "tool-timeout",
         "result-invalid",
         "predicate-failed",
+        "mutation-class-violated",
         "internal",
         "resource-limit",
         "outcome-unknown",
@@ -261,6 +262,11 @@ class ContractTest:
             return (
                 CaseVerdict.UNCHECKED,
                 "the call waits for approval; permit the tester's calls at the gateway under test",
+            )
+        if answer.violates_error_schema:
+            return (
+                CaseVerdict.FAILED,
+                f"the tool failed with an error that its error schema does not allow ({description})",
             )
         if case.expectation is Expectation.REFUSED:
             if answer.slug in _INPUT_REFUSALS:

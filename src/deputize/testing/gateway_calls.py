@@ -42,6 +42,12 @@ class CallAnswer:
         return str(error.get("message") or self.document.get("detail") or f"HTTP {self.status}")
 
     @property
+    def violates_error_schema(self) -> bool:
+        """True if the tool failed with an error that its contract does not allow, and the gateway withheld its text."""
+        details = (self.document.get("error") or {}).get("details") or {}
+        return isinstance(details, dict) and details.get("violates") == "error_schema"
+
+    @property
     def call_id(self) -> str | None:
         call_id = self.document.get("call_id")
         return call_id if isinstance(call_id, str) else None

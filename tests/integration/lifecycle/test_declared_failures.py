@@ -112,6 +112,7 @@ async def test_an_error_that_is_not_declared_keeps_its_kind_and_loses_its_text(
     assert error_slug(failed) == ("tool-precondition" if isinstance(error, ToolPrecondition) else "tool-failed")
     assert "does not match its error schema" in body["detail"]
     assert "surprise" not in str(body)
+    assert body["error"]["details"]["violates"] == "error_schema"
     assert body["error"]["details"]["errors"]
 
 
