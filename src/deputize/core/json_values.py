@@ -16,6 +16,7 @@ MAX_ANSWER_VALUES: Final = 100_000
 # A document with more bytes or values is read in a thread: a step that looks at each value takes some 3 µs for each.
 _SMALL_BYTES: Final = 131_072
 _SMALL_VALUES: Final = 2_000
+_CONTAINERS: Final = (dict, list)
 
 
 def has_more_values(value: Any, most: int) -> bool:
@@ -37,16 +38,22 @@ def has_more_values(value: Any, most: int) -> bool:
 def is_large_value(value: Any) -> bool:
     """Tell whether a value has too many values or too much text to look at each of them on the event loop."""
     count = length = 0
-    stack = [value]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, str):
+    values = [value]
+    # Every call's arguments and result pass here: the exact types first, because isinstance takes much longer.
+    for each in values:
+        kind = type(each)
+        if kind is str:
             length += len(each)
-        elif isinstance(each, dict | list):
+        elif kind is dict or kind is list or isinstance(each, _CONTAINERS):
             count += len(each)
-            if count <= _SMALL_VALUES:
-                stack += (*each, *each.values()) if isinstance(each, dict) else each
-        if count > _SMALL_VALUES or length > _SMALL_BYTES:
+            if count > _SMALL_VALUES:
+                return True
+            values += each
+            if kind is not list and isinstance(each, dict):
+                values += each.values()
+        elif isinstance(each, str):
+            length += len(each)
+        if length > _SMALL_BYTES:
             return True
     return False
 
