@@ -18,6 +18,7 @@ from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
 from deputize.core.settings.urls import SIGN_IN_CALLBACK_PATH, get_base_url
 from deputize.evidence.audit_entries import TimestampFormatter
+from deputize.evidence.call_measurements import CallMeasurements
 from deputize.evidence.decision_log import DecisionLog
 from deputize.evidence.deprecated_uses import DeprecatedUses
 from deputize.evidence.loop_watchdog import LoopWatchdog
@@ -67,6 +68,7 @@ from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
 from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.admin.service_levels import ServiceLevels
 from deputize.operations.approvals.console_sessions import ConsoleAccess
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.escalation import ApprovalEscalator
@@ -76,6 +78,7 @@ from deputize.operations.background.account_revocations import AccountRevocation
 from deputize.operations.background.deliveries import Deliveries
 from deputize.operations.background.deprecation_reports import DeprecationReports
 from deputize.operations.background.erasures import ErasureContinuation
+from deputize.operations.background.measurement_storage import MeasurementStorage
 from deputize.operations.background.reconciler import Reconciler
 from deputize.operations.background.sweeper import Sweeper
 from deputize.operations.bootstrap import bootstrap_gateway, compare_files, list_tenants
@@ -195,6 +198,7 @@ async def open_gateway(
             "account revocations": AccountRevocations(runtime),
             "erasures": ErasureContinuation(runtime),
             "deprecation reports": DeprecationReports(runtime),
+            "measurement storage": MeasurementStorage(runtime),
             "approval escalation": ApprovalEscalator(runtime),
             "epoch watcher": _build_epoch_watcher(runtime, monitor),
         }
@@ -279,6 +283,7 @@ def _build_gateway(
         surface=surface,
         exports=ToolExports(runtime, surface),
         deprecations=Deprecations(runtime),
+        service_levels=ServiceLevels(runtime),
         negotiations=Negotiations(runtime),
         calls=calls,
         call_exports=CallExports(calls),
@@ -386,6 +391,7 @@ async def _open_runtime(
         deprecated_uses=DeprecatedUses(clock),
         source_rules=SourceRules(settings.consistency),
         observed_values=ObservedValues(store, clock),
+        call_measurements=CallMeasurements(clock),
         decision_log=DecisionLog(writer, clock),
         hooks=hooks,
         remote_policy=None if settings.policy.engine == "cedar" else AuthZenClient(settings.policy, egress.post),

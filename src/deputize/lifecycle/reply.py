@@ -32,6 +32,7 @@ from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.commitments import SALT_BYTES, ResultCommitment, commit_result, run_for_document
+from deputize.lifecycle.recording.measurement import measure_call
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 
@@ -56,6 +57,7 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         runtime.deprecated_uses.record_use(received.caller, contract)
     if cost:
         runtime.limits.add_session_cost(received.caller, received.session, cost)
+    measure_call(runtime, verified)
     runtime.metrics.record_end(
         contract,
         outcome.state,

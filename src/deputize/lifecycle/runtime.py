@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter
+from deputize.evidence.call_measurements import CallMeasurements
 from deputize.evidence.decision_log import DecisionLog
 from deputize.evidence.deprecated_uses import DeprecatedUses
 from deputize.evidence.metrics import Metrics
@@ -78,6 +79,8 @@ class Runtime:
     # Facts that several tools tell, and what they said.
     source_rules: SourceRules
     observed_values: ObservedValues
+    # How calls end, what they take and cost.
+    call_measurements: CallMeasurements
     # Whether the database still has what was committed to it.
     lineage: Lineage
     metrics: Metrics

@@ -6,6 +6,8 @@ nothing: it compares its files with what is active.
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import structlog
+
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.config_error import ConfigError
 from deputize.core.contract.contract import Effects
@@ -17,6 +19,8 @@ from deputize.govern.policy.policy_parser import compute_set_digest
 from deputize.lifecycle.authority import Authority
 from deputize.operations.gateway import Gateway
 
+log = structlog.get_logger(__name__)
+
 
 async def bootstrap_gateway(
     gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]
@@ -26,9 +30,13 @@ async def bootstrap_gateway(
     # Tools that only read come first: other tools may name them as their status.
     for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
         try:
-            await gateway.commands.register_tool(operator, tool.contract)
+            registration = await gateway.commands.register_tool(operator, tool.contract)
         except RegistryProblem as problem:
             gateway.startup_problems.append(problem)
+            continue
+        if registration == "created":
+            for text in await gateway.service_levels.list_timeout_warnings(operator, tool.contract):
+                log.warning("timeout_too_short", tool=tool.contract.full_name, reason=text)
     if settings.policy.files:
         await _apply_policies(gateway, complete)
 

@@ -36,6 +36,7 @@ from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
 from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.admin.service_levels import ServiceLevels
 from deputize.operations.approvals.console_sessions import ConsoleAccess
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.terminal_decisions import show_open_codes
@@ -97,6 +98,7 @@ class Gateway:
     exports: ToolExports
     negotiations: Negotiations
     deprecations: Deprecations
+    service_levels: ServiceLevels
     calls: CallQueries
     call_exports: CallExports
     cancellations: Cancellations

@@ -91,6 +91,31 @@ ALTER TABLE ONLY deputize.budgets
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.budgets TO deputize_writer;
 
+-- How calls of each version ended, what they took and cost, by day. Written every few seconds by each process.
+CREATE TABLE deputize.call_measurements (
+    tenant text NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    day date NOT NULL,
+    succeeded_calls bigint NOT NULL,
+    rejected_calls bigint NOT NULL,
+    failed_calls bigint NOT NULL,
+    timed_out_calls bigint NOT NULL,
+    unknown_calls bigint NOT NULL,
+    slow_calls bigint NOT NULL,
+    max_latency_us bigint NOT NULL,
+    cost_micros numeric NOT NULL,
+    max_cost_micros bigint NOT NULL,
+    latency_buckets smallint[] NOT NULL,
+    latency_counts bigint[] NOT NULL,
+    CONSTRAINT call_measurements_check CHECK ((cardinality(latency_buckets) = cardinality(latency_counts)))
+);
+ALTER TABLE ONLY deputize.call_measurements
+    ADD CONSTRAINT call_measurements_pkey PRIMARY KEY (tenant, name, day, version);
+CREATE INDEX call_measurements_by_day ON deputize.call_measurements USING btree (day);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.call_measurements TO deputize_writer;
+
 -- Where to deliver the end of a call and with which key. Sealed, because an address may hold a secret.
 CREATE TABLE deputize.callbacks (
     tenant text NOT NULL,

@@ -75,6 +75,7 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
     assert {name for name in run if name.startswith("how-to/") and not name.endswith("exchanged")} == {
         "how-to/add-a-hook.md",
         "how-to/call-from-python.md",
+        "how-to/check-service-levels.md",
         "how-to/compare-sources.md",
         "how-to/configure-approvals.md",
         "how-to/connect-an-mcp-client.md",

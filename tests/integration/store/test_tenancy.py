@@ -80,6 +80,8 @@ FILL_SERVERS = """
         values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p');
     insert into deputize.deprecated_uses (tenant, name, version, caller_user, caller_agent, day, calls, last_used_at)
         values ($1, 't', '1.0.0', 'u', '', now(), 1, now());
+    insert into deputize.call_measurements
+        values ($1, 't', '1.0.0', now(), 1, 0, 0, 0, 0, 0, 1, 0, 0, '{1}', '{1}');
     insert into deputize.policy_proposals (tenant, digest, base_epoch, files, proposed_by, expires_at)
         values ($1, 'd', 0, '[]', 'r', now());
     insert into deputize.contract_tests
@@ -257,7 +259,7 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "notifications",
         "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
         "policy_proposals", "contract_tests",
-        "deprecated_uses", "observed_values", "disagreements",
+        "deprecated_uses", "observed_values", "disagreements", "call_measurements",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.

@@ -26,6 +26,7 @@ from deputize.interfaces.cli.commands import (
     revoke,
     secrets,
     servers,
+    service_levels,
     switch,
     token,
     tool,
@@ -136,6 +137,9 @@ tool.group.command("export", epilog="Example: deputize tool export hello.greet -
 tool_versions.add_commands(tool.group)
 tool.group.command("test-results", epilog="Example: deputize tool test-results hello.greet 0.1.0")(
     contract_tests.show_test_results
+)
+tool.group.command("service-levels", epilog="Example: deputize tool service-levels hello.greet@0.1.0 --days 30")(
+    service_levels.report_service_levels
 )
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)

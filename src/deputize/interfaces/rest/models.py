@@ -284,6 +284,7 @@ class ToolRegistrationResult(BaseModel):
     version: str
     digest: Digest
     registration: Literal["created", "unchanged"] = Field(alias="registered")
+    warnings: list[str] = Field(description="What the measurements of an earlier version say against the timeout.")
 
 
 class ToolStateResult(BaseModel):

@@ -212,6 +212,18 @@ async def _check_deprecations(checker: OpenApiChecker) -> None:
     await ask("delete", ending, f"{at}/1.2.0/deprecation", 400, token=root)
 
 
+async def _check_service_levels(checker: OpenApiChecker) -> None:
+    gateway = checker.gateway
+    ask, ana, root = checker.request, gateway.token(), gateway.token("root", scopes=(*SCOPES, ADMIN))
+    levels, at = "/v1/tools/{name}/service-levels", "/v1/tools/shop.get_user/service-levels"
+    await gateway.call("shop.get_user", {"id": 1})
+    report = await ask("get", levels, f"{at}?days=30", 200, token=root)
+    assert report["versions"][0]["calls"] >= 1
+    await ask("get", levels, f"{at}?version=9.9.9", 404, token=root)
+    await ask("get", levels, f"{at}?days=31", 400, token=root)
+    await ask("get", levels, at, 403, token=ana)
+
+
 async def _check_tools(checker: OpenApiChecker) -> None:
     gateway = checker.gateway
     ask, ana, root = checker.request, gateway.token(), gateway.token("root", scopes=(*SCOPES, ADMIN))
@@ -248,6 +260,7 @@ async def _check_tools(checker: OpenApiChecker) -> None:
     )
     await ask("get", "/v1/tools/{name}", "/v1/tools/shop.documented", 409, token=ana)
     await _check_deprecations(checker)
+    await _check_service_levels(checker)
     await ask("post", "/v1/revocations", "/v1/revocations", 201, token=root, body={"kind": "token", "value": "t"})
     await ask("post", "/v1/revocations", "/v1/revocations", 400, token=root, body={"kind": "all", "value": "t"})
     await ask("get", "/v1/revocations", "/v1/revocations", 200, token=root)

@@ -200,6 +200,8 @@ def register(file: ToolFile, code: Code = "", url: Url = "", token: Token = "", 
     for each in results:
         action = "Registered" if each["registered"] == "created" else "Already registered, unchanged:"
         printer.success(f"{action} {each['name']} {each['version']}")
+        for warning in each.get("warnings") or ():
+            printer.warn(warning)
 
 
 @group.command(epilog="Example: deputize tool check tools/hello.py")

@@ -22,6 +22,7 @@ from deputize.core.errors import (
     VersionNotFound,
 )
 from deputize.interfaces.negotiation_request import parse_negotiation
+from deputize.interfaces.rest.admin.service_level_models import ServiceLevelsModel, ServiceLevelsQuery
 from deputize.interfaces.rest.common import (
     CurrentCaller,
     CurrentGateway,
@@ -153,6 +154,7 @@ async def register_tool(request: Request, gateway: CurrentGateway, caller: Curre
         "version": contract.version,
         "digest": contract.digest,
         "registered": registration,
+        "warnings": await gateway.service_levels.list_timeout_warnings(caller, contract),
     }
     return make_json_response(result, status=201 if registration == "created" else 200)
 
@@ -226,3 +228,18 @@ async def roll_back_deprecation(gateway: CurrentGateway, caller: CurrentOperator
 async def report_usage(gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str) -> Response:
     """Report who called a deprecated version in the last seven days. Needs an administrator."""
     return make_json_response(await gateway.deprecations.report_usage(caller, name, version))
+
+
+@commands.get(
+    "/tools/{name}/service-levels",
+    summary="Report how a tool does against what it promises",
+    response_model=ServiceLevelsModel,
+    responses=describe_problems(ToolNotFound, VersionNotFound, ScopeMissing),
+)
+async def report_service_levels(
+    gateway: CurrentGateway, caller: CurrentCaller, name: str, query: Annotated[ServiceLevelsQuery, Query()]
+) -> Response:
+    """Report latency, availability, accuracy and cost of each version that was called in the last days, beside the
+    objectives of its contract, and which timeout class fits. Needs an administrator.
+    """
+    return make_json_response(await gateway.service_levels.report_levels(caller, name, query.version, query.days))

@@ -265,3 +265,21 @@ async def test_every_answer_of_a_deprecated_version_announces_its_end(gateway: H
     assert (kept.status_code, kept.json()["error"]["slug"]) == (409, "version-in-use")
     forced = await gateway.post(f"{at}/state", {"state": "retired", "force": True}, token=admin)
     assert forced.status_code == 200
+
+
+@pytest.mark.requirement("OBS-3")
+async def test_a_registration_warns_of_a_timeout_that_calls_contradict(gateway: HttpGateway) -> None:
+    admin = _make_admin_token(gateway)
+    assert (await gateway.post("/v1/tools", _make_declaration("paced"), token=admin)).json()["warnings"] == []
+    for _ in range(100):
+        assert (await gateway.call("shop.paced", {"id": 4})).status_code == 200
+    report = (await gateway.get("/v1/tools/shop.paced/service-levels", token=admin)).json()
+    [levels] = report["versions"]
+    assert (levels["version"], levels["calls"]) == (_make_declaration("paced")["version"], 100)
+    # No tool is faster than this, so that calls of the version before contradict it.
+    hasty = {**_make_declaration("paced", "9.0.0"), "timeout": {"timeout_class": "interactive", "seconds": 0.000001}}
+    answer = await gateway.post("/v1/tools", hasty, token=admin)
+    assert answer.status_code == 201, answer.text
+    [warning] = answer.json()["warnings"]
+    assert warning.startswith(f"shop.paced {levels['version']}, measured: p99 is ")
+    assert "its own limit is 1e-06 s" in warning

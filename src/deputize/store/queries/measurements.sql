@@ -1,0 +1,56 @@
+-- Measured calls: how they ended, what they took and cost. evidence/call_measurements.py.
+
+-- name: add_measurements
+-- Add to the rows of a day; the arrays of a histogram come as texts, because arrays of arrays must be rectangular.
+insert into deputize.call_measurements as m
+    (tenant, name, version, day, succeeded_calls, rejected_calls, failed_calls, timed_out_calls, unknown_calls,
+     slow_calls, max_latency_us, cost_micros, max_cost_micros, latency_buckets, latency_counts)
+select n.tenant, n.name, n.version, $1::date, n.successes, n.rejections, n.failures, n.timeouts, n.unknown_outcomes,
+       n.slow, n.max_latency_us, n.cost_micros, n.max_cost_micros, n.buckets::smallint[], n.counts::bigint[]
+from unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+            $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::text[])
+    as n(tenant, name, version, successes, rejections, failures, timeouts, unknown_outcomes,
+         slow, max_latency_us, cost_micros, max_cost_micros, buckets, counts)
+on conflict (tenant, name, day, version) do update
+set succeeded_calls = m.succeeded_calls + excluded.succeeded_calls,
+    rejected_calls = m.rejected_calls + excluded.rejected_calls,
+    failed_calls = m.failed_calls + excluded.failed_calls,
+    timed_out_calls = m.timed_out_calls + excluded.timed_out_calls,
+    unknown_calls = m.unknown_calls + excluded.unknown_calls,
+    slow_calls = m.slow_calls + excluded.slow_calls,
+    max_latency_us = greatest(m.max_latency_us, excluded.max_latency_us),
+    cost_micros = m.cost_micros + excluded.cost_micros,
+    max_cost_micros = greatest(m.max_cost_micros, excluded.max_cost_micros),
+    (latency_buckets, latency_counts) = (
+        select coalesce(array_agg(s.bucket order by s.bucket), '{}'), coalesce(array_agg(s.calls order by s.bucket), '{}')
+        from (
+            select l.bucket, sum(l.calls)::bigint as calls
+            from unnest(m.latency_buckets || excluded.latency_buckets, m.latency_counts || excluded.latency_counts)
+                as l(bucket, calls)
+            group by l.bucket
+        ) as s
+    );
+
+-- name: list_measurements
+-- The versions of a tool since a day, or one of them, those with most calls first.
+select version, sum(succeeded_calls)::bigint as successes, sum(rejected_calls)::bigint as rejections,
+       sum(failed_calls)::bigint as failures, sum(timed_out_calls)::bigint as timeouts,
+       sum(unknown_calls)::bigint as unknown_outcomes, sum(slow_calls)::bigint as slow_calls,
+       max(max_latency_us) as max_latency_us, sum(cost_micros)::float8 as cost_micros,
+       max(max_cost_micros) as max_cost_micros
+from deputize.call_measurements
+where tenant = $1 and name = $2 and day >= $3 and ($4::text is null or version = $4)
+group by version
+order by sum(succeeded_calls + rejected_calls + failed_calls + timed_out_calls + unknown_calls) desc, version
+limit $5;
+
+-- name: list_latencies
+select m.version, l.bucket, sum(l.calls)::bigint as calls
+from deputize.call_measurements m
+cross join lateral unnest(m.latency_buckets, m.latency_counts) as l(bucket, calls)
+where m.tenant = $1 and m.name = $2 and m.day >= $3 and m.version = any ($4::text[])
+group by m.version, l.bucket
+order by m.version, l.bucket;
+
+-- name: delete_old_measurements
+delete from deputize.call_measurements where day < $1;
