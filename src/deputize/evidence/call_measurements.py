@@ -1,7 +1,7 @@
 """Measure how calls end, how long they take and what they cost: counted in memory, stored every few seconds.
 
-A call adds to counts in memory here, and causes no statement. A process that is killed loses the counts of its last
-seconds; one whose commit was not confirmed may count them twice.
+A call adds a line to a list in memory here, and causes no statement. A process that is killed loses the counts of its
+last seconds; one whose commit was not confirmed may count them twice.
 """
 
 import math
@@ -31,6 +31,9 @@ _MAX_COST: Final = 2**62
 KEPT_DAYS: Final = 30
 MICROSECONDS: Final = 1_000_000
 
+# Calls are counted so many at a time, which takes a fraction of counting each in the middle of its own work.
+_MAX_UNCOUNTED: Final = 500
+
 # Tenant, tool and version.
 _Key = tuple[str, str, str]
 
@@ -46,6 +49,9 @@ class CallEnd(StrEnum):
     TIMEOUT = "timeouts"
     # The connection was lost, so that it is unknown whether the tool acted.
     UNKNOWN_OUTCOME = "unknown_outcomes"
+
+    # Not that of members of an enumeration, which is a function of Python, called for each key of a dictionary.
+    __hash__ = str.__hash__
 
 
 # Ends whose latency counts: tools that fail at once would look fast.
@@ -141,11 +147,22 @@ class CallMeasurements:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._uncounted_calls: list[tuple[str, Contract, CallEnd, float, int]] = []
         self._counts_by_version: dict[_Key, _VersionCounts] = {}
         self._versions_by_tenant: Counter[str] = Counter()
 
     def record_call(self, tenant: str, contract: Contract, end: CallEnd, seconds: float, cost_micros: int) -> None:
-        """Count a call that reached its tool."""
+        """Record a call that reached its tool."""
+        self._uncounted_calls.append((tenant, contract, end, seconds, cost_micros))
+        if len(self._uncounted_calls) >= _MAX_UNCOUNTED:
+            self._count_calls()
+
+    def _count_calls(self) -> None:
+        calls, self._uncounted_calls = self._uncounted_calls, []
+        for call in calls:
+            self._count_call(*call)
+
+    def _count_call(self, tenant: str, contract: Contract, end: CallEnd, seconds: float, cost_micros: int) -> None:
         key = (tenant, contract.full_name, contract.version)
         counts = self._counts_by_version.get(key)
         if counts is None:
@@ -168,7 +185,8 @@ class CallMeasurements:
             counts.slow_calls += seconds > objectives.p99_seconds or end is CallEnd.TIMEOUT
 
     async def store_measurements(self, store: Store) -> None:
-        """Store what was counted since the last time, under today's date; keep it if that fails."""
+        """Store what was recorded since the last time, under today's date; keep it if that fails."""
+        self._count_calls()
         counts_by_version, self._counts_by_version = self._counts_by_version, {}
         self._versions_by_tenant.clear()
         # In one order, so that two processes cannot wait for each other.

@@ -57,7 +57,7 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         runtime.deprecated_uses.record_use(received.caller, contract)
     if cost:
         runtime.limits.add_session_cost(received.caller, received.session, cost)
-    measure_call(runtime, verified)
+    measure_call(runtime, verified, received.caller.tenant, contract, cost)
     runtime.metrics.record_end(
         contract,
         outcome.state,

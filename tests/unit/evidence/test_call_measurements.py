@@ -51,6 +51,7 @@ def test_more_versions_than_fit_are_not_measured(monkeypatch: pytest.MonkeyPatch
     measurements, contract = CallMeasurements(Clock()), TOOLS[0].contract
     for tenant in ("a", "b", "c", "a"):
         measurements.record_call(tenant, contract, CallEnd.SUCCESS, 0.1, 0)
+    measurements._count_calls()
     assert [key[0] for key in measurements._counts_by_version] == ["a", "b"]
 
 
@@ -60,4 +61,15 @@ def test_one_tenant_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> N
     for tenant, version in (("a", "1.0.0"), ("a", "2.0.0"), ("a", "3.0.0"), ("b", "1.0.0")):
         contract = contract.model_copy(update={"version": version})
         measurements.record_call(tenant, contract, CallEnd.SUCCESS, 0.1, 0)
+    measurements._count_calls()
     assert [key[::2] for key in measurements._counts_by_version] == [("a", "1.0.0"), ("a", "2.0.0"), ("b", "1.0.0")]
+
+
+def test_calls_that_wait_to_be_counted_are_few_and_none_is_lost() -> None:
+    measurements, contract = CallMeasurements(Clock()), TOOLS[0].contract
+    for _ in range(1234):
+        measurements.record_call("a", contract, CallEnd.SUCCESS, 0.1, 0)
+        assert len(measurements._uncounted_calls) < 500
+    measurements._count_calls()
+    [counts] = measurements._counts_by_version.values()
+    assert (counts.ends, sum(counts.buckets.values())) == ({CallEnd.SUCCESS: 1234}, 1234)

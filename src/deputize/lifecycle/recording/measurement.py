@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from deputize.core.contract.contract import Contract
 from deputize.core.errors import (
     CredentialInResult,
     EgressDenied,
@@ -36,20 +37,12 @@ _VERIFY_ERRORS: Final = (ToolFailed, ToolPrecondition, ToolConflict, SemanticVio
 _TIMEOUTS: Final = (ToolTimeout, UpstreamTimeout)
 
 
-def measure_call(runtime: Runtime, verified: Verified) -> None:
-    """Count the call in memory, if its end says something about the tool."""
+def measure_call(runtime: Runtime, verified: Verified, tenant: str, contract: Contract, cost: float) -> None:
+    """Record the call in memory, if its end says something about the tool."""
     end = judge_end(verified)
-    if end is None:
-        return
-    executed, cost = verified.executed, verified.cost
-    validated = executed.authorized.validated
-    runtime.call_measurements.record_call(
-        validated.received.caller.tenant,
-        validated.tool.contract,
-        end,
-        executed.seconds,
-        to_micros(cost) if cost else 0,
-    )
+    if end is not None:
+        cost_micros = to_micros(cost) if cost else 0
+        runtime.call_measurements.record_call(tenant, contract, end, verified.executed.seconds, cost_micros)
 
 
 def judge_end(verified: Verified) -> CallEnd | None:
