@@ -86,10 +86,12 @@ def test_every_degradation_is_marked_and_described() -> None:
     executed = verified.executed
     validated = replace(executed.authorized.validated, degradations=(Degradation.LIMITS_NOT_COUNTED,))
     executed = replace(executed, authorized=replace(executed.authorized, validated=validated), is_late=True)
-    degraded = replace(verified, executed=executed, hook_effects=HookEffects(has_failure=True))
-    assert set(_list_degradations(degraded, Claim(call_id=CALL_ID, epoch=2))) == set(Degradation) - {
-        Degradation.NOT_STOPPED
-    }
+    degraded = replace(verified, executed=executed, hook_effects=HookEffects(has_failure=True), is_rolled_back=True)
+    claim = Claim(call_id=CALL_ID, epoch=2)
+    marks = {
+        *_list_degradations(degraded, claim), *_list_degradations(replace(degraded, is_rolled_back=False), claim)
+    }  # fmt: skip
+    assert marks == set(Degradation) - {Degradation.NOT_STOPPED}
     assert DEGRADATION_MEANINGS.keys() == set(Degradation)
 
 
