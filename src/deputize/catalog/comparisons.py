@@ -29,8 +29,8 @@ _COMPARISON: Final = re.compile(
     r"(?: within (?P<tolerance>[0-9.eE+-]+))?$"
 )
 _MEASURED: Final = re.compile(r"^(?P<measure>count|sum|min|max)\((?P<path>.+)\)$")
-STATE_ROOTS: Final = frozenset({"before", "after", "change"})
-_ROOTS: Final = frozenset({"input", "output"}) | STATE_ROOTS
+_STATE_ROOTS: Final = frozenset({"before", "after", "change"})
+_ROOTS: Final = frozenset({"input", "output"}) | _STATE_ROOTS
 _MOST_STEPS: Final = 16
 _MISSING: Final = object()
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -80,11 +80,7 @@ class Comparison:
     operator: str
     right: Operand
     tolerance: float = 0.0
-
-    @property
-    def roots(self) -> frozenset[str]:
-        """What it compares: `input`, `output`, or parts of the state."""
-        return frozenset(each.steps[0] for each in (self.left, self.right) if each.steps)
+    compares_state: bool = False
 
     def holds(self, document: Mapping[str, Any]) -> bool:
         """Tell whether it holds for `{"input": …, "output": …}`: for every value on the left, if there are many."""
@@ -133,7 +129,14 @@ def parse_comparison(text: str) -> Comparison:
         raise InvalidComparison("has many values on the right; only `in` takes them")
     if match["operator"] == "in" and not right.steps:
         raise InvalidComparison("has a constant behind `in`; name the path of a list")
-    return Comparison(text=text, left=left, operator=match["operator"], right=right, tolerance=tolerance)
+    return Comparison(
+        text=text,
+        left=left,
+        operator=match["operator"],
+        right=right,
+        tolerance=tolerance,
+        compares_state=any(each.steps and each.steps[0] in _STATE_ROOTS for each in (left, right)),
+    )
 
 
 def compute_change(before: Any, after: Any) -> Any:

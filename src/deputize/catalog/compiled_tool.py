@@ -139,7 +139,10 @@ class CompiledTool:
     def find_failed_predicates(
         self, arguments: Mapping[str, Any], output: Any, state: Mapping[str, Any] | None = None
     ) -> tuple[Predicate, ...]:
-        """Find the contract's predicates that the result does not satisfy; `state` has `before` and `after`."""
+        """Find the contract's predicates that the result does not satisfy; `state` has `before` and `after`.
+
+        With None, comparisons of the state are left out; without members, they fail.
+        """
         if not self._predicates:
             return ()
         subject = {"input": arguments, "output": output}
@@ -148,7 +151,8 @@ class CompiledTool:
         return tuple(
             check
             for check, validator, comparisons in self._predicates
-            if not (validator.is_valid(subject) and all(each.holds(subject) for each in comparisons))
+            if not validator.is_valid(subject)
+            or not all(each.holds(subject) for each in comparisons if state is not None or not each.compares_state)
         )
 
     def fill_defaults(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

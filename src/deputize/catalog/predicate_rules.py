@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from deputize.catalog.comparisons import STATE_ROOTS, InvalidComparison, parse_comparison
+from deputize.catalog.comparisons import InvalidComparison, parse_comparison
 from deputize.catalog.schema_rules import Reason, check_schema
 from deputize.core.contract.predicates import Predicate
 
@@ -18,7 +18,7 @@ def check_predicate(place: int, check: Predicate, *, reads_state: bool) -> Itera
             fix = "write it as in count(/output/items) <= /input/limit"
             yield Reason(conjunct="schemas_valid", path=f"{path}/{number}", reason=str(error), fix=fix)
             continue
-        if comparison.roots & STATE_ROOTS and not reads_state:
+        if comparison.compares_state and not reads_state:
             reason, fix = (
                 "compares the state, which the tool does not show",
                 "add read_state=, a function that returns it",

@@ -18,6 +18,7 @@ _MUTATION = "mutation_class_labelled"
 
 def check_promises(contract: Contract) -> Iterator[Reason]:
     """Check the promises of a contract against its own schemas and effects."""
+    yield from _check_helpers(contract)
     yield from _check_behaviours(contract)
     yield from _check_compensation(contract)
     yield from _check_data_use(contract)
@@ -49,11 +50,19 @@ def check_compensation_tool(contract: Contract, find_contract: Callable[[str], C
         yield _make_reason(_MUTATION, "/compensation/bind", reason, "name an argument of that tool")
 
 
-def _check_behaviours(contract: Contract) -> Iterator[Reason]:
-    is_read = contract.effects is Effects.READ
-    if is_read and contract.rolls_back:
+def _check_helpers(contract: Contract) -> Iterator[Reason]:
+    if contract.handler.driver == "mcp":
+        for field in ("validates", "verifies", "reads_state", "rolls_back"):
+            if getattr(contract, field):
+                reason = "is set, but a tool of an MCP server brings no function of its own for it"
+                yield _make_reason(_MUTATION, f"/{field}", reason, "remove it")
+    if contract.effects is Effects.READ and contract.rolls_back:
         reason = "is set, but a read has no effect to take back"
         yield _make_reason(_MUTATION, "/rolls_back", reason, "remove rollback=")
+
+
+def _check_behaviours(contract: Contract) -> Iterator[Reason]:
+    is_read = contract.effects is Effects.READ
     deletes = any(each.op == "delete" for each in contract.resources)
     cannot_repeat = not is_read and contract.idempotency.upstream is UpstreamIdempotency.CANNOT
     can_reverse = contract.undo is not None or (

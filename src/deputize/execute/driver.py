@@ -12,7 +12,7 @@ from typing import Any
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.safety_floor import Weakening
 from deputize.core.contract.tools import AnyTool, PythonTool, ToolContext
-from deputize.core.errors import ToolNotAdmitted, ToolRequiresSetup
+from deputize.core.errors import ToolFailed, ToolNotAdmitted, ToolRequiresSetup
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 
@@ -80,8 +80,9 @@ class Drivers:
 
     async def roll_back(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """Run the tool's own rollback of its effect; only called for tools that bring one."""
-        if isinstance(tool, PythonTool):
-            await self._python.roll_back(tool, arguments, output, seconds)
+        if not isinstance(tool, PythonTool):
+            raise ToolFailed(f"{tool.contract.full_name} has no rollback: it is a tool of another server")
+        await self._python.roll_back(tool, arguments, output, seconds)
 
     async def confirm(self, tool: AnyTool, arguments: dict[str, Any], output: Any, seconds: float) -> None:
         """Run the tool's own verification of its output, if it has one."""

@@ -50,11 +50,12 @@ async def compare_sources(runtime: Runtime, executed: Executed, payload: Any) ->
     if validated.tool.contract.mutation_class is not MutationClass.READ:
         return ()
     seconds = max(validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_SECONDS)
+    ends_at = asyncio.get_running_loop().time() + seconds
     warnings: list[str] = []
     problem: SourcesDisagree | None = None
     for statement in _list_statements(runtime, executed, payload):
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(ends_at):
                 disagreement = await _compare_statement(runtime, executed, statement)
         except CONNECTION_ERRORS as error:
             log.warning("sources_not_compared", rule=statement.rule.name, reason=type(error).__name__)

@@ -85,16 +85,16 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
             dispatch.checkpointer.close()
     cause = None if problem is None else problem.__cause__
     late_result = cause.future if isinstance(cause, ThreadOverrun) else None
-    state_change = None
+    seconds, state_change = runtime.clock.monotonic() - started_at, None
     if state is not None and late_result is None:
-        state_change = await compare_state(runtime, tool, validated, dispatch.salt, state)
+        state_change = await compare_state(runtime, tool, validated, dispatch.salt, state, started_at)
     return Executed(
         authorized=authorized,
         claim=claim,
         output=output,
         problem=problem,
         attempts=attempts,
-        seconds=runtime.clock.monotonic() - started_at,
+        seconds=seconds,
         late_result=late_result,
         state_change=state_change,
     )

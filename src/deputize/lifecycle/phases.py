@@ -143,7 +143,7 @@ class Claim:
 
 @frozen
 class StateReading:
-    """The state that a tool could change, at one moment, and its salted digest."""
+    """The salted digest of the state that a tool could change, at one moment, and a copy of it for predicates."""
 
     digest: str
     state: Any
@@ -156,6 +156,8 @@ class StateChange:
     before: StateReading
     after: StateReading | None
     salt: bytes
+    # From before the first reading to after the second.
+    seconds: float
 
     @property
     def is_changed(self) -> bool:

@@ -7,11 +7,12 @@ and changes it is disabled, with the evidence in the audit log. A write that cha
 import asyncio
 from typing import Any, Final
 
+import orjson
 import structlog
 
 from deputize.catalog.registry import set_version_state
 from deputize.core.caller import operator_caller
-from deputize.core.canonical import NotCanonical, compute_digest
+from deputize.core.canonical import NotCanonical, canonicalize, compute_commitment
 from deputize.core.clock import make_first_id
 from deputize.core.contract.contract import LifecycleState, MutationClass
 from deputize.core.contract.tools import AnyTool
@@ -40,22 +41,28 @@ async def read_state(
     """
     state = await runtime.driver.read_state(tool, validated.call_input, seconds)
     try:
-        digest = await asyncio.to_thread(compute_digest, {"salt": salt.hex(), "state": state})
+        return await asyncio.to_thread(_copy_state, state, salt, keeps_values=bool(validated.tool.contract.predicates))
     except NotCanonical as error:
         raise ToolFailed(f"read_state of {validated.tool.name} returned what is not plain JSON: {error}") from error
-    return StateReading(digest=digest, state=state)
+
+
+def _copy_state(state: Any, salt: bytes, *, keeps_values: bool) -> StateReading:
+    """Digest a state, and copy it for predicates: the tool may go on changing the object that it returned."""
+    canonical_state = canonicalize({"state": state})
+    digest = compute_commitment(salt, canonical_state)
+    return StateReading(digest=digest, state=orjson.loads(canonical_state)["state"] if keeps_values else None)
 
 
 async def compare_state(
-    runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, before: StateReading
+    runtime: Runtime, tool: AnyTool, validated: Validated, salt: bytes, before: StateReading, started_at: float
 ) -> StateChange:
     """Read the state again, after the tool ran."""
+    after = None
     try:
         after = await read_state(runtime, tool, validated, salt, validated.tool.contract.timeout.effective_seconds)
     except Problem as problem:
         log.warning("state_not_read", tool=validated.tool.name, reason=problem.message)
-        return StateChange(before=before, after=None, salt=salt)
-    return StateChange(before=before, after=after, salt=salt)
+    return StateChange(before=before, after=after, salt=salt, seconds=runtime.clock.monotonic() - started_at)
 
 
 async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | None:
@@ -64,7 +71,7 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     contract = validated.tool.contract
     if change is None or contract.mutation_class is not MutationClass.READ or not change.is_changed:
         return None
-    if await _has_other_mutation(runtime, executed):
+    if await _has_other_mutation(runtime, executed, change.seconds):
         log.info("state_changed_beside_read", tool=validated.tool.name, call_id=validated.received.call_id)
         return None
     runtime.metrics.record_schema_violation(contract, "effects")
@@ -88,19 +95,22 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     )
 
 
-def list_state_values(executed: Executed) -> dict[str, Any]:
-    """List what predicates can compare of the state; nothing if it was not seen, so that they fail."""
+def list_state_values(executed: Executed) -> dict[str, Any] | None:
+    """List what predicates can compare of the state. Empty if it could not be read after the call: then they fail.
+
+    None if the state of before was not seen, because another worker began the call or it was answered as unknown.
+    """
     change = executed.state_change
-    if change is None or change.after is None:
-        return {}
-    return {"before": change.before.state, "after": change.after.state}
+    if change is None:
+        return None
+    return {} if change.after is None else {"before": change.before.state, "after": change.after.state}
 
 
 def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
     """Describe what the caller of a write should know about the state: that it is as before, or could not be read."""
     change, contract = executed.state_change, executed.authorized.validated.tool.contract
     if change is None:
-        return ()
+        return ("the state of before the call was not seen, so that its effects are not checked",)
     if change.after is None:
         return ("the state could not be read after the call, so that its effects are not checked",)
     if contract.mutation_class is MutationClass.READ or change.is_changed:
@@ -108,12 +118,11 @@ def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
     return ("the call changed nothing: the state is as before",)
 
 
-async def _has_other_mutation(runtime: Runtime, executed: Executed) -> bool:
+async def _has_other_mutation(runtime: Runtime, executed: Executed, seconds: float) -> bool:
     """Tell whether another call may have changed the state meanwhile: of any tenant, through any gateway."""
     call_id, since = (
         executed.authorized.validated.received.call_id,
         make_first_id(runtime.clock.epoch_ms() - _RECENT_MS),
     )
     async with runtime.store.write_transaction() as connection:
-        seconds = executed.seconds + _SLACK_SECONDS
-        return bool(await connection.fetchval(_CALLS["has_other_mutation"], call_id, since, seconds))
+        return bool(await connection.fetchval(_CALLS["has_other_mutation"], call_id, since, seconds + _SLACK_SECONDS))

@@ -74,7 +74,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         if result is not None:
             _check_result_fields(result)
         canonical_result, warnings = await _check_contract_off_loop(runtime, executed, payload)
-        if executed.state_change is not None:
+        if executed.state_change is not None or executed.authorized.validated.tool.contract.reads_state:
             warnings += describe_unchanged_state(executed)
         if executed.authorized.validated.tool.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)

@@ -7,6 +7,7 @@ and they live for at most a day: the key of a tenant is rotated without them.
 import asyncio
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 import asyncpg
 
@@ -42,12 +43,14 @@ class ObservedValues:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
+        # One at a time of each tenant, so that none keeps the others from the connections.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def observe_value(
         self, key: ValueKey, *, tool: str, authority_rank: int, call_id: str, sealed_value: bytes, within_seconds: float
     ) -> list[asyncpg.Record]:
         """Store a value, and return it with those of the other tools in the window, in one statement."""
-        async with self._connections, self._store.write_transaction() as connection:
+        async with self._take_turn(key.tenant), self._connections, self._store.write_transaction() as connection:
             return await connection.fetch(
                 _SQL["observe_value"], key.tenant, key.subject, key.rule, key.entity, tool, authority_rank, call_id,
                 sealed_value, within_seconds, MAX_VALUES,
@@ -57,11 +60,17 @@ class ObservedValues:
         self, key: ValueKey, *, tools: Sequence[str], call_ids: Sequence[str], within_seconds: float
     ) -> None:
         """Record a disagreement that owners are told of, unless they were told of the same thing in this window."""
-        async with self._connections, self._store.write_transaction() as connection:
+        async with self._take_turn(key.tenant), self._connections, self._store.write_transaction() as connection:
             await connection.execute(
                 _SQL["insert_disagreement"], key.tenant, key.rule, key.entity, self._clock.new_id(), list(tools),
                 list(call_ids), within_seconds, MAX_DISAGREEMENTS,
             )  # fmt: skip
+
+    def _take_turn(self, tenant: str) -> asyncio.Lock:
+        turn = self._turns.get(tenant)
+        if turn is None:
+            turn = self._turns[tenant] = asyncio.Lock()
+        return turn
 
     async def delete_expired(self) -> int:
         """Delete values and disagreements whose window is over, batch by batch; return how many."""

@@ -1,6 +1,8 @@
 """A result that breaks its contract takes its effect back where the tool can, and says truthfully whether it did."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +23,9 @@ Account = Annotated[str, Field(description="Whose ledger", examples=["a"])]
 Amount = Annotated[int, Field(description="How much", examples=[1])]
 ledger: dict[str, list[int]] = {}
 rollbacks: list[tuple[dict[str, Any], Any]] = []
+totals = {"all": 0}
+release = threading.Event()
+started, finish = asyncio.Event(), asyncio.Event()
 
 
 def read_ledger(account: str) -> Any:
@@ -66,11 +71,47 @@ def book_unseen(account: Account, amount: Amount) -> int:
     return _book(account, amount)
 
 
+@tool(
+    effects="write", resources=["create lab.ledger/{account}"], read_state=lambda: totals, rollback=take_back,
+    predicates={"the_amount": "/change/all == /input/amount"}, **WRITE_OPTIONS,
+)  # fmt: skip
+def add(account: Account, amount: Amount) -> int:
+    """Add an amount to the total, in the object that the state is read from."""
+    totals["all"] += amount
+    ledger.setdefault(account, []).append(amount)
+    return amount
+
+
+@tool(
+    effects="write", resources=["create lab.ledger/{account}"], read_state=read_ledger, rollback=take_back,
+    predicates=_INTEGRITY | {"small": "/output <= 100"}, **{**WRITE_OPTIONS, "timeout": 2.0},
+)  # fmt: skip
+def book_slowly(account: Account, amount: Amount) -> int:
+    """Book an amount on an account, as soon as the test lets it."""
+    release.wait(20)
+    return _book(account, amount)
+
+
+@tool(
+    effects="write", resources=["create lab.ledger/{account}"], rollback=take_back,
+    predicates={"small": "/output <= 100"}, **WRITE_OPTIONS,
+)  # fmt: skip
+async def book_and_wait(account: Account, amount: Amount) -> int:
+    """Book an amount on an account, and wait for the test."""
+    _book(account, amount)
+    started.set()
+    await finish.wait()
+    return amount
+
+
 @pytest_asyncio.fixture
 async def lab(fresh_database: str, tmp_path: Path) -> AsyncIterator[GatewayLab]:
     ledger.clear()
     rollbacks.clear()
-    tools = [*TOOLS, *(getattr(each, ATTRIBUTE) for each in (book, book_unseen))]
+    for event in (release, started, finish):
+        event.clear()
+    own_tools = (book, book_unseen, add, book_slowly, book_and_wait)
+    tools = [*TOOLS, *(getattr(each, ATTRIBUTE) for each in own_tools)]
     async with open_lab(fresh_database, tmp_path, tools=tools) as lab:
         yield lab
 
@@ -127,3 +168,32 @@ async def test_a_result_that_keeps_its_contract_stays(lab: GatewayLab) -> None:
     assert outcome.state is State.SUCCEEDED
     assert rollbacks == []
     assert await fetch_degradations(lab, outcome.call_id) == []
+
+
+async def test_a_state_is_compared_as_it_was_when_it_was_read(lab: GatewayLab) -> None:
+    assert (await call(lab, "add", "a", 5)).state is State.SUCCEEDED
+    assert rollbacks == []
+
+
+@pytest.mark.requirement("NEW-3")
+@pytest.mark.parametrize(("amount", "state"), [(5, "succeeded"), (500, "failed")])
+async def test_a_late_result_is_checked_without_its_state_and_never_taken_back(
+    lab: GatewayLab, amount: int, state: str
+) -> None:
+    outcome = await call(lab, "book_slowly", "a", amount)
+    assert outcome.state is State.UNKNOWN
+    release.set()
+    await lab.wait_for_state(outcome.call_id, state)
+    assert (ledger, rollbacks) == ({"a": [amount]}, [])
+
+
+@pytest.mark.requirement("NEW-3")
+async def test_a_call_that_was_settled_meanwhile_is_not_taken_back(lab: GatewayLab) -> None:
+    running = asyncio.create_task(call(lab, "book_and_wait", "a", 500))
+    await started.wait()
+    call_id = await lab.find_running_call("book_and_wait")
+    await lab.db.execute("update deputize.calls set deadline_at = now() - interval '1 hour' where id = $1", call_id)
+    assert await lab.run_sweeper() == 1
+    finish.set()
+    assert (await running).state is not State.SUCCEEDED
+    assert (ledger, rollbacks) == ({"a": [500]}, [])

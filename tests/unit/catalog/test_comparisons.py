@@ -145,6 +145,9 @@ def test_the_change_of_any_state_is_computed(before: Any, after: Any) -> None:
     assert comparison.holds({"input": {}, "output": {}, "change": compute_change(before, after)}) in (True, False)
 
 
-def test_a_comparison_names_the_parts_of_a_call_that_it_needs() -> None:
-    assert parse_comparison("/change/rows == /output/inserted").roots == {"change", "output"}
-    assert parse_comparison("count(/after/files) <= 3").roots == {"after"}
+@pytest.mark.parametrize(
+    ("text", "compares_state"),
+    [("/output/inserted == /change/rows", True), ("count(/after/files) <= 3", True), ("/output/after == 1", False)],
+)
+def test_a_comparison_tells_whether_it_needs_the_state(text: str, compares_state: bool) -> None:
+    assert parse_comparison(text).compares_state is compares_state

@@ -62,12 +62,13 @@ def digest_rows(connect: Callable[[], Any], query: str, *argument_names: str) ->
     """Build a reader of what a query returns, as `{"rows": …, "sha256": …}`, in whichever order the rows come.
 
     `connect` returns a connection of a DB-API driver (sqlite3, psycopg); the arguments named are bound in their order.
+    A driver that loads a whole result at once needs a `limit` in the query.
     """
 
     def read_rows(**arguments: Any) -> dict[str, Any]:
         with closing(connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(query, tuple(arguments[name] for name in argument_names))
-            row_digests = [hashlib.sha256(repr(tuple(row)).encode()).digest() for row in _limit_rows(cursor)]
+            row_digests = [hashlib.sha256(row).digest() for row in _encode_rows(cursor)]
         return {"rows": len(row_digests), "sha256": hashlib.sha256(b"".join(sorted(row_digests))).hexdigest()}
 
     return _name_parameters(read_rows, [f"{{{name}}}" for name in argument_names])
@@ -125,24 +126,40 @@ def _digest_file(path: Path, left_bytes: int) -> tuple[str, int]:
     """Digest a file. What is no regular file, such as a folder or a pipe, has the digest of its kind."""
     # Opening a pipe or a device would otherwise wait.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             return f"not a file ({stat.filemode(mode)[0]})", 0
         hasher, size = hashlib.sha256(), 0
-        while chunk := file.read(_CHUNK_BYTES):
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
             size += len(chunk)
             if size > left_bytes:
                 raise ValueError(f"the files have more than {MAX_BYTES} bytes")
             hasher.update(chunk)
+    finally:
+        os.close(descriptor)
     return hasher.hexdigest(), size
 
 
-def _limit_rows(cursor: Iterable[Any]) -> Iterator[Any]:
+def _encode_rows(cursor: Iterable[Any]) -> Iterator[bytes]:
+    left_bytes = MAX_BYTES
     for number, row in enumerate(cursor):
-        if number >= MAX_ROWS:
-            raise ValueError(f"the query returns more than {MAX_ROWS} rows")
-        yield row
+        # Some drivers return dictionaries.
+        members = [part for item in row.items() for part in item] if isinstance(row, Mapping) else list(row)
+        encoded_row = repr([_encode_value(each) for each in members]).encode(errors="surrogatepass")
+        left_bytes -= len(encoded_row)
+        if number >= MAX_ROWS or left_bytes < 0:
+            raise ValueError(f"the query returns more than {MAX_ROWS} rows or {MAX_BYTES} bytes")
+        yield encoded_row
+
+
+def _encode_value(value: Any) -> Any:
+    """Return a value whose text is the same for equal values, and refuse one whose text is its address."""
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if not any("__repr__" in vars(kind) for kind in type(value).__mro__[:-1]):
+        raise ValueError(f"a column has values of the type {type(value).__name__}, which have no text of their own")
+    return value
 
 
 def _name_parameters(function: StateFunction, templates: Iterable[str]) -> StateFunction:

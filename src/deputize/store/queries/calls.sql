@@ -116,3 +116,7 @@ select exists (
             and c.ended_at >= clock_timestamp() - make_interval(secs => $3)
     )
 );
+
+-- name: is_running_under
+-- Whether a call still runs under this owner: it was not taken over, and no outcome of it is recorded.
+select exists (select from deputize.calls where tenant = $1 and id = $2 and owner_epoch = $3 and state = 'running');

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -48,9 +49,12 @@ def test_an_argument_is_no_pattern(tmp_path: Path) -> None:
     assert digest_files("{name}.csv", root=tmp_path)(name="*")["count"] == 0
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_waited_for_and_a_folder_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert digest_files("pipe", root=tmp_path)()["files"] == {"pipe": "not a file (p)"}
+    (tmp_path / "sub").mkdir()
+    open_before = len(os.listdir("/proc/self/fd"))
+    assert digest_files("*", root=tmp_path)()["files"] == {"pipe": "not a file (p)", "sub": "not a file (d)"}
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +117,36 @@ def test_rows_are_counted_and_digested_in_any_order(tmp_path: Path, monkeypatch:
         connection.execute("update stock set number = 9 where number = 2")
     assert read(fruit="apple") != first
     monkeypatch.setattr(state_readers, "MAX_ROWS", 1)
-    with pytest.raises(ValueError, match="more than 1 rows"):
+    with pytest.raises(ValueError, match="more than 1 rows or"):
         read(fruit="apple")
+
+
+class _Rows(list[object]):
+    """Stands for a connection and its cursor, of a driver with rows of another form."""
+
+    def cursor(self) -> "_Rows":
+        return self
+
+    def execute(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"number": 1}, {"number": 2}), ((memoryview(b"1"),), (memoryview(b"2"),)), ((bytearray(b"1"),), (b"2",))],
+)
+def test_rows_of_other_drivers_are_digested_by_their_values(before: object, after: object) -> None:
+    first_digest = digest_rows(partial(_Rows, [before]), "select")()
+    assert digest_rows(partial(_Rows, [before]), "select")() == first_digest
+    assert digest_rows(partial(_Rows, [after]), "select")() != first_digest
+
+
+def test_a_value_without_a_text_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match="no text of their own"):
+        digest_rows(lambda: _Rows([(object(),)]), "select")()
 
 
 class _Server(BaseHTTPRequestHandler):
