@@ -19,6 +19,8 @@ from deputize.core.hooks import NO_HOOK_EFFECTS
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
+from deputize.evidence.call_measurements import CallEnd
+from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.claim import reauthorize_if_stale
 from deputize.lifecycle.elicitation.round_token import issue_round_token
 from deputize.lifecycle.envelope import (
@@ -32,7 +34,7 @@ from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.commitments import SALT_BYTES, ResultCommitment, commit_result, run_for_document
-from deputize.lifecycle.recording.measurement import measure_call
+from deputize.lifecycle.recording.measurement import judge_end
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 
@@ -57,7 +59,12 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         runtime.deprecated_uses.record_use(received.caller, contract)
     if cost:
         runtime.limits.add_session_cost(received.caller, received.session, cost)
-    measure_call(runtime, verified, received.caller.tenant, contract, cost)
+    is_success = verified.problem is None and verified.input_requests is None
+    end = CallEnd.SUCCESS if is_success else judge_end(verified)
+    if end is not None:
+        runtime.call_measurements.record_call(
+            received.caller.tenant, contract, end, executed.seconds, to_micros(cost) if cost else 0
+        )
     runtime.metrics.record_end(
         contract,
         outcome.state,

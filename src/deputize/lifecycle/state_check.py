@@ -95,14 +95,8 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     )
 
 
-def list_state_values(executed: Executed) -> dict[str, Any] | None:
-    """List what predicates can compare of the state. Empty if it could not be read after the call: then they fail.
-
-    None if the state of before was not seen, because another worker began the call or it was answered as unknown.
-    """
-    change = executed.state_change
-    if change is None:
-        return None
+def list_state_values(change: StateChange) -> dict[str, Any]:
+    """List what predicates can compare of the state; nothing if it could not be read after the call: then they fail."""
     return {} if change.after is None else {"before": change.before.state, "after": change.after.state}
 
 

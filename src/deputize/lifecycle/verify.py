@@ -204,7 +204,8 @@ def _check_contract(
         metrics.record_schema_violation(tool.contract, "output")
         errors = tool.list_output_errors(payload)
         raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
-    all_failures = tool.find_failed_predicates(validated.call_input, payload, list_state_values(executed))
+    state = None if executed.state_change is None else list_state_values(executed.state_change)
+    all_failures = tool.find_failed_predicates(validated.call_input, payload, state)
     failures = [each for each in all_failures if each.severity == "critical"]
     if failures:
         raise PredicateFailed(

@@ -1,8 +1,7 @@
-"""Measure a call that reached its tool: how it ended, as far as the tool is responsible, what it took and cost."""
+"""Judge how a call that reached its tool ended, as far as the tool is responsible, for the measured service levels."""
 
 from typing import Final
 
-from deputize.core.contract.contract import Contract
 from deputize.core.errors import (
     CredentialInResult,
     EgressDenied,
@@ -22,9 +21,7 @@ from deputize.core.errors import (
     UpstreamTimeout,
 )
 from deputize.evidence.call_measurements import CallEnd
-from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.phases import Verified
-from deputize.lifecycle.runtime import Runtime
 
 # A tool that reports a wrong argument, a precondition or a conflict has done its part, and so has one that was refused
 # a credential, canceled or never started: such calls are not measured.
@@ -35,14 +32,6 @@ _FAILURES: Final = (
 # What a tool's own `verify` raises about a result.
 _VERIFY_ERRORS: Final = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
 _TIMEOUTS: Final = (ToolTimeout, UpstreamTimeout)
-
-
-def measure_call(runtime: Runtime, verified: Verified, tenant: str, contract: Contract, cost: float) -> None:
-    """Record the call in memory, if its end says something about the tool."""
-    end = judge_end(verified)
-    if end is not None:
-        cost_micros = to_micros(cost) if cost else 0
-        runtime.call_measurements.record_call(tenant, contract, end, verified.executed.seconds, cost_micros)
 
 
 def judge_end(verified: Verified) -> CallEnd | None:
