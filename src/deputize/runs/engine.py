@@ -6,7 +6,7 @@ run that the engine hands out twice starts once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -26,7 +26,7 @@ _PAGE_SIZE = 500
 _TERMINAL_STATUSES = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 # Takes the tenant and the call id, and executes the run. Raises nothing: the outcome is in our tables.
-RunHandler = Callable[[str, str], Awaitable[None]]
+RunHandler = Callable[[str, str], Coroutine[Any, Any, None]]
 
 
 class DurableEngine:
@@ -54,9 +54,15 @@ class DurableEngine:
             "log_level": "WARNING",
         }
         engine: Any = DBOS(config=config)
+        loop = asyncio.get_running_loop()
 
         async def body(tenant: str, call_id: str) -> None:
-            await run_handler(tenant, call_id)
+            if asyncio.get_running_loop() is loop:
+                await run_handler(tenant, call_id)
+            else:
+                # In moments in which our loop does not run, DBOS uses a loop in a thread of its own. Connections belong
+                # to ours, and two threads that use one of them bring the process down.
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run_handler(tenant, call_id), loop))
 
         DBOS.workflow(name="carry", max_recovery_attempts=None)(body)
         DBOS.listen_queues([QUEUE])
