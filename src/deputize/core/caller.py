@@ -150,6 +150,11 @@ def parse_nearest_agent(agent_chain: str) -> str:
     return agent_chain.partition(_AGENT_SEPARATOR)[0]
 
 
+def parse_agent_chain(agent_chain: str) -> tuple[str, ...]:
+    """Read all agents from a chain of agents, nearest first."""
+    return tuple(agent_chain.split(_AGENT_SEPARATOR)) if agent_chain else ()
+
+
 def compute_decision_cache_key(caller: Caller) -> str:
     """Digest everything policies may read of a caller. Parts are length-prefixed, so no two callers collide."""
     parts = (

@@ -23,12 +23,13 @@ def find_value(document: Any, steps: tuple[str, ...]) -> Any:
     for step in steps:
         if isinstance(document, Mapping) and step in document:
             document = document[step]
-        elif isinstance(document, list | tuple) and _is_place(step) and int(step) < len(document):
+        elif isinstance(document, list | tuple) and is_place(step) and int(step) < len(document):
             document = document[int(step)]
         else:
             return MISSING
     return document
 
 
-def _is_place(step: str) -> bool:
+def is_place(step: str) -> bool:
+    """Tell whether a step can be a place in a list."""
     return step.isascii() and step.isdecimal() and len(step) <= _MAX_DIGITS and (step == "0" or step[0] != "0")

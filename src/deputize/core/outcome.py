@@ -4,11 +4,12 @@ An error envelope is an RFC 9457 problem at the same time, so interfaces need no
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from deputize.core.content import Content
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.errors import ErrorSpec, Problem
 from deputize.core.json_values import is_large_document
@@ -20,7 +21,10 @@ from deputize.core.value_types import frozen
 class Result:
     """A payload with more about it, which a tool may return instead of the bare payload.
 
-    `summary` is for people, `search_text` for transcript search; the model sees `payload`.
+    `summary` is for people, `search_text` for transcript search; the model sees `payload`, and `content` beside it.
+    `age_seconds` is how old the data was when the tool got it, `confidence` how sure the tool is of it, from 0 to 1.
+    `cost` replaces the declared cost of the call; `tokens`, `storage_bytes` and `network_bytes` are what it used, at
+    the prices of the contract.
     """
 
     payload: Any
@@ -32,6 +36,12 @@ class Result:
     source: str | None = None
     data_version: str | None = None
     cost: float | None = None
+    content: Sequence[Content] = ()
+    age_seconds: float | None = None
+    confidence: float | None = None
+    tokens: int | None = None
+    storage_bytes: int | None = None
+    network_bytes: int | None = None
 
 
 class Envelope:

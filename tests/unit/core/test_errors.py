@@ -155,9 +155,9 @@ def test_only_what_proves_it_says_that_nothing_happened() -> None:
     proving = {leaf.spec.slug for leaf in LEAVES if leaf("x").nothing_happened}
     assert proving == {
         "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict",
-        "upstream-rate-limited", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
+        "upstream-rate-limited", "circuit-open", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
         "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid", "link-needed",
-        "upstream-sign-in-failed",
+        "upstream-sign-in-failed", "service-busy", "queue-full",
     }  # fmt: skip
 
 

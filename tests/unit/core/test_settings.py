@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deputize.core.settings import McpServerSettings, Settings
+from deputize.core.settings import EventSettings, EventSinkSettings, GrpcSettings, McpServerSettings, Settings
 from deputize.core.settings.base import SettingsSection
+from tests.support.openapi_service import make_service
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,22 @@ def test_without_file_and_environment_the_defaults_hold() -> None:
     assert settings.server.port == 7070
     assert settings.server.host == settings.server.metrics_host == "127.0.0.1"
     assert settings.database.url is None
+
+
+def test_one_port_moves_every_listener_unless_the_other_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_ports(**env: str) -> tuple[int, int]:
+        for name in ("PORT", "METRICS_PORT"):
+            monkeypatch.delenv(f"DEPUTIZE_SERVER__{name}", raising=False)
+        for name, value in env.items():
+            monkeypatch.setenv(f"DEPUTIZE_SERVER__{name}", value)
+        server = Settings().server
+        return server.port, server.get_metrics_port()
+
+    assert read_ports() == (7070, 7071)
+    assert read_ports(PORT="8080") == (8080, 8081)
+    assert read_ports(PORT="8080", METRICS_PORT="9100") == (8080, 9100)
+    assert read_ports(PORT="0") == (0, 0)
+    assert read_ports(PORT="65535") == (65535, 0)
 
 
 def test_the_file_beats_the_default(empty_folder: Path) -> None:
@@ -89,7 +106,7 @@ def test_every_setting_is_explained() -> None:
         for name, field in model.model_fields.items()
         if not field.description
     ]
-    assert len(models) == 14
+    assert len(models) == 17
     assert unexplained == []
 
 
@@ -125,6 +142,25 @@ def test_a_program_is_not_given_tokens_that_are_made_for_one_call(empty_folder: 
 def test_a_server_that_is_signed_in_to_says_all_that_is_needed_and_nothing_unsafe(said: Any, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         McpServerSettings.model_validate({"name": "orders", **said})
+
+
+@pytest.mark.parametrize(
+    "host", ["orders.example", "93.184.215.14", "orders", "127.1", "[::ffff:8.8.8.8]", "[2606::1]"]
+)
+def test_the_credential_of_a_service_is_not_sent_to_others_without_tls(host: str) -> None:
+    with pytest.raises(ValidationError, match="set url to the service's https URL"):
+        make_service(url=f"http://{host}/v1")
+    with pytest.raises(ValidationError, match="https"):
+        make_service(url=f"http://{host}/v1", credential="delegated", audience="orders")
+    assert make_service(url=f"https://{host}/v1").credential == "vault"
+    assert make_service(url=f"http://{host}/v1", credential="none").credential == "none"
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST", "127.0.0.1", "[::1]", "10.0.0.7", "192.168.1.2", "[fd00::7]"]
+)
+def test_the_credential_of_a_service_may_cross_private_networks(host: str) -> None:
+    assert make_service(url=f"http://{host}:8080/v1").credential == "vault"
 
 
 def test_a_server_at_this_machine_or_over_https_can_be_linked() -> None:
@@ -164,3 +200,44 @@ def test_consistency_rules_have_names_of_their_own(empty_folder: Path) -> None:
     (empty_folder / "deputize.toml").write_text(rule + rule)
     with pytest.raises(ValidationError, match="two rules have the name balance"):
         Settings()
+
+
+SINK = {"name": "bus", "kind": "nats", "url": "nats://127.0.0.1:4222"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"url": "https://127.0.0.1"}, "begins with nats or tls"),
+        ({"kind": "webhook"}, "begins with http or https"),
+        ({"kind": "webhook", "url": "https://user:pass@receiver.example"}, "no user or password"),
+        ({"url": "nats://"}, "and a host"),
+        ({"url": "nats://host:99999"}, "and a host"),
+        ({"subject_prefix": "all.>"}, "pattern"),
+        ({"stream": "a.b"}, "pattern"),
+        ({"name": "Bus"}, "pattern"),
+    ],
+)
+def test_an_event_sink_that_could_not_work_is_refused(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as refusal:
+        EventSinkSettings.model_validate({**SINK, **changes})
+    assert "pass@" not in str(refusal.value)
+
+
+def test_two_event_sinks_with_one_name_are_refused() -> None:
+    with pytest.raises(ValidationError, match="two sinks have the name bus"):
+        EventSettings.model_validate({"sinks": [SINK, SINK]})
+
+
+def test_grpc_carries_tokens_outside_this_machine_only_with_tls() -> None:
+    assert GrpcSettings().port is None
+    assert GrpcSettings(host="0.0.0.0").port is None  # off, so nothing listens
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert GrpcSettings(port=7072, host=host).certificate is None
+    for host in ("0.0.0.0", "::", "10.0.0.5", "gateway.example.com"):
+        with pytest.raises(ValidationError, match="would carry tokens without TLS"):
+            GrpcSettings(port=7072, host=host)
+        assert GrpcSettings(port=7072, host=host, behind_proxy=True).behind_proxy
+        assert GrpcSettings(port=7072, host=host, certificate=Path("a.pem"), key=Path("a.key")).key == Path("a.key")
+    with pytest.raises(ValidationError, match="set both certificate and key"):
+        GrpcSettings(port=7072, certificate=Path("a.pem"))

@@ -35,12 +35,13 @@ from deputize.core.contract.parts import (
     omit_unset_fields,
 )
 from deputize.core.contract.predicates import Predicate
-from deputize.core.contract.publication import Author, EndOfLife, LifecycleState
+from deputize.core.contract.publication import DRAFT_VERSION, Author, EndOfLife, LifecycleState
 from deputize.core.contract.reliability import (
     Checkpoints,
     CircuitBreaker,
     Idempotency,
     RetryPolicy,
+    ServiceLimits,
     UpstreamIdempotency,
 )
 from deputize.core.contract.service_levels import Alerts, Objectives, Observability
@@ -50,8 +51,9 @@ __all__ = [
     "DEFAULT_ERROR_SCHEMA", "LATER_FIELDS", "Alerts", "Auth", "Author", "Behaviour", "Checkpoints", "CircuitBreaker",
     "Compensation", "Contract", "ContractPart", "Effects", "EndOfLife", "Freshness", "Handler", "Idempotency", "Labels",
     "LifecycleState", "MutationClass", "NativeIds", "NetworkPolicy", "Objectives", "Observability", "Predicate",
-    "PreviewRules", "ResourceLimits", "RetryPolicy", "Sandbox", "Schema", "SecretName", "SemVer", "SideEffect", "Text",
-    "Timeout", "TimeoutClass", "ToolKind", "ToolRef", "UpstreamIdempotency", "Word", "is_safe_to_repeat",
+    "PreviewRules", "ResourceLimits", "RetryPolicy", "Sandbox", "Schema", "SecretName", "SemVer", "ServiceLimits",
+    "SideEffect", "Text", "Timeout", "TimeoutClass", "ToolKind", "ToolRef", "UpstreamIdempotency", "Word",
+    "is_safe_to_repeat",
 ]  # fmt: skip
 
 DEFAULT_ERROR_SCHEMA: Schema = {
@@ -63,7 +65,7 @@ DEFAULT_ERROR_SCHEMA: Schema = {
 LATER_FIELDS: Final = (
     "preview_rules", "reads_state", "rolls_back", "behaviours", "compensation", "requires_user_interaction",
     "open_world", "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
-    "objectives", "alerts", "authority_rank", "native_ids",
+    "objectives", "alerts", "authority_rank", "native_ids", "service_limits",
 )  # fmt: skip
 
 
@@ -126,6 +128,8 @@ class Contract(ContractPart):
     # Of two sources that disagree, the one with the higher rank is believed.
     authority_rank: Annotated[int, Field(ge=1, le=100)] | None = None
     external_service: Word | None = None
+    # Of all tools of the service together.
+    service_limits: ServiceLimits | None = None
     # Among queued calls; 1 is the most urgent, as in the requests of callers.
     priority: Annotated[int, Field(ge=1, le=10)] = 5
 
@@ -153,6 +157,11 @@ class Contract(ContractPart):
     @cached_property
     def full_name(self) -> str:
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def is_draft(self) -> bool:
+        """True while its author has not declared what it does; only a development gateway registers it."""
+        return self.version == DRAFT_VERSION
 
     @property
     def outward_name(self) -> str:

@@ -1,11 +1,16 @@
-"""Declare how repeated, failing and long calls are handled: idempotency, retries, circuit breaker, checkpoints."""
+"""Declare how repeated, failing and long calls are handled: idempotency, retries, circuit breaker, limits of the
+external service, checkpoints.
+"""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from deputize.core.contract.parts import ContractPart
+from deputize.core.contract.parts import ContractPart, SparsePart, omit_unset_fields
+
+_DEFAULT_WAIT_SECONDS: Final = 5.0
+_DEFAULT_WINDOW_SECONDS: Final = 60.0
 
 
 class UpstreamIdempotency(StrEnum):
@@ -35,12 +40,41 @@ class RetryPolicy(ContractPart):
 
 
 class CircuitBreaker(ContractPart):
-    """When calls to a failing upstream pause."""
+    """When calls to the tool's external service pause, and when they go on."""
 
     failure_threshold: Annotated[int, Field(ge=1, le=100)] = 5
+    window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     success_threshold: Annotated[int, Field(ge=1, le=100)] = 3
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     half_open_max_calls: Annotated[int, Field(ge=1, le=100)] = 10
+
+    @model_serializer(mode="wrap")
+    def _serialize_compatibly(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return omit_unset_fields(self, dump(self), "window_seconds")
+
+
+class ServiceLimits(SparsePart):
+    """How much is asked of the tool's external service, and how long a call waits for its turn."""
+
+    max_concurrent: Annotated[int, Field(ge=1, le=1000)] | None = None
+    max_waiting: Annotated[int, Field(ge=0, le=1000)] | None = None
+    max_wait_seconds: Annotated[float, Field(ge=0, le=300)] | None = None
+    max_calls: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    window_seconds: Annotated[float, Field(ge=1, le=86_400)] | None = None
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> Self:
+        if self.window_seconds is not None and self.max_calls is None:
+            raise ValueError("window_seconds is the time of max_calls: set max_calls too")
+        return self
+
+    @property
+    def effective_window_seconds(self) -> float:
+        return _DEFAULT_WINDOW_SECONDS if self.window_seconds is None else self.window_seconds
+
+    @property
+    def effective_wait_seconds(self) -> float:
+        return _DEFAULT_WAIT_SECONDS if self.max_wait_seconds is None else self.max_wait_seconds
 
 
 class Checkpoints(ContractPart):

@@ -35,6 +35,7 @@ def list_weakenings(contract: Contract, declaration: Contract) -> list[Weakening
         *_compare_previews(contract, declaration),
         *_compare_promises(contract, declaration),
         *_compare_repeats(contract, declaration),
+        *_compare_service_limits(contract, declaration),
         *_compare_inputs(contract.input_schema, declaration.input_schema),
         *_compare_sensitivities(contract.output_schema, declaration.output_schema),
     ]
@@ -73,6 +74,44 @@ def _compare_lists(contract: Contract, declaration: Contract) -> Iterator[Weaken
         yield Weakening(
             path="/observability/cost_per_call", contract_value=f"{cost:g}", function_value=f"{declared_cost:g}"
         )
+    yield from _compare_prices(contract, declaration)
+
+
+def _compare_prices(contract: Contract, declaration: Contract) -> Iterator[Weakening]:
+    """Compare what budgets count: another currency or a lower price would make calls look cheaper."""
+    floor = declaration.observability.prices
+    if floor is None:
+        return
+    prices = contract.observability.prices
+    if prices is None or prices.currency != floor.currency:
+        contract_value = "none" if prices is None else prices.currency
+        yield Weakening(
+            path="/observability/prices/currency", contract_value=contract_value, function_value=floor.currency
+        )
+        return
+    for name, floor_price in floor.model_dump(exclude={"currency"}).items():
+        price = getattr(prices, name) or 0.0
+        if price < floor_price:
+            yield Weakening(
+                path=f"/observability/prices/{name}", contract_value=f"{price:g}", function_value=f"{floor_price:g}"
+            )
+
+
+def _compare_service_limits(contract: Contract, declaration: Contract) -> Iterator[Weakening]:
+    """Compare what the service is spared: a contract may ask less of it than its function declares, and not more."""
+    floor = declaration.service_limits
+    if floor is None:
+        return
+    limits = {} if contract.service_limits is None else contract.service_limits.model_dump()
+    for name, floor_value in floor.model_dump().items():
+        value = limits.get(name)
+        # The same number of calls in a shorter time is more.
+        if value is None or (value < floor_value if name == "window_seconds" else value > floor_value):
+            yield Weakening(
+                path=f"/service_limits/{name}",
+                contract_value="none" if value is None else f"{value:g}",
+                function_value=f"{floor_value:g}",
+            )
 
 
 def _compare_previews(contract: Contract, declaration: Contract) -> Iterator[Weakening]:

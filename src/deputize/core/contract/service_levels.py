@@ -1,10 +1,11 @@
 """Declare what is recorded of calls, what they cost, and the service levels that a tool promises."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from deputize.core.contract.parts import ContractPart, SparsePart
+from deputize.core.contract.parts import ContractPart, SparsePart, omit_unset_fields
+from deputize.core.contract.prices import Prices
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -17,6 +18,17 @@ class Observability(ContractPart):
     audit: Literal[True] = True
     cost_category: Literal["compute", "api", "tokens"] = "compute"
     cost_per_call: Annotated[float, Field(ge=0)] = 0.0
+    # In addition, for what a call uses; the currency is also that of cost_per_call.
+    prices: Prices | None = None
+
+    @model_serializer(mode="wrap")
+    def _serialize_compatibly(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return omit_unset_fields(self, dump(self), "prices")
+
+    @property
+    def currency(self) -> str:
+        """The currency of the tool's costs; empty if its contract names none."""
+        return "" if self.prices is None else self.prices.currency
 
 
 class Objectives(SparsePart):

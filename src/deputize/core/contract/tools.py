@@ -1,7 +1,8 @@
-"""Define what a call runs: a function of this process, or a tool of an MCP server; and what a running tool can use.
+"""Define what a call runs: a function of this process, a tool of an MCP server, or an operation of an HTTP service; and
+what a running tool can use.
 
-`catalog/importers/python.py` makes the first and `execute/drivers/python.py` runs them; `execute/drivers/mcp.py` finds
-the second.
+`catalog/importers/python.py` makes the first and `execute/drivers/python.py` runs them; `execute/drivers/mcp.py` and
+`execute/drivers/http.py` find the others.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 import orjson
 
 from deputize.core.contract.contract import Contract
+from deputize.core.contract.http_request import HttpRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
 from deputize.core.mcp.servers import CALL_TOOL
 from deputize.core.value_types import frozen
@@ -51,15 +53,12 @@ class PythonTool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UpstreamTool:
-    """A tool or another method of an MCP server, under the server's own name for it. It has no checks and no preview of
-    its own: a dry run reports what the contract declares.
+class RemoteTool:
+    """A tool that runs elsewhere. It has no checks and no preview of its own: a dry run reports what the contract
+    declares.
     """
 
     contract: Contract
-    server: str
-    name: str
-    method: str = CALL_TOOL
     is_async: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
     validate: ClassVar[None] = None
@@ -70,7 +69,32 @@ class UpstreamTool:
     rollback: ClassVar[None] = None
 
 
-AnyTool = PythonTool | UpstreamTool
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpstreamTool(RemoteTool):
+    """A tool or another method of an MCP server, under the server's own name for it."""
+
+    server: str
+    name: str
+    method: str = CALL_TOOL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HttpTool(RemoteTool):
+    """An operation of an HTTP service, and the request that it is."""
+
+    service: str
+    request: HttpRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrpcTool(RemoteTool):
+    """A method of a gRPC service, and the request that it is."""
+
+    service: str
+    request: HttpRequest
+
+
+AnyTool = PythonTool | UpstreamTool | HttpTool | GrpcTool
 
 
 class SecretClosed(RuntimeError):
@@ -135,7 +159,7 @@ class ToolContext:
     decided on one: compare them with the current state before you act.
 
     `progress` and `partial` may be called from any thread, as often as the tool likes. Followers of a run see both.
-    While a caller waits for a call, only an MCP client that requests progress sees it.
+    While a caller waits for a call, only clients that request progress see it, over MCP or gRPC.
     """
 
     call_id: str
@@ -153,6 +177,8 @@ class ToolContext:
     # What the client can answer, and its input responses; for tools of MCP servers.
     client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
     input_round: InputRound | None = field(default=None, repr=False)
+    # The whole delegation chain, nearest agent first; `agent` is the first of them.
+    agents: tuple[str, ...] = ()
     # None if nothing could resume from a checkpoint, as for a read inside a request.
     save_checkpoint: SaveCheckpoint | None = field(default=None, repr=False)
     report_progress: Callable[[ToolProgress], None] | None = field(default=None, repr=False)

@@ -7,19 +7,25 @@ setup. Values that equal the default declare nothing.
 from collections.abc import Sequence
 from typing import Final
 
-from deputize.core.contract.contract import Contract
+from deputize.core.contract.contract import CircuitBreaker, Contract
 from deputize.core.contract.handler import NO_DRIVER
 
 # Fields that are kept as declared and that nothing reads yet.
 RESERVED_FIELDS: Final = (
-    "breaker", "limits", "network", "freshness", "compensation", "concurrency_safe", "interrupt", "sandbox",
-    "max_inline", "alerts", "recipient_argument", "labels",
+    "limits", "network", "freshness", "compensation", "concurrency_safe", "interrupt", "sandbox",
+    "alerts", "recipient_argument", "labels",
 )  # fmt: skip
 
 
 def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
     """List the paths of the fields that are set and not enforced, first a handler that names no code."""
     names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
+    if contract.external_service is None and contract.breaker != CircuitBreaker():
+        # Nothing says whose failures it would count.
+        names.insert(0, "breaker")
+    if contract.external_service is None and contract.service_limits is not None:
+        # Nothing says whose calls they would count.
+        names.insert(0, "service_limits")
     return tuple(f"/{each}" for each in (["handler"] if contract.handler.driver == NO_DRIVER else []) + names)
 
 
@@ -28,7 +34,11 @@ def describe_missing_setup(fields: Sequence[str]) -> str:
     sentences = []
     if "/handler" in fields:
         sentences.append("is connected to no code (/handler)")
-    names = [each for each in fields if each != "/handler"]
+    if "/breaker" in fields:
+        sentences.append("declares a circuit breaker (/breaker) and no service that it is for (/external_service)")
+    if "/service_limits" in fields:
+        sentences.append("declares limits of a service (/service_limits) and no service (/external_service)")
+    names = [each for each in fields if each not in ("/handler", "/breaker", "/service_limits")]
     if names:
         sentences.append(f"declares what this gateway does not enforce: {', '.join(names)}")
     return " and ".join(sentences)

@@ -7,6 +7,16 @@ class AsyncProblem(Problem):
     """A call, run, task or delivery that outlives its request cannot be found or continued."""
 
 
+class QueueFull(AsyncProblem):
+    proves_nothing_happened = True
+    spec = ErrorSpec(
+        slug="queue-full", code=ErrorCode.RESOURCE_EXHAUSTED, error_class="rate_limited", number=3701, http=503,
+        grpc="RESOURCE_EXHAUSTED", retryable=True,
+        title="Too many calls of this tenant are queued",
+        advice="Wait retry_after_ms, then retry with the same key, or cancel queued calls that are no longer needed.",
+    )  # fmt: skip
+
+
 class CallNotFound(AsyncProblem):
     spec = ErrorSpec(
         slug="call-not-found", code=ErrorCode.TOOL_NOT_FOUND, error_class="unknown_tool", number=3702, http=404,

@@ -1,9 +1,10 @@
 """Run a step again and again in the background: one start, stop and health rule for every loop of the gateway."""
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from typing import ClassVar
+
+from deputize.core.event_loop.task_cancellation import cancel_task
 
 
 class PeriodicTask(ABC):
@@ -43,9 +44,7 @@ class PeriodicTask(ABC):
     async def stop(self) -> None:
         """Cancel the loop and wait for its end."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel_task(self._task)
 
     async def _run_loop(self, pause: float) -> None:
         while True:

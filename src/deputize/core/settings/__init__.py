@@ -4,12 +4,16 @@ An environment variable (`DEPUTIZE_…`, `__` between levels) overrides `deputiz
 module defines the tables of one topic.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -19,12 +23,16 @@ from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, 
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
+from deputize.core.settings.events import EventSettings, EventSinkSettings
+from deputize.core.settings.grpc import GrpcSettings
 from deputize.core.settings.identity import IdentitySettings, IssuerSettings, OperatorClientSettings
 from deputize.core.settings.limits import LimitRule, LimitSettings
+from deputize.core.settings.log import LogSettings, WitnessSettings
 from deputize.core.settings.policy import PolicySettings
 from deputize.core.settings.runs import RunLimit, RunSettings
 from deputize.core.settings.server import ServerSettings
 from deputize.core.settings.servers import McpServerSettings
+from deputize.core.settings.services import ServiceSettings
 from deputize.core.settings.telemetry import TelemetrySettings
 from deputize.core.settings.tools import HookSettings, ToolSettings
 from deputize.core.settings.vault import VaultSettings
@@ -37,12 +45,16 @@ __all__ = [
     "ConsistencySource",
     "ConsoleSettings",
     "DatabaseSettings",
+    "EventSettings",
+    "EventSinkSettings",
+    "GrpcSettings",
     "HookSettings",
     "IdentitySettings",
     "IssuerSettings",
     "KeySettings",
     "LimitRule",
     "LimitSettings",
+    "LogSettings",
     "McpServerSettings",
     "NotificationTarget",
     "OperatorClientSettings",
@@ -50,6 +62,7 @@ __all__ = [
     "RunLimit",
     "RunSettings",
     "ServerSettings",
+    "ServiceSettings",
     "Settings",
     "SettingsSection",
     "TelemetrySettings",
@@ -57,9 +70,21 @@ __all__ = [
     "ToolSettings",
     "VaultSettings",
     "WebhookSettings",
+    "WitnessSettings",
 ]
 
 SETTINGS_FILE = Path("deputize.toml")
+_file_values: ContextVar[Mapping[str, Any] | None] = ContextVar("file_values", default=None)
+
+
+@contextmanager
+def use_file_values(values: Mapping[str, Any]) -> Iterator[None]:
+    """Read these values in place of `deputize.toml` within a block. Environment variables still override them."""
+    token = _file_values.set(values)
+    try:
+        yield
+    finally:
+        _file_values.reset(token)
 
 
 class Settings(BaseSettings):
@@ -78,14 +103,17 @@ class Settings(BaseSettings):
         "production", description="The environment that policies see. `deputize dev` is always `development`."
     )
     server: ServerSettings = ServerSettings()
+    grpc: GrpcSettings = GrpcSettings()
     database: DatabaseSettings = DatabaseSettings()
     identity: IdentitySettings = IdentitySettings()
     tools: ToolSettings = ToolSettings()
     servers: tuple[McpServerSettings, ...] = Field((), description="MCP servers whose tools are served here.")
+    services: tuple[ServiceSettings, ...] = Field((), description="HTTP services whose operations are served here.")
     policy: PolicySettings = PolicySettings()
     hooks: tuple[HookSettings, ...] = Field((), description="Hooks, outermost first.")
     limits: LimitSettings = LimitSettings()
     consistency: tuple[ConsistencyRule, ...] = Field((), max_length=100, description="Facts that several tools tell.")
+    log: LogSettings = LogSettings()
     vault: VaultSettings = VaultSettings()
     keys: KeySettings = KeySettings()
     timing: TimingSettings = TimingSettings()
@@ -94,6 +122,7 @@ class Settings(BaseSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     console: ConsoleSettings = ConsoleSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    events: EventSettings = EventSettings()
 
     @field_validator("servers")
     @classmethod
@@ -103,6 +132,15 @@ class Settings(BaseSettings):
         if duplicate is not None:
             raise ValueError(f"two servers have the name {duplicate}: rename one of them")
         return servers
+
+    @model_validator(mode="after")
+    def _check_service_names(self) -> Self:
+        names = [(each.tenant or self.tools.tenant, each.name) for each in self.servers]
+        names += [(each.tenant or self.tools.tenant, each.name) for each in self.services]
+        duplicate = next((name for tenant, name in names if names.count((tenant, name)) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"two servers or services have the name {duplicate}: rename one of them")
+        return self
 
     @field_validator("consistency")
     @classmethod
@@ -122,4 +160,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        values = _file_values.get()
+        if values is not None:
+            # A source of files without a file: the library warns if there is none.
+            no_file = TomlConfigSettingsSource(settings_cls, toml_file=None)
+            return init_settings, env_settings, InitSettingsSource(settings_cls, dict(values)), no_file
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)

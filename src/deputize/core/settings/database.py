@@ -29,17 +29,38 @@ class DatabaseSettings(SettingsSection):
     )
     read_connections: int = Field(8, ge=1, le=200, description="Connections for reads. Writes use two more.")
     batch_rows: int = Field(500, ge=1, le=5000, description="Most rows in one group commit.")
+    max_waiting_rows: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Most records of one process that wait for their commit. Further calls are refused with E3803.",
+    )
     retention_days: int = Field(
         30,
         ge=1,
         le=3650,
         description="Days until the encrypted arguments and results of calls are deleted, and delegations that ended.",
     )
+    result_hours: int = Field(
+        24,
+        ge=1,
+        le=8760,
+        description="Hours until the reference to a result that was too long or too sensitive to be given whole "
+        "expires, and the result is deleted. That of a call that changes something lasts at least as long as its "
+        "outcome is replayed.",
+    )
     decision_days: int = Field(
         365,
         ge=30,
         le=3650,
         description="Days until a decision record that no call relied on since is deleted. Backtests reach no further.",
+    )
+    audit_days: int = Field(
+        2557,
+        ge=365,
+        le=2557,
+        description="Days until audit entries are deleted, one to seven years. The hashes stay, so that the log can "
+        "still be verified; a legal hold keeps them longer.",
     )
 
 

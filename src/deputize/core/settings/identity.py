@@ -17,6 +17,11 @@ class IssuerSettings(SettingsSection):
         None,
         description="The `aud` claim of tokens for approval decisions only. Unset, its tokens decide no approvals.",
     )
+    login_client_id: str | None = Field(
+        None,
+        description="Client id of `deputize login` at this issuer: a public client with the redirect URI "
+        "`http://127.0.0.1/callback` (any port), the device flow, or both. Unset, people cannot sign in from there.",
+    )
     subject_claim: str = Field(
         "sub",
         description="The claim that identifies the user. Use `oid` for Entra ID, whose `sub` differs by audience.",

@@ -52,4 +52,18 @@ class LimitSettings(SettingsSection):
     admin_acts_at_once: int = Field(
         40, ge=1, le=100_000, description="Most administrative acts of one tenant after a pause."
     )
+    retry_share: float = Field(
+        0.2,
+        ge=0,
+        le=10,
+        description="Most retries of one tenant's calls to one external service, as a share of these calls, in each "
+        "gateway. Ten more are allowed after a quiet time, and one more in each second.",
+    )
+    service_calls_at_once: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="Most calls of one tenant to one external service at once, in each gateway and worker, unless "
+        "`service_limits` of a contract says otherwise.",
+    )
     rules: tuple[LimitRule, ...] = Field((), description="The limits.")

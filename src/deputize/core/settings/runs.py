@@ -38,4 +38,10 @@ class RunSettings(SettingsSection):
     unable_seconds: float = Field(
         900.0, ge=0, le=86_400, description="How long a run waits for a worker that has its tool before it fails."
     )
+    max_queued: int = Field(
+        20_000,
+        ge=1,
+        le=100_000,
+        description="Most queued calls of one tenant. Further ones are refused with E3701; approved ones are not.",
+    )
     limits: tuple[RunLimit, ...] = Field((), description="Limits on concurrent runs.")

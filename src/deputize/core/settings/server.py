@@ -11,9 +11,19 @@ class ServerSettings(SettingsSection):
     """Addresses and ports of this gateway, and the limits on connections to it."""
 
     host: str = Field("127.0.0.1", description="Address the API listens on.")
-    port: int = Field(7070, ge=0, le=65_535, description="Port of the API; 0 picks a free port.")
+    port: int = Field(
+        7070,
+        ge=0,
+        le=65_535,
+        description="Port of REST, MCP, JSON-RPC and the console; 0 picks a free port. The metrics follow it.",
+    )
     metrics_host: str = Field("127.0.0.1", description="Address the metrics listen on; keep it private.")
-    metrics_port: int = Field(7071, ge=0, le=65_535, description="Port of the metrics; 0 picks a free port.")
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="Port of the metrics; 0 picks a free port. Unset: the one after `port`, or the next free one.",
+    )
     max_body_bytes: int = Field(1_048_576, ge=1024, description="Largest request body, in bytes.")
     max_depth: int = Field(64, ge=4, le=200, description="Deepest nesting of JSON in a request.")
     max_head_bytes: int = Field(
@@ -56,6 +66,12 @@ class ServerSettings(SettingsSection):
     max_requests_per_caller: int = Field(
         512, ge=1, description="Requests in progress at once of one user and all of their agents."
     )
+
+    def get_metrics_port(self) -> int:
+        """Return the port of the metrics: unless it is set, the one after the API's."""
+        if self.metrics_port is not None:
+            return self.metrics_port
+        return self.port + 1 if 0 < self.port < 65_535 else 0
 
     @field_validator("reverse_proxies")
     @classmethod

@@ -1,7 +1,7 @@
 """Define the MCP servers whose tools this gateway serves: `[[servers]]`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -11,6 +11,70 @@ from deputize.core.mcp.elicitation import CapabilityFamily
 from deputize.core.settings.base import SettingsSection
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+FactName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+_FACT_PREFIX: Final = "arguments."
+_MOST_FACTS: Final = 50
+
+
+class ServerFactSettings(SettingsSection):
+    """An argument of a server's tools that policies may read in `context.facts`."""
+
+    argument: str = Field(
+        min_length=1,
+        max_length=128 + len(_FACT_PREFIX),
+        description='The argument, as in `"arguments.path"`. Tools without it do not have the fact.',
+    )
+    type: Literal["text", "path", "integer", "boolean", "texts", "paths"] | None = Field(
+        None,
+        description="What the argument is; a tool whose argument is something else does not have the fact. `path` is "
+        "an absolute path in normal form, and a call with any other is refused. `texts` and `paths` are lists. "
+        "Default: a text that must be a normal path if it contains a slash or backslash.",
+    )
+
+    @property
+    def argument_name(self) -> str:
+        """The name of the argument."""
+        return self.argument.removeprefix(_FACT_PREFIX)
+
+    @field_validator("argument")
+    @classmethod
+    def _require_argument(cls, argument: str) -> str:
+        name = argument.removeprefix(_FACT_PREFIX)
+        if name == argument or not name:
+            raise ValueError('write the argument as in "arguments.path"')
+        if "." in name:
+            raise ValueError(f"only arguments of the tool itself can be facts, not parts of them: {argument}")
+        return argument
+
+
+class ServiceLimitSettings(SettingsSection):
+    """What is asked of a service: at once, in each gateway and worker, and in a time."""
+
+    max_concurrent: int | None = Field(
+        None, ge=1, le=1000, description="Most calls at once. Default: `limits.service_calls_at_once`."
+    )
+    max_waiting: int | None = Field(
+        None, ge=0, le=1000, description="Most calls that wait for their turn. Default: as many as are made at once."
+    )
+    max_wait_seconds: float | None = Field(
+        None, ge=0, le=300, description="How long a call waits for its turn, within its deadline. Default: 5."
+    )
+    max_calls: int | None = Field(
+        None, ge=1, le=1_000_000, description="Most calls in `window_seconds`, counted where limits are counted."
+    )
+    window_seconds: float | None = Field(
+        None, ge=1, le=86_400, description="The time in which at most `max_calls` are made. Default: 60."
+    )
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> Self:
+        if self.window_seconds is not None and self.max_calls is None:
+            raise ValueError("window_seconds is the time of max_calls: set max_calls too")
+        return self
+
+    def to_contract_field(self) -> dict[str, float] | None:
+        """Return what contracts of the service's tools declare; None if nothing is set."""
+        return self.model_dump(exclude_none=True) or None
 
 
 class McpServerSettings(SettingsSection):
@@ -79,7 +143,24 @@ class McpServerSettings(SettingsSection):
         (), description="Tools that are safe to repeat because the server deduplicates equal calls, as globs."
     )
     slow: tuple[str, ...] = Field((), description="Tools that may take minutes, as globs.")
+    facts: dict[FactName, ServerFactSettings] = Field(
+        {},
+        max_length=_MOST_FACTS,
+        description='Arguments that policies may read, by the name of the fact, as in `facts.path = "arguments.path"` '
+        'or `facts.path = { argument = "arguments.path", type = "path" }`. Types: `text`, `path`, `integer`, '
+        "`boolean`, `texts`, `paths`. A path that is not in normal form is refused, and by default so is any "
+        "text with a slash or backslash that is not a normal path.",
+    )
+    record_arguments: bool = Field(
+        False,
+        description="Whether each argument that is a text, an integer, a boolean or a list of texts becomes a fact: "
+        "its name with `_text`, `_number`, `_flag` or `_list`. Decision records then have its value, and rules can "
+        "read it. Documents such as `content` and `body`, and arguments that `facts` names, are left out.",
+    )
     scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
+    service_limits: ServiceLimitSettings = Field(
+        ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
+    )
     asks: tuple[CapabilityFamily, ...] = Field(
         (), description="What it may request from callers during a call. Any other request fails the call."
     )
@@ -93,6 +174,13 @@ class McpServerSettings(SettingsSection):
     )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
+
+    @field_validator("facts", mode="before")
+    @classmethod
+    def _accept_bare_arguments(cls, facts: object) -> object:
+        if not isinstance(facts, dict):
+            return facts
+        return {name: {"argument": each} if isinstance(each, str) else each for name, each in facts.items()}
 
     @field_validator("accept_risk", mode="before")
     @classmethod
@@ -115,6 +203,14 @@ class McpServerSettings(SettingsSection):
             )
         if self.command and self.credential != "none" and self.secret_env is None:
             raise ValueError("a program gets its credential in an environment variable: set secret_env to its name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_facts(self) -> Self:
+        arguments = [each.argument for each in self.facts.values()]
+        duplicates = sorted({each for each in arguments if arguments.count(each) > 1})
+        if duplicates:
+            raise ValueError(f"an argument can be one fact only, and {duplicates[0]} is several: keep one of them")
         return self
 
     @model_validator(mode="after")

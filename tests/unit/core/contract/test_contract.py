@@ -59,7 +59,7 @@ OPERATING_FACTS = {
     "timeout_max": "timeout.max_seconds",
     "retry_policy": "retry.max_attempts retry.backoff_multiplier retry.backoff_max_seconds retry.retry_on_status_codes",
     "circuit_breaker_config": "breaker.failure_threshold breaker.success_threshold breaker.timeout_seconds "
-    "breaker.half_open_max_calls",
+    "breaker.half_open_max_calls breaker.window_seconds",
     "resource_limits": "limits.cpu limits.memory limits.ephemeral_storage",
     "network_policy": "network.allowed_domains network.allowed_ports network.deny_all_egress",
     "external_service": "external_service",
@@ -285,6 +285,9 @@ REVISION_2: dict[str, Any] = {
         "window_seconds": 60, "error_rate": 0.1, "timeout_rate": 0.2, "latency_factor": 2.0, "pending_approvals": 5,
     },
     "authority_rank": 7,
+    "service_limits": {
+        "max_concurrent": 5, "max_waiting": 0, "max_wait_seconds": 2.0, "max_calls": 9, "window_seconds": 2.0,
+    },
     "native_ids": {
         "mcp": {"server_id": "s", "tool_name": "t", "method": "tools/call", "mcp_protocol_version": "2025-06-18"},
         "openapi": {

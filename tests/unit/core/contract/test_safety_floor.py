@@ -24,9 +24,10 @@ DECLARED: dict[str, Any] = {
     "preview": True,
     "preview_rules": {"fresh_seconds": 60, "volatile": ["/impact/seen_at"]},
     "predicates": [{"name": "small", "holds": {}}],
-    "observability": {"cost_per_call": 2.0},
+    "observability": {"cost_per_call": 2.0, "prices": {"currency": "EUR", "per_million_tokens": 3, "per_review": 9}},
     "tags": ["pii"],
     "external_service": "crm",
+    "service_limits": {"max_concurrent": 5, "max_calls": 9, "window_seconds": 60},
     "requires_user_interaction": True,
     "authority_rank": 7,
     "recipient_argument": "mail",
@@ -39,6 +40,11 @@ DECLARED: dict[str, Any] = {
 
 def _make_other(**changes: Any) -> Contract:
     return make_contract(**{**DECLARED, "name": "tidy", "version": "9.0.0", **changes})
+
+
+def _change_prices(**changes: Any) -> dict[str, Any]:
+    observability = DECLARED["observability"]
+    return {**observability, "prices": {**observability["prices"], **changes}}
 
 
 def _change_input(name: str, **changes: Any) -> dict[str, Any]:
@@ -62,8 +68,16 @@ def _change_input(name: str, **changes: Any) -> dict[str, Any]:
         ({"preview_rules": {"fresh_seconds": 60, "volatile": ["/impact/count"]}}, "/preview_rules/volatile"),
         ({"predicates": []}, "/predicates"),
         ({"observability": {}}, "/observability/cost_per_call"),
+        ({"observability": {"cost_per_call": 2.0}}, "/observability/prices/currency"),
+        ({"observability": _change_prices(currency="JPY")}, "/observability/prices/currency"),
+        ({"observability": _change_prices(per_million_tokens=2)}, "/observability/prices/per_million_tokens"),
+        ({"observability": _change_prices(per_review=None)}, "/observability/prices/per_review"),
         ({"tags": []}, "/tags"),
         ({"external_service": "other"}, "/external_service"),
+        ({"service_limits": None}, "/service_limits/max_concurrent"),
+        ({"service_limits": {**DECLARED["service_limits"], "max_concurrent": 6}}, "/service_limits/max_concurrent"),
+        ({"service_limits": {**DECLARED["service_limits"], "max_calls": 10}}, "/service_limits/max_calls"),
+        ({"service_limits": {**DECLARED["service_limits"], "window_seconds": 59}}, "/service_limits/window_seconds"),
         ({"input_schema": _change_input("id", type="integer", maximum=100, minimum=1)}, "id/x-policy"),
         ({"input_schema": _change_input("mail", type="string", pattern="@")}, "mail/x-sensitivity"),
         ({"input_schema": _change_input("mail", type="string", pattern=".", **{"x-sensitivity": "pii"})}, "pattern"),
@@ -94,7 +108,7 @@ def test_a_weaker_contract_is_named_with_what_the_function_declares(changes: dic
         {"input_schema": make_input_schema(id={**INPUT["properties"]["id"], "maximum": 10, "multipleOf": 2})},
         {"input_schema": _change_input("plan", type="string", enum=["free"], default="free", description="One")},
         {"preview_rules": {"fresh_seconds": 10}},
-        {"observability": {"cost_per_call": 3.0}},
+        {"observability": {**_change_prices(per_million_tokens=4, per_compute_second=1), "cost_per_call": 3.0}},
         {"authority_rank": 1, "open_world": True},
     ],
 )

@@ -10,7 +10,12 @@ from tests.support.policy_inputs import make_tool
 
 
 def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
-    assert list_unenforced_fields(make_tool(retry={"max_attempts": 2}, checkpoints={"enabled": True})) == ()
+    assert (
+        list_unenforced_fields(make_tool(retry={"max_attempts": 2}, checkpoints={"enabled": True}, max_inline=1000))
+        == ()
+    )
+    assert list_unenforced_fields(make_tool(breaker={"failure_threshold": 3}, external_service="crm")) == ()
+    assert list_unenforced_fields(make_tool(service_limits={"max_concurrent": 3}, external_service="crm")) == ()
 
 
 @pytest.mark.parametrize(
@@ -21,6 +26,11 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"breaker": {"success_threshold": 1}}, "/breaker"),
         ({"breaker": {"timeout_seconds": 5}}, "/breaker"),
         ({"breaker": {"half_open_max_calls": 1}}, "/breaker"),
+        ({"breaker": {"window_seconds": 30}}, "/breaker"),
+        ({"service_limits": {"max_concurrent": 3}}, "/service_limits"),
+        ({"service_limits": {"max_waiting": 0}}, "/service_limits"),
+        ({"service_limits": {"max_wait_seconds": 1}}, "/service_limits"),
+        ({"service_limits": {"max_calls": 1}}, "/service_limits"),
         ({"limits": {"cpu": "2"}}, "/limits"),
         ({"limits": {"memory": "1Gi"}}, "/limits"),
         ({"limits": {"ephemeral_storage": "2Gi"}}, "/limits"),
@@ -32,7 +42,6 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"concurrency_safe": True}, "/concurrency_safe"),
         ({"interrupt": "cancel"}, "/interrupt"),
         ({"sandbox": {"tier": 0}}, "/sandbox"),
-        ({"max_inline": 1000}, "/max_inline"),
         ({"alerts": {"error_rate": 0.1}}, "/alerts"),
         ({"alerts": {}}, "/alerts"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
@@ -50,6 +59,14 @@ def test_each_field_is_named_also_after_it_was_stored(declared: dict[str, Any], 
     [
         (("/handler",), "is connected to no code (/handler)"),
         (("/limits", "/labels"), "declares what this gateway does not enforce: /limits, /labels"),
+        (
+            ("/service_limits",),
+            "declares limits of a service (/service_limits) and no service (/external_service)",
+        ),
+        (
+            ("/breaker",),
+            "declares a circuit breaker (/breaker) and no service that it is for (/external_service)",
+        ),
         (
             ("/handler", "/limits"),
             "is connected to no code (/handler) and declares what this gateway does not enforce: /limits",

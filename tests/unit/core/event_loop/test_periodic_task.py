@@ -41,7 +41,7 @@ async def test_a_known_error_is_reported_and_the_loop_goes_on() -> None:
     task = CountingTask([None, ConnectionError("away"), None])
     assert not task.is_alive
     await task.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await task.finished.wait()
     assert task.is_alive
     assert [str(error) for error in task.reports] == ["away"]
@@ -52,11 +52,34 @@ async def test_a_known_error_is_reported_and_the_loop_goes_on() -> None:
 async def test_an_unknown_error_ends_the_loop_and_shows() -> None:
     task = CountingTask([None, ValueError("a fault")])
     await task.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while task.is_alive:  # noqa: ASYNC110 -- the loop's own end is what is waited for
             await asyncio.sleep(0)
     with pytest.raises(ValueError, match="a fault"):
         await task.stop()
+
+
+class DeafTask(CountingTask):
+    """Swallows its first cancellation, as a driver does that is closing a connection."""
+
+    async def run_step(self) -> float:
+        try:
+            self.finished.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not self.reports:
+                raise ConnectionError("the connection's check failed") from None
+            raise
+        return 0.0
+
+
+async def test_a_loop_whose_cancellation_got_lost_is_canceled_again() -> None:
+    task = DeafTask([])
+    await task.start()
+    async with asyncio.timeout(60):
+        await task.finished.wait()
+        await task.stop()
+    assert (task.is_alive, len(task.reports)) == (False, 1)
 
 
 async def test_a_task_that_was_never_started_can_be_stopped() -> None:

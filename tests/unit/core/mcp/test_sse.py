@@ -1,7 +1,7 @@
 """Events out of bytes, however they were cut."""
 
 from itertools import pairwise
-from time import process_time
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -54,9 +54,9 @@ def test_lines_without_data_count_towards_what_an_event_may_hold() -> None:
 def test_a_line_that_comes_a_byte_at_a_time_is_not_read_again_with_each() -> None:
     events = SseParser(4_000_000)
     list(events.parse_chunk(b"data: " + b"x" * 3_000_000))
-    began = process_time()
+    began = thread_time()
     for _ in range(20_000):
         list(events.parse_chunk(b"y"))
-    assert process_time() - began < 2.0
+    assert thread_time() - began < 2.0
     (event,) = events.parse_chunk(b"\n\n")
     assert len(event.data) == 3_020_000

@@ -92,6 +92,6 @@ def test_whatever_fills_a_segment_is_matched_unless_it_climbs_or_is_no_text(one:
 
 def test_no_template_makes_matching_slow() -> None:
     template, uri = "a:" + "{+x}" * MAX_EXPRESSIONS + "!", "a:" + "x" * (MAX_URI_LENGTH - 2)
-    began = time.process_time()
+    began = time.thread_time()
     assert not can_expand_to(template, uri)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2

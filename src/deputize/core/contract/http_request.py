@@ -1,0 +1,55 @@
+"""Declare the HTTP request that a call of a service's operation becomes: where each argument goes."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from deputize.core.contract.native_ids import HttpMethod, NativeId
+from deputize.core.contract.parts import SparsePart
+
+# The media type of the requests of gRPC methods.
+GRPC_MEDIA_TYPE: Final = "application/grpc"
+# The argument that holds the body of a request.
+BODY_ARGUMENT: Final = "body"
+# Headers of responses that hold or request credentials, in lower case. They are never part of a result.
+CREDENTIAL_HEADERS: Final = frozenset(
+    {"authorization", "proxy-authenticate", "proxy-authorization", "set-cookie", "set-cookie2", "www-authenticate"}
+)
+ParameterStyle = Literal["simple", "form", "spaceDelimited", "pipeDelimited", "deepObject"]
+ArgumentName = Annotated[str, StringConstraints(min_length=1, max_length=120)]
+HttpHeader = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,120}$")]
+MediaType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$&^_.+-]{1,80}/[A-Za-z0-9!#$&^_.+-]{1,120}$")]
+
+
+class HttpParameter(SparsePart):
+    """A parameter of the request, and the argument that it takes its value from."""
+
+    argument: ArgumentName
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+    place: Literal["path", "query", "header"]
+    style: ParameterStyle
+    explode: bool
+
+
+class HttpCredential(SparsePart):
+    """Where the credential goes: a bearer token, `user:password`, or a header, query parameter or cookie by name."""
+
+    place: Literal["bearer", "basic", "header", "query", "cookie"]
+    name: NativeId | None = None
+
+
+class HttpRequest(SparsePart):
+    """The request of an operation. `path` has `{name}` for each parameter in it and is relative to the service's URL.
+    `idempotency_header` takes the key of the call, if the service recognizes repeats by it. `messages` are the
+    definitions of a gRPC method's messages: a descriptor set in base64.
+    """
+
+    method: HttpMethod
+    path: NativeId
+    parameters: Annotated[tuple[HttpParameter, ...], Field(max_length=200)] = ()
+    body: MediaType | None = None
+    credential: HttpCredential | None = None
+    idempotency_header: HttpHeader | None = None
+    messages: Annotated[str, StringConstraints(min_length=1, max_length=49_152)] | None = None
+    # Headers of the response that are part of the result.
+    response_headers: Annotated[tuple[HttpHeader, ...], Field(max_length=50)] | None = None

@@ -1,0 +1,8 @@
+"""Name the kinds of audit entries and the decisions they record, for entries, filters, interfaces and commands."""
+
+from typing import Final, Literal, get_args
+
+EntryKind = Literal["read", "refusal", "intent", "outcome", "command", "decision", "yield", "circuit"]
+DecisionName = Literal["allow", "ask", "deny"]
+ENTRY_KINDS: Final[tuple[EntryKind, ...]] = get_args(EntryKind)
+DECISION_NAMES: Final[tuple[DecisionName, ...]] = get_args(DecisionName)

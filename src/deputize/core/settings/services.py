@@ -1,0 +1,126 @@
+"""Define the HTTP and gRPC services whose operations this gateway serves: `[[services]]`."""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from deputize.core.http_urls import is_http_url
+from deputize.core.settings.base import SettingsSection
+from deputize.core.settings.servers import ServiceLimitSettings, Sha256
+
+# A key of metadata that is text, and none of gRPC's own.
+_METADATA_KEY: Final = re.compile(r"(?!grpc-)[a-z0-9_.-]{1,64}(?<!-bin)")
+# Networks that a credential may cross without TLS: this machine and private networks.
+_PRIVATE_NETWORKS: Final = tuple(
+    ipaddress.ip_network(each)
+    for each in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+)
+
+
+class ServiceSettings(SettingsSection):
+    """An HTTP service that an OpenAPI document describes, or a gRPC service with a descriptor set. `deputize services
+    import` writes this section. The document is a file of the project, pinned by its digest; the gateway never fetches
+    it. Operations other than GET, HEAD and OPTIONS, and gRPC methods other than those with `idempotency_level =
+    NO_SIDE_EFFECTS`, count as destructive until you list them in `reads` or `writes`.
+    """
+
+    name: str = Field(
+        pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="Name of the service; the namespace of its tools."
+    )
+    kind: Literal["openapi", "grpc"] = Field(
+        "openapi", description="What describes it: an OpenAPI document, or a descriptor set of gRPC services."
+    )
+    tenant: str | None = Field(None, description="The tenant it serves. Default: that of `[tools]`.")
+    document: Path = Field(description="The OpenAPI document, as JSON, or the descriptor set, relative to the project.")
+    sha256: Sha256 = Field(description="SHA-256 of the document. A document with another digest is not used.")
+    url: str = Field(
+        description="URL that the paths of the document are added to. No other host is ever called. With a credential "
+        "it needs https, unless it has localhost or a private IP address."
+    )
+    public_only: bool = Field(
+        False,
+        description="Call the host only at public addresses, over https. `deputize services import` sets it if the URL "
+        "comes from the document, which must not lead into your own network.",
+    )
+    operations: tuple[str, ...] = Field(
+        ("*",), description="Operations to serve, as globs over their ids; without an id, as in `GET /pets`."
+    )
+    excluded_operations: tuple[str, ...] = Field((), description="Operations not to serve, as globs.")
+    credential: Literal["none", "vault", "delegated"] = Field(
+        "none",
+        description="Credential of calls: none, the tenant's `secret` (`vault`), or a token minted for `audience` "
+        "(`delegated`).",
+    )
+    secret: str | None = Field(
+        None, description="Name of the tenant's secret, for `vault`. For HTTP basic it holds `user:password`."
+    )
+    audience: str | None = Field(None, description="Audience of minted tokens, for `delegated`.")
+    security: str | None = Field(
+        None,
+        description="The security scheme of the document that says where the credential goes. For a document without "
+        "schemes: `bearer` or `basic`. For gRPC: `bearer`, or the key of the metadata.",
+    )
+    reads: tuple[str, ...] = Field((), description="Operations that change nothing, as globs.")
+    writes: tuple[str, ...] = Field((), description="Operations whose changes can be undone, as globs.")
+    destructive: tuple[str, ...] = Field(
+        (), description="Operations that destroy data although they use GET, HEAD or OPTIONS, as globs."
+    )
+    repeatable: tuple[str, ...] = Field(
+        (), description="Operations that are safe to repeat because the service recognizes equal calls, as globs."
+    )
+    slow: tuple[str, ...] = Field((), description="Operations that may take minutes, as globs.")
+    scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
+    service_limits: ServiceLimitSettings = Field(
+        ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
+    )
+    max_response_bytes: int = Field(
+        1_048_576, ge=1_024, le=4_194_304, description="Largest response. A larger one fails the call."
+    )
+
+    @property
+    def host(self) -> str:
+        """The host that all requests go to."""
+        return urlsplit(self.url).hostname or ""
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        parts = urlsplit(self.url) if is_http_url(self.url) else None
+        if parts is None or parts.query or parts.fragment:
+            raise ValueError("url must be an http or https URL without user name, password, query and fragment")
+        if self.kind == "grpc" and parts.path not in ("", "/"):
+            raise ValueError("the url of a gRPC service has no path: its methods have their own")
+        if self.public_only and parts.scheme != "https":
+            raise ValueError("public_only needs an https URL: set url to it, or remove public_only")
+        return self
+
+    @model_validator(mode="after")
+    def _check_credential(self) -> Self:
+        if self.credential == "vault" and self.secret is None:
+            raise ValueError('credential = "vault" needs the name of a secret: set secret')
+        if self.credential == "delegated" and self.audience is None:
+            raise ValueError('credential = "delegated" needs the audience of its tokens: set audience')
+        if self.kind == "grpc" and self.security is not None and not _METADATA_KEY.fullmatch(self.security):
+            raise ValueError("security of a gRPC service must be bearer, or a metadata key of lower case letters")
+        if self.credential != "none" and self.security is None:
+            raise ValueError("a credential needs the security scheme that says where it goes: set security")
+        if self.credential != "none" and urlsplit(self.url).scheme != "https" and not _is_private_host(self.host):
+            raise ValueError(
+                "a credential is sent over https only: set url to the service's https URL, or to http with localhost "
+                "or a private IP address"
+            )
+        return self
+
+
+def _is_private_host(host: str) -> bool:
+    """Tell whether a host is this machine or a private address. Other names may resolve to public addresses."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(address in network for network in _PRIVATE_NETWORKS)
