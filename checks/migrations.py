@@ -3,7 +3,8 @@
 Fail also where the revisions are not one line in the order of their names: a database could not be migrated.
 
 Every revision begins with `set_lock_timeout()`, and builds indexes on tables that exist with
-`create_index_concurrently`; `store/migrations/__init__.py` has the rules and the reasons.
+`create_index_concurrently`, in a revision that does nothing else; `store/migrations/__init__.py` has the rules and the
+reasons.
 """
 
 import ast
@@ -60,6 +61,12 @@ def _faults_of_revision(path: Path) -> Iterator[str]:
         yield f"{path.name}: upgrade() does not begin with set_lock_timeout(): add it"
     if "op.create_index" in ast.unparse(tree):
         yield f"{path.name}: op.create_index holds up writers: use create_index_concurrently"
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    if "create_index_concurrently" in called and called & {"run_sql", "run_sql_files"}:
+        yield (
+            f"{path.name}: create_index_concurrently commits what was done before it, so that the revision cannot be "
+            "repeated: build the index in a revision of its own"
+        )
     texts = {path: "\n".join(_strings_of(tree))} | {each: each.read_text(encoding="utf-8") for each in _sql_of(path)}
     tables = {table for text in texts.values() for table in _CREATE_TABLE.findall(_COMMENT.sub("", text))}
     for file, text in texts.items():

@@ -33,8 +33,8 @@ _ENTRY = re.compile(r"^--\n-- Name: (?P<name>.*); Type: (?P<type>[A-Z ]+); Schem
 _PARTITION = re.compile(r"ATTACH PARTITION deputize\.(\w+)")
 # In the order in which they are shown with the object they belong to.
 _TYPES = (
-    "COMMENT", "SCHEMA", "TYPE", "TABLE", "FUNCTION", "PROCEDURE", "CONSTRAINT", "FK CONSTRAINT", "INDEX", "TRIGGER",
-    "ROW SECURITY", "POLICY", "ACL",
+    "COMMENT", "SCHEMA", "TYPE", "TABLE", "SEQUENCE", "FUNCTION", "PROCEDURE", "CONSTRAINT", "FK CONSTRAINT", "INDEX",
+    "TRIGGER", "ROW SECURITY", "POLICY", "ACL",
 )  # fmt: skip
 # What deputize.secure_table() adds to a table, shown as one line: what differs from it stands out.
 _SECURED = """\
@@ -107,11 +107,11 @@ def _statements(dumped: str) -> Iterator[Statement]:
 
 
 def _owner(name: str, kind: str, sql: str) -> tuple[str, str]:
-    """Tell the object an entry belongs to from its name and kind; an index names its table only in its SQL."""
+    """Tell the object an entry belongs to; an index and an identity name their table only in their SQL."""
     if kind in ("COMMENT", "ACL"):
         kind, _, name = name.partition(" ")
-    elif kind == "INDEX":
-        found = re.search(r" ON (?:ONLY )?deputize\.(\w+)", sql)
+    elif kind in ("INDEX", "SEQUENCE"):
+        found = re.search(r"(?: ON (?:ONLY )?|^ALTER TABLE )deputize\.(\w+)", sql)
         assert found is not None, sql
         kind, name = "TABLE", found[1]
     elif kind not in ("SCHEMA", "TYPE", "TABLE", "FUNCTION", "PROCEDURE"):

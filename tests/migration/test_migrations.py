@@ -86,7 +86,7 @@ def test_processes_that_migrate_at_once_do_it_once(make_empty_database: Callable
     dsn = make_empty_database("at_once")
     program = "import sys; from deputize.store.migrate import upgrade; upgrade(sys.argv[1])"
     running = [subprocess.Popen([sys.executable, "-c", program, dsn], stderr=subprocess.PIPE) for _ in range(3)]
-    ended = [(each.communicate(timeout=60)[1], each.returncode) for each in running]
+    ended = [(each.communicate(timeout=300)[1], each.returncode) for each in running]
     assert [code for _, code in ended] == [0, 0, 0], ended
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(asyncio.run, _fetch_revision(dsn)).result() == schema_revision.newest_revision()
@@ -121,6 +121,36 @@ async def test_a_migration_that_fails_half_way_leaves_nothing_behind(
     postgres.run_sql("drop table deputize.server_pins", database="half_way")
     await migrate.upgrade_async(dsn)
     assert await _fetch_revision(dsn) == schema_revision.newest_revision()
+
+
+async def test_a_migration_that_ended_while_it_built_an_index_is_repeated(fresh_database: str) -> None:
+    busy, other = await asyncpg.connect(fresh_database), await asyncpg.connect(fresh_database)
+    await other.execute(
+        "drop index deputize.circuit_breakers_paused; alter table deputize.circuit_breakers drop column paused_until;"
+        " update deputize.schema_version set version_num = '0028_bounded_queue'"
+    )
+    # An index that is built concurrently waits for transactions that began before.
+    under_way = busy.transaction(isolation="repeatable_read")
+    await under_way.start()
+    await busy.execute("select 1")
+    migrating = asyncio.create_task(migrate.upgrade_async(fresh_database))
+    end_builder = """
+        select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+          and wait_event_type = 'Lock' and query like '%create index concurrently%circuit_breakers_paused%'
+    """
+    async with asyncio.timeout(60):
+        while not await other.fetchval(end_builder):
+            assert not migrating.done()
+            await asyncio.sleep(0.02)
+        await asyncio.wait([migrating])
+    assert migrating.exception() is not None
+    await under_way.rollback()
+    await migrate.upgrade_async(fresh_database)
+    assert await schema_revision.current_revision(other) == schema_revision.newest_revision()
+    is_valid = "select indisvalid from pg_index where indexrelid = 'deputize.circuit_breakers_paused'::regclass"
+    assert await other.fetchval(is_valid)
+    for connection in (busy, other):
+        await connection.close()
 
 
 async def test_a_database_of_a_development_version_is_refused_with_the_way_out(

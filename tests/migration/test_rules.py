@@ -85,6 +85,18 @@ def test_an_index_on_a_table_of_the_same_revision_is_not(tmp_path: Path) -> None
     assert migrations.find_faults(tmp_path) == []
 
 
+@pytest.mark.parametrize("other", ["run_sql('select 1')", "run_sql_files(revision)"])
+def test_a_revision_that_does_more_than_build_indexes_concurrently_is_refused(tmp_path: Path, other: str) -> None:
+    """What it did before is committed already if it ends while it builds them: it could not be repeated."""
+    index = "create_index_concurrently('calls_late', 'calls', '(trace)')"
+    assert migrations.find_faults(_revision(tmp_path, f"set_lock_timeout(); {index}")) == []
+    (fault,) = migrations.find_faults(_revision(tmp_path, f"set_lock_timeout(); {other}; {index}"))
+    assert fault == (
+        "9999_next.py: create_index_concurrently commits what was done before it, so that the revision cannot be "
+        "repeated: build the index in a revision of its own"
+    )
+
+
 async def _upgrade(dsn: str, folder: Path) -> None:
     """Run the revisions of another folder after those of the package."""
     config: Config = migrate.alembic_config()
@@ -147,7 +159,7 @@ async def test_calls_are_written_while_an_index_is_built(fresh_database: str, in
     migrating = asyncio.create_task(_upgrade(fresh_database, index_migration))
     # It waits for that transaction, however long it takes, and holds up no other.
     await _until_it_waits(other)
-    await other.execute("set lock_timeout = '2s'")
+    await other.execute("set lock_timeout = '30s'")
     await other.execute(CALL)
     # Longer than the revision's lock timeout, which is not for this.
     await asyncio.sleep(0.3)

@@ -1,13 +1,21 @@
 """Answer those who wait for rows: with the result of their commit, or with why there is none."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import asyncpg
 
 from deputize.core.caller import Epochs
-from deputize.core.errors import AuditUnavailable, DeadlineExceeded, InternalError, Problem, Unavailable
+from deputize.core.errors import (
+    AuditBackpressure,
+    AuditUnavailable,
+    DeadlineExceeded,
+    InternalError,
+    Problem,
+    QueueFull,
+    Unavailable,
+)
 from deputize.store.commit_rows import (
     AuditEntryRow,
     BeginResult,
@@ -36,6 +44,23 @@ def make_refusal(reason: str) -> Problem:
     return Unavailable(f"calls cannot be recorded: {reason}", retry_after_ms=1000, nothing_happened=True)
 
 
+def make_backpressure(waiting_count: int) -> Problem:
+    return AuditBackpressure(
+        f"{waiting_count} records wait to be stored, as many as this gateway keeps (database.max_waiting_rows)",
+        retry_after_ms=1000,
+        nothing_happened=True,
+    )
+
+
+def make_queue_refusal(max_queued: int) -> Problem:
+    return QueueFull(
+        f"{max_queued} calls of this tenant are queued, as many as runs.max_queued allows",
+        details={"max_queued": max_queued},
+        retry_after_ms=5000,
+        nothing_happened=True,
+    )
+
+
 def make_timeout_problem(row: CommitRow) -> Problem:
     if type(row) is OpenCallRow:
         return DeadlineExceeded("the deadline passed before the call was recorded; nothing was changed")
@@ -47,6 +72,17 @@ def make_timeout_problem(row: CommitRow) -> Problem:
             details={"call_id": row.call_id}, retry_after_ms=1000,
         )  # fmt: skip
     return AuditUnavailable("the call could not be recorded in time, so its result is withheld", retry_after_ms=1000)
+
+
+def make_doubt() -> Problem:
+    return Unavailable("it is unknown whether this was recorded", retry_after_ms=1000)
+
+
+def reject_rows(pending_rows: Iterable[PendingRow], make_problem: Callable[[], Problem]) -> None:
+    """Answer rows that are not committed, each with a problem of its own."""
+    for each in pending_rows:
+        if not each.future.done():
+            each.future.set_exception(make_problem())
 
 
 class _Answers:

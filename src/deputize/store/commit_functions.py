@@ -8,6 +8,8 @@ arguments, and no other place repeats it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import asyncpg
+
 from deputize.store.commit_rows import (
     ApprovalRequestRow,
     AuditEntryRow,
@@ -16,6 +18,22 @@ from deputize.store.commit_rows import (
     OpenCallRow,
     ResourceLock,
     RunRow,
+)
+
+# What `queue_runs` raises if a tenant would have too many queued calls; the detail names the tenant.
+QUEUE_FULL: Final = "DQ001"
+RETRYABLE_ERRORS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
+# The server is away, full, or no longer the primary: not the fault of a row, so no row is rejected for it.
+OUTAGE_ERRORS: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+    asyncpg.ReadOnlySQLTransactionError,
+    OSError,
+    TimeoutError,
 )
 
 

@@ -4,13 +4,13 @@ Neither has to be in time: the commit barrier checks the epochs of every call.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import asyncpg
 import structlog
 
 from deputize.core.caller import Epochs
+from deputize.core.event_loop.task_cancellation import cancel_task
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.store.pool import CONNECTION_ERRORS, Store
 from deputize.store.queries import load_statements
@@ -55,8 +55,7 @@ class EpochWatcher:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancel_task(task)
 
     async def _poll(self) -> None:
         while True:

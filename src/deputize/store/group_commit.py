@@ -13,15 +13,32 @@ batch that PostgreSQL rejects is sent row by row, so that one invalid row fails 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import asyncpg
 import orjson
 import structlog
 
-from deputize.core.errors import InternalError, Unavailable
-from deputize.store.commit_answers import PendingRow, make_refusal, make_timeout_problem, resolve_futures
-from deputize.store.commit_functions import COMMIT_CALLS, COMMIT_ENTRIES
+from deputize.core.errors import InternalError
+from deputize.core.event_loop.task_cancellation import cancel_until_done
+from deputize.store.commit_answers import (
+    PendingRow,
+    make_backpressure,
+    make_doubt,
+    make_queue_refusal,
+    make_refusal,
+    make_timeout_problem,
+    reject_rows,
+    resolve_futures,
+)
+from deputize.store.commit_functions import (
+    COMMIT_CALLS,
+    COMMIT_ENTRIES,
+    OUTAGE_ERRORS,
+    QUEUE_FULL,
+    RETRYABLE_ERRORS,
+)
 from deputize.store.commit_rows import (
     AuditEntryRow,
     BeginRunRow,
@@ -33,8 +50,9 @@ from deputize.store.commit_rows import (
     QueueRunRow,
     ReleaseLocksRow,
 )
+from deputize.store.commit_statistics import CommitStatistics
 from deputize.store.lineage.lineage import WentBackError
-from deputize.store.run_commits import commit_runs
+from deputize.store.run_commits import commit_runs, find_new_runs, split_full_queue
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 # Takes the tenant and the id of an audit entry whose commit was acknowledged.
@@ -43,20 +61,8 @@ NoteEntry = Callable[[str, str], None]
 
 _INSERT_DECISIONS: Final = "select deputize.record_decisions(p_tenants => $1, p_ids => $2, p_records => $3)"
 _RUN_ROW_TYPES: Final = (QueueRunRow, BeginRunRow, ReleaseLocksRow)
-
-_RETRYABLE_ERRORS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.LockNotAvailableError)
-# The server is away, full, or no longer the primary: not the fault of a row, so no row is rejected for it.
-_CONNECTION_ERRORS = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.PostgresSystemError,
-    asyncpg.ReadOnlySQLTransactionError,
-    OSError,
-    TimeoutError,
-)
+# Taken however many rows wait: the ends of what was begun, and the runs of a worker, are never more than that.
+_ALWAYS_TAKEN_ROW_TYPES: Final = (CloseCallRow, ReleaseLocksRow, BeginRunRow)
 # The server's timeout is shorter than the client's, so that no batch commits after its rows were sent again.
 _CLIENT_TIMEOUT_FACTOR: Final = 1.25
 _TICK_SECONDS: Final = 0.05
@@ -73,11 +79,15 @@ class GroupCommit:
     def __init__(
         self, connect: Connect, *, boot_id: str, max_rows: int = 500, timeout: float = 10.0,
         waits_at_barrier: bool = False, note_entry: NoteEntry = lambda tenant, entry_id: None,
+        max_waiting_rows: int = 10_000, max_queued_runs: int | None = None,
     ) -> None:  # fmt: skip
+        """Take rows while fewer than `max_waiting_rows` wait; `max_queued_runs` bounds the queued calls of a tenant."""
         self._connect = connect
         self._note_entry = note_entry
         self._boot_id = boot_id
         self._max_rows = max_rows
+        self._max_waiting_rows = max_waiting_rows
+        self._max_queued_runs = max_queued_runs
         self._timeout = timeout
         self._connection: asyncpg.Connection | None = None
         self._queue: list[PendingRow] = []
@@ -91,6 +101,13 @@ class GroupCommit:
         self._waiting_lane: GroupCommit | None = None
         self._waiting_tenants: frozenset[str] = frozenset()
         self.outage_reason: str | None = "not connected yet"
+        self.statistics = CommitStatistics()
+
+    @property
+    def waiting_row_count(self) -> int:
+        """How many rows wait for their commit, or are being committed."""
+        elsewhere = 0 if self._waiting_lane is None else self._waiting_lane.waiting_row_count
+        return len(self._queue) + len(self._in_flight) + elsewhere
 
     async def start(self) -> None:
         """Connect to PostgreSQL."""
@@ -108,9 +125,8 @@ class GroupCommit:
         self._is_closed = True
         self.outage_reason = "the gateway is stopping"
         if self._drain_task is not None:
-            self._drain_task.cancel()
-            await asyncio.wait({self._drain_task})
-        self._reject_rows(self._queue, "the gateway is stopping")
+            await cancel_until_done(self._drain_task)
+        reject_rows(self._queue, partial(make_refusal, "the gateway is stopping"))
         self._queue = []
         if self._connection is not None:
             self._connection.terminate()
@@ -141,12 +157,15 @@ class GroupCommit:
         if self.outage_reason is not None and (self._is_closed or type(row) is not CloseCallRow):
             future.set_exception(make_refusal(self.outage_reason))
             return future
-        pending_row = PendingRow(row, future, loop.time() + seconds, on_orphan)
-        if self._waiting_lane is not None and row[0] in self._waiting_lane._waiting_tenants:
-            # Behind the rows of its tenant that wait already.
-            self._waiting_lane._enqueue([pending_row])
-        else:
-            self._enqueue([pending_row])
+        lane = self._waiting_lane
+        if lane is None or row[0] not in lane._waiting_tenants:
+            lane = self
+        # Each lane has a bound of its own: an act that holds up one tenant must not use up the bound of the others.
+        if len(lane._queue) >= self._max_waiting_rows and type(row) not in _ALWAYS_TAKEN_ROW_TYPES:
+            future.set_exception(make_backpressure(len(lane._queue)))
+            return future
+        # In the waiting lane, it is behind the rows of its tenant that wait already.
+        lane._enqueue([PendingRow(row, future, loop.time() + seconds, on_orphan)])
         return future
 
     def _enqueue(self, pending_rows: list[PendingRow]) -> None:
@@ -191,10 +210,7 @@ class GroupCommit:
         finally:
             # However this task ends, no caller is left waiting: rows in flight are in doubt, others get a new task.
             self._drain_task = None
-            for pending_row in self._in_flight:
-                if not pending_row.future.done():
-                    in_doubt = Unavailable("it is unknown whether this was recorded", retry_after_ms=1000)
-                    pending_row.future.set_exception(in_doubt)
+            reject_rows(self._in_flight, make_doubt)
             self._in_flight = []
             if self._queue and not self._is_closed:
                 self._start_drain()
@@ -223,31 +239,41 @@ class GroupCommit:
         return batch
 
     async def _commit_batch(self, batch: list[PendingRow]) -> None:
-        delay = 0.01
+        delay, clock = 0.01, asyncio.get_running_loop().time
+        started_at = clock()
+        full_tenant: str | None = None
         while True:
             try:
+                if full_tenant is not None:
+                    # Asks the database, so it may fail as sending does.
+                    batch, full_tenant = await self._refuse_runs(batch, full_tenant), None
+                    if not batch:
+                        return
                 answers = await self._send_rows([pending_row.row for pending_row in batch])
-            except _RETRYABLE_ERRORS as error:
+            except RETRYABLE_ERRORS as error:
                 if not self._waits_at_barrier and isinstance(error, asyncpg.LockNotAvailableError) and error.detail:
                     batch = self._defer_rows(batch, frozenset(orjson.loads(error.detail)))
                     if not batch:
                         return
                     continue
                 log.info("batch_retried", reason=type(error).__name__, rows=len(batch))
-            except _CONNECTION_ERRORS as error:
+            except OUTAGE_ERRORS as error:
                 await self._recover(error)
                 if self._connection is None:
                     # Reads do not wait for a database that is away: their entries may be lost.
-                    self._reject_rows(
-                        [each for each in batch if type(each.row) is AuditEntryRow], self.outage_reason or ""
-                    )
+                    refusal = partial(make_refusal, self.outage_reason or "")
+                    reject_rows([each for each in batch if type(each.row) is AuditEntryRow], refusal)
                     batch = [each for each in batch if type(each.row) is not AuditEntryRow]
                 if not batch:
                     return
             except asyncpg.PostgresError as error:
+                if error.sqlstate == QUEUE_FULL:
+                    full_tenant = error.detail or ""
+                    continue
                 await self._commit_one_by_one(batch, error)
                 return
             else:
+                self.statistics.record_commit(len(batch), clock() - started_at)
                 entry = resolve_futures(batch, answers)
                 if entry is not None:
                     self._note_entry(*entry)
@@ -260,17 +286,41 @@ class GroupCommit:
         if self._waiting_lane is None:
             self._waiting_lane = GroupCommit(
                 self._connect, boot_id=self._boot_id, max_rows=self._max_rows, timeout=self._timeout,
-                waits_at_barrier=True, note_entry=self._note_entry,
+                waits_at_barrier=True, note_entry=self._note_entry, max_waiting_rows=self._max_waiting_rows,
+                max_queued_runs=self._max_queued_runs,
             )  # fmt: skip
+            self._waiting_lane.statistics = self.statistics
         # Rows that were put meanwhile, too, so that a tenant's rows keep their order.
         self._waiting_lane._enqueue([each for each in (*batch, *self._queue) if each.row[0] in tenants])
         self._queue = [each for each in self._queue if each.row[0] not in tenants]
-        self._in_flight = [each for each in batch if each.row[0] not in tenants]
-        return self._in_flight
+        return self._keep_in_flight(batch, [each for each in batch if each.row[0] not in tenants])
 
-    async def _send_rows(self, rows: list[CommitRow]) -> list[asyncpg.Record]:
+    async def _refuse_runs(self, batch: list[PendingRow], tenant: str) -> list[PendingRow]:
+        """Refuse new runs of a tenant whose queue is full, or try fewer of them; return the rows that are left.
+
+        With the last one, all new runs that wait are refused, so that a tenant at its bound does not hold up others.
+        """
+        rows_left, later_rows, refused_rows = split_full_queue(batch, tenant)
+        if refused_rows:
+            refused_rows += await find_new_runs(self._require_connection(), self._queue, tenant, self._timeout)
+        refused_ids = {id(each) for each in refused_rows}
+        self._queue = later_rows + [each for each in self._queue if id(each) not in refused_ids]
+        reject_rows(refused_rows, lambda: make_queue_refusal(self._max_queued_runs or 0))
+        return self._keep_in_flight(batch, rows_left)
+
+    def _keep_in_flight(self, batch: list[PendingRow], rows_left: list[PendingRow]) -> list[PendingRow]:
+        """Keep only these rows of a batch in flight, and rows in flight that are not part of it; return the former."""
+        gone_ids = {id(each) for each in batch} - {id(each) for each in rows_left}
+        self._in_flight = [each for each in self._in_flight if id(each) not in gone_ids]
+        return rows_left
+
+    def _require_connection(self) -> asyncpg.Connection:
         if self._connection is None:
             raise OSError("no connection to PostgreSQL")
+        return self._connection
+
+    async def _send_rows(self, rows: list[CommitRow]) -> list[asyncpg.Record]:
+        connection = self._require_connection()
         openings = [row for row in rows if type(row) is OpenCallRow]
         closings = [row for row in rows if type(row) is CloseCallRow]
         entries = [row for row in rows if type(row) is AuditEntryRow]
@@ -279,18 +329,18 @@ class GroupCommit:
         decisions = [row for row in rows if type(row) is DecisionRow]
         if decisions:
             # Committed first, by itself: an entry must never name a record that does not exist.
-            await self._connection.execute(_INSERT_DECISIONS, *zip(*decisions, strict=True), timeout=timeout)
+            await connection.execute(_INSERT_DECISIONS, *zip(*decisions, strict=True), timeout=timeout)
         runs = [row for row in rows if type(row) in _RUN_ROW_TYPES]
-        answers = await commit_runs(self._connection, self._boot_id, runs, timeout) if runs else []
+        answers = await commit_runs(connection, self._boot_id, runs, timeout) if runs else []
         if len(runs) == len(rows):
             return answers
         if not openings and not closings:
             arguments = COMMIT_ENTRIES.build_batch_arguments(tenants, entries=entries)
-            return answers + await self._connection.fetch(COMMIT_ENTRIES.sql, *arguments, timeout=timeout)
+            return answers + await connection.fetch(COMMIT_ENTRIES.sql, *arguments, timeout=timeout)
         arguments = COMMIT_CALLS.build_batch_arguments(
             tenants, self._boot_id, openings=openings, closings=closings, entries=entries
         )
-        return answers + await self._connection.fetch(COMMIT_CALLS.sql, *arguments, timeout=timeout)
+        return answers + await connection.fetch(COMMIT_CALLS.sql, *arguments, timeout=timeout)
 
     async def _commit_one_by_one(self, batch: list[PendingRow], error: asyncpg.PostgresError) -> None:
         if len(batch) == 1:
@@ -304,7 +354,9 @@ class GroupCommit:
                 )
             return
         log.warning("batch_split", reason=type(error).__name__, sqlstate=error.sqlstate, rows=len(batch))
-        for pending_row in batch:
+        for index, pending_row in enumerate(batch):
+            # With the rows still to come, so that those expire, and are answered however this task ends.
+            self._in_flight = batch[index:]
             await self._commit_batch([pending_row])
 
     async def _recover(self, error: BaseException) -> None:
@@ -316,7 +368,8 @@ class GroupCommit:
             self._connection = None
         unsent, self._queue = self._queue, []
         self._queue.extend(pending_row for pending_row in unsent if type(pending_row.row) is CloseCallRow)
-        self._reject_rows([each for each in unsent if type(each.row) is not CloseCallRow], self.outage_reason)
+        refusal = partial(make_refusal, self.outage_reason)
+        reject_rows([each for each in unsent if type(each.row) is not CloseCallRow], refusal)
         await self._try_to_connect()
 
     async def _reconnect_later(self) -> None:
@@ -329,7 +382,7 @@ class GroupCommit:
             await self._reconnect_once()
         except WentBackError as error:
             self.outage_reason = str(error)
-        except _CONNECTION_ERRORS as error:
+        except OUTAGE_ERRORS as error:
             self.outage_reason = f"PostgreSQL does not answer ({type(error).__name__})"
         except asyncpg.PostgresError as refusal:
             log.error("connection_refused", reason=str(refusal))
@@ -340,12 +393,8 @@ class GroupCommit:
         async with asyncio.timeout(self._timeout):
             connection = await self._connect()
             await connection.execute(f"set statement_timeout = {max(int(self._timeout * 1000), 1)}")
+            if self._max_queued_runs is not None:
+                await connection.execute(f"set deputize.max_queued = {self._max_queued_runs}")
             await connection.execute(f"set deputize.barrier = '{'wait' if self._waits_at_barrier else 'try'}'")
         self._connection = connection
         self.outage_reason = None
-
-    @staticmethod
-    def _reject_rows(pending_rows: list[PendingRow], reason: str) -> None:
-        for each in pending_rows:
-            if not each.future.done():
-                each.future.set_exception(make_refusal(reason))

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings.database_urls import separate_hosts
-from deputize.store.schema_revision import current_revision, require_released
+from deputize.store.schema_revision import current_revision, require_released, require_supported_server
 
 _FOLDER = Path(__file__).parent / "migrations"
 # One migration at a time. The lock is polled: the engine builds indexes concurrently, which waits for every running
@@ -33,6 +33,7 @@ async def upgrade_async(dsn: str) -> None:
     """Migrate forward, on the running event loop."""
     connection = await asyncpg.connect(dsn)
     try:
+        await require_supported_server(connection)
         while not await connection.fetchval(_LOCK):  # noqa: ASYNC110 -- another process holds the lock
             await asyncio.sleep(_LOCK_SECONDS)
         require_released(await current_revision(connection))

@@ -69,7 +69,11 @@ class Store:
                 await verify(connection)
 
         readers = await asyncpg.create_pool(dsn, min_size=1, max_size=read_connections, init=as_reader)
-        writers = await asyncpg.create_pool(dsn, min_size=1, max_size=4, init=as_writer)
+        try:
+            writers = await asyncpg.create_pool(dsn, min_size=1, max_size=4, init=as_writer)
+        except BaseException:
+            readers.terminate()
+            raise
         return cls(dsn=dsn, direct_dsn=direct_dsn or dsn, readers=readers, writers=writers, verify=verify)
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ SEAL_PURPOSES: Final = {
     "server_links": "server link",
     "server_clients": "server client",
     "signing_keys": "signing-key",
+    "log_keys": "log-key",
 }
 _SQL = load_statements("resealing")
 

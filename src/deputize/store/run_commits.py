@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 import asyncpg
 
+from deputize.store.commit_answers import PendingRow
 from deputize.store.commit_functions import BEGIN_RUNS, QUEUE_RUNS
 from deputize.store.commit_rows import BeginRunRow, CommitRow, QueueRunRow, ReleaseLocksRow
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("calls")
 
 
 async def commit_runs(
@@ -42,3 +46,40 @@ async def commit_runs(
         )
         answers += await connection.fetch(BEGIN_RUNS.sql, *arguments, timeout=timeout)
     return answers
+
+
+def split_full_queue(
+    batch: Sequence[PendingRow], tenant: str
+) -> tuple[list[PendingRow], list[PendingRow], list[PendingRow]]:
+    """Split a batch that would queue too many calls of a tenant into rows to send now, to send later, and to refuse.
+
+    Of several new runs, half are sent first, because there may be room for some. If there is none for a single one, it
+    is refused.
+    """
+    runs = [each for each in batch if _is_run_of(tenant, each.row)]
+    others = [each for each in batch if not _is_run_of(tenant, each.row)]
+    if len(runs) > 1:
+        middle = (len(runs) + 1) // 2
+        return runs[:middle] + others, runs[middle:], []
+    return others, [], runs
+
+
+async def find_new_runs(
+    connection: asyncpg.Connection, waiting_rows: Sequence[PendingRow], tenant: str, timeout: float
+) -> list[PendingRow]:
+    """Find the waiting runs of a tenant that would queue a call: all but those whose key is claimed."""
+    runs = [each for each in waiting_rows if _is_run_of(tenant, each.row)]
+    keys = [
+        (each.row.call_id, each.row.open_row.scope, each.row.open_row.key)
+        for each in runs
+        if type(each.row) is QueueRunRow and each.row.open_row.key is not None
+    ]
+    if not keys:
+        return runs
+    answers = await connection.fetch(_SQL["find_repeated_keys"], tenant, *zip(*keys, strict=True), timeout=timeout)
+    repeated_call_ids = {str(answer["id"]) for answer in answers}
+    return [each for each in runs if each.row[1] not in repeated_call_ids]
+
+
+def _is_run_of(tenant: str, row: CommitRow) -> bool:
+    return type(row) is QueueRunRow and row.tenant == tenant

@@ -75,6 +75,8 @@ PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.audit_entries
     ADD CONSTRAINT audit_entries_pkey PRIMARY KEY (tenant, id);
 CREATE INDEX audit_entries_by_call ON ONLY deputize.audit_entries USING btree (tenant, call_id) WHERE (call_id IS NOT NULL);
+CREATE INDEX audit_entries_by_terms ON ONLY deputize.audit_entries USING gin (deputize.list_audit_terms(tenant, id, entry)) WITH (fastupdate='on', gin_pending_list_limit='16384');
+CREATE TRIGGER enqueue_entries AFTER INSERT ON deputize.audit_entries REFERENCING NEW TABLE AS new_entries FOR EACH STATEMENT EXECUTE FUNCTION deputize.enqueue_entries();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.audit_entries TO deputize_writer;
 
@@ -90,6 +92,36 @@ ALTER TABLE ONLY deputize.budgets
     ADD CONSTRAINT budgets_pkey PRIMARY KEY (tenant, rule, key, period);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.budgets TO deputize_writer;
+
+-- What calls used and cost, by day, tool, caller, task and currency. Written every few seconds by each process.
+CREATE TABLE deputize.call_costs (
+    tenant text NOT NULL,
+    day date NOT NULL,
+    tool text NOT NULL,
+    version text NOT NULL,
+    caller text[] NOT NULL,
+    task text NOT NULL,
+    currency text NOT NULL,
+    calls bigint NOT NULL,
+    compute_seconds double precision NOT NULL,
+    storage_bytes double precision NOT NULL,
+    network_bytes double precision NOT NULL,
+    tokens double precision NOT NULL,
+    reviews bigint NOT NULL,
+    review_seconds double precision NOT NULL,
+    compute_cost double precision NOT NULL,
+    external_api_cost double precision NOT NULL,
+    storage_io_cost double precision NOT NULL,
+    network_cost double precision NOT NULL,
+    token_cost double precision NOT NULL,
+    human_review_cost double precision NOT NULL
+);
+ALTER TABLE ONLY deputize.call_costs
+    ADD CONSTRAINT call_costs_pkey PRIMARY KEY (tenant, day, tool, version, caller, task, currency);
+CREATE INDEX call_costs_by_day ON deputize.call_costs USING btree (day);
+CREATE INDEX call_costs_by_user ON deputize.call_costs USING btree (tenant, (caller[1]), day);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.call_costs TO deputize_writer;
 
 -- How calls of each version ended, what they took and cost, by day. Written every few seconds by each process.
 CREATE TABLE deputize.call_measurements (
@@ -189,6 +221,54 @@ ALTER TABLE ONLY deputize.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (tenant, call_id, seq);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.checkpoints TO deputize_writer;
+
+-- Whether calls to each external service pass. Gateways change a row under its lock, and read all that are not closed.
+CREATE TABLE deputize.circuit_breakers (
+    tenant text NOT NULL,
+    service text NOT NULL,
+    state text DEFAULT 'closed'::text NOT NULL,
+    epoch bigint DEFAULT 0 NOT NULL,
+    changed_at timestamp with time zone DEFAULT to_timestamp((0)::double precision) NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
+    failures timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    success_threshold integer DEFAULT 3 NOT NULL,
+    timeout_seconds integer DEFAULT 60 NOT NULL,
+    half_open_max_calls integer DEFAULT 10 NOT NULL,
+    successes integer DEFAULT 0 NOT NULL,
+    trial_ids uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    trial_ends timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    paused_until timestamp with time zone,
+    CONSTRAINT circuit_breakers_check CHECK ((cardinality(trial_ids) = cardinality(trial_ends))),
+    CONSTRAINT circuit_breakers_state_check CHECK ((state = ANY (ARRAY['closed'::text, 'open'::text, 'half_open'::text])))
+);
+ALTER TABLE ONLY deputize.circuit_breakers
+    ADD CONSTRAINT circuit_breakers_pkey PRIMARY KEY (tenant, service);
+ALTER TABLE ONLY deputize.circuit_breakers
+    ADD CONSTRAINT circuit_breakers_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX circuit_breakers_paused ON deputize.circuit_breakers USING btree (paused_until) WHERE (paused_until IS NOT NULL);
+CREATE INDEX circuit_breakers_unclosed ON deputize.circuit_breakers USING btree (tenant, changed_at) WHERE (state <> 'closed'::text);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.circuit_breakers TO deputize_writer;
+
+-- The history of circuit breakers: when each opened, tried its service again and closed, and why.
+CREATE TABLE deputize.circuit_transitions (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    service text NOT NULL,
+    epoch bigint NOT NULL,
+    from_state text NOT NULL,
+    to_state text NOT NULL,
+    changed_at timestamp with time zone NOT NULL,
+    reason text NOT NULL
+);
+ALTER TABLE ONLY deputize.circuit_transitions
+    ADD CONSTRAINT circuit_transitions_pkey PRIMARY KEY (tenant, id);
+ALTER TABLE ONLY deputize.circuit_transitions
+    ADD CONSTRAINT circuit_transitions_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX circuit_transitions_by_time ON deputize.circuit_transitions USING btree (changed_at);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE ON TABLE deputize.circuit_transitions TO deputize_writer;
 
 -- Which call owns an idempotency key. Rows are inserted, and deleted when the key is released or its window is over:
 -- see docs/decisions/0007.
@@ -343,6 +423,39 @@ CREATE INDEX erasures_open ON deputize.erasures USING btree (requested_at) WHERE
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.erasures TO deputize_writer;
 
+-- How far each sink has got in each tenant's log: the index of the first leaf that it has not acknowledged.
+CREATE TABLE deputize.event_positions (
+    tenant text NOT NULL,
+    sink text NOT NULL,
+    next_index bigint NOT NULL,
+    CONSTRAINT event_positions_next_index_check CHECK ((next_index >= 0))
+);
+ALTER TABLE ONLY deputize.event_positions
+    ADD CONSTRAINT event_positions_pkey PRIMARY KEY (tenant, sink);
+ALTER TABLE ONLY deputize.event_positions
+    ADD CONSTRAINT event_positions_sink_fkey FOREIGN KEY (sink) REFERENCES deputize.event_sinks(name);
+ALTER TABLE ONLY deputize.event_positions
+    ADD CONSTRAINT event_positions_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,UPDATE ON TABLE deputize.event_positions TO deputize_writer;
+
+-- Where events are sent: the lease of the one process that sends to each sink, and how its last attempts went.
+CREATE TABLE deputize.event_sinks (
+    name text NOT NULL,
+    owner uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    expires_at timestamp with time zone DEFAULT now() NOT NULL,
+    started_at timestamp with time zone,
+    sent_count bigint DEFAULT 0 NOT NULL,
+    sent_at timestamp with time zone,
+    failures integer DEFAULT 0 NOT NULL,
+    last_error text,
+    failed_at timestamp with time zone
+);
+ALTER TABLE ONLY deputize.event_sinks
+    ADD CONSTRAINT event_sinks_pkey PRIMARY KEY (name);
+GRANT SELECT,INSERT,UPDATE ON TABLE deputize.event_sinks TO deputize_writer;
+
 -- Delegations: what a person lent to an agent, for which tools and until when. Tokens are never stored.
 CREATE TABLE deputize.grants (
     tenant text NOT NULL,
@@ -382,6 +495,30 @@ ALTER TABLE ONLY deputize.leases
     ADD CONSTRAINT leases_pkey PRIMARY KEY (boot);
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.leases TO deputize_writer;
 
+-- What must not be erased or deleted, until the hold is removed: the data of a person, of a call or of a period.
+CREATE TABLE deputize.legal_holds (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    subject text,
+    pseudonym text,
+    call_id uuid,
+    from_at timestamp with time zone,
+    to_at timestamp with time zone,
+    first_id uuid,
+    before_id uuid,
+    reason text NOT NULL,
+    placed_by text NOT NULL,
+    placed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT legal_holds_name_one_thing CHECK ((((kind = 'subject'::text) = (subject IS NOT NULL)) AND ((kind = 'subject'::text) = (pseudonym IS NOT NULL)) AND ((kind = 'call'::text) = (call_id IS NOT NULL)) AND ((kind = 'period'::text) = (first_id IS NOT NULL)) AND ((kind = 'period'::text) = (before_id IS NOT NULL)) AND ((kind = 'period'::text) = (from_at IS NOT NULL)) AND (kind = ANY (ARRAY['subject'::text, 'call'::text, 'period'::text])) AND ((before_id IS NULL) OR (first_id < before_id))))
+);
+ALTER TABLE ONLY deputize.legal_holds
+    ADD CONSTRAINT legal_holds_pkey PRIMARY KEY (tenant, id);
+ALTER TABLE ONLY deputize.legal_holds
+    ADD CONSTRAINT legal_holds_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE ON TABLE deputize.legal_holds TO deputize_writer;
+
 -- Histories of this database; the one with the highest number is current. A point-in-time restore makes the database go
 -- back, and a new lineage begins when a person confirms that it is to be used.
 CREATE TABLE deputize.lineages (
@@ -397,6 +534,141 @@ ALTER TABLE ONLY deputize.lineages
 ALTER TABLE ONLY deputize.lineages
     ADD CONSTRAINT lineages_pkey PRIMARY KEY (id);
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.lineages TO deputize_writer;
+
+-- Tenants with entries from before the log, and how far these have been queued.
+CREATE TABLE deputize.log_backlogs (
+    tenant text NOT NULL,
+    after_id uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+);
+ALTER TABLE ONLY deputize.log_backlogs
+    ADD CONSTRAINT log_backlogs_pkey PRIMARY KEY (tenant);
+ALTER TABLE ONLY deputize.log_backlogs
+    ADD CONSTRAINT log_backlogs_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,DELETE,UPDATE ON TABLE deputize.log_backlogs TO deputize_writer;
+
+-- What each log signed, one root for each size.
+CREATE TABLE deputize.log_checkpoints (
+    tenant text NOT NULL,
+    size bigint NOT NULL,
+    root bytea NOT NULL,
+    note bytea NOT NULL,
+    signed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT log_checkpoints_root_check CHECK ((octet_length(root) = 32)),
+    CONSTRAINT log_checkpoints_size_check CHECK ((size > 0))
+);
+ALTER TABLE ONLY deputize.log_checkpoints
+    ADD CONSTRAINT log_checkpoints_pkey PRIMARY KEY (tenant, size);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT ON TABLE deputize.log_checkpoints TO deputize_writer;
+
+-- How far each log has expired: the entries before end_index were deleted, and their hashes stay. entry_id says so in
+-- the log.
+CREATE TABLE deputize.log_expiries (
+    tenant text NOT NULL,
+    end_index bigint NOT NULL,
+    entry_id uuid NOT NULL,
+    expired_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT log_expiries_end_index_check CHECK ((end_index > 0))
+);
+ALTER TABLE ONLY deputize.log_expiries
+    ADD CONSTRAINT log_expiries_pkey PRIMARY KEY (tenant, end_index);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT ON TABLE deputize.log_expiries TO deputize_writer;
+
+-- The keys of each tenant's log, sealed, with the public half as text. The name in it is the name of the log.
+CREATE TABLE deputize.log_keys (
+    tenant text NOT NULL,
+    key_id text NOT NULL,
+    verifier_key text NOT NULL,
+    sealed bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    signs_until timestamp with time zone
+);
+ALTER TABLE ONLY deputize.log_keys
+    ADD CONSTRAINT log_keys_pkey PRIMARY KEY (tenant, key_id);
+ALTER TABLE ONLY deputize.log_keys
+    ADD CONSTRAINT log_keys_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE UNIQUE INDEX log_keys_current ON deputize.log_keys USING btree (tenant) WHERE (signs_until IS NULL);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,UPDATE ON TABLE deputize.log_keys TO deputize_writer;
+
+-- The order of entries in their tenant's log, and the hash of each as a leaf.
+CREATE TABLE deputize.log_leaves (
+    tenant text NOT NULL,
+    leaf_index bigint NOT NULL,
+    entry_id uuid NOT NULL,
+    hash bytea NOT NULL,
+    CONSTRAINT log_leaves_hash_check CHECK ((octet_length(hash) = 32)),
+    CONSTRAINT log_leaves_leaf_index_check CHECK ((leaf_index >= 0))
+);
+ALTER TABLE ONLY deputize.log_leaves
+    ADD CONSTRAINT log_leaves_pkey PRIMARY KEY (tenant, leaf_index);
+CREATE UNIQUE INDEX log_leaves_by_entry ON deputize.log_leaves USING btree (tenant, entry_id);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT ON TABLE deputize.log_leaves TO deputize_writer;
+
+-- The hashes of complete subtrees of 256^level leaves: what tiles above the leaves show.
+CREATE TABLE deputize.log_nodes (
+    tenant text NOT NULL,
+    level smallint NOT NULL,
+    node_index bigint NOT NULL,
+    hash bytea NOT NULL,
+    CONSTRAINT log_nodes_hash_check CHECK ((octet_length(hash) = 32)),
+    CONSTRAINT log_nodes_level_check CHECK (((level >= 1) AND (level <= 7))),
+    CONSTRAINT log_nodes_node_index_check CHECK ((node_index >= 0))
+);
+ALTER TABLE ONLY deputize.log_nodes
+    ADD CONSTRAINT log_nodes_pkey PRIMARY KEY (tenant, level, node_index);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT ON TABLE deputize.log_nodes TO deputize_writer;
+
+-- Entries that are not in their tenant's log yet. The insertion of an entry adds it, in the same transaction.
+CREATE TABLE deputize.log_queue (
+    tenant text NOT NULL,
+    entry_id uuid NOT NULL,
+    number bigint NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='10000');
+ALTER TABLE deputize.log_queue ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME deputize.log_queue_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+ALTER TABLE ONLY deputize.log_queue
+    ADD CONSTRAINT log_queue_pkey PRIMARY KEY (tenant, number);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE ON TABLE deputize.log_queue TO deputize_writer;
+
+-- The lease of the one process that appends entries to logs. Each of its transactions updates this row.
+CREATE TABLE deputize.log_sequencer (
+    only_row boolean DEFAULT true NOT NULL,
+    owner uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    expires_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT log_sequencer_only_row_check CHECK (only_row)
+);
+ALTER TABLE ONLY deputize.log_sequencer
+    ADD CONSTRAINT log_sequencer_pkey PRIMARY KEY (only_row);
+GRANT SELECT,UPDATE ON TABLE deputize.log_sequencer TO deputize_writer;
+
+-- Checkpoints that enough witnesses cosigned, with their cosignatures.
+CREATE TABLE deputize.log_witnessed_checkpoints (
+    tenant text NOT NULL,
+    size bigint NOT NULL,
+    note bytea NOT NULL,
+    cosignatures smallint NOT NULL,
+    witnessed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT log_witnessed_checkpoints_cosignatures_check CHECK ((cosignatures > 0)),
+    CONSTRAINT log_witnessed_checkpoints_size_check CHECK ((size > 0))
+);
+ALTER TABLE ONLY deputize.log_witnessed_checkpoints
+    ADD CONSTRAINT log_witnessed_checkpoints_pkey PRIMARY KEY (tenant, size);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT ON TABLE deputize.log_witnessed_checkpoints TO deputize_writer;
 
 -- What a group has to be notified of, written by the commit that makes it true. write_notifications makes notifications
 -- of them.
@@ -551,6 +823,26 @@ CREATE INDEX progress_by_time ON deputize.progress USING btree (at);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.progress TO deputize_writer;
 
+-- How calls of each version ended and what they took in the last hours, by minute. Written with call_measurements.
+CREATE TABLE deputize.recent_measurements (
+    tenant text NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    calls bigint NOT NULL,
+    errors bigint NOT NULL,
+    timeouts bigint NOT NULL,
+    max_latency_us bigint NOT NULL,
+    latency_buckets smallint[] NOT NULL,
+    latency_counts bigint[] NOT NULL,
+    CONSTRAINT recent_measurements_check CHECK ((cardinality(latency_buckets) = cardinality(latency_counts)))
+);
+ALTER TABLE ONLY deputize.recent_measurements
+    ADD CONSTRAINT recent_measurements_pkey PRIMARY KEY (tenant, minute, name, version);
+CREATE INDEX recent_measurements_by_minute ON deputize.recent_measurements USING btree (minute);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.recent_measurements TO deputize_writer;
+
 -- One row for each call whose outcome is unknown: how often it was checked, and when to check again.
 CREATE TABLE deputize.reconciliations (
     tenant text NOT NULL,
@@ -590,6 +882,46 @@ CREATE INDEX resource_locks_waiting ON deputize.resource_locks USING btree (name
 CREATE INDEX resource_locks_woken ON deputize.resource_locks USING btree (woken_at) WHERE ((woken_at IS NOT NULL) AND (NOT is_held));
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.resource_locks TO deputize_writer;
+
+-- The parts of stored results, sealed one by one, so that each is read without the rest.
+CREATE TABLE deputize.result_chunks (
+    tenant text NOT NULL,
+    reference text NOT NULL,
+    number integer NOT NULL,
+    sealed bytea NOT NULL,
+    CONSTRAINT result_chunks_number_check CHECK ((number >= 0))
+);
+ALTER TABLE ONLY deputize.result_chunks ALTER COLUMN sealed SET STORAGE EXTERNAL;
+ALTER TABLE ONLY deputize.result_chunks
+    ADD CONSTRAINT result_chunks_pkey PRIMARY KEY (tenant, reference, number);
+ALTER TABLE ONLY deputize.result_chunks
+    ADD CONSTRAINT result_chunks_tenant_reference_fkey FOREIGN KEY (tenant, reference) REFERENCES deputize.results(tenant, reference) ON DELETE CASCADE;
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE ON TABLE deputize.result_chunks TO deputize_writer;
+
+-- Results too long or too sensitive to be given whole: who may read them, and until when.
+CREATE TABLE deputize.results (
+    tenant text NOT NULL,
+    reference text NOT NULL,
+    call_id uuid NOT NULL,
+    tool text NOT NULL,
+    caller_user text NOT NULL,
+    caller_agents text[] NOT NULL,
+    bytes bigint NOT NULL,
+    is_redacted boolean NOT NULL,
+    sealed bytea,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT results_bytes_check CHECK ((bytes >= 0))
+);
+ALTER TABLE ONLY deputize.results
+    ADD CONSTRAINT results_pkey PRIMARY KEY (tenant, reference);
+ALTER TABLE ONLY deputize.results
+    ADD CONSTRAINT results_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX results_by_expiry ON deputize.results USING btree (expires_at);
+CREATE INDEX results_by_user ON deputize.results USING btree (tenant, caller_user);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.results TO deputize_writer;
 
 -- Tokens, users, agents and grants that are no longer accepted.
 CREATE TABLE deputize.revocations (
@@ -711,6 +1043,24 @@ ALTER TABLE ONLY deputize.server_clients
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.server_clients TO deputize_writer;
 
+-- What the tools of a server do, as an operator confirmed it for exactly one definition of each.
+CREATE TABLE deputize.server_effects (
+    tenant text NOT NULL,
+    server text NOT NULL,
+    item text NOT NULL,
+    digest text NOT NULL,
+    effects text NOT NULL,
+    confirmed_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT server_effects_effects_check CHECK ((effects = ANY (ARRAY['read'::text, 'write'::text, 'destructive'::text]))),
+    CONSTRAINT server_effects_item_check CHECK ((item ~~ 'tool:_%'::text))
+);
+ALTER TABLE ONLY deputize.server_effects
+    ADD CONSTRAINT server_effects_pkey PRIMARY KEY (tenant, server, item);
+ALTER TABLE ONLY deputize.server_effects
+    ADD CONSTRAINT server_effects_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE deputize.server_effects TO deputize_writer;
+
 -- Linked accounts: one for each person and server, with tokens for that server and that person's calls only, sealed.
 CREATE TABLE deputize.server_links (
     tenant text NOT NULL,
@@ -814,6 +1164,7 @@ ALTER TABLE ONLY deputize.subjects
     ADD CONSTRAINT subjects_pkey PRIMARY KEY (tenant, subject);
 ALTER TABLE ONLY deputize.subjects
     ADD CONSTRAINT subjects_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE INDEX subjects_by_pseudonym ON deputize.subjects USING btree (tenant, deputize.hash_subject(salt, subject));
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE ON TABLE deputize.subjects TO deputize_writer;
 
@@ -1549,8 +1900,8 @@ begin
     return query select * from deputize.select_epochs(array[p_tenant]);
 end $$;
 
--- Erase the next batch of a person's data: more, done, or waiting for open calls, for other processes, or because
--- another process does it. It changes no entry of the audit log, only deletes the salts beside them.
+-- Erase the next batch of a person's data: more, done, or waiting for open calls, for other processes, for a legal
+-- hold, or because another process does it. It changes no entry of the audit log, only deletes the salts beside them.
 CREATE FUNCTION deputize.continue_erasure(
     p_tenant text, p_id uuid, p_limit integer, p_grace_seconds integer
 ) RETURNS text
@@ -1564,11 +1915,15 @@ declare
     caller constant text := '"caller":["';
     last_id uuid;
 begin
+    perform deputize.lock_legal_holds(false);
     select * into erasure from deputize.erasures e where e.tenant = p_tenant and e.id = p_id for update skip locked;
     if not found then
         return 'waiting';
     elsif erasure.ended_at is not null then
         return 'done';
+    elsif deputize.find_blocking_hold(p_tenant, erasure.subject, erasure.names, erasure.pseudonym) is not null then
+        -- Placed after the erasure began: what is left stays until the hold is removed.
+        return 'waiting';
     end if;
     select array_agg(c.id) into batch from (
         select k.id from deputize.calls k
@@ -1579,7 +1934,9 @@ begin
         order by k.id limit p_limit for update of k
     ) as c;
     if batch is not null then
-        perform deputize.erase_calls(p_tenant, batch, placeholder);
+        if not deputize.erase_call_rows(p_tenant, batch, p_limit) then
+            perform deputize.erase_calls(p_tenant, batch, placeholder);
+        end if;
         return 'more';
     end if;
     update deputize.grants x set grantor = placeholder, task = null, constraints = null
@@ -1590,8 +1947,11 @@ begin
     if found then
         return 'more';
     end if;
-    perform deputize.erase_names(p_tenant, erasure.subject, erasure.names, placeholder);
-    delete from deputize.observed_values x where x.tenant = p_tenant and x.subject = erasure.pseudonym;
+    if deputize.erase_names(p_tenant, erasure.subject, erasure.names, placeholder, p_limit)
+        or deputize.erase_cost_tasks(p_tenant, erasure.pseudonym, p_limit)
+        or deputize.erase_stored_values(p_tenant, erasure.subject, erasure.pseudonym, p_limit) then
+        return 'more';
+    end if;
     -- Other processes may use the pseudonym for a moment, and open calls of the person write more entries.
     if erasure.requested_at > clock_timestamp() - make_interval(secs => p_grace_seconds) or exists (
         select from deputize.calls k where k.tenant = p_tenant and k.caller_user = erasure.subject
@@ -1659,11 +2019,14 @@ CREATE FUNCTION deputize.delete_ended_grants(p_days integer, p_limit integer) RE
 declare
     deleted_count integer;
 begin
+    perform deputize.lock_legal_holds(false);
     -- No token of a grant, or of one made from it, is valid after the grant's end. Others are deleted before their parents.
     with ended as (
         select g.tenant, g.id from deputize.grants g
         where g.not_after < now() - make_interval(days => greatest(p_days, 1))
           and not exists (select from deputize.grants c where c.tenant = g.tenant and c.parent = g.id)
+          and not exists (select from deputize.legal_holds h where h.tenant = g.tenant
+                          and (h.subject = g.grantor or h.kind in ('period', 'call')))
         order by g.not_after limit p_limit for update skip locked
     ), forgotten_revocations as (
         delete from deputize.revocations r using ended e
@@ -1683,10 +2046,13 @@ CREATE FUNCTION deputize.delete_old_decisions(p_days integer, p_limit integer) R
 declare
     deleted_count integer;
 begin
+    perform deputize.lock_legal_holds(false);
     -- A process notes once a day that it relies on a record, to the day: a record may be two days newer than it says.
+    -- Calls share records, so that a hold keeps all of its tenant.
     with old as (
         select d.tenant, d.id from deputize.decisions d
         where d.last_at < now() - make_interval(days => greatest(p_days, 1) + 2)
+          and not exists (select from deputize.legal_holds h where h.tenant = d.tenant)
         order by d.last_at limit p_limit for update skip locked
     ), deleted as (
         delete from deputize.decisions d using old o where d.tenant = o.tenant and d.id = o.id returning d.id
@@ -1709,6 +2075,7 @@ declare
     truncated integer := 0;
     rows_left integer;
 begin
+    perform deputize.lock_legal_holds(false);
     for part, day in
         select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')
         from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -1720,22 +2087,25 @@ begin
         continue when rows_left = 0;
         first_id := deputize.first_uuid_of_day(day);
         next_id := deputize.first_uuid_of_day(day + 1);
-        -- A day of which no call is open or lately ended is truncated; any other loses its rows one by one.
-        if not exists (select from deputize.calls k where k.id >= first_id and k.id < next_id
-                       and (k.ended_at is null or k.ended_at > now() - make_interval(days => p_days))) then
+        -- A day of which no call is open, lately ended or held is truncated; any other loses its rows one by one.
+        if not exists (select from deputize.legal_holds)
+            and not exists (select from deputize.calls k where k.id >= first_id and k.id < next_id
+                            and (k.ended_at is null or k.ended_at > now() - make_interval(days => p_days))) then
             execute format('truncate deputize.%I', part);
             truncated := truncated + 1;
         else
             execute format('delete from deputize.%I s where not exists (
                 select from deputize.calls k where k.tenant = s.tenant and k.id = s.id
-                and (k.ended_at is null or k.ended_at > now() - make_interval(days => $1)))', part) using p_days;
+                and (k.ended_at is null or k.ended_at > now() - make_interval(days => $1)
+                     or deputize.is_call_held(k.tenant, k.id, k.caller_user)))', part) using p_days;
         end if;
     end loop;
     delete from deputize.runs r using (
         select o.tenant, o.id from deputize.runs o
         where o.id < deputize.first_uuid_of_day((now() at time zone 'utc')::date - p_days)
           and exists (select from deputize.calls k where k.tenant = o.tenant and k.id = o.id
-                      and k.ended_at < now() - make_interval(days => p_days) and k.state <> 'unknown')
+                      and k.ended_at < now() - make_interval(days => p_days) and k.state <> 'unknown'
+                      and not deputize.is_call_held(k.tenant, k.id, k.caller_user))
         order by o.id limit 100000) as old
     where r.tenant = old.tenant and r.id = old.id;
     -- A claim whose window is over means nothing: the next call with its key takes it anyway.
@@ -1799,6 +2169,16 @@ begin
     select ended.id from ended;
 end $$;
 
+-- Queue new audit entries for the log of their tenant.
+CREATE FUNCTION deputize.enqueue_entries() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    insert into deputize.log_queue (tenant, entry_id) select e.tenant, e.id from new_entries as e;
+    return null;
+end $$;
+
 -- Give a run to the engine, inside the transaction that calls this: a rollback leaves nothing there either. Runs with
 -- the owner's rights, so that no other role needs any in the engine's schema.
 CREATE FUNCTION deputize.enqueue_run(
@@ -1823,6 +2203,29 @@ begin
         delay_until_epoch_ms =>
             case when p_delay_seconds > 0 then (1000 * (extract(epoch from now()) + p_delay_seconds))::bigint end);
 end $$;
+
+-- Delete what ended calls may have any number of, progress and checkpoints, so many rows of each. True if there may be
+-- more.
+CREATE FUNCTION deputize.erase_call_rows(p_tenant text, p_calls uuid[], p_limit integer) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    progress_count integer;
+    checkpoint_count integer;
+begin
+    delete from deputize.progress x using (
+        select p.id, p.seq from deputize.progress p where p.tenant = p_tenant and p.id = any (p_calls) limit p_limit
+    ) as few where x.tenant = p_tenant and x.id = few.id and x.seq = few.seq;
+    get diagnostics progress_count = row_count;
+    delete from deputize.checkpoints x using (
+        select c.call_id, c.seq from deputize.checkpoints c
+        where c.tenant = p_tenant and c.call_id = any (p_calls) limit p_limit
+    ) as few where x.tenant = p_tenant and x.call_id = few.call_id and x.seq = few.seq;
+    get diagnostics checkpoint_count = row_count;
+    return progress_count = p_limit or checkpoint_count = p_limit;
+end $$;
+REVOKE ALL ON FUNCTION deputize.erase_call_rows FROM PUBLIC;
 
 -- Delete what ended calls contained, and make their rows anonymous. Entries of the audit log keep their bytes.
 CREATE FUNCTION deputize.erase_calls(p_tenant text, p_calls uuid[], p_placeholder text) RETURNS void
@@ -1857,31 +2260,93 @@ begin
 end $$;
 REVOKE ALL ON FUNCTION deputize.erase_calls FROM PUBLIC;
 
--- Replace a person's name in what they decided or changed, and in revocations of them.
-CREATE FUNCTION deputize.erase_names(p_tenant text, p_subject text, p_names text[], p_placeholder text) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
+-- Forget for which tasks the calls of a person were, because a task may name them, in so many rows; what they cost
+-- stays. True if there may be more.
+CREATE FUNCTION deputize.erase_cost_tasks(p_tenant text, p_pseudonym text, p_limit integer) RETURNS boolean
+    LANGUAGE sql
     SET search_path TO 'pg_catalog'
     AS $$
+    with few as (
+        select c.tenant, c.day, c.tool, c.version, c.caller, c.task, c.currency from deputize.call_costs c
+        where c.tenant = p_tenant and c.caller[1] = p_pseudonym and c.task <> '' limit p_limit for update
+    ), erased as (
+        delete from deputize.call_costs c using few f
+        where c.tenant = f.tenant and c.day = f.day and c.tool = f.tool and c.version = f.version
+          and c.caller = f.caller and c.task = f.task and c.currency = f.currency
+        returning c.*
+    ), added as (
+        insert into deputize.call_costs as c
+            (tenant, day, tool, version, caller, task, currency, calls, compute_seconds, storage_bytes, network_bytes,
+             tokens, reviews, review_seconds, compute_cost, external_api_cost, storage_io_cost, network_cost, token_cost,
+             human_review_cost)
+        select e.tenant, e.day, e.tool, e.version, e.caller, '', e.currency, sum(e.calls), sum(e.compute_seconds),
+               sum(e.storage_bytes), sum(e.network_bytes), sum(e.tokens), sum(e.reviews), sum(e.review_seconds),
+               sum(e.compute_cost), sum(e.external_api_cost), sum(e.storage_io_cost), sum(e.network_cost),
+               sum(e.token_cost), sum(e.human_review_cost)
+        from erased e
+        group by e.tenant, e.day, e.tool, e.version, e.caller, e.currency
+        on conflict (tenant, day, tool, version, caller, task, currency) do update
+        set calls = c.calls + excluded.calls,
+            compute_seconds = c.compute_seconds + excluded.compute_seconds,
+            storage_bytes = c.storage_bytes + excluded.storage_bytes,
+            network_bytes = c.network_bytes + excluded.network_bytes,
+            tokens = c.tokens + excluded.tokens,
+            reviews = c.reviews + excluded.reviews,
+            review_seconds = c.review_seconds + excluded.review_seconds,
+            compute_cost = c.compute_cost + excluded.compute_cost,
+            external_api_cost = c.external_api_cost + excluded.external_api_cost,
+            storage_io_cost = c.storage_io_cost + excluded.storage_io_cost,
+            network_cost = c.network_cost + excluded.network_cost,
+            token_cost = c.token_cost + excluded.token_cost,
+            human_review_cost = c.human_review_cost + excluded.human_review_cost
+    )
+    select count(*) = p_limit from few
+$$;
+REVOKE ALL ON FUNCTION deputize.erase_cost_tasks FROM PUBLIC;
+
+-- Replace a person's name in what they decided or changed, and in revocations of them, in so many rows of each table.
+-- True if there may be more.
+CREATE FUNCTION deputize.erase_names(
+    p_tenant text, p_subject text, p_names text[], p_placeholder text, p_limit integer
+) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $_$
+declare
+    part record;
+    rows tid[];
+    is_more boolean := false;
 begin
-    update deputize.votes x set voter = p_placeholder, reason = '' where x.tenant = p_tenant and x.voter = p_subject;
-    update deputize.tickets x set resolved_by = p_placeholder, reason = ''
-    where x.tenant = p_tenant and x.resolved_by = p_subject;
-    update deputize.secrets x set updated_by = p_placeholder where x.tenant = p_tenant and x.updated_by = p_subject;
-    update deputize.policies x set put_by = p_placeholder where x.tenant = p_tenant and x.put_by = p_subject;
+    for part in values
+        ('votes', 'voter', true), ('tickets', 'resolved_by', true), ('secrets', 'updated_by', false),
+        ('policies', 'put_by', false), ('tool_versions', 'registered_by', false), ('deprecated_uses', 'caller_user', false),
+        ('server_changes', 'decided_by', true), ('server_pins', 'accepted_by', false), ('switches', 'turned_by', true),
+        ('revocations', 'revoked_by', true), ('legal_holds', 'placed_by', true)
+    loop
+        -- Locked first, and changed by a second statement: a row that someone else is changing keeps its place then.
+        execute format('select array_agg(f.ctid) from (select x.ctid from deputize.%I x where x.tenant = $1 and x.%I = $2
+                        limit $3 for update) as f', part.column1, part.column2) into rows using p_tenant, p_subject, p_limit;
+        continue when rows is null;
+        is_more := is_more or cardinality(rows) = p_limit;
+        -- Who acts again while they are erased is in rows beside those that were erased before: these two tables have the
+        -- person in their keys.
+        if part.column1 = 'deprecated_uses' then
+            with erased as (delete from deputize.deprecated_uses x where x.ctid = any (rows) returning x.*)
+            insert into deputize.deprecated_uses as u
+                (tenant, name, version, caller_user, caller_agent, day, calls, last_used_at)
+            select e.tenant, e.name, e.version, p_placeholder, e.caller_agent, e.day, e.calls, e.last_used_at from erased e
+            on conflict (tenant, name, version, caller_user, caller_agent, day) do update
+            set calls = u.calls + excluded.calls, last_used_at = greatest(u.last_used_at, excluded.last_used_at);
+            continue;
+        elsif part.column1 = 'votes' then
+            delete from deputize.votes x using deputize.votes y
+            where x.ctid = any (rows) and y.tenant = x.tenant and y.id = x.id and y.voter = p_placeholder;
+        end if;
+        execute format('update deputize.%I x set %I = $1 %s where x.ctid = any ($2)', part.column1, part.column2,
+                       case when part.column3 then ', reason = ''''' else '' end) using p_placeholder, rows;
+    end loop;
     -- A proposal without its proposer could be confirmed by themselves.
     delete from deputize.policy_proposals x where x.tenant = p_tenant and x.proposed_by = p_subject;
-    update deputize.tool_versions x set registered_by = p_placeholder
-    where x.tenant = p_tenant and x.registered_by = p_subject;
-    update deputize.deprecated_uses x set caller_user = p_placeholder
-    where x.tenant = p_tenant and x.caller_user = p_subject;
-    update deputize.server_changes x set decided_by = p_placeholder, reason = ''
-    where x.tenant = p_tenant and x.decided_by = p_subject;
-    update deputize.server_pins x set accepted_by = p_placeholder
-    where x.tenant = p_tenant and x.accepted_by = p_subject;
-    update deputize.switches x set turned_by = p_placeholder, reason = ''
-    where x.tenant = p_tenant and x.turned_by = p_subject;
-    update deputize.revocations x set revoked_by = p_placeholder, reason = ''
-    where x.tenant = p_tenant and x.revoked_by = p_subject;
     -- A revocation of the person stays in force, by a digest: deleting it would give their authority back.
     delete from deputize.revocations x
     where x.tenant = p_tenant and x.kind in ('user', 'subject') and x.value = any (p_names)
@@ -1890,8 +2355,107 @@ begin
     update deputize.revocations x
     set value = 'sha256=' || encode(sha256(convert_to(x.tenant || ' ' || x.value, 'UTF8')), 'hex'), reason = ''
     where x.tenant = p_tenant and x.kind in ('user', 'subject') and x.value = any (p_names);
-end $$;
+    return is_more;
+end $_$;
 REVOKE ALL ON FUNCTION deputize.erase_names FROM PUBLIC;
+
+-- Delete long results of a person and values that were observed for them, so many rows of each table. True if there may
+-- be more.
+CREATE FUNCTION deputize.erase_stored_values(
+    p_tenant text, p_subject text, p_pseudonym text, p_limit integer
+) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    value_count integer;
+    chunk_count integer;
+    result_count integer := 0;
+begin
+    delete from deputize.observed_values x using (
+        select v.rule, v.entity, v.tool from deputize.observed_values v
+        where v.tenant = p_tenant and v.subject = p_pseudonym limit p_limit
+    ) as few
+    where x.tenant = p_tenant and x.subject = p_pseudonym
+      and x.rule = few.rule and x.entity = few.entity and x.tool = few.tool;
+    get diagnostics value_count = row_count;
+    delete from deputize.result_chunks x using (
+        select c.reference, c.number from deputize.results r
+        join deputize.result_chunks c on c.tenant = r.tenant and c.reference = r.reference
+        where r.tenant = p_tenant and r.caller_user = p_subject limit p_limit
+    ) as few where x.tenant = p_tenant and x.reference = few.reference and x.number = few.number;
+    get diagnostics chunk_count = row_count;
+    if chunk_count < p_limit then
+        delete from deputize.results x where x.tenant = p_tenant and x.reference in (
+            select r.reference from deputize.results r where r.tenant = p_tenant and r.caller_user = p_subject limit p_limit
+        );
+        get diagnostics result_count = row_count;
+    end if;
+    return p_limit in (value_count, chunk_count, result_count);
+end $$;
+REVOKE ALL ON FUNCTION deputize.erase_stored_values FROM PUBLIC;
+
+-- Delete the entries that plan_expiry found, and write the entry that says so, in one transaction. Their hashes stay.
+-- False if the plan has changed meanwhile.
+CREATE FUNCTION deputize.expire_entries(
+    p_tenant text, p_days integer, p_first_index bigint, p_end_index bigint, p_entry_id uuid, p_entry bytea
+) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    perform deputize.lock_legal_holds(false);
+    perform pg_advisory_xact_lock(hashtextextended('deputize expiry ' || p_tenant, 0));
+    perform from deputize.plan_expiry(p_tenant, p_days, (p_end_index - p_first_index)::integer) as p
+    where p.first_index = p_first_index and p.end_index = p_end_index;
+    if not found then
+        return false;
+    end if;
+    insert into deputize.audit_entries (tenant, id, call_id, entry, salt) values (p_tenant, p_entry_id, null, p_entry, null);
+    insert into deputize.log_expiries (tenant, end_index, entry_id) values (p_tenant, p_end_index, p_entry_id);
+    delete from deputize.audit_entries e using deputize.log_leaves l
+    where l.tenant = p_tenant and l.leaf_index >= p_first_index and l.leaf_index < p_end_index
+      and e.tenant = l.tenant and e.id = l.entry_id;
+    return true;
+end $$;
+
+-- Find a legal hold that forbids to erase a person: of them, of a call of theirs, or of a period in which they acted.
+CREATE FUNCTION deputize.find_blocking_hold(
+    p_tenant text, p_subject text, p_names text[], p_pseudonym text
+) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    hold deputize.legal_holds;
+    caller constant text := '"caller":["' || p_pseudonym || '"';
+begin
+    for hold in select * from deputize.legal_holds h where h.tenant = p_tenant order by h.kind = 'period', h.placed_at loop
+        if hold.subject = p_subject or hold.subject = any (p_names) then
+            return hold.id;
+        elsif hold.call_id is not null and (
+            exists (select from deputize.calls k
+                    where k.tenant = p_tenant and k.id = hold.call_id and k.caller_user = p_subject)
+            or exists (select from deputize.audit_entries e where e.tenant = p_tenant and e.call_id = hold.call_id
+                       and position(convert_to(caller, 'UTF8') in e.entry) > 0)
+        ) then
+            return hold.id;
+        elsif hold.kind = 'period' then
+            if exists (select from deputize.calls k where k.tenant = p_tenant and k.caller_user = p_subject
+                       and k.id >= hold.first_id and k.id < hold.before_id) then
+                return hold.id;
+            end if;
+            -- A search that runs out of time answers with a row too: what is not known to be free is held.
+            perform set_config('deputize.tenant', p_tenant, true);
+            perform from deputize.search_audit(array['user=' || p_pseudonym],
+                jsonb_build_array(jsonb_build_array(caller)), hold.first_id, hold.before_id, 1, 500);
+            if found then
+                return hold.id;
+            end if;
+        end if;
+    end loop;
+    return null;
+end $$;
 
 -- Find every lock in one queue, held or waiting, whose scope overlaps the given one.
 CREATE FUNCTION deputize.find_overlapping_locks(
@@ -1917,6 +2481,29 @@ CREATE FUNCTION deputize.first_uuid_of_day(day date) RETURNS uuid
     select (lpad(to_hex((extract(epoch from day::timestamp) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
+-- Return the number of the 17 minutes that an id was made in: terms are indexed below it, so that a search reads few.
+CREATE FUNCTION deputize.get_audit_period(p_id uuid) RETURNS bigint
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+    select ('x' || substr(p_id::text, 1, 8))::bit(32)::bigint >> 4
+$$;
+
+-- Compute the hash of an entry as a leaf of its log, as evidence/log/leaf.py does.
+CREATE FUNCTION deputize.hash_entry(p_entry bytea) RETURNS bytea
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+    select sha256('\x00'::bytea || case when octet_length(p_entry) <= 65535 then p_entry else convert_to(
+        format('{"entry_sha256":"%s","entry_size":%s,"v":"large-entry/1"}', encode(sha256(p_entry), 'hex'),
+               octet_length(p_entry)), 'UTF8') end)
+$$;
+
+-- Compute the pseudonym of a subject, as store/pseudonyms.py does.
+CREATE FUNCTION deputize.hash_subject(p_salt bytea, p_subject text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    AS $$
+    select encode(sha256(p_salt || convert_to(p_subject, 'UTF8')), 'hex')
+$$;
+
 -- Whether a call that needs approval may begin: with an approval that has not expired by this moment (not by when the
 -- transaction began), or, taken over from an owner that had begun it, with the one that owner used.
 CREATE FUNCTION deputize.is_approved(p_tenant text, p_call_id uuid, p_epoch integer) RETURNS boolean
@@ -1925,6 +2512,75 @@ CREATE FUNCTION deputize.is_approved(p_tenant text, p_call_id uuid, p_epoch inte
     select exists (select from deputize.approvals a where a.tenant = p_tenant and a.call_id = p_call_id
         and (a.state = 'approved' and a.expires_at > clock_timestamp() or a.state = 'used' and p_epoch > 0))
 $$;
+
+-- Tell whether a legal hold covers a call.
+CREATE FUNCTION deputize.is_call_held(p_tenant text, p_call_id uuid, p_user text) RETURNS boolean
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog'
+    AS $$
+    select exists (
+        select from deputize.legal_holds h
+        where h.tenant = p_tenant
+          and (h.subject = p_user or h.call_id = p_call_id or p_call_id >= h.first_id and p_call_id < h.before_id))
+$$;
+
+-- List the terms that an audit entry is indexed by: a hash of each label, such as tool=crm.get_user, below the number
+-- of the 17 minutes that its id is in. Values are taken as the JSON has them, up to the first quote.
+CREATE FUNCTION deputize.list_audit_terms(p_tenant text, p_id uuid, p_entry bytea) RETURNS bigint[]
+    LANGUAGE plpgsql IMMUTABLE STRICT COST 1000 PARALLEL SAFE
+    AS $$
+declare
+    body text := convert_from(p_entry, 'UTF8');
+    period constant bigint := ('x' || substr(p_id::text, 1, 8))::bit(32)::bigint >> 4 << 35;
+    seed constant bigint := hashtextextended(p_tenant, 0);
+    labels text[] := '{}';
+    terms bigint[] := '{}';
+    value text;
+begin
+    if position('"caller":["' in body) > 0 then
+        value := split_part(split_part(body, '"caller":["', 2), '"]', 1);
+        labels := string_to_array('user=' || replace(value, '","', E'\nagent='), E'\n');
+    end if;
+    if position('"approval":"' in body) > 0 then
+        labels := labels || 'decision=ask'::text;
+    end if;
+    -- Keys are sorted, so all others come after the kind. What most entries have in common is not indexed.
+    body := split_part(body, ',"kind":"', 2);
+    value := split_part(body, '"', 1);
+    if value not in ('read', 'intent', 'outcome') then
+        labels := labels || ('kind=' || value);
+    end if;
+    value := split_part(split_part(body, ',"outcome":"', 2), '"', 1);
+    if value not in ('', 'succeeded') then
+        labels := labels || ('outcome=' || value);
+        if value in ('denied', 'blocked') then
+            labels := labels || 'decision=deny'::text;
+        end if;
+    end if;
+    value := split_part(split_part(body, ',"rules":["', 2), '"]', 1);
+    if value <> '' then
+        labels := labels || string_to_array('rule=' || replace(value, '","', E'\nrule='), E'\n');
+    end if;
+    value := split_part(split_part(body, ',"scopes":["', 2), '"]', 1);
+    if value <> '' then
+        for value in select distinct split_part(scope, ' ', 2) from unnest(string_to_array(value, '","')) as scope loop
+            labels := labels || ('resource=' || value);
+        end loop;
+    end if;
+    value := split_part(split_part(body, ',"session":"', 2), '"', 1);
+    if value <> '' then
+        labels := labels || ('session=' || value);
+    end if;
+    value := split_part(split_part(body, ',"tool":"', 2), '"', 1);
+    if value <> '' then
+        labels := labels || ('tool=' || value);
+    end if;
+    value := split_part(split_part(body, ',"trace":"', 2), '"', 1);
+    foreach value in array labels || ('trace=' || value) loop
+        terms := terms || (period | (hashtextextended(value, seed) & 34359738367));
+    end loop;
+    return terms;
+end $$;
 
 -- Lock and return approval requests that something is due of, skipping those another process has locked. Their calls
 -- are not locked: anyone who ends a call locks the call first and its request after it.
@@ -1949,6 +2605,37 @@ CREATE FUNCTION deputize.lock_due_approvals(
         where d.opened_at + make_interval(secs => s) <= now()) as r
     left join deputize.calls k on k.tenant = d.tenant and k.id = d.call_id and d.expires_at <= now()
 $$;
+
+-- Keep holds from being placed while something is deleted, until the transaction ends; exclusively, to place one.
+CREATE FUNCTION deputize.lock_legal_holds(p_exclusive boolean) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog'
+    AS $$
+    select case when p_exclusive then pg_advisory_xact_lock(hashtextextended('deputize legal holds', 0))
+           else pg_advisory_xact_lock_shared(hashtextextended('deputize legal holds', 0)) end
+$$;
+
+-- Merge the terms of new audit entries into the index, so that no commit has to. Returns how many pages were merged.
+CREATE FUNCTION deputize.merge_audit_terms() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    index_id regclass;
+    merged bigint := 0;
+begin
+    -- Entries are written to the partitions of today and, around midnight, of its neighbours.
+    for index_id in
+        select i.inhrelid::regclass from pg_inherits i
+        join pg_index x on x.indexrelid = i.inhrelid join pg_class t on t.oid = x.indrelid
+        where i.inhparent = to_regclass('deputize.audit_entries_by_terms')
+          and t.relname >= 'audit_entries' || to_char((now() at time zone 'utc')::date - 1, '_YYYYMMDD')
+          and t.relname <= 'audit_entries' || to_char((now() at time zone 'utc')::date + 1, '_YYYYMMDD')
+    loop
+        merged := merged + gin_clean_pending_list(index_id);
+    end loop;
+    return merged;
+end $$;
 
 -- Whether another call holds a lock this call needs, or waits for it ahead of this call.
 CREATE FUNCTION deputize.must_wait_for_locks(p_tenant text, p_call_id uuid) RETURNS boolean
@@ -1976,6 +2663,19 @@ begin
     end loop;
     return false;
 end $$;
+
+-- Name the subjects behind pseudonyms, of the tenant that the reader names. Nothing is named whose salt was erased.
+CREATE FUNCTION deputize.name_pseudonyms(p_pseudonyms text[]) RETURNS TABLE(pseudonym text, subject text)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+    select deputize.hash_subject(s.salt, s.subject), s.subject from deputize.subjects s
+    where s.tenant = current_setting('deputize.tenant', true)
+      and deputize.hash_subject(s.salt, s.subject) = any (p_pseudonyms)
+$$;
+REVOKE ALL ON FUNCTION deputize.name_pseudonyms FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.name_pseudonyms TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.name_pseudonyms TO deputize_reader;
 
 -- Store what a tool told a user about a thing, and return it with what other tools told the same user in the window. Of
 -- one user and rule only so many values are kept: the oldest make room.
@@ -2048,6 +2748,43 @@ begin
         select distinct p_tenant, approval_id, g, 'asked' from unnest(approval_groups) as g;
 end $$;
 
+-- Find the next entries that may expire: the oldest of a log, without a gap, that are older than so many days, signed
+-- and not held. No row if there are none.
+CREATE FUNCTION deputize.plan_expiry(
+    p_tenant text, p_days integer, p_limit integer
+) RETURNS TABLE(first_index bigint, end_index bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    -- Never less than a year, whatever a gateway is set to.
+    cutoff constant timestamptz := now() - make_interval(days => greatest(p_days, 365));
+    cutoff_id constant uuid := (lpad(to_hex((extract(epoch from cutoff) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid;
+begin
+    select coalesce(max(x.end_index), 0) into first_index from deputize.log_expiries x where x.tenant = p_tenant;
+    -- From the oldest entry on, up to the first that has to stay: one that is younger, not signed yet, or held, or one
+    -- that is not what its leaf says: retention must not delete what shows that someone changed the database.
+    select coalesce(min(l.leaf_index), first_index + p_limit) into end_index
+    from deputize.log_leaves l left join deputize.audit_entries e on e.tenant = l.tenant and e.id = l.entry_id
+    where l.tenant = p_tenant and l.leaf_index >= first_index and l.leaf_index < first_index + p_limit
+      and (l.entry_id >= cutoff_id or e.id is null or l.hash is distinct from deputize.hash_entry(e.entry) or exists (
+          select from deputize.legal_holds h where h.tenant = p_tenant and (
+              h.call_id = e.call_id or l.entry_id >= h.first_id and l.entry_id < h.before_id
+              or position(convert_to('"' || h.pseudonym || '"', 'UTF8') in e.entry) > 0
+              -- An erasure that a hold stopped had ended the pseudonym before: a hold placed later has a new one.
+              or exists (select from deputize.erasures x
+                         where x.tenant = p_tenant and x.ended_at is null and x.subject = h.subject
+                           and position(convert_to('"' || x.pseudonym || '"', 'UTF8') in e.entry) > 0)
+              or exists (select from deputize.calls k
+                         where k.tenant = p_tenant and k.id = e.call_id and k.caller_user = h.subject))));
+    end_index := least(end_index,
+        coalesce((select max(l.leaf_index) + 1 from deputize.log_leaves l where l.tenant = p_tenant), 0),
+        coalesce((select max(c.size) from deputize.log_checkpoints c where c.tenant = p_tenant), 0));
+    if end_index > first_index then
+        return next;
+    end if;
+end $$;
+
 -- Commit a batch of new runs: their calls as commit_calls does, then the runs themselves, queued.
 CREATE FUNCTION deputize.queue_runs(
     tenants text[], boot uuid, openings_tenant text[], openings_call_id uuid[], openings_tool text[],
@@ -2066,6 +2803,9 @@ declare
     result deputize.commit_result;
     claimed uuid[] := '{}';
     inserted uuid[];
+    -- Set by gateways that know the bound; unset, there is none.
+    max_queued integer := nullif(current_setting('deputize.max_queued', true), '')::integer;
+    full_tenant text;
 begin
     for result in select * from deputize.commit_calls(
         tenants => tenants, boot => boot,
@@ -2107,6 +2847,17 @@ begin
         select o.tenant, o.id, o.callback
         from unnest(openings_tenant, openings_call_id, callbacks_request) as o(tenant, id, callback)
         where o.id = any(inserted) and o.callback is not null;
+    if max_queued is not null then
+        select t.tenant into full_tenant
+        from (select distinct o.tenant from unnest(openings_tenant, openings_call_id) as o(tenant, id)
+              where o.id = any(inserted)) as t
+        where exists (select from deputize.calls k where k.tenant = t.tenant and k.state = 'queued'
+                      offset max_queued limit 1)
+        limit 1;
+        if found then
+            raise exception 'the queue of a tenant is full' using errcode = 'DQ001', detail = full_tenant;
+        end if;
+    end if;
     perform deputize.enqueue_run(o.tenant, o.id, o.priority)
         from unnest(openings_tenant, openings_call_id, runs_priority) as o(tenant, id, priority)
         where o.id = any(inserted);
@@ -2319,6 +3070,111 @@ CREATE FUNCTION deputize.scopes_overlap(a text, b text) RETURNS boolean
         else starts_with(split_part(a, '*', 1), split_part(b, '*', 1))
              or starts_with(split_part(b, '*', 1), split_part(a, '*', 1)) end
 $$;
+
+-- Search the audit entries of the tenant that the reader names, newest first, from one id to before another. Entries
+-- are those that have the labels and contain one text of each of the needles. If time is over, the last row has no
+-- entry: its id says how far the search came.
+CREATE FUNCTION deputize.search_audit(
+    p_labels text[], p_needles jsonb, p_first uuid, p_before uuid, p_limit integer, p_milliseconds integer
+) RETURNS TABLE(id uuid, entry bytea)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    AS $_$
+declare
+    tenant_name constant text := current_setting('deputize.tenant', true);
+    seed constant bigint := hashtextextended(tenant_name, 0);
+    ends_at constant timestamptz := clock_timestamp() + make_interval(secs => p_milliseconds / 1000.0);
+    walk constant integer := 1000;
+    needles constant text := coalesce((
+        select string_agg(' and (' || (
+            select string_agg(format('position(%L::bytea in s.entry) > 0', convert_to(needle, 'UTF8')), ' or ')
+            from jsonb_array_elements_text(alternatives) as needle) || ')', '')
+        from jsonb_array_elements(p_needles) as alternatives), '');
+    before_id uuid := p_before;
+    oldest_id uuid;
+    last_id uuid;
+    day_id uuid;
+    oldest_period bigint;
+    low bigint;
+    high bigint;
+    width bigint := 1;
+    found_count integer := 0;
+    more_count integer;
+    day_table text;
+    conditions text;
+begin
+    select a.id into oldest_id from deputize.audit_entries a
+    where a.tenant = tenant_name and a.id >= p_first and a.id < p_before order by a.id limit 1;
+    if oldest_id is null then
+        return;
+    end if;
+    -- What is frequent is found by reading backwards; so is what no index has, for as long as there is time.
+    loop
+        select a.id into last_id from deputize.audit_entries a
+        where a.tenant = tenant_name and a.id >= oldest_id and a.id < before_id order by a.id desc offset walk - 1 limit 1;
+        return query execute 'select s.id, s.entry from (select a.id, a.entry from deputize.audit_entries a'
+            ' where a.tenant = $1 and a.id >= $2 and a.id < $3 order by a.id desc limit $4) as s where true'
+            || needles || ' limit $5'
+            using tenant_name, oldest_id, before_id, walk, p_limit - found_count;
+        get diagnostics more_count = row_count;
+        found_count := found_count + more_count;
+        if found_count >= p_limit or last_id is null then
+            return;
+        end if;
+        before_id := last_id;
+        exit when cardinality(p_labels) > 0;
+        if clock_timestamp() > ends_at then
+            return query select before_id, null::bytea;
+            return;
+        end if;
+    end loop;
+    -- What is rare is found by the index, day by day, in windows that grow while they hold little.
+    oldest_period := deputize.get_audit_period(oldest_id);
+    for day_table, day_id, low, high in
+        select child.relname, deputize.first_uuid_of_day(day), greatest(oldest_period, deputize.get_audit_period(deputize.first_uuid_of_day(day))),
+            deputize.get_audit_period(deputize.first_uuid_of_day(day + 1))
+        from pg_inherits join pg_class child on child.oid = inhrelid
+        cross join lateral (select to_date(right(child.relname, 8), 'YYYYMMDD') as day) as days
+        where inhparent = 'deputize.audit_entries'::regclass
+          and deputize.first_uuid_of_day(day) < before_id and deputize.first_uuid_of_day(day + 1) > oldest_id
+        order by day desc
+    loop
+        high := least(high, deputize.get_audit_period(before_id));
+        while high >= low loop
+            -- The first period of a day began the day before, in another table.
+            last_id := greatest(day_id,
+                (lpad(to_hex(greatest(high - width + 1, low) << 4), 8, '0') || repeat('0', 24))::uuid);
+            select string_agg(format(' and deputize.list_audit_terms(a.tenant, a.id, a.entry) && %L::bigint[]', keys.keys), '')
+            into conditions from (
+                select array_agg(period << 35 | (hashtextextended(label, seed) & 34359738367)) as keys
+                from unnest(p_labels) as label, generate_series(greatest(high - width + 1, low), high) as period
+                group by label) as keys;
+            return query execute format('select s.id, s.entry from (select a.tenant, a.id, a.entry from deputize.%I a'
+                ' where true%s offset 0) as s where s.tenant = $1 and s.id >= $2 and s.id < $3%s'
+                ' order by s.id desc limit $4', day_table, conditions, needles)
+                using tenant_name, oldest_id, before_id, p_limit - found_count;
+            get diagnostics more_count = row_count;
+            found_count := found_count + more_count;
+            if found_count >= p_limit then
+                return;
+            end if;
+            before_id := least(before_id, last_id);
+            if clock_timestamp() > ends_at then
+                return query select before_id, null::bytea;
+                return;
+            end if;
+            high := high - width;
+            width := least(width * 2, 128, case when more_count = 0 then 128
+                else greatest(1, width * (p_limit - found_count) / more_count) end);
+        end loop;
+    end loop;
+end $_$;
+REVOKE ALL ON FUNCTION deputize.search_audit FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.search_audit TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.search_audit TO deputize_reader;
 
 -- Force row-level security on a table with a tenant column, add the policies of the three roles, and grant the reader
 -- select and the writer what the second argument lists. For migrations: each calls it for every such table it creates.

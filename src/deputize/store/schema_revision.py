@@ -12,6 +12,9 @@ _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 # The revisions of development versions, which `0001_initial` replaced: see docs/decisions/0035.
 _DEVELOPMENT_REVISIONS: Final = frozenset(f"{number:04}" for number in range(1, 18))
 
+# As `server_version_num` has it.
+MIN_SERVER_VERSION: Final = 160_000
+
 # The version of the durable engine's schema that this release needs. Importing the engine to ask takes half a second.
 ENGINE_VERSION: Final = 123
 
@@ -52,6 +55,22 @@ async def read_schema_state(connection: asyncpg.Connection) -> SchemaState:
     if await connection.fetchval("select to_regclass('dbos.dbos_migrations') is not null"):
         engine_version = await connection.fetchval("select max(version) from dbos.dbos_migrations")
     return SchemaState(current=await current_revision(connection), engine_version=engine_version)
+
+
+async def require_supported_server(connection: asyncpg.Connection) -> None:
+    """Refuse a PostgreSQL that is too old, before anything in it is changed."""
+    number: int = await connection.fetchval("select current_setting('server_version_num')::integer")
+    require_supported_version(number, await connection.fetchval("show server_version"))
+
+
+def require_supported_version(number: int, name: str) -> None:
+    """Refuse a version of PostgreSQL that is too old, with the reason."""
+    if number < MIN_SERVER_VERSION:
+        raise ConfigError(
+            f"This database runs on PostgreSQL {name.partition(' ')[0]}, but Deputize needs 16 or newer: before 16, "
+            "every login that may create roles can make itself an owner of the audit. Nothing was changed. Upgrade "
+            "the server, or create the database on a newer one and correct database.url."
+        )
 
 
 def newest_revision() -> str:

@@ -78,10 +78,10 @@ async def _wait_for_change(snapshots: Snapshots, seconds: float) -> str:
 
 async def test_a_notification_nudges_long_before_the_poll(store: Store) -> None:
     snapshots = Snapshots("acme")
-    async with open_watcher(store, snapshots, seconds=60):
+    async with open_watcher(store, snapshots, seconds=600):
         await _wait_until_listening(store)
         await _raise_epoch(store, "acme", announce=True)
-        assert await _wait_for_change(snapshots, 30) == "acme"
+        assert await _wait_for_change(snapshots, 90) == "acme"
     assert snapshots.epochs["acme"] == Epochs(registry=1)
 
 
@@ -89,7 +89,7 @@ async def test_a_lost_notification_is_healed_by_the_poll(store: Store) -> None:
     snapshots = Snapshots("acme")
     async with open_watcher(store, snapshots, seconds=0.1):
         await _raise_epoch(store, "acme", announce=False)
-        assert await _wait_for_change(snapshots, 30) == "acme"
+        assert await _wait_for_change(snapshots, 90) == "acme"
 
 
 async def test_a_listener_whose_connection_died_listens_again(store: Store) -> None:
@@ -103,13 +103,13 @@ async def test_a_listener_whose_connection_died_listens_again(store: Store) -> N
         )
         await owner.close()
         await _raise_epoch(store, "acme", announce=False)
-        assert await _wait_for_change(snapshots, 30) == "acme"
+        assert await _wait_for_change(snapshots, 90) == "acme"
         await _wait_until_listening(store)
 
 
 async def test_only_tenants_that_are_known_and_really_changed_are_refreshed(store: Store) -> None:
     snapshots = Snapshots("acme")
-    async with open_watcher(store, snapshots, seconds=60) as watcher:
+    async with open_watcher(store, snapshots, seconds=600) as watcher:
         await _raise_epoch(store, "other", announce=False)
         await watcher.refresh_stale_tenants()
         assert snapshots.changes.empty()
@@ -129,9 +129,9 @@ async def test_a_tenant_that_cannot_be_refreshed_does_not_stop_the_watch_over_th
         await _raise_epoch(store, "broken", announce=not lose)
         for _ in range(2):
             await _raise_epoch(store, "acme", announce=not lose)
-            assert await _wait_for_change(snapshots, 30) == "acme"
+            assert await _wait_for_change(snapshots, 90) == "acme"
         snapshots.fails_for = None
-        assert await _wait_for_change(snapshots, 5) == "broken"
+        assert await _wait_for_change(snapshots, 90) == "broken"
 
 
 async def test_a_watcher_survives_a_database_that_goes_away(store: Store) -> None:
@@ -146,7 +146,7 @@ async def test_a_watcher_survives_a_database_that_goes_away(store: Store) -> Non
             await asyncio.sleep(0.05)
         await owner.close()
         await _raise_epoch_elsewhere(store, "acme")
-        assert await _wait_for_change(snapshots, 30) == "acme"
+        assert await _wait_for_change(snapshots, 90) == "acme"
 
 
 async def _raise_epoch_elsewhere(store: Store, tenant: str) -> None:

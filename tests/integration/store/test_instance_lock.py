@@ -31,7 +31,7 @@ async def _end_session(dsn: str, lock: InstanceLock) -> None:
     """End the session that holds the lock, as a restart of the server or a client with its password does."""
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute("select pg_terminate_backend($1, 5000)", lock._session_pid)
+        await connection.execute("select pg_terminate_backend($1, 60000)", lock._session_pid)
     finally:
         await connection.close()
 
@@ -73,7 +73,7 @@ async def test_a_process_that_lost_it_to_another_is_told(fresh_database: str) ->
     await _wait_for(lambda: not lock.is_held)
     assert await thief.acquire()
     async with _keep_lock(lock, []) as task:
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
         assert not lock.is_held
     thief.drop()
 

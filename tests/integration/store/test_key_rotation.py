@@ -10,6 +10,7 @@ import pytest
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable, UnsealFailed
+from deputize.evidence.tenant_log import log_keys
 from deputize.govern.identity import signing_keys
 from deputize.govern.vault import local
 from deputize.lifecycle.credentials import sealed_tokens
@@ -23,7 +24,7 @@ from tests.support.gateway_lab import wait_until
 pytestmark = pytest.mark.requirement("GOV-6")
 OLD, NEW = MasterKey(material=b"\x05" * KEY_BYTES), MasterKey(material=b"\x06" * KEY_BYTES)
 CALL = "0190a000-0000-7000-8000-000000000001"
-# Wraps one key at a time, and says so after each commit; the test kills it in between.
+# Wraps one key for each line that it reads, and says so after the commit; the test kills it in the next one.
 _REWRAP = """
 import asyncio, sys
 from deputize.core.clock import Clock
@@ -35,7 +36,7 @@ async def main() -> None:
     store, clock = await Store.open(sys.argv[1], read_connections=1), Clock()
     old, new = (MasterKey(material=bytes([number]) * 32) for number in (5, 6))
     keys = TenantKeys(new, clock, accepted_masters=[old])
-    while await rewrap_batch(store, keys, new, clock, limit=1):
+    while sys.stdin.readline() and await rewrap_batch(store, keys, new, clock, limit=1):
         print("wrapped", flush=True)
 
 asyncio.run(main())
@@ -131,11 +132,14 @@ async def test_a_rewrapping_that_is_killed_is_finished_by_starting_it_again(
 
     for stop_after in (1, 5):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(script), fresh_database, stdout=asyncio.subprocess.PIPE
+            sys.executable, str(script), fresh_database, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
+        assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(stop_after):
+            process.stdin.write(b"\n")
             assert await asyncio.wait_for(process.stdout.readline(), 60) == b"wrapped\n"
+        process.stdin.write(b"\n")
         process.kill()
         await process.wait()
 
@@ -173,12 +177,15 @@ _INSERT_VALUES = {
     "values ($1, $2, 'https://idp.example', $3)",
     "signing_keys": "insert into deputize.signing_keys (tenant, kid, sealed, public_jwk, retired_at) "
     "values ($1, $2, $3, '', now())",
+    "log_keys": "insert into deputize.log_keys (tenant, key_id, verifier_key, sealed, signs_until) "
+    "values ($1, $2, '', $3, now())",
 }
 _LOAD_VALUES = {
     "secrets": "select name, sealed from deputize.secrets where tenant = $1",
     "server_links": "select server || ' ' || user_name, sealed from deputize.server_links where tenant = $1",
     "server_clients": "select server, sealed from deputize.server_clients where tenant = $1",
     "signing_keys": "select kid, sealed from deputize.signing_keys where tenant = $1",
+    "log_keys": "select key_id, sealed from deputize.log_keys where tenant = $1",
 }
 
 
@@ -242,7 +249,13 @@ def test_every_table_that_keeps_sealed_values_without_end_is_known() -> None:
     """What is not encrypted again is deleted by itself: after its retention, a window, a sign-in, or a revocation."""
     schema = (Path(migrate.__file__).parent / "schema.sql").read_text()
     tables = re.findall(r"CREATE TABLE deputize\.(\w+) \((?:(?!;).)*?\bsealed bytea", schema, re.DOTALL)
-    assert set(tables) - {"server_sign_ins", "server_revocations", "observed_values"} == set(SEAL_PURPOSES)
+    assert set(tables) - {
+        "server_sign_ins",
+        "server_revocations",
+        "observed_values",
+        "results",
+        "result_chunks",
+    } == set(SEAL_PURPOSES)
 
 
 def test_values_are_opened_for_the_purpose_that_they_were_sealed_for() -> None:
@@ -251,4 +264,5 @@ def test_values_are_opened_for_the_purpose_that_they_were_sealed_for() -> None:
         "server_links": sealed_tokens._LINK_PURPOSE,
         "server_clients": sealed_tokens._CLIENT_PURPOSE,
         "signing_keys": signing_keys._SEAL_PURPOSE,
+        "log_keys": log_keys.SEAL_PURPOSE,
     }

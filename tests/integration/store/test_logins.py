@@ -1,7 +1,10 @@
 """The logins of a production database: what each may do, and that no gateway's can rewrite the audit."""
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -14,7 +17,7 @@ from deputize.store.database_checks import inspect_database
 from deputize.store.local_postgres import LocalPostgres
 from deputize.store.logins import list_allowed_audit_changes, list_login_powers
 from deputize.store.schema_revision import current_revision, newest_revision
-from tests.support.database_logins import DatabaseLogins, make_production_database
+from tests.support.database_logins import DatabaseLogins, create_logins, make_production_database
 
 pytestmark = pytest.mark.requirement("GOV-5")
 
@@ -128,3 +131,36 @@ async def test_a_gateway_that_could_read_the_owners_login_is_refused(logins: Dat
     )
     with pytest.raises(ConfigError, match="only in the environment of deputize migrate"):
         await asyncio.to_thread(database.require_gateway_login, settings)
+
+
+@pytest.fixture(scope="module")
+def plain_server() -> Iterator[LocalPostgres]:
+    """A server without any role of Deputize, as an operator gets it."""
+    folder = Path(tempfile.mkdtemp(prefix="deputize-plain-"))
+    folder.chmod(0o711)
+    with LocalPostgres(folder / "db", settings={"fsync": "off"}) as server:
+        yield server
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def test_a_plain_owner_who_may_create_roles_takes_every_step_of_the_guide(plain_server: LocalPostgres) -> None:
+    plain_server.run_sql("create role ops login createrole password 'ops'", database="postgres")
+    plain_server.run_sql("create database plain owner ops", database="postgres")
+    with create_logins(plain_server, "plain", f"postgresql://ops:ops@{_get_address(plain_server, 'plain')}") as logins:
+        await migrate.upgrade_async(logins.migrator)
+        assert await read_powers(logins.gateway) == ((), ())
+        connection: asyncpg.Connection = await asyncpg.connect(logins.auditor)
+        assert await connection.fetchval("select count(*) from deputize.audit_entries") == 0
+        await connection.close()
+
+
+def test_an_owner_who_may_not_create_roles_is_told_who_does_it(plain_server: LocalPostgres) -> None:
+    plain_server.run_sql("create role poor login password 'poor'", database="postgres")
+    plain_server.run_sql("create database modest owner poor", database="postgres")
+    dsn = f"postgresql://poor:poor@{_get_address(plain_server, 'modest')}"
+    with pytest.raises(ConfigError, match=r"lacks a privilege .*migrate --print-roles .*as an administrator"):
+        database.upgrade_schema(dsn)
+
+
+def _get_address(server: LocalPostgres, name: str) -> str:
+    return server.dsn_for(name).partition("@")[2]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from deputize.interfaces.cli.project import database
 from deputize.store.database_checks import check_prepared_statements
+from proofs.kit.reserved_port import reserve_port
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 _SETTINGS = """
@@ -35,8 +35,7 @@ def run_pgbouncer(dsn: str, folder: Path, mode: str) -> Iterator[str]:
     """Run PgBouncer in front of a database, and yield the URL through it."""
     assert _PROGRAM is not None
     parts = urlsplit(dsn)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = reserve_port()
     (folder / "users").write_text(f'"{parts.username}" "{parts.password}"\n')
     settings = _SETTINGS.format(host=parts.hostname, server_port=parts.port, port=port, folder=folder, mode=mode)
     (folder / "pgbouncer.ini").write_text(settings)
@@ -49,7 +48,7 @@ def run_pgbouncer(dsn: str, folder: Path, mode: str) -> Iterator[str]:
 
 
 async def wait_for_connection(dsn: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             try:
                 connection = await asyncpg.connect(dsn)

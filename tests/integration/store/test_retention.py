@@ -7,7 +7,11 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from deputize.store.queries import load_statements
+from tests.integration.store.sample_rows import wait_for_blocked_query
+
 DAYS = 30
+_DELETE_RESULTS = load_statements("results")["delete_expired_results"]
 _PART = """
 set role deputize_owner;
 do $$ declare day date := (now() at time zone 'utc')::date - %(ago)s; parent text;
@@ -90,3 +94,143 @@ async def test_one_of_many_processes_does_a_periodic_task(fresh_database: str) -
     assert await many[1].fetchval("select deputize.claim_periodic_task('sweep the stairs', 50)") is True
     for each in many:
         await each.close()
+
+
+_HOLD = """
+insert into deputize.legal_holds
+    (tenant, id, kind, subject, pseudonym, call_id, from_at, first_id, before_id, reason, placed_by)
+select 'acme', gen_random_uuid(), $1, case $1 when 'subject' then 'ann' end, case $1 when 'subject' then 'p' end,
+    case $1 when 'call' then $2::uuid end, case $1 when 'period' then now() end,
+    case $1 when 'period' then $2::uuid end,
+    case $1 when 'period' then 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid end, 'case', 'root'
+"""
+
+
+@pytest.mark.requirement("GOV-5")
+@pytest.mark.parametrize("kind", ["subject", "call", "period"])
+async def test_what_is_held_stays_until_the_hold_is_removed(owner: asyncpg.Connection, kind: str) -> None:
+    other = await insert_call(owner, days_ago=50, ended_days_ago=50)
+    held = await insert_call(owner, days_ago=40, ended_days_ago=40)
+    await owner.execute("update deputize.calls set caller_user = 'bob' where id = $1", other)
+    await owner.execute("insert into deputize.tenants (tenant) values ('acme'), ('elsewhere')")
+    await owner.execute(
+        "insert into deputize.decisions (tenant, id, record, last_at) "
+        "values ('acme', 'd', '{}', now() - interval '3 years')"
+    )
+    for call_id, user in ((held, "ann"), (other, "bob")):
+        await owner.execute(
+            "insert into deputize.results "
+            "(tenant, reference, call_id, tool, caller_user, caller_agents, bytes, is_redacted, expires_at) "
+            "values ('acme', $1, $2, 't.t', $3, '{}', 1, false, now() - interval '1 day')",
+            user, call_id, user,
+        )  # fmt: skip
+    await owner.execute(_HOLD, kind, held)
+    await owner.execute("select deputize.delete_old_payloads($1)", DAYS)
+    assert await owner.fetchval(_DELETE_RESULTS, 100) == 1
+    assert await owner.fetchval("select reference from deputize.results") == "ann"
+    assert await fetch_remaining(owner, "sealed_payloads") == await fetch_remaining(owner, "runs") == {held}
+    assert await owner.fetchval("select deputize.delete_old_decisions(365, 100)") == 0
+    # A hold of another tenant holds nothing.
+    await owner.execute("update deputize.legal_holds set tenant = 'elsewhere'")
+    await owner.execute("select deputize.delete_old_payloads($1)", DAYS)
+    assert await fetch_remaining(owner, "sealed_payloads") == await fetch_remaining(owner, "runs") == set()
+    assert await owner.fetchval("select deputize.delete_old_decisions(365, 100)") == 1
+    assert await owner.fetchval(_DELETE_RESULTS, 100) == 1
+
+
+async def test_no_hold_is_placed_in_the_middle_of_a_deletion(fresh_database: str) -> None:
+    deleter, placer = [await asyncpg.connect(fresh_database) for _ in range(2)]
+    deletion = deleter.transaction()
+    await deletion.start()
+    await deleter.execute("select deputize.delete_old_payloads($1)", DAYS)
+    placement = placer.transaction()
+    await placement.start()
+    await placer.execute("set local lock_timeout = '50ms'")
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await placer.execute("select deputize.lock_legal_holds(true)")
+    await placement.rollback()
+    await deletion.commit()
+    async with placer.transaction():
+        await placer.execute("select deputize.lock_legal_holds(true)")
+    for each in (deleter, placer):
+        await each.close()
+
+
+_DELETIONS = {
+    "payloads": f"select deputize.delete_old_payloads({DAYS})",
+    "grants": f"select deputize.delete_ended_grants({DAYS}, 100)",
+    "decisions": "select deputize.delete_old_decisions(365, 100)",
+    "erasure": "select deputize.continue_erasure('acme', '00000000-0000-7000-8000-000000000001', 100, 0)",
+}
+_KEPT = """
+select (select count(*) from deputize.sealed_payloads), (select count(*) from deputize.runs),
+       (select count(*) from deputize.grants where grantor = 'ann'), (select count(*) from deputize.decisions)
+"""
+
+
+@pytest.mark.requirement("GOV-5")
+@pytest.mark.parametrize("deletion", _DELETIONS)
+async def test_a_hold_that_is_committed_while_a_deletion_begins_is_not_overlooked(
+    owner: asyncpg.Connection, fresh_database: str, deletion: str
+) -> None:
+    """The deletion has begun, with its snapshot, when the hold is committed; it deletes nothing that is held."""
+    held = await insert_call(owner, days_ago=40, ended_days_ago=40)
+    await owner.execute("insert into deputize.tenants (tenant) values ('acme')")
+    await owner.execute(
+        "insert into deputize.decisions (tenant, id, record, last_at) "
+        "values ('acme', 'd', '{}', now() - interval '3 years')"
+    )
+    await owner.execute(
+        "insert into deputize.grants (tenant, id, grantor, agents, scopes, not_after) "
+        "values ('acme', gen_random_uuid(), 'ann', '{bot}', '{}', now() - interval '3 years')"
+    )
+    await owner.execute(
+        "insert into deputize.erasures (tenant, id, subject, names, pseudonym) "
+        "values ('acme', '00000000-0000-7000-8000-000000000001', 'ann', '{ann}', 'p')"
+    )
+    deleter, placer = [await asyncpg.connect(fresh_database) for _ in range(2)]
+    placement = placer.transaction()
+    await placement.start()
+    await placer.execute("select deputize.lock_legal_holds(true)")
+    await placer.execute(_HOLD, "call", held)
+    deleting = asyncio.create_task(deleter.execute(_DELETIONS[deletion]))
+    await wait_for_blocked_query(owner, _DELETIONS[deletion])
+    await placement.commit()
+    await deleting
+    assert tuple(await owner.fetchrow(_KEPT) or ()) == (1, 1, 1, 1)
+    assert await owner.fetchval("select caller_user from deputize.calls where id = $1", held) == "ann"
+    for each in (deleter, placer):
+        await each.close()
+
+
+_OLD_ENTRY = """
+with made as (
+    select deputize.first_uuid_of_day((now() at time zone 'utc')::date - 800) as id,
+           convert_to('{"caller":["old-pseudonym"]}', 'UTF8') as entry
+), written as (
+    insert into deputize.audit_entries (tenant, id, call_id, entry) select 'acme', id, null, entry from made
+), appended as (
+    insert into deputize.log_leaves (tenant, leaf_index, entry_id, hash)
+    select 'acme', 0, id, deputize.hash_entry(entry) from made
+)
+insert into deputize.log_checkpoints (tenant, size, root, note) values ('acme', 1, sha256(''), '')
+"""
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_a_hold_keeps_entries_under_the_pseudonym_that_an_open_erasure_ended(owner: asyncpg.Connection) -> None:
+    """An erasure begins by ending the pseudonym; a hold placed after that knows only the person's next one."""
+    await owner.execute(_PART.replace("'calls', 'sealed_payloads'", "'audit_entries'") % {"ago": 800})
+    await owner.execute("insert into deputize.tenants (tenant) values ('acme'), ('elsewhere')")
+    await owner.execute(_OLD_ENTRY)
+    plan = "select first_index, end_index from deputize.plan_expiry('acme', 365, 10)"
+    assert tuple(await owner.fetchrow(plan) or ()) == (0, 1)
+    await owner.execute(
+        "insert into deputize.erasures (tenant, id, subject, names, pseudonym) "
+        "values ('acme', gen_random_uuid(), 'ann', '{ann}', 'old-pseudonym')"
+    )
+    await owner.execute(_HOLD, "subject", None)
+    assert await owner.fetchrow(plan) is None
+    # A hold of another tenant holds nothing.
+    await owner.execute("update deputize.legal_holds set tenant = 'elsewhere'")
+    assert tuple(await owner.fetchrow(plan) or ()) == (0, 1)

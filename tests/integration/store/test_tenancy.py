@@ -17,6 +17,8 @@ WITHOUT_TENANT = {
     "schema_version": "the database's own",
     "workers": "those of them that carry runs",
     "periodic_tasks": "what one process does for all tenants",
+    "log_sequencer": "the lease of the process that appends to all logs",
+    "event_sinks": "the lease of the process that sends the events of all tenants to a sink",
 }
 PARTITIONED_BY_DAY = {"calls", "sealed_payloads", "audit_entries"}
 TABLES = """
@@ -69,6 +71,8 @@ FILL_SERVERS = """
         values ($1, 's', 'instructions', 'd', 'i', 'r');
     insert into deputize.server_changes (tenant, server, item, digest, definition, kind, flags)
         values ($1, 's', 'tool:t', 'd', 't', 'added', '[]');
+    insert into deputize.server_effects (tenant, server, item, digest, effects)
+        values ($1, 's', 'tool:t', 'd', 'read');
     insert into deputize.server_links (tenant, server, user_name, sealed, requested_scopes)
         values ($1, 's', 'ann', 'b', '{}');
     insert into deputize.server_sign_ins (tenant, server, user_name, state_digest, sealed)
@@ -78,10 +82,18 @@ FILL_SERVERS = """
         values ($1, '01890000-0000-7000-8000-000000000000', 's', 'b');
     insert into deputize.erasures (tenant, id, subject, names, pseudonym)
         values ($1, '01890000-0000-7000-8000-000000000000', 's', '{s}', 'p');
+    insert into deputize.legal_holds (tenant, id, kind, call_id, reason, placed_by)
+        values ($1, '01890000-0000-7000-8000-000000000000', 'call', '01890000-0000-7000-8000-000000000000', 'r', 'b');
     insert into deputize.deprecated_uses (tenant, name, version, caller_user, caller_agent, day, calls, last_used_at)
         values ($1, 't', '1.0.0', 'u', '', now(), 1, now());
     insert into deputize.call_measurements
         values ($1, 't', '1.0.0', now(), 1, 0, 0, 0, 0, 0, 1, 0, 0, '{1}', '{1}');
+    insert into deputize.call_costs
+        values ($1, now(), 't', '1.0.0', '{p}', '', '', 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0);
+    insert into deputize.recent_measurements values ($1, now(), 't', '1.0.0', 1, 0, 0, 1, '{1}', '{1}');
+    insert into deputize.circuit_breakers (tenant, service) values ($1, 's');
+    insert into deputize.circuit_transitions (tenant, id, service, epoch, from_state, to_state, changed_at, reason)
+        values ($1, '01890000-0000-7000-8000-000000000000', 's', 1, 'closed', 'open', now(), 'r');
     insert into deputize.policy_proposals (tenant, digest, base_epoch, files, proposed_by, expires_at)
         values ($1, 'd', 0, '[]', 'r', now());
     insert into deputize.contract_tests
@@ -91,7 +103,24 @@ FILL_SERVERS = """
         (tenant, subject, rule, entity, tool, authority_rank, call_id, sealed, seen_at, expires_at)
         values ($1, 's', 'r', 'e', 'a.b', 0, '01890000-0000-7000-8000-000000000000', 's', now(), now());
     insert into deputize.disagreements (tenant, rule, entity, id, tools, call_ids, expires_at)
-        values ($1, 'r', 'e', '01890000-0000-7000-8000-000000000000', '{}', '{}', now())
+        values ($1, 'r', 'e', '01890000-0000-7000-8000-000000000000', '{}', '{}', now());
+    insert into deputize.results
+        (tenant, reference, call_id, tool, caller_user, caller_agents, bytes, is_redacted, expires_at)
+        values ($1, 'r', '01890000-0000-7000-8000-000000000000', 'a.b', 'u', '{}', 1, false, now());
+    insert into deputize.result_chunks values ($1, 'r', 0, 's')
+"""
+FILL_LOGS = """
+    insert into deputize.log_leaves (tenant, leaf_index, entry_id, hash)
+        values ($1, 0, '01890000-0000-7000-8000-000000000000', sha256('l'));
+    insert into deputize.log_nodes (tenant, level, node_index, hash) values ($1, 1, 0, sha256('n'));
+    insert into deputize.log_checkpoints (tenant, size, root, note) values ($1, 1, sha256('r'), 'n');
+    insert into deputize.log_witnessed_checkpoints (tenant, size, note, cosignatures) values ($1, 1, 'n', 1);
+    insert into deputize.log_expiries (tenant, end_index, entry_id)
+        values ($1, 1, '01890000-0000-7000-8000-000000000000');
+    insert into deputize.log_keys (tenant, key_id, verifier_key, sealed) values ($1, 'k', 'v', 's');
+    insert into deputize.log_backlogs (tenant) values ($1);
+    insert into deputize.event_sinks (name) values ($1 || '-bus');
+    insert into deputize.event_positions (tenant, sink, next_index) values ($1, $1 || '-bus', 1)
 """
 FILL_APPROVALS = """
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, levels,
@@ -114,7 +143,7 @@ async def dsn(module_database: str) -> str:
     await make_tenants(module_database, "acme", "other")
     connection = await asyncpg.connect(module_database)
     for tenant in ("acme", "other"):
-        for filling in (FILL, FILL_RUNS, FILL_APPROVALS, FILL_SERVERS):
+        for filling in (FILL, FILL_RUNS, FILL_APPROVALS, FILL_SERVERS, FILL_LOGS):
             for statement in filling.split(";"):
                 await connection.execute(statement, tenant)
     await connection.close()
@@ -257,15 +286,25 @@ async def test_the_writer_holds_no_right_that_it_does_not_use(owner: asyncpg.Con
         "claims", "subjects", "leases", "secrets", "budgets", "workers", "progress", "callbacks", "deliveries",
         "checkpoints", "reconciliations", "resource_locks", "approval_groups", "notices", "notification_windows",
         "notifications",
-        "server_pins", "server_links", "server_sign_ins", "server_clients", "server_revocations",
-        "policy_proposals", "contract_tests",
-        "deprecated_uses", "observed_values", "disagreements", "call_measurements",
+        "server_pins", "server_effects", "server_links", "server_sign_ins", "server_clients", "server_revocations",
+        "policy_proposals", "contract_tests", "recent_measurements", "call_costs", "circuit_breakers",
+        "circuit_transitions",
+        "deprecated_uses", "observed_values", "disagreements", "results", "result_chunks",
+        "call_measurements", "log_queue", "log_backlogs",
+        "legal_holds",
     }  # fmt: skip
     assert {right for _, right in granted} == {"UPDATE", "DELETE"}
     # The keys of tenants are wrapped again when the master key is replaced.
-    assert not {"audit_entries", "tenants", "subjects", "tools"} & {
-        table for table, right in granted if right == "UPDATE"
-    }
+    assert not {
+        "audit_entries",
+        "tenants",
+        "subjects",
+        "tools",
+        "log_leaves",
+        "log_nodes",
+        "log_checkpoints",
+        "log_witnessed_checkpoints",
+    } & {table for table, right in granted if right == "UPDATE"}
 
 
 async def test_nobody_else_may_call_the_schemas_functions_or_look_into_it(owner: asyncpg.Connection) -> None:
@@ -302,7 +341,7 @@ async def test_partitions_are_made_without_waiting_for_readers_and_writers(
         for parent in PARTITIONED_BY_DAY:
             await busy.execute(f"lock table deputize.{parent} in {mode} mode")
         writer = await connect_with_role(dsn, WRITER)
-        await writer.execute("set lock_timeout = '3s'")
+        await writer.execute("set lock_timeout = '30s'")
         await writer.execute(f"call deputize.create_partitions({ahead})")
         await writer.close()
     await busy.close()

@@ -18,6 +18,7 @@ import asyncpg
 import structlog
 
 from deputize.core.errors import DatabaseWentBack
+from deputize.store.lineage.checkpoint_files import CheckpointFiles, SavedCheckpoint
 from deputize.store.lineage.record_files import LineageRecord, RecordFile, open_record_file
 from deputize.store.pool import WRITER, Connection
 from deputize.store.queries import load_statements
@@ -48,12 +49,16 @@ class DatabaseState:
     """Whether it is the database that the records are about, whatever it lacks."""
 
 
-async def inspect_lineage(connection: Connection, records: Sequence[LineageRecord]) -> DatabaseState:
-    """Compare a database with the records of it."""
+async def inspect_lineage(
+    connection: Connection, records: Sequence[LineageRecord], checkpoints: CheckpointFiles | None = None
+) -> DatabaseState:
+    """Compare a database with the records of it, and with the signed checkpoints of its logs."""
     row = await connection.fetchrow(_SQL["read_lineage"])
     if row is None or row["is_standby"]:
         raise ConnectionError("the server is a read-only standby")
     lineage, server = str(row["id"]), row["server"]
+    saved_checkpoints = () if checkpoints is None else checkpoints.list_expected(lineage)
+    loss = row["went_back_reason"] or await _find_loss(connection, row, records)
     return DatabaseState(
         lineage=lineage,
         number=row["number"],
@@ -61,9 +66,10 @@ async def inspect_lineage(connection: Connection, records: Sequence[LineageRecor
         epoch_sum=row["epoch_sum"],
         server=server,
         timeline=row["timeline"],
-        loss=row["went_back_reason"] or await _find_loss(connection, row, records),
+        loss=loss or await _find_lost_checkpoint(connection, saved_checkpoints),
         is_marked=row["went_back_reason"] is not None,
-        is_known=any(each.lineage == lineage or (server and each.server == server) for each in records),
+        is_known=bool(saved_checkpoints)
+        or any(each.lineage == lineage or (server and each.server == server) for each in records),
     )
 
 
@@ -90,6 +96,18 @@ async def _find_loss(connection: Connection, row: asyncpg.Record, records: Seque
     return None
 
 
+async def _find_lost_checkpoint(connection: Connection, saved_checkpoints: Sequence[SavedCheckpoint]) -> str | None:
+    if not saved_checkpoints:
+        return None
+    tenants, sizes = [each.tenant for each in saved_checkpoints], [each.size for each in saved_checkpoints]
+    row = await connection.fetchrow(
+        _SQL["find_missing_checkpoint"], tenants, sizes, [each.root for each in saved_checkpoints]
+    )
+    if row is None:
+        return None
+    return f"the log of tenant {row['tenant']} lacks the checkpoint over {row['size']} entries, which was signed"
+
+
 @contextlib.asynccontextmanager
 async def _open_transaction(connection: Connection) -> AsyncIterator[None]:
     async with connection.transaction():
@@ -101,8 +119,14 @@ async def _open_transaction(connection: Connection) -> AsyncIterator[None]:
 class Lineage:
     """What this process knows of the database, and whether the database agrees."""
 
-    def __init__(self, record_file: RecordFile | None = None, records: Sequence[LineageRecord] = ()) -> None:
+    def __init__(
+        self,
+        record_file: RecordFile | None = None,
+        records: Sequence[LineageRecord] = (),
+        checkpoints: CheckpointFiles | None = None,
+    ) -> None:
         self._file = record_file
+        self._checkpoints = checkpoints
         self._record = None if record_file is None else record_file.previous
         # Those of other processes of this machine, as they were when this one started.
         self._other_records = tuple(records)
@@ -111,11 +135,17 @@ class Lineage:
         self.loss: str | None = None
         """What the database lacks, so that it is not used; None while it is."""
         self.file_problem: str | None = None
+        self.checkpoint_problem: str | None = None
 
     @classmethod
     def open(cls, folder: Path | None) -> "Lineage":
         """Read the records in a folder; without one, this process remembers only what happens while it runs."""
-        return cls() if folder is None else cls(*open_record_file(folder))
+        return cls() if folder is None else cls(*open_record_file(folder), CheckpointFiles(folder))
+
+    @property
+    def current(self) -> str | None:
+        """The lineage that the database is in; None before the first connection."""
+        return None if self._state is None else self._state.lineage
 
     @property
     def recovered_at(self) -> float | None:
@@ -131,14 +161,34 @@ class Lineage:
         if self._record is not None:
             self._write(replace(self._record, tenant=tenant, entry_id=entry_id))
 
+    def note_checkpoint(self, lineage: str | None, tenant: str, size: int, root: bytes, note: bytes) -> None:
+        """Remember a signed checkpoint whose commit was acknowledged, with the lineage from before that commit."""
+        if self._checkpoints is not None and lineage is not None:
+            self._checkpoints.put(lineage, SavedCheckpoint(tenant=tenant, size=size, root=root, note=note))
+
+    def get_checkpoint(self, tenant: str) -> SavedCheckpoint | None:
+        """Return the newest checkpoint of a tenant's log that is remembered outside the database."""
+        lineage = self.current
+        return None if self._checkpoints is None or lineage is None else self._checkpoints.get(lineage, tenant)
+
     def flush(self) -> None:
-        """Wait until the record is on the disk."""
+        """Wait until the record and the checkpoints are on the disk."""
+        if self._checkpoints is not None:
+            try:
+                self._checkpoints.flush()
+                self.checkpoint_problem = None
+            except OSError as error:
+                if self.checkpoint_problem is None:
+                    log.error("checkpoints_not_saved", folder=str(self._checkpoints.folder), reason=error.strerror)
+                self.checkpoint_problem = f"{self._checkpoints.folder} cannot be written ({error.strerror})"
         if self._file is not None:
             self._file.flush()
 
     def close(self) -> None:
         """Release the file of this process."""
         if self._file is not None:
+            with contextlib.suppress(OSError):
+                self.flush()
             self._file.close()
             self._file = None
 
@@ -151,7 +201,7 @@ class Lineage:
         """Raise `WentBackError` if the database behind a connection lacks what was committed; accept it otherwise."""
         own_records = () if self._record is None else (self._record,)
         async with _open_transaction(connection):
-            state = await inspect_lineage(connection, (*own_records, *self._other_records))
+            state = await inspect_lineage(connection, (*own_records, *self._other_records), self._checkpoints)
         if state.loss is None:
             self._accept(state)
             return
@@ -168,6 +218,8 @@ class Lineage:
 
     def _accept(self, state: DatabaseState) -> None:
         old_state, self._state, self.loss = self._state, state, None
+        if self._checkpoints is not None:
+            self._checkpoints.confirm(state.lineage)
         record = self._record
         if record is None:
             # A database in which nothing was ever decided is new, and has nothing to lose.

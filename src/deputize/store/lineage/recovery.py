@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from deputize.store.lineage.checkpoint_files import CheckpointFiles
 from deputize.store.lineage.lineage import DatabaseState, inspect_lineage, list_unknown_lineages
 from deputize.store.lineage.record_files import LineageRecord
 from deputize.store.pool import Connection, Store
@@ -27,10 +28,10 @@ class Recovery:
     void_approvals: int
 
 
-async def load_state(store: Store, records: Sequence[LineageRecord]) -> DatabaseState:
-    """Compare the database with the records of this machine."""
+async def load_state(store: Store, records: Sequence[LineageRecord], checkpoints: CheckpointFiles) -> DatabaseState:
+    """Compare the database with the records and checkpoints of this machine."""
     async with store.write_transaction() as connection:
-        return await inspect_lineage(connection, records)
+        return await inspect_lineage(connection, records, checkpoints)
 
 
 async def list_tenants(store: Store) -> list[str]:

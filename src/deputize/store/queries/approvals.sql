@@ -1,10 +1,5 @@
 -- Approval requests and decisions: lifecycle/approval/ and operations/approvals/.
 
--- name: find_key_holder
--- Find the call that owns an idempotency key, unless the key's window is over.
-select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
-where c.tenant = $1 and c.scope = $2 and c.key = $3 and (k.window_ends is null or k.window_ends > now());
-
 -- name: compute_time_after
 -- By the database's clock, which also decides when a request expires.
 select date_trunc('milliseconds', now() + make_interval(secs => $1));

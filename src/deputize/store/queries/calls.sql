@@ -1,4 +1,9 @@
--- Calls and their progress: lifecycle/claim.py and operations/calls/.
+-- Calls and their progress: lifecycle/claim.py, operations/calls/ and store/run_commits.py.
+
+-- name: find_key_holder
+-- Find the call that owns an idempotency key, unless the key's window is over.
+select c.call_id from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
+where c.tenant = $1 and c.scope = $2 and c.key = $3 and (k.window_ends is null or k.window_ends > now());
 
 -- name: load_key_holder
 -- What is needed to replay the call that owns a key, to wait for it, or to take it over. Read from the primary.
@@ -8,6 +13,13 @@ select k.state, k.fingerprint, k.error, k.owner_epoch, k.trace, k.cancel_request
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = $2;
+
+-- name: find_repeated_keys
+-- Which of these new calls repeat a key. A claim whose window is over is free.
+select o.id from unnest($2::uuid[], $3::bytea[], $4::bytea[]) as o(id, scope, key)
+join deputize.claims c on c.tenant = $1 and c.scope = o.scope and c.key = o.key
+join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
+where k.window_ends is null or k.window_ends > now();
 
 -- name: take_over_call
 select * from deputize.take_over_call(

@@ -61,7 +61,7 @@ select deputize.requeue_run(p_tenant => $1, p_call_id => $2, p_epoch => $3, p_fr
 delete from deputize.checkpoints c
 using deputize.calls k
 where k.tenant = c.tenant and k.id = c.call_id
-  and k.state not in ('queued', 'running', 'unknown')
+  and k.state not in ('queued', 'running', 'unknown') and not deputize.is_call_held(k.tenant, k.id, k.caller_user)
   and k.ended_at < now() - case c.kind when 'named' then make_interval(days => $1) else interval '1 hour' end
   and (k.ended_at < now() - make_interval(days => $1) or not exists (
       select from deputize.checkpoints d

@@ -37,4 +37,6 @@ select id, requested_at, ended_at,
 from deputize.erasures e where tenant = $1 and id = $2;
 
 -- name: list_open_erasures
-select tenant, id from deputize.erasures where ended_at is null order by requested_at limit $1;
+-- Those after a position first, then from the oldest on.
+select tenant, id, requested_at from deputize.erasures where ended_at is null
+order by (requested_at, id) <= ($2::timestamptz, $3::uuid), requested_at, id limit $1;

@@ -10,6 +10,12 @@ select set_config('role', $1, true);
 select m.id from unnest($1::text[], $2::uuid[]) as m(tenant, id)
 where not exists (select from deputize.audit_entries a where a.tenant = m.tenant and a.id = m.id) limit 1;
 
+-- name: find_missing_checkpoint
+select m.tenant, m.size from unnest($1::text[], $2::bigint[], $3::bytea[]) as m(tenant, size, root)
+where not exists (
+    select from deputize.log_checkpoints c where c.tenant = m.tenant and c.size = m.size and c.root = m.root
+) limit 1;
+
 -- name: list_known_lineages
 select id::text from deputize.lineages where id = any($1::uuid[]);
 

@@ -54,3 +54,65 @@ order by m.version, l.bucket;
 
 -- name: delete_old_measurements
 delete from deputize.call_measurements where day < $1;
+
+-- name: add_recent_measurements
+-- Takes what add_measurements takes, with a minute in place of the day.
+insert into deputize.recent_measurements as m
+    (tenant, minute, name, version, calls, errors, timeouts, max_latency_us, latency_buckets, latency_counts)
+select n.tenant, $1::timestamptz, n.name, n.version,
+       n.successes + n.rejections + n.failures + n.timeouts + n.unknown_outcomes,
+       n.rejections + n.failures + n.timeouts + n.unknown_outcomes, n.timeouts, n.max_latency_us,
+       n.buckets::smallint[], n.counts::bigint[]
+from unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+            $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::text[])
+    as n(tenant, name, version, successes, rejections, failures, timeouts, unknown_outcomes,
+         slow, max_latency_us, cost_micros, max_cost_micros, buckets, counts)
+on conflict (tenant, minute, name, version) do update
+set calls = m.calls + excluded.calls,
+    errors = m.errors + excluded.errors,
+    timeouts = m.timeouts + excluded.timeouts,
+    max_latency_us = greatest(m.max_latency_us, excluded.max_latency_us),
+    (latency_buckets, latency_counts) = (
+        select coalesce(array_agg(s.bucket order by s.bucket), '{}'), coalesce(array_agg(s.calls order by s.bucket), '{}')
+        from (
+            select l.bucket, sum(l.calls)::bigint as calls
+            from unnest(m.latency_buckets || excluded.latency_buckets, m.latency_counts || excluded.latency_counts)
+                as l(bucket, calls)
+            group by l.bucket
+        ) as s
+    );
+
+-- name: list_recent_measurements
+-- The tools of a tenant since a minute, those with most errors first, each with its versions.
+with tools as (
+    select name, sum(errors) as errors, sum(calls) as calls
+    from deputize.recent_measurements
+    where tenant = $1 and minute >= $2
+    group by name
+    order by 2 desc, 3 desc, name
+    limit $3
+), versions as (
+    select m.name, m.version, sum(m.calls)::bigint as calls, sum(m.errors)::bigint as errors,
+           sum(m.timeouts)::bigint as timeouts, max(m.max_latency_us) as max_latency_us
+    from deputize.recent_measurements m
+    join tools using (name)
+    where m.tenant = $1 and m.minute >= $2
+    group by m.name, m.version
+), latencies as (
+    select m.name, m.version, l.bucket, sum(l.calls)::bigint as calls
+    from deputize.recent_measurements m
+    join tools using (name)
+    cross join lateral unnest(m.latency_buckets, m.latency_counts) as l(bucket, calls)
+    where m.tenant = $1 and m.minute >= $2
+    group by m.name, m.version, l.bucket
+)
+select v.name, v.version, v.calls, v.errors, v.timeouts, v.max_latency_us,
+       coalesce(array_agg(l.bucket order by l.bucket) filter (where l.bucket is not null), '{}') as buckets,
+       coalesce(array_agg(l.calls order by l.bucket) filter (where l.bucket is not null), '{}') as counts
+from versions v
+left join latencies l on l.name = v.name and l.version = v.version
+group by v.name, v.version, v.calls, v.errors, v.timeouts, v.max_latency_us
+order by v.name, v.version;
+
+-- name: delete_old_minutes
+delete from deputize.recent_measurements where minute < $1;

@@ -30,6 +30,12 @@ insert into deputize.tool_versions
     (tenant, name, version, digest, contract, state, registered_by, changed_epoch)
 values ($1, $2, $3, $4, $5, $6, $7, $8);
 
+-- name: replace_version
+-- In development only: an unreleased version is edited in place. It keeps its state.
+update deputize.tool_versions set digest = $4, contract = $5, registered_by = $6,
+    before_epoch = changed_epoch, changed_epoch = $7
+where tenant = $1 and name = $2 and version = $3;
+
 -- name: set_version_state
 -- Only a version that is deprecated, or was retired after that, keeps its notice.
 update deputize.tool_versions set state = $4, before_epoch = changed_epoch, changed_epoch = $5,

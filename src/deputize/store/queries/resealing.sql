@@ -47,3 +47,14 @@ update deputize.signing_keys set sealed = $3 where tenant = $1 and kid = ($2::te
 
 -- name: count_signing_keys
 select count(*) from deputize.signing_keys where tenant = $1 and substring(sealed from 3 for 4) <> $2;
+
+-- name: lock_log_keys
+select array[key_id] as key, key_id as seal_name, sealed from deputize.log_keys
+where tenant = $1 and substring(sealed from 3 for 4) <> $2
+order by key_id limit $3 for no key update skip locked;
+
+-- name: update_log_keys
+update deputize.log_keys set sealed = $3 where tenant = $1 and key_id = ($2::text[])[1];
+
+-- name: count_log_keys
+select count(*) from deputize.log_keys where tenant = $1 and substring(sealed from 3 for 4) <> $2;

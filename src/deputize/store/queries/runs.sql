@@ -94,6 +94,9 @@ where l.expires_at + make_interval(secs => $1) < now()
   and not exists (select from deputize.workers w where w.boot = l.boot)
 order by l.expires_at desc limit 500;
 
+-- name: count_live_workers
+select count(*) from deputize.workers w join deputize.leases l on l.boot = w.boot where l.expires_at > now();
+
 -- name: delete_worker
 delete from deputize.workers where boot = $1;
 
@@ -126,7 +129,8 @@ delete from deputize.progress p using (
     select o.tenant, o.id, o.seq from deputize.progress o
     where o.at < now() - make_interval(days => $1)
       and exists (select from deputize.calls k where k.tenant = o.tenant and k.id = o.id
-                  and k.state not in ('queued', 'running', 'unknown'))
+                  and k.state not in ('queued', 'running', 'unknown')
+                  and not deputize.is_call_held(k.tenant, k.id, k.caller_user))
     order by o.at limit 10000) as old
 where p.tenant = old.tenant and p.id = old.id and p.seq = old.seq;
 
@@ -144,3 +148,15 @@ select deputize.delete_ended_grants(p_days => $1, p_limit => $2);
 
 -- name: delete_old_decisions
 select deputize.delete_old_decisions(p_days => $1, p_limit => $2);
+
+-- name: inspect_queues
+-- What waits for workers and for the sequencer, of all tenants, and by the database's clock when. Ids contain the time.
+select (extract(epoch from clock_timestamp()) * 1000)::bigint as now_ms, c.count as queued_calls,
+       c.oldest_id as oldest_call, e.count as unlogged_entries, e.oldest_id as oldest_entry
+from (
+    select count(*) as count, min(q.id::text)::uuid as oldest_id
+    from (select k.id from deputize.calls k where k.state = 'queued' limit $1) as q
+) as c, (
+    select count(*) as count, min(q.entry_id::text)::uuid as oldest_id
+    from (select n.entry_id from deputize.log_queue n limit $1) as q
+) as e;

@@ -22,6 +22,17 @@ values ($1, $2, $3, $4, $5, $6, $7, $8)
 on conflict (tenant, server, item) do update set digest = excluded.digest, definition = excluded.definition,
     tool = excluded.tool, version = excluded.version, accepted_by = excluded.accepted_by, accepted_at = now();
 
+-- name: list_effects
+select item, digest, effects, confirmed_at from deputize.server_effects where tenant = $1 and server = $2 order by item;
+
+-- name: upsert_effects
+insert into deputize.server_effects (tenant, server, item, digest, effects) values ($1, $2, $3, $4, $5)
+on conflict (tenant, server, item) do update
+    set digest = excluded.digest, effects = excluded.effects, confirmed_at = now();
+
+-- name: delete_effects
+delete from deputize.server_effects where tenant = $1 and server = $2 and item = $3;
+
 -- name: delete_pin
 delete from deputize.server_pins where tenant = $1 and server = $2 and item = $3;
 

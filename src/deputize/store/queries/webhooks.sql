@@ -23,10 +23,12 @@ from due where d.tenant = due.tenant and d.id = due.id
 returning d.tenant, d.id, d.call_id, d.state, d.attempts, d.created_at;
 
 -- name: load_delivery_content
-select c.request, k.tool, k.version, k.tool_digest, k.session, k.error, k.trace, k.created_at, s.ciphertext
+select c.request, k.tool, k.version, k.tool_digest, k.session, k.error, k.trace, k.created_at, s.ciphertext,
+       i.ciphertext as input
 from deputize.callbacks c
 join deputize.calls k on k.tenant = c.tenant and k.id = c.id
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
+left join deputize.sealed_payloads i on i.tenant = k.tenant and i.id = k.id and i.kind = 'input'
 where c.tenant = $1 and c.id = $2;
 
 -- name: mark_delivered
@@ -53,17 +55,23 @@ where tenant = $1 and id = $2 and dead_at is not null
 returning call_id;
 
 -- name: delete_old_deliveries
--- Delivered or given up long ago, some at a time.
+-- Delivered or given up long ago, some at a time; lock_to_delete comes before, so that no hold is placed meanwhile.
 delete from deputize.deliveries d using (
-    select tenant, id from deputize.deliveries
-    where coalesce(delivered_at, dead_at) < now() - make_interval(days => $1)
-      and (delivered_at is not null or dead_at is not null)
+    select o.tenant, o.id from deputize.deliveries o
+    where coalesce(o.delivered_at, o.dead_at) < now() - make_interval(days => $1)
+      and (o.delivered_at is not null or o.dead_at is not null)
+      and not deputize.is_call_held(o.tenant, o.call_id, (
+          select k.caller_user from deputize.calls k where k.tenant = o.tenant and k.id = o.call_id))
     limit 10000) as old
 where d.tenant = old.tenant and d.id = old.id;
 
 -- name: delete_old_callbacks
--- Of calls that ended long ago and have no delivery left.
-delete from deputize.callbacks c
-where exists (select from deputize.calls k where k.tenant = c.tenant and k.id = c.id and k.state <> 'unknown'
-              and k.ended_at < now() - make_interval(days => $1))
-  and not exists (select from deputize.deliveries d where d.tenant = c.tenant and d.call_id = c.id);
+-- Of calls that ended long ago and have no delivery left, some at a time; lock_to_delete comes before.
+delete from deputize.callbacks c using (
+    select o.tenant, o.id from deputize.callbacks o
+    join deputize.calls k on k.tenant = o.tenant and k.id = o.id
+    where k.state <> 'unknown' and k.ended_at < now() - make_interval(days => $1)
+      and not exists (select from deputize.deliveries d where d.tenant = o.tenant and d.call_id = o.id)
+      and not deputize.is_call_held(k.tenant, k.id, k.caller_user)
+    limit 10000) as old
+where c.tenant = old.tenant and c.id = old.id;

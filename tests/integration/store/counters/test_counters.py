@@ -24,7 +24,8 @@ from tests.support.redis_server import RedisServer, run_redis_server
 
 pytestmark = pytest.mark.requirement("GOV-8")
 
-SECONDS = 0.4
+# Redis counts real time: a test may be late by almost half of it.
+SECONDS = 6.0
 _numbers = count()
 
 
@@ -64,7 +65,7 @@ class CountersUnderTest:
 @pytest.fixture(params=["in process", "redis"])
 async def counters_under_test(request: pytest.FixtureRequest, redis: RedisServer) -> AsyncIterator[CountersUnderTest]:
     if request.param == "redis":
-        shared = RedisCounters(redis.url, seconds=2, clock=Clock())
+        shared = RedisCounters(redis.url, seconds=10, clock=Clock())
         yield CountersUnderTest(shared, asyncio.sleep)
         await shared.close()
         return
@@ -199,9 +200,9 @@ async def test_slots_are_held_until_they_are_let_go(counters_under_test: Counter
 
 
 async def test_a_slot_whose_holder_died_is_free_again(counters_under_test: CountersUnderTest) -> None:
-    assert await counters_under_test.is_admitted(counters_under_test.make_slot("dead", 1, seconds=0.2))
+    assert await counters_under_test.is_admitted(counters_under_test.make_slot("dead", 1, seconds=SECONDS))
     assert not await counters_under_test.is_admitted(counters_under_test.make_slot("next", 1))
-    await counters_under_test.wait(0.25)
+    await counters_under_test.wait(SECONDS + 0.1)
     assert await counters_under_test.is_admitted(counters_under_test.make_slot("next", 1))
 
 

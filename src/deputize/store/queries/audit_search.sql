@@ -1,0 +1,23 @@
+-- Search the audit: operations/audit/. The functions read only the tenant that the transaction names.
+
+-- name: set_time_limit
+-- One statement of a search ends after this, whatever it does.
+select set_config('statement_timeout', $1, true);
+
+-- name: search_entries
+-- Newest first. A last row without an entry says how far the search came in its time.
+select id, entry from deputize.search_audit(p_labels => $1, p_needles => $2::text::jsonb, p_first => $3, p_before => $4,
+    p_limit => $5, p_milliseconds => $6);
+
+-- name: list_entries_before
+-- A page of all entries, newest first, for exports without a filter.
+select id, entry from deputize.audit_entries where tenant = $1 and id >= $2 and id < $3 order by id desc limit $4;
+
+-- name: load_entry
+select id, entry from deputize.audit_entries where tenant = $1 and id = $2;
+
+-- name: name_pseudonyms
+select pseudonym, subject from deputize.name_pseudonyms(p_pseudonyms => $1);
+
+-- name: merge_terms
+select deputize.merge_audit_terms();
