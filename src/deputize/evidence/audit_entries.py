@@ -1,8 +1,11 @@
 """Encode audit entries, version 2: the canonical bytes that become leaves of a tenant's log.
 
 Entries never contain values of arguments and results, only salted commitments to their redacted form; the salt is
-stored beside the entry, where it can be erased. An entry is written key by key in the order of RFC 8785, which costs a
-fraction of sorting it; a property test compares the bytes with the standard.
+stored beside the entry, where it can be erased. What a caller chooses, such as a session, is stated without personal
+data and without the caller's own name: bytes that were hashed can never change, so it could not be erased.
+
+An entry is written key by key in the order of RFC 8785, which costs a fraction of sorting it; a property test compares
+the bytes with the standard.
 
 Version 2 has every key of version 1 with the same meaning, and more of them: a reader of version 1 finds what it
 knows. `entry_fields.py` says what each key means.
@@ -11,7 +14,7 @@ knows. `entry_fields.py` says what each key means.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
@@ -22,10 +25,13 @@ from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
 from deputize.core.decision import Decision
 from deputize.core.degradation import Degradation
+from deputize.core.entry_kinds import EntryKind
+from deputize.core.sensitive.marks import REDACTION_MARK
+from deputize.core.sensitive.text import redact_personal_data
 from deputize.core.states import State, require_path
+from deputize.core.subject import ISSUER_PREFIX, parse_subject
 from deputize.core.value_types import frozen
 
-EntryKind = Literal["read", "refusal", "intent", "outcome", "command", "decision", "yield"]
 VERSION: Final = 2
 _MAX_RESOURCES: Final = 20
 
@@ -122,6 +128,7 @@ def encode_entry(
     latency_us: int = 0,
     cost_micros: int = 0,
     degradations: Sequence[Degradation] = (),
+    suspicions: Sequence[str] = (),
     passage: Passage | None = None,
     command: str | None = None,
     subject: str | None = None,
@@ -160,7 +167,7 @@ def encode_entry(
     if error is not None:
         text += f'"error":"{error}",'
     if origin is not None and origin.flow_id is not None:
-        text += f'"flow":{_to_json(origin.flow_id)},'
+        text += f'"flow":{_encode_stated(origin.flow_id, caller.user)},'
     if hooks:
         text += f'"hooks":{_to_json(hooks)},'
     text += f'"id":"{id}","kind":"{kind}",'
@@ -168,9 +175,11 @@ def encode_entry(
         text += f'"latency_us":{latency_us},'
     text += declared_text.mutation_class
     if mutations:
-        text += f'"mutations":{_to_json([f"{m.path} {m.source} {m.change}" for m in mutations])},'
+        text += (
+            f'"mutations":{_encode_stated_list([f"{m.path} {m.source} {m.change}" for m in mutations], caller.user)},'
+        )
     if origin is not None and origin.native_call_id is not None:
-        text += f'"native_call":{_to_json(origin.native_call_id)},'
+        text += f'"native_call":{_encode_stated(origin.native_call_id, caller.user)},'
     text += declared_text.operation
     if outcome is not None:
         # Not formatted: that is slow for the members of an enumeration.
@@ -180,23 +189,25 @@ def encode_entry(
     if decision is not None and decision.policy_digest:
         text += f'"policy":"{decision.policy_digest}",'
     if redactions:
-        text += f'"redactions":{_to_json(redactions)},'
+        text += f'"redactions":{_encode_stated_list(redactions, caller.user)},'
     if result is not None:
         text += f'"result":"{result}",'
     if decision is not None:
         text += f'"rules":{_encode_repeated(decision.rules)},'
     text += declared_text.scopes
     if context.session is not None:
-        text += f'"session":{_encode_repeated(context.session)},'
+        text += f'"session":{_encode_session(context.session, caller.user)},'
     if passage is not None:
         text += passage.text
     if subject is not None:
         text += f'"subject":{_to_json(subject)},'
     if summary is not None:
         text += f'"summary":{summary},'
+    if suspicions:
+        text += f'"suspicions":{_encode_stated_list(suspicions, caller.user)},'
     text += f'"tenant":"{caller.tenant}","time":"{time}",'
     if contract is None and context.tool is not None:
-        text += f'"tool":{_to_json(context.tool)},'
+        text += f'"tool":{_encode_stated(context.tool, caller.user)},'
     text += declared_text.tool
     if scopes_commitment is not None:
         text += f'"touched":"{scopes_commitment}",'
@@ -258,10 +269,38 @@ def _to_json(value: str | Sequence[str]) -> str:
     return orjson.dumps(value).decode()
 
 
-_repeated_texts: BoundedDict[str | tuple[str, ...], str] = BoundedDict(10_000)
+_repeated_texts: BoundedDict[tuple[str, ...], str] = BoundedDict(10_000)
+_session_texts: BoundedDict[tuple[str, str], str] = BoundedDict(10_000)
 
 
-def _encode_repeated(value: str | tuple[str, ...]) -> str:
-    """Encode the names of rules, or a session. Few of them are those of most calls, so each is encoded once."""
+def _encode_repeated(value: tuple[str, ...]) -> str:
+    """Encode the names of rules. Few of them are those of most calls, so each is encoded once."""
     text = _repeated_texts.get(value)
     return _repeated_texts.put(value, _to_json(value)) if text is None else text
+
+
+def _encode_session(session: str, user: str) -> str:
+    """Encode a session without personal data, once for many calls."""
+    text = _session_texts.get((session, user))
+    return _session_texts.put((session, user), _encode_stated(session, user)) if text is None else text
+
+
+def _encode_stated(text: str, user: str) -> str:
+    """Encode a text that the caller chose, without personal data."""
+    return _to_json(hide_person(text, user))
+
+
+def _encode_stated_list(texts: Sequence[str], user: str) -> str:
+    return _to_json([hide_person(text, user) for text in texts])
+
+
+def hide_person(text: str, user: str) -> str:
+    """Hide personal data in a text that a caller chose, and the caller's own name where it stands as a word."""
+    name = parse_subject(user)[1] if user.startswith(ISSUER_PREFIX) else user
+    if name and name in text:
+        parts = text.split(name)
+        text = parts[0]
+        for part in parts[1:]:
+            is_word = not text[-1:].isalnum() and not part[:1].isalnum()
+            text += (REDACTION_MARK if is_word else name) + part
+    return redact_personal_data(text)

@@ -4,6 +4,7 @@ A call adds a line to a list in memory here, and causes no statement. A process 
 last seconds; one whose commit was not confirmed may count them twice.
 """
 
+import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -150,6 +151,7 @@ class CallMeasurements:
         self._uncounted_calls: list[tuple[str, Contract, CallEnd, float, int]] = []
         self._counts_by_version: dict[_Key, _VersionCounts] = {}
         self._versions_by_tenant: Counter[str] = Counter()
+        self._store_lock = asyncio.Lock()
 
     def record_call(self, tenant: str, contract: Contract, end: CallEnd, seconds: float, cost_micros: int) -> None:
         """Record a call that reached its tool."""
@@ -185,7 +187,14 @@ class CallMeasurements:
             counts.slow_calls += seconds > objectives.p99_seconds or end is CallEnd.TIMEOUT
 
     async def store_measurements(self, store: Store) -> None:
-        """Store what was recorded since the last time, under today's date; keep it if that fails."""
+        """Store what was recorded since the last time, under this day and this minute; keep it if that fails.
+
+        Once this returns, everything that was recorded before is stored, also what another task was storing.
+        """
+        async with self._store_lock:
+            await self._store_counts(store)
+
+    async def _store_counts(self, store: Store) -> None:
         self._count_calls()
         counts_by_version, self._counts_by_version = self._counts_by_version, {}
         self._versions_by_tenant.clear()
@@ -197,7 +206,10 @@ class CallMeasurements:
                 rows = [(*key, *counts_by_version[key].list_columns()) for key in chunk]
                 columns = [list(column) for column in zip(*rows, strict=True)]
                 async with store.write_transaction() as connection:
-                    await connection.execute(_SQL["add_measurements"], self._clock.now().date(), *columns)
+                    now = self._clock.now()
+                    await connection.execute(_SQL["add_measurements"], now.date(), *columns)
+                    minute = now.replace(second=0, microsecond=0)
+                    await connection.execute(_SQL["add_recent_measurements"], minute, *columns)
                 for key in chunk:
                     del counts_by_version[key]
         except BaseException:

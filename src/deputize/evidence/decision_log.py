@@ -5,6 +5,7 @@ import asyncio
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.clock import Clock
 from deputize.core.decision import RecordedVerdict
+from deputize.core.errors import AuditBackpressure
 from deputize.store.commit_rows import CommitResult, DecisionRow
 from deputize.store.group_commit import GroupCommit
 
@@ -23,12 +24,19 @@ class DecisionLog:
         self._recent_ids: BoundedDict[str, float] = BoundedDict(_MAX_RECENT_IDS)
 
     def record_decision(self, tenant: str, policy_decision: RecordedVerdict) -> None:
-        """Put the record of a decision, unless this process wrote it recently."""
+        """Put the record of a decision, unless this process wrote it recently.
+
+        Raises `AuditBackpressure` if too many rows wait: once there is room again, an entry of the call would be taken
+        and name a record that does not exist.
+        """
         now = self._clock.monotonic()
         if self._recent_ids.get(policy_decision.record_id, 0.0) > now:
             return
-        self._recent_ids.put(policy_decision.record_id, now + _RECENT_SECONDS)
         write = self._writer.put(DecisionRow(tenant, policy_decision.record_id, policy_decision.record))
+        refusal = write.exception() if write.done() else None
+        if isinstance(refusal, AuditBackpressure):
+            raise refusal
+        self._recent_ids.put(policy_decision.record_id, now + _RECENT_SECONDS)
         write.add_done_callback(lambda future: self._forget_failed_write(policy_decision.record_id, future))
 
     def _forget_failed_write(self, record_id: str, write: "asyncio.Future[CommitResult]") -> None:

@@ -3,6 +3,7 @@
 A call of any other version costs nothing here. A process that is killed loses the counts of its last seconds.
 """
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
@@ -27,6 +28,7 @@ class DeprecatedUses:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._counts: dict[_Key, tuple[int, int]] = {}
+        self._store_lock = asyncio.Lock()
 
     def record_use(self, caller: Caller, contract: Contract) -> None:
         """Count a call that was executed."""
@@ -37,7 +39,14 @@ class DeprecatedUses:
         self._add(key, 1, self._clock.epoch_ms())
 
     async def store_uses(self, store: Store) -> None:
-        """Store what was counted since the last time; keep it if that fails."""
+        """Store what was counted since the last time; keep it if that fails.
+
+        Once this returns, everything that was counted before is stored, also what another task was storing.
+        """
+        async with self._store_lock:
+            await self._store_counts(store)
+
+    async def _store_counts(self, store: Store) -> None:
         counts, self._counts = self._counts, {}
         if not counts:
             return

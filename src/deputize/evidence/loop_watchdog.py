@@ -20,7 +20,7 @@ STALL_SECONDS: Final = 0.05
 _TICK_SECONDS: Final = 0.02
 _LOG_SECONDS: Final = 10.0
 _STACK_FRAMES: Final = 12
-_LONGEST_NAME: Final = 120
+_MAX_NAME_LENGTH: Final = 120
 
 
 class LoopWatchdog:
@@ -89,4 +89,4 @@ def _name_task(loop: asyncio.AbstractEventLoop) -> str:
         return "a callback of the event loop"
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", "")
-    return f"{task.get_name()} ({name})"[:_LONGEST_NAME]
+    return f"{task.get_name()} ({name})"[:_MAX_NAME_LENGTH]

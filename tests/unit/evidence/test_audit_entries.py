@@ -21,6 +21,7 @@ from deputize.evidence.audit_entries import (
     TimestampFormatter,
     encode_entry,
     encode_summary,
+    hide_person,
 )
 from deputize.evidence.entry_fields import ENTRY_FIELDS
 from tests.support.contracts import make_contract
@@ -79,7 +80,7 @@ def _entry_subjects(draw: st.DrawFn) -> AuditContext:
 _facts = st.fixed_dictionaries(
     {
         "id": _ids,
-        "kind": st.sampled_from(["read", "refusal", "intent", "outcome", "command", "decision", "yield"]),
+        "kind": st.sampled_from(["read", "refusal", "intent", "outcome", "command", "decision", "yield", "circuit"]),
         "time": st.integers(0, 4_000_000_000_000).map(lambda ms: TimestampFormatter(Clock(epoch_ms=lambda: ms)).now()),
     },
     optional={
@@ -204,6 +205,7 @@ def test_an_entry_of_every_fact_has_every_key_that_is_described() -> None:
         subject="s", confirmation="k", scopes_commitment="t",
         summary=encode_summary([1], size=3, redacted_count=1, has_more=True),
         attempts=1, latency_us=2, cost_micros=3, degradations=(Degradation.LATE_RESULT,),
+        suspicions=("sql /arguments/q",),
         passage=Passage(State.SUCCEEDED, before=State.RUNNING),
     )  # fmt: skip
     assert list(orjson.loads(entry)) == list(ENTRY_FIELDS) == sorted(ENTRY_FIELDS)
@@ -258,3 +260,35 @@ def test_a_stamp_is_the_moment_it_was_asked_for_to_the_millisecond(moments: list
         stamp = stamps.now()
         assert stamp.endswith("Z")
         assert stamp == Clock(epoch_ms=lambda moment=moment: moment).now().isoformat(timespec="milliseconds")[:-6] + "Z"  # type: ignore[misc] # bound early on purpose
+
+
+def test_what_callers_choose_is_stated_without_their_name_and_personal_data() -> None:
+    """Bytes that were hashed cannot be erased."""
+    for user in ("zoe", "issuer=https://idp.example zoe"):
+        context = AuditContext(
+            caller=Caller(tenant="acme", user=user),
+            trace_id="0" * 32,
+            session="zoe: 0171-234-5678",
+            tool="mail to zoe@example.org",
+            origin=CallOrigin(native_call_id="zoe_1", flow_id="bezoek 10.20.30.40"),
+        )
+        entry = orjson.loads(
+            encode_entry(
+                context,
+                id="i",
+                kind="refusal",
+                time="t",
+                redactions=("/zoe@example.org/password", "/password"),
+                suspicions=("sql /zoe",),
+                mutations=(Mutation(path="/of zoe", source="default", change="absent"),),
+            )
+        )
+        assert (entry["session"], entry["native_call"], entry["flow"]) == (
+            "[redacted]: [phone]", "[redacted]_1", "bezoek [ip]",
+        )  # fmt: skip
+        assert "zoe" not in entry["tool"]
+        assert entry["redactions"][1] == "/password"
+        assert all("zoe" not in text for text in (*entry["redactions"], *entry["suspicions"], *entry["mutations"]))
+    # Parts of other words stay, and a name is no pattern.
+    for name, text in (("a.c", "abc"), ("ana", "banana"), ("", "x"), ("x", "")):
+        assert hide_person(text, name) == text

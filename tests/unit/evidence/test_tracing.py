@@ -1,12 +1,17 @@
 """One trace per call, a span per phase, and nothing secret in either."""
 
+from importlib.metadata import version
+
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes
 
+from deputize.core.caller import Caller
 from deputize.core.errors import ToolFailed
-from deputize.core.telemetry import Span
+from deputize.core.telemetry import EXECUTE_TOOL, SEMANTIC_CONVENTIONS, Attribute, Span
 from deputize.evidence.tracing import Tracing
 
 pytestmark = pytest.mark.requirement("OBS-1")
@@ -56,7 +61,10 @@ def test_a_sampled_traceparent_is_always_recorded_as_part_of_the_callers_trace(e
         assert parent is not None
         assert root.context is not None
         assert parent.span_id == root.context.span_id
-    assert dict(root.attributes or {}) == {"gen_ai.tool.name": "crm.get_user", "deputize.call.id": CALL}
+    assert dict(root.attributes or {}) == {
+        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "crm.get_user", "gen_ai.tool.call.id": CALL,
+        "deputize.call.id": CALL,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("sample", [0.0, 1.0])
@@ -115,3 +123,40 @@ def test_a_span_names_the_kind_of_a_problem_and_never_its_words(
     assert not execute.status.is_ok
     if isinstance(error, ToolFailed):
         assert dict(execute.attributes or {}) == {"error.type": "tool-failed"}
+
+
+def test_names_are_those_of_the_pinned_semantic_conventions() -> None:
+    assert version("opentelemetry-semantic-conventions") == SEMANTIC_CONVENTIONS
+    conventional_names = {
+        Attribute.OPERATION: gen_ai_attributes.GEN_AI_OPERATION_NAME,
+        Attribute.TOOL: gen_ai_attributes.GEN_AI_TOOL_NAME,
+        Attribute.TOOL_CALL: gen_ai_attributes.GEN_AI_TOOL_CALL_ID,
+        Attribute.CONVERSATION: gen_ai_attributes.GEN_AI_CONVERSATION_ID,
+        Attribute.ERROR: error_attributes.ERROR_TYPE,
+    }
+    assert all(attribute.value == name for attribute, name in conventional_names.items())
+    assert gen_ai_attributes.GenAiOperationNameValues.EXECUTE_TOOL.value == EXECUTE_TOOL
+    assert all(each.startswith("deputize.") for each in Attribute if each not in conventional_names)
+
+
+def _make_agent(task: str | None, *grants: str) -> Caller:
+    return Caller(tenant="dev", user="ana", agents=("bot",), task=task, grants=grants)
+
+
+def test_all_calls_of_a_task_have_one_trace(exporter: InMemorySpanExporter) -> None:
+    tracing, other_call = make_tracing(exporter, 0.5), CALL.replace("ff", "aa")
+    trails = [
+        tracing.start_trace(None, call_id, _make_agent("t-1", *grants))
+        for call_id, grants in ((CALL, ("g-1",)), (other_call, ("g-1",)), (other_call, ("inner", "g-1")))
+    ]
+    assert len({(trail.trace_id, trail.tracer) for trail in trails}) == 1
+    for agent in (_make_agent("t-2", "g-1"), _make_agent("t-1", "g-2"), _make_agent(None, "g-1"), _make_agent("t-1")):
+        assert tracing.start_trace(None, CALL, agent).trace_id != trails[0].trace_id
+    assert tracing.start_trace(UNSAMPLED_PARENT, CALL, _make_agent("t-1", "g-1")).trace_id == TRACE
+
+
+def test_the_share_of_recorded_tasks_is_the_sample(exporter: InMemorySpanExporter) -> None:
+    for sample, bounds in ((0.0, (0, 0)), (0.5, (400, 600)), (1.0, (1000, 1000))):
+        tracing = make_tracing(exporter, sample)
+        trails = [tracing.start_trace(None, CALL, _make_agent(f"t-{number}", "g-1")) for number in range(1000)]
+        assert bounds[0] <= sum(trail.tracer is not None for trail in trails) <= bounds[1]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.core.sensitive.text import REDACTION_MARK
-from deputize.evidence.redact import RedactionPlan
-from deputize.evidence.redact_free_text import FreeTextRedactor
+from deputize.core.sensitive.marks import REDACTION_MARK
+from deputize.evidence.redaction.free_text import FreeTextRedactor
+from deputize.evidence.redaction.plan import RedactionPlan
 
 pytestmark = [pytest.mark.requirement("GOV-6"), pytest.mark.requirement("GOV-4")]
 
@@ -94,3 +94,20 @@ def test_an_error_shows_no_sensitive_value_even_if_it_was_cut_inside_one() -> No
     assert redactor.redact_message("unknown: ana@exam") == f"unknown: {REDACTION_MARK}"
     assert redactor.redact_message("no /home/ana for 4111-1111") == f"no [path] for {REDACTION_MARK}"
     assert redactor.redact_message("order 7 is gone") == "order 7 is gone"
+
+
+def test_values_are_hidden_in_a_result_that_keeps_its_shape() -> None:
+    redactor = FreeTextRedactor(INPUT, OUTPUT, {"card": {"number": 4111}, "password": "hunter2"})
+    result = {"a": ["hunter2!", 4111, 4112, None, True], "hunter2": {"b": 1.5}, REDACTION_MARK: 2}
+    shown = redactor.hide_values_in(result)
+    assert shown == {
+        "a": [f"{REDACTION_MARK}!", REDACTION_MARK, 4112, None, True],
+        "hunter2": {"b": 1.5},
+        REDACTION_MARK: 2,
+    }
+    assert redactor.hide_names_in(shown).keys() == {"a", REDACTION_MARK, f"{REDACTION_MARK}'"}
+
+
+def test_without_sensitive_arguments_a_result_stays_the_same_object() -> None:
+    redactor, result = FreeTextRedactor(INPUT, OUTPUT, {"id": 7}), {"id": 7}
+    assert redactor.hide_names_in(redactor.hide_values_in(result)) is result

@@ -1,15 +1,17 @@
 """Redact documents without a schema: what a tool says about a call, such as its preview or its error.
 
 Fields that the tool's schemas call sensitive are hidden by name, at any depth. Sensitive values of the call's arguments
-are hidden by value, also inside a longer text. What looks like a secret is hidden too. In doubt a value is hidden.
+are hidden by value, also inside a longer text. What looks like a secret or like personal data is hidden too. In doubt a
+value is hidden.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.sensitive.names import is_sensitive_name
-from deputize.core.sensitive.text import REDACTION_MARK, redact_error_text, redact_secrets
-from deputize.evidence.redact import RedactionPlan
+from deputize.core.sensitive.text import DocumentSearch, redact_error_text
+from deputize.evidence.redaction.plan import RedactionPlan
 
 # Shorter values are hidden only where they stand alone; inside other words they would match by chance.
 _MIN_SUBSTRING_LENGTH: Final = 4
@@ -22,11 +24,12 @@ _MAX_CUT_LENGTH: Final = 300
 class FreeTextRedactor:
     """Hides the sensitive names of a tool's schemas and the sensitive values of one call's arguments."""
 
-    __slots__ = ("_inside", "_names", "_whole")
+    __slots__ = ("_inside", "_names", "_search", "_whole")
 
     def __init__(self, input_plan: RedactionPlan, output_plan: RedactionPlan, arguments: Mapping[str, Any]) -> None:
         """Take the plans of the tool's input and output, and this call's arguments."""
         self._names = input_plan.names | output_plan.names
+        self._search = DocumentSearch()
         self._whole = {
             text for value in input_plan.collect_sensitive_values(arguments) for text in _iterate_texts(value)
         } - {""}
@@ -59,10 +62,7 @@ class FreeTextRedactor:
     def _redact_fields(self, value: dict[str, Any], path: str, paths: list[str]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for name, each in value.items():
-            visible_name = self._redact_text(name)
-            while visible_name in result:
-                # Two names may be equal once redacted; both fields stay.
-                visible_name += "'"
+            visible_name = _find_free_name(self._redact_text(name), result)
             field_path = f"{path}/{visible_name.replace('~', '~0').replace('/', '~1')}"
             if name in self._names or is_sensitive_name(name):
                 paths.append(field_path)
@@ -72,7 +72,33 @@ class FreeTextRedactor:
         return result
 
     def _redact_text(self, text: str) -> str:
-        return redact_secrets(self.hide_values(text))
+        return self._search.redact(self.hide_values(text))
+
+    def hide_values_in(self, value: Any) -> Any:
+        """Hide the sensitive values of the call's arguments in each text and number of a document, but not in names."""
+        if not self._whole:
+            return value
+        if isinstance(value, dict):
+            return {name: self.hide_values_in(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self.hide_values_in(each) for each in value]
+        if value is None or isinstance(value, bool):
+            return value
+        text = self.hide_values(str(value))
+        return value if text == str(value) else text
+
+    def hide_names_in(self, value: Any) -> Any:
+        """Hide the sensitive values of the call's arguments in the names of a document's fields."""
+        if not self._whole:
+            return value
+        if isinstance(value, list):
+            return [self.hide_names_in(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        result: dict[str, Any] = {}
+        for name, each in value.items():
+            result[_find_free_name(self.hide_values(name), result)] = self.hide_names_in(each)
+        return result
 
     def hide_values(self, text: str) -> str:
         """Hide the sensitive values of the call's arguments in a text, and nothing else."""
@@ -81,6 +107,13 @@ class FreeTextRedactor:
         for secret in self._inside:
             text = text.replace(secret, REDACTION_MARK)
         return text
+
+
+def _find_free_name(name: str, fields: Mapping[str, Any]) -> str:
+    """Find a name that no field has yet: two may be equal once redacted, and both stay."""
+    while name in fields:
+        name += "'"
+    return name
 
 
 def _hide_cut_value(text: str, value: str) -> str:

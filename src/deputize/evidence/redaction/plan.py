@@ -2,7 +2,10 @@
 
 A plan is made once per schema. A strict schema names every field, so most tools need no look at the data. Where a
 schema allows fields it does not name, names are checked at run time. In doubt a value is sensitive: it suffices that
-one branch of the schema says so. `evidence/schema_paths.py` surveys schemas.
+one branch of the schema says so. `evidence/redaction/schema_paths.py` surveys schemas.
+
+Texts that no mark and no name hides are searched for secrets and personal data (`core/sensitive/text.py`). A field that
+the schema marks `public` or `internal` may show personal data, because its author said so, but never a secret.
 
 A document is walked once. What the schema says of one position is computed once for all documents, and everything that
 a caller or a server could multiply is limited: positions, patterns tried on names, and the paths that are listed. Past
@@ -11,20 +14,27 @@ a limit, values are redacted instead of checked.
 
 from typing import Any, Final
 
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.sensitive.names import is_sensitive_name
-from deputize.core.sensitive.text import REDACTION_MARK
-from deputize.evidence.schema_paths import SchemaNode, SchemaTooComplex, collect_sensitive_names, survey_schema
+from deputize.core.sensitive.text import DocumentSearch, may_hold_sensitive_text
+from deputize.evidence.redaction.schema_paths import (
+    SchemaNode,
+    SchemaTooComplex,
+    collect_sensitive_names,
+    survey_schema,
+)
 
 MAX_PATHS: Final = 1_000
-_LONGEST_NAME: Final = 128
+_MAX_NAME_LENGTH: Final = 128
 # Positions of one schema that are remembered, each with the names it knows.
 _MAX_MEMORY_WEIGHT: Final = 100_000
 _MAX_PATTERN_TESTS: Final = 100_000
+_SMALLEST_CARD_NUMBER: Final = 10**12
 _MORE_PATHS: Final = "/\u2026"
 
 
 class RedactionPlan:
-    """What to redact in documents of one schema. A `trivial` plan never changes a document."""
+    """What to redact in documents of one schema. A `trivial` plan hides nothing but what is found in texts."""
 
     __slots__ = ("_memory_weight", "_positions", "_root", "names", "trivial")
 
@@ -41,18 +51,30 @@ class RedactionPlan:
         # Names of sensitive fields, at any depth.
         self.names = collect_sensitive_names(nodes)
 
-    def apply(self, document: Any) -> tuple[Any, tuple[str, ...]]:
-        """Return a copy with sensitive values replaced, and the paths of those values, at most `MAX_PATHS`."""
-        if self.trivial:
-            return document, ()
+    def apply(self, document: Any, canonical: bytes | None = None) -> tuple[Any, tuple[str, ...]]:
+        """Return a copy with sensitive values replaced, and the paths of those values, at most `MAX_PATHS`.
+
+        `canonical` is the document as JSON, if it is at hand: one look at it can spare the search of each text.
+        """
+        if canonical is not None and not may_hold_sensitive_text(canonical):
+            return (document, ()) if self.trivial else self.apply_marks(document)
         redaction = _Redaction(self)
-        return redaction.redact_value(document, self._root, None), tuple(redaction.paths)
+        visible_document = redaction.search_value(document, self._root, None, DocumentSearch())
+        return (visible_document, tuple(redaction.paths)) if redaction.paths else (document, ())
+
+    def apply_marks(self, document: Any) -> tuple[Any, tuple[str, ...]]:
+        """Do as `apply`, but only by the schema and by names, for what the caller itself reads."""
+        redaction = _Redaction(self)
+        visible_document = redaction.redact_value(document, self._root, None)
+        return (visible_document, tuple(redaction.paths)) if redaction.paths else (document, ())
 
     def collect_sensitive_values(self, document: Any) -> list[Any]:
-        """Collect the values that `apply` replaces."""
-        values: list[Any] = []
-        _collect_replaced(document, self.apply(document)[0], values)
-        return values
+        """Collect the values that the schema or their names call sensitive."""
+        if self.trivial:
+            return []
+        redaction = _Redaction(self)
+        redaction.redact_value(document, self._root, None)
+        return redaction.hidden_values
 
     def get_position(self, nodes: tuple[SchemaNode, ...], *, is_undescribed: bool) -> "_Position":
         """Return the position that these nodes describe together."""
@@ -75,7 +97,7 @@ class _Position:
 
     __slots__ = (
         "by_name", "field_names", "fields", "is_checked", "is_sensitive", "is_undescribed", "items", "nodes",
-        "pattern_count", "prefix_length",
+        "pattern_count", "prefix_length", "shows_personal_data",
     )  # fmt: skip
 
     def __init__(self, nodes: tuple[SchemaNode, ...], is_undescribed: bool) -> None:
@@ -83,6 +105,7 @@ class _Position:
         self.is_undescribed = is_undescribed
         self.is_sensitive = any(node.is_sensitive for node in nodes)
         self.is_checked = is_undescribed or any(node.needs_check for node in nodes)
+        self.shows_personal_data = any(node.shows_personal_data for node in nodes)
         self.by_name = is_undescribed or any(node.is_open for node in nodes)
         self.field_names = frozenset[str]().union(*(node.fields for node in nodes))
         self.pattern_count = sum(len(node.patterns) for node in nodes)
@@ -93,6 +116,12 @@ class _Position:
 
 
 _HIDDEN: Final = _Position((SchemaNode(is_sensitive=True, needs_check=True),), False)
+
+
+def _is_sensitive_field(position: _Position, name: str) -> bool:
+    return position.by_name and is_sensitive_name(name)
+
+
 # A path as a chain of steps, written out only if it is listed.
 _Path = tuple["_Path | None", str | int]
 
@@ -100,16 +129,19 @@ _Path = tuple["_Path | None", str | int]
 class _Redaction:
     """The redaction of one document."""
 
-    __slots__ = ("_pattern_tests", "_plan", "paths")
+    __slots__ = ("_pattern_tests", "_plan", "hidden_values", "paths")
 
     def __init__(self, plan: RedactionPlan) -> None:
         self._plan = plan
         self._pattern_tests = 0
         self.paths: list[str] = []
+        # What the schema or a name calls sensitive.
+        self.hidden_values: list[Any] = []
 
     def redact_value(self, value: Any, position: _Position, path: _Path | None) -> Any:
+        """Redact a value by its schema and by names, without a search of texts."""
         if position.is_sensitive:
-            return self._hide_value(path)
+            return self._hide_value(value, path)
         if not position.is_checked:
             return value
         if isinstance(value, dict):
@@ -122,16 +154,62 @@ class _Redaction:
         return value
 
     def _redact_field(self, name: str, child: Any, position: _Position, path: _Path) -> Any:
-        if position.by_name and is_sensitive_name(name):
-            return self._hide_value(path)
+        if _is_sensitive_field(position, name):
+            return self._hide_value(child, path)
         return self.redact_value(child, self._find_field(position, name), path)
 
-    def _hide_value(self, path: _Path | None) -> str:
+    def search_value(self, value: Any, position: _Position, path: _Path | None, search: DocumentSearch) -> Any:
+        """Redact a value by its schema, by names, and by what is found in its texts."""
+        if position.is_sensitive:
+            return self._hide_value(value, path)
+        if position.shows_personal_data:
+            search = search.show_personal_data()
+        if isinstance(value, dict):
+            return self._search_fields(value, position, path, search)
+        if isinstance(value, list):
+            return [
+                self.search_value(child, self._find_item(position, index), (path, index), search)
+                for index, child in enumerate(value)
+            ]
+        # A number may be that of a card.
+        if not isinstance(value, str) and (type(value) is not int or value < _SMALLEST_CARD_NUMBER):
+            return value
+        text = str(value)
+        visible_text = search.redact(text)
+        if visible_text == text:
+            return value
+        self._add_path(path)
+        return visible_text
+
+    def _search_fields(
+        self, value: dict[str, Any], position: _Position, path: _Path | None, search: DocumentSearch
+    ) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, child in value.items():
+            # A caller may have chosen a name that the schema does not know, and have written a secret there.
+            visible_name = name if name in position.field_names else search.redact(name)
+            while visible_name in result or (visible_name != name and visible_name in value):
+                # Two names may be equal once redacted; both fields stay.
+                visible_name += "'"
+            child_path = (path, visible_name)
+            if visible_name != name:
+                self._add_path(child_path)
+            if _is_sensitive_field(position, name):
+                result[visible_name] = self._hide_value(child, child_path)
+            else:
+                result[visible_name] = self.search_value(child, self._find_field(position, name), child_path, search)
+        return result
+
+    def _hide_value(self, value: Any, path: _Path | None) -> str:
+        self.hidden_values.append(value)
+        self._add_path(path)
+        return REDACTION_MARK
+
+    def _add_path(self, path: _Path | None) -> None:
         if len(self.paths) < MAX_PATHS:
             self.paths.append(_format_path(path))
         elif len(self.paths) == MAX_PATHS:
             self.paths.append(_MORE_PATHS)
-        return REDACTION_MARK
 
     def _find_field(self, position: _Position, name: str) -> _Position:
         key = name if name in position.field_names else None
@@ -176,20 +254,6 @@ def _format_path(path: _Path | None) -> str:
     while path is not None:
         path, step = path
         name = str(step)
-        name = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "\u2026"
+        name = name if len(name) <= _MAX_NAME_LENGTH else name[:_MAX_NAME_LENGTH] + "\u2026"
         steps.append("/" + name.replace("~", "~0").replace("/", "~1"))
     return "".join(reversed(steps)) or "/"
-
-
-def _collect_replaced(value: Any, clean_copy: Any, values: list[Any]) -> None:
-    """Compare a document with its redacted copy, and collect what was replaced."""
-    if value is clean_copy:
-        return
-    if isinstance(value, dict) and isinstance(clean_copy, dict):
-        for name, each in value.items():
-            _collect_replaced(each, clean_copy[name], values)
-    elif isinstance(value, list) and isinstance(clean_copy, list):
-        for each, clean_item in zip(value, clean_copy, strict=True):
-            _collect_replaced(each, clean_item, values)
-    elif clean_copy == REDACTION_MARK:
-        values.append(value)

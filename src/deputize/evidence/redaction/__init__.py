@@ -1,0 +1,1 @@
+"""Redact documents for people, logs, audit entries and events: by schema, by name, by value and by shape."""

@@ -1,0 +1,1 @@
+"""Keep the transparency log of each tenant in PostgreSQL: append entries, sign checkpoints, and prove what is in it."""

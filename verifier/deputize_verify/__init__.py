@@ -1,0 +1,1 @@
+"""Verify receipts of a Deputize gateway offline, without the gateway."""
