@@ -27,6 +27,7 @@ from deputize.catalog.schemas import (
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass
 from deputize.core.contract.names import to_outward_name
+from deputize.core.contract.publication import NO_DESCRIPTION, has_placeholder
 from deputize.core.errors import ToolNotAdmitted
 
 # Return the full name of the tool that owns a name or alias; None if the name is free.
@@ -36,7 +37,7 @@ ContractLookup = Callable[[str], Contract | None]
 
 LONGEST_OUTWARD = 64
 LARGEST_CONTRACT = 262_144
-_MOST_REASONS = 100
+_MAX_REASONS = 100
 _OUTWARD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Drivers of the operator's own functions: their authors can add a description, an undo tool or a preview.
 _LOCAL_DRIVERS = frozenset({"python"})
@@ -53,9 +54,14 @@ def admit_contract(
     find_owner: OwnerLookup = find_no_owner,
     find_fact: FactLookup = find_no_fact,
     find_contract: ContractLookup | None = None,
+    admits_drafts: bool = False,
 ) -> None:
-    """Raise `ToolNotAdmitted` with every reason if the contract breaks a condition."""
-    reasons = list(collect_reasons(contract, find_owner=find_owner, find_fact=find_fact, find_contract=find_contract))
+    """Raise `ToolNotAdmitted` with every reason if the contract breaks a condition.
+
+    `admits_drafts` is for a development gateway: there, what its author has not written yet is no reason.
+    """
+    reasons = list(collect_faults(contract, find_owner=find_owner, find_fact=find_fact, find_contract=find_contract))
+    reasons += [] if admits_drafts else collect_gaps(contract)
     if reasons:
         raise build_refusal(contract.full_name, contract.version, reasons)
 
@@ -100,7 +106,7 @@ def build_refusal(name: str, version: str, reasons: list[Reason]) -> ToolNotAdmi
     more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     return ToolNotAdmitted(
         f"{name} {version} cannot be registered: {first.path} {first.reason}; {first.fix}{more}",
-        details={"reasons": [asdict(reason) for reason in reasons[:_MOST_REASONS]]},
+        details={"reasons": [asdict(reason) for reason in reasons[:_MAX_REASONS]]},
     )
 
 
@@ -111,10 +117,41 @@ def collect_reasons(
     find_fact: FactLookup = find_no_fact,
     find_contract: ContractLookup | None = None,
 ) -> Iterator[Reason]:
-    """Yield every reason against the contract.
+    """Yield every reason against the contract: its faults, and its gaps.
 
     The tools that it names are checked only if `find_contract` is given; without a registry they cannot be.
     """
+    yield from collect_faults(contract, find_owner=find_owner, find_fact=find_fact, find_contract=find_contract)
+    yield from collect_gaps(contract)
+
+
+def collect_gaps(contract: Contract) -> Iterator[Reason]:
+    """Yield what the author has yet to write: descriptions, an example and, for a draft, what the tool does.
+
+    Every gateway but a development gateway refuses a contract with gaps.
+    """
+    if contract.is_draft:
+        fix = 'declare what it does and a version, as in @tool(effects="read", version="0.1.0")'
+        yield _make_reason("version_registered", "/version", f"{contract.version} is the version of a draft", fix)
+    if not _is_own_code(contract):
+        return
+    if contract.description == NO_DESCRIPTION or has_placeholder(contract.description):
+        yield _make_reason("schemas_valid", "/description", "is missing", "say what the tool does in one sentence")
+    if not any(check_structure("input_schema", contract.input_schema)):
+        yield from check_descriptions(contract.input_schema)
+    if not contract.examples:
+        fix = "add the arguments of one call that works"
+        yield _make_reason("contract_tests_passing", "/examples", "is missing", fix)
+
+
+def collect_faults(
+    contract: Contract,
+    *,
+    find_owner: OwnerLookup,
+    find_fact: FactLookup = find_no_fact,
+    find_contract: ContractLookup | None = None,
+) -> Iterator[Reason]:
+    """Yield what no gateway accepts."""
     yield from _check_schemas(contract)
     yield from _check_version(contract, find_owner)
     yield from _check_auth(contract, find_fact)
@@ -145,8 +182,6 @@ def _check_schemas(contract: Contract) -> Iterator[Reason]:
         yield from check_predicate(place, check, reads_state=contract.reads_state)
     if not any(check_structure("input_schema", contract.input_schema)):
         yield from check_input_schema(contract.input_schema)
-        if _is_own_code(contract):
-            yield from check_descriptions(contract.input_schema)
     if isinstance(size, Reason):
         yield size
 
@@ -162,6 +197,9 @@ def _measure_size(contract: Contract) -> int | Reason:
 
 def _check_version(contract: Contract, find_owner: OwnerLookup) -> Iterator[Reason]:
     conjunct = "version_registered"
+    if contract.is_draft and not (contract.requires_user_interaction and contract.effects is Effects.DESTRUCTIVE):
+        fix = "write 0.1.0 or more"
+        yield _make_reason(conjunct, "/version", f"{contract.version} is for tools that declare no effects", fix)
     try:
         versions.parse_version(contract.version)
     except versions.InvalidVersion as error:
@@ -301,7 +339,8 @@ def _check_preview(contract: Contract) -> Iterator[Reason]:
     """Require a preview of irreversible tools written for this gateway; other servers' tools cannot provide one."""
     conjunct = "mutation_class_labelled"
     is_irreversible = contract.effects is Effects.DESTRUCTIVE and contract.undo is None
-    if is_irreversible and _is_own_code(contract) and not contract.preview:
+    # Each call of a draft needs a person, who is told that its effects are not declared.
+    if is_irreversible and _is_own_code(contract) and not contract.preview and not contract.is_draft:
         fix = "add preview=, a function that returns what it would change (in a manifest: handler.preview), or undo"
         yield _make_reason(conjunct, "/preview", "is missing, but this tool is irreversible", fix)
     if contract.handler.preview is not None and not contract.preview:
@@ -326,8 +365,6 @@ def _check_observability(contract: Contract) -> Iterator[Reason]:
 
 def _check_examples(contract: Contract) -> Iterator[Reason]:
     conjunct = "contract_tests_passing"
-    if not contract.examples and _is_own_code(contract):
-        yield _make_reason(conjunct, "/examples", "is missing", "add the arguments of one call that works")
     if not contract.examples:
         return
     try:

@@ -31,7 +31,7 @@ _COMPARISON: Final = re.compile(
 _MEASURED: Final = re.compile(r"^(?P<measure>count|sum|min|max)\((?P<path>.+)\)$")
 _STATE_ROOTS: Final = frozenset({"before", "after", "change"})
 _ROOTS: Final = frozenset({"input", "output"}) | _STATE_ROOTS
-_MOST_STEPS: Final = 16
+_MAX_STEPS: Final = 16
 _MISSING: Final = object()
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
@@ -169,8 +169,8 @@ def _parse_path(path: str) -> tuple[str, ...]:
         raise InvalidComparison(
             f"has the path {path}, which does not begin with /input, /output, /before, /after or /change"
         )
-    if len(steps) > _MOST_STEPS or steps.count("*") > 1:
-        raise InvalidComparison(f"has the path {path}, with more than {_MOST_STEPS} steps or more than one *")
+    if len(steps) > _MAX_STEPS or steps.count("*") > 1:
+        raise InvalidComparison(f"has the path {path}, with more than {_MAX_STEPS} steps or more than one *")
     return steps
 
 

@@ -12,7 +12,14 @@ import jsonschema_rs
 
 from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments, get_json_type
 from deputize.catalog.comparisons import compute_change, parse_comparison
-from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
+from deputize.catalog.policy_facts import (
+    PATH_FORM,
+    PATH_PATTERN,
+    TEXT_OR_PATH_PATTERN,
+    list_facts,
+    read_defaults,
+    read_fact_values,
+)
 from deputize.catalog.schema_cost import SchemaCost, measure_schema
 from deputize.catalog.schemas import (
     Validator,
@@ -27,7 +34,7 @@ from deputize.core.contract.contract import DEFAULT_ERROR_SCHEMA, Contract, Pred
 from deputize.core.contract.unenforced_fields import list_unenforced_fields
 
 MOST_ERRORS = 20
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 _ARGUMENT = re.compile(r"\{([^{}]+)\}")
 # All other characters of an argument are percent-encoded in a scope, because some have a meaning in scope patterns.
 _SAFE_CHARACTERS = "@:+, ~"
@@ -210,7 +217,7 @@ def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> lis
             property_names = _list_property_names(schema, path)
             return [
                 {
-                    "path": format_pointer((*path, name[:_LONGEST_NAME])),
+                    "path": format_pointer((*path, name[:_MAX_NAME_LENGTH])),
                     "message": "is not an argument of this tool",
                     "rule": "additionalProperties",
                     **({"known": property_names} if property_names else {}),
@@ -227,6 +234,10 @@ def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> lis
                 {"path": format_pointer(path), "message": "must be one of the values in `expected`", "rule": "enum",
                  "expected": options}
             ]  # fmt: skip
+        case Kind.Pattern(pattern=pattern) if pattern in (PATH_PATTERN, TEXT_OR_PATH_PATTERN):
+            # What the operator of this gateway demands of a path that policies read.
+            message = f"must be {PATH_FORM}"
+            return [{"path": format_pointer(path), "message": message, "rule": "path"}]
         case Kind.Format(format=name):
             return [
                 {

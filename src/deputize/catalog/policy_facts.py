@@ -7,7 +7,7 @@ A fact name has one type in the whole tenant, because policies are type-checked 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from deputize.catalog.schemas import format_pointer, get_properties, resolve_refs, walk_schema
 from deputize.core.contract.contract import Contract, Schema
@@ -18,6 +18,16 @@ FactType = Literal["Long", "String", "Bool", "Set<String>"]
 FactLookup = Callable[[str], tuple[FactType, str] | None]
 
 POLICY_KEYWORD = "x-policy"
+# A path in its one normal form: absolute, no empty, `.` or `..` segment, no backslash and no control character.
+_SEGMENT = (
+    r"(?:[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*"
+    r"|\.[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*"
+    r"|\.\.[^/\\\x00-\x1f\x7f]+)"
+)
+_NORMAL_PATH = f"/(?:{_SEGMENT}(?:/{_SEGMENT})*)?"
+PATH_PATTERN: Final = f"^{_NORMAL_PATH}$"
+TEXT_OR_PATH_PATTERN: Final = rf"^(?:[^/\\\x00-\x1f\x7f]*|{_NORMAL_PATH})$"
+PATH_FORM: Final = "an absolute path without . or .. segments, //, a trailing slash, backslashes or control characters"
 _NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,63}")
 _TYPES: Mapping[str, FactType] = {"integer": "Long", "string": "String", "boolean": "Bool"}
 
@@ -44,7 +54,7 @@ def list_facts(contract: Contract) -> tuple[PolicyFact, ...]:
 def iter_facts(schema: Schema) -> Iterator[PolicyFact]:
     """Yield the facts that an input schema marks."""
     for argument, part, name in _iter_policy_properties(schema):
-        kind = _resolve_fact_type(schema, part)
+        kind = resolve_fact_type(schema, part)
         if kind is not None and _NAME.fullmatch(name):
             yield PolicyFact(
                 name=name, argument=argument, type=kind, is_sensitive=_is_sensitive(schema, argument, name, part)
@@ -99,7 +109,7 @@ def _check_mark(
         fix = f'write true, or a name of letters, digits and _, as in "{POLICY_KEYWORD}": "amount"'
         yield "is not a name that policies can use", fix
         return
-    kind = _resolve_fact_type(schema, part)
+    kind = resolve_fact_type(schema, part)
     if kind is None:
         fix = "mark only integers, strings, booleans and lists of strings"
         yield "is on a property of a type that policies cannot read", fix
@@ -120,7 +130,8 @@ def _iter_policy_properties(schema: Schema) -> Iterator[tuple[str, Schema, str]]
             yield argument, part, argument if mark is True else mark
 
 
-def _resolve_fact_type(schema: Schema, part: Any) -> FactType | None:
+def resolve_fact_type(schema: Schema, part: Any) -> FactType | None:
+    """Resolve the type that a property has in policies; None if they cannot read it."""
     full = resolve_refs(schema, part)
     if not isinstance(full, dict):
         return None
@@ -128,7 +139,7 @@ def _resolve_fact_type(schema: Schema, part: Any) -> FactType | None:
     if isinstance(branches, list) and "type" not in full:
         # An optional argument has one type or null.
         real = [each for each in (resolve_refs(schema, branch) for branch in branches) if each != {"type": "null"}]
-        return _resolve_fact_type(schema, real[0]) if len(real) == 1 else None
+        return resolve_fact_type(schema, real[0]) if len(real) == 1 else None
     kinds = full.get("type")
     type_names = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
     if len(type_names) != 1:

@@ -51,10 +51,19 @@ def check_compensation_tool(contract: Contract, find_contract: Callable[[str], C
 
 
 def _check_helpers(contract: Contract) -> Iterator[Reason]:
-    if contract.handler.driver == "mcp":
+    driver, request = contract.handler.driver, contract.handler.request
+    if (driver in ("http", "grpc")) != (request is not None):
+        reason = f"is missing, but the driver is {driver}" if request is None else f"is set, but the driver is {driver}"
+        fix = "import the service: deputize services import" if request is None else "remove it"
+        yield _make_reason("version_registered", "/handler/request", reason, fix)
+    if request is not None and (driver == "grpc") != (request.messages is not None):
+        reason = "is missing, but the driver is grpc" if driver == "grpc" else f"is set, but the driver is {driver}"
+        fix = "import the service: deputize services import" if driver == "grpc" else "remove it"
+        yield _make_reason("version_registered", "/handler/request/messages", reason, fix)
+    if driver in ("mcp", "http", "grpc"):
         for field in ("validates", "verifies", "reads_state", "rolls_back"):
             if getattr(contract, field):
-                reason = "is set, but a tool of an MCP server brings no function of its own for it"
+                reason = "is set, but a tool of another server brings no function of its own for it"
                 yield _make_reason(_MUTATION, f"/{field}", reason, "remove it")
     if contract.effects is Effects.READ and contract.rolls_back:
         reason = "is set, but a read has no effect to take back"

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import asyncpg
 
+from deputize.catalog.builtin_contracts import list_companions
 from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Clock
@@ -130,6 +131,8 @@ async def register_contract(
                 "offered": contract.digest,
             },
         )
+    for companion in list_companions(contract):
+        await register_contract(connection, tenant, companion, by=by)
     raw = canonicalize(contract.model_dump(mode="json"))
     epoch = await _increment_epoch(connection, tenant)
     await connection.execute(SQL["register_tool"], tenant, name, contract.outward_name)
@@ -137,6 +140,23 @@ async def register_contract(
         SQL["register_version"], tenant, name, version, contract.digest, raw, state.value, by, epoch
     )
     return "created"
+
+
+async def replace_contract(
+    connection: Connection, tenant: str, contract: Contract, *, by: str
+) -> Literal["created", "unchanged"]:
+    """Register a version, in place of other content under its number: for development, where nothing is released."""
+    try:
+        return await register_contract(connection, tenant, contract, by=by)
+    except VersionConflict:
+        for companion in list_companions(contract):
+            await register_contract(connection, tenant, companion, by=by)
+        raw = canonicalize(contract.model_dump(mode="json"))
+        epoch = await _increment_epoch(connection, tenant)
+        await connection.execute(
+            SQL["replace_version"], tenant, contract.full_name, contract.version, contract.digest, raw, by, epoch
+        )
+        return "created"
 
 
 async def register_contracts(
@@ -148,6 +168,8 @@ async def register_contracts(
     """
     if not contracts:
         return
+    for companion in list_companions(*(each.contract for each in contracts)):
+        await register_contract(connection, tenant, companion, by=by)
     epoch = await _increment_epoch(connection, tenant)
     await connection.executemany(
         SQL["register_tool"], [(tenant, each.contract.full_name, each.contract.outward_name) for each in contracts]

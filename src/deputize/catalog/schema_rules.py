@@ -24,6 +24,7 @@ from deputize.catalog.schemas import (
     walk_schema,
 )
 from deputize.core.contract.contract import Schema
+from deputize.core.contract.publication import has_placeholder
 from deputize.core.patterns import InvalidPattern, compile_pattern
 
 Path = tuple[str | int, ...]
@@ -33,6 +34,7 @@ _PARTIAL_KEYWORDS = frozenset({"allOf", "if", "then", "else", "not", "dependentS
 # `$anchor` is allowed: it only names a place, and references by name are rejected anyway.
 _FORBIDDEN_REFERENCES = ("$id", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 MOST_FAULTS = 5
+LACKS_DESCRIPTION, LACKS_EXAMPLE = "has no description", "has no example"
 _META_SCHEMA = Validator({"$ref": DRAFT}, offline=True)
 _TYPE_KEYWORDS = ("type", "enum", "const", "anyOf", "oneOf", "allOf")
 
@@ -149,11 +151,12 @@ def check_descriptions(schema: Schema) -> Iterator[Reason]:
         for steps, part in _iter_properties(path, node):
             full = resolve_refs(schema, part)
             full = full if isinstance(full, dict) else {}
-            if not str(full.get("description", "")).strip():
-                yield _make_reason("input_schema", steps, "has no description", "describe it in one sentence")
+            description = str(full.get("description", ""))
+            if not description.strip() or has_placeholder(description):
+                yield _make_reason("input_schema", steps, LACKS_DESCRIPTION, "describe it in one sentence")
             if not _has_example(schema, full):
                 fix = 'add a valid one, as in "examples": ["Ana"]'
-                yield _make_reason("input_schema", steps, "has no example", fix)
+                yield _make_reason("input_schema", steps, LACKS_EXAMPLE, fix)
 
 
 def has_type_constraint(node: Any) -> bool:

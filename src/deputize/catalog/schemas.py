@@ -16,7 +16,7 @@ Validator = jsonschema_rs.Draft202012Validator
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MAX_DEPTH = 32
 # Documents with more values get one error instead of a list.
-_MOST_LISTED_VALUES = 500
+_MAX_LISTED_VALUES = 500
 
 # The formats that validators enforce. Any other would look like a rule and have no effect.
 FORMATS = frozenset(
@@ -62,7 +62,7 @@ def iterate_errors(validator: Validator, value: Any) -> Iterable[jsonschema_rs.V
 
     The validator finds all errors before it returns the first: 300,000 wrong items took 14 s.
     """
-    if not has_more_values(value, _MOST_LISTED_VALUES):
+    if not has_more_values(value, _MAX_LISTED_VALUES):
         return validator.iter_errors(value)
     try:
         validator.validate(value)

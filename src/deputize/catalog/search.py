@@ -29,10 +29,10 @@ _STOP_WORDS = frozenset(
     {"a", "an", "and", "as", "at", "be", "by", "for", "from", "how", "i", "in", "is", "it", "me", "my", "of", "on",
      "or", "some", "that", "the", "this", "to", "with"}
 )  # fmt: skip
-_MOST_WORDS = 24
-_LONGEST_QUERY = 400
+_MAX_WORDS = 24
+_MAX_QUERY_LENGTH = 400
 _SHORTEST_PREFIX = 3
-_MOST_PREFIX_MATCHES = 200
+_MAX_PREFIX_MATCHES = 200
 _BATCH_SIZE = 25
 
 
@@ -151,9 +151,9 @@ class SearchIndex:
     def search(self, query: str, visible: Collection[str], *, limit: int = 10) -> SearchResult:
         """Find the best matches among the visible tools, best first."""
         visible_names = visible if isinstance(visible, Set | Mapping) else frozenset(visible)
-        query = query.strip()[:_LONGEST_QUERY]
+        query = query.strip()[:_MAX_QUERY_LENGTH]
         scores: dict[str, float] = {}
-        for word in dict.fromkeys(split_words(query)[:_MOST_WORDS]):
+        for word in dict.fromkeys(split_words(query)[:_MAX_WORDS]):
             hits = self._score_word(word, visible_names)
             rarity = math.log(1 + (len(visible_names) - len(hits) + 0.5) / (len(hits) + 0.5))
             for name, gain in hits.items():
@@ -182,7 +182,7 @@ class SearchIndex:
             return gains
         if self._vocabulary is None:
             self._vocabulary = sorted(self._postings)
-        matches_left = _MOST_PREFIX_MATCHES
+        matches_left = _MAX_PREFIX_MATCHES
         for longer in islice(self._vocabulary, bisect_left(self._vocabulary, word), None):
             if not longer.startswith(word) or not matches_left:
                 break

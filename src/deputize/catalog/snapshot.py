@@ -30,9 +30,9 @@ _S = LifecycleState
 _POLICY_KEYWORD_BYTES = POLICY_KEYWORD.encode()
 # Every contract of an MCP method contains this, so the others need not be parsed.
 _METHOD_KEY = b'"method":'
-_MOST_COMPARED = 500
-_MOST_SUGGESTED = 3
-_MOST_NEAR = 4
+_MAX_COMPARED = 500
+_MAX_SUGGESTED = 3
+_MAX_NEAR = 4
 _NEAR = 0.75
 
 
@@ -158,18 +158,18 @@ class TenantTools:
     def _suggest_names(self, name: str, visible: VisibilityCheck) -> list[str]:
         """Suggest similar names that the caller may see; similar namespaces are searched first to limit the work."""
         namespace, _, word = name.rpartition(".")
-        spaces = list(self._namespaces)[:_MOST_COMPARED]
+        spaces = list(self._namespaces)[:_MAX_COMPARED]
         near = difflib.get_close_matches(namespace, spaces, n=len(spaces) or 1, cutoff=_NEAR)
         # A namespace in which the caller sees nothing must not displace another, or it could be inferred.
         visible_groups = (
             names for space in dict.fromkeys((namespace, *near)) if (names := self._list_visible(space, visible))
         )
-        candidates = [each for names in islice(visible_groups, _MOST_NEAR) for each in names[:_MOST_COMPARED]]
-        close = difflib.get_close_matches(name, candidates, n=_MOST_SUGGESTED, cutoff=_NEAR)
+        candidates = [each for names in islice(visible_groups, _MAX_NEAR) for each in names[:_MAX_COMPARED]]
+        close = difflib.get_close_matches(name, candidates, n=_MAX_SUGGESTED, cutoff=_NEAR)
         if close or not word:
             return close
         elsewhere = (each for each in self.tools if each.endswith(f".{word}"))
-        return list(islice((each for each in elsewhere if self._is_visible_tool(each, visible)), _MOST_SUGGESTED))
+        return list(islice((each for each in elsewhere if self._is_visible_tool(each, visible)), _MAX_SUGGESTED))
 
     def _list_visible(self, namespace: str, visible: VisibilityCheck) -> list[str]:
         return [each for each in self._namespaces.get(namespace, ()) if self._is_visible_tool(each, visible)]

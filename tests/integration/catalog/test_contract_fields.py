@@ -69,9 +69,14 @@ DESCRIPTIONS: dict[str, Any] = {
 }
 _ADMISSION, _CONTRACT = "unit/catalog/test_admission.py", "unit/core/contract/test_contract.py"
 _COMPILED, _REST = "unit/catalog/test_compiled_tool.py", "integration/interfaces/rest/admin/test_tools.py"
+_SERVICES = "integration/operations/servers/test_services.py"
+_GRPC_SERVICES = "integration/operations/servers/test_grpc_services.py"
+_ENCODING = "unit/execute/drivers/test_http_encoding.py"
 _UNENFORCED = "unit/core/contract/test_unenforced_fields.py::test_each_field_is_named_also_after_it_was_stored"
 _FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integration/lifecycle/test_tool_checks.py"
 _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
+_CIRCUIT = "unit/execute/circuits/test_circuit.py"
+_BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
 _CHECKPOINTS = "integration/runs/test_checkpoint_writer.py"
 _PROMISES = "unit/catalog/test_promise_rules.py"
 _SEARCH = "unit/catalog/test_search.py"
@@ -93,6 +98,22 @@ OBSERVATIONS: dict[str, str] = {
     "handler.driver": _LOADED,
     "handler.target": _LOADED,
     "handler.preview": f"{_ADMISSION}::test_each_condition_is_judged",
+    **dict.fromkeys(
+        (
+            "handler.request.method", "handler.request.path", "handler.request.parameters.argument",
+            "handler.request.parameters.name", "handler.request.parameters.place", "handler.request.credential.place",
+            "handler.request.response_headers",
+        ),
+        f"{_SERVICES}::test_a_read_becomes_the_request_that_the_document_describes",
+    ),
+    "handler.request.messages": f"{_GRPC_SERVICES}::test_a_read_and_a_write_reach_the_service",
+    "handler.request.parameters.style": f"{_ENCODING}::test_queries_are_written_in_the_style_of_the_parameter",
+    "handler.request.parameters.explode": f"{_ENCODING}::test_queries_are_written_in_the_style_of_the_parameter",
+    "handler.request.body": f"{_ENCODING}::test_bodies_are_written_as_their_media_type_says",
+    "handler.request.credential.name": "unit/execute/drivers/test_http.py::"
+    "test_the_credential_goes_where_the_security_scheme_says",
+    "handler.request.idempotency_header": f"{_SERVICES}::"
+    "test_a_repeated_write_is_sent_once_and_its_key_is_handed_on",
     "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"
     "test_a_changed_tool_goes_on_reading_and_stops_writing",
     "input_schema": f"{_COMPILED}::test_every_error_says_where_and_what_would_do",
@@ -150,6 +171,14 @@ OBSERVATIONS: dict[str, str] = {
     "observability.audit": _OBSERVED,
     "observability.cost_category": f"{HERE}::test_costs_are_counted_by_their_category",
     "observability.cost_per_call": "integration/lifecycle/test_costs.py::test_a_result_says_what_was_charged",
+    **dict.fromkeys(
+        (
+            "observability.prices.currency", "observability.prices.per_compute_second",
+            "observability.prices.per_storage_gigabyte", "observability.prices.per_network_gigabyte",
+            "observability.prices.per_million_tokens", "observability.prices.per_review",
+        ),
+        "unit/core/contract/test_prices.py::test_each_price_adds_to_its_component",
+    ),
     "retry.max_attempts": f"{_RETRY}::test_the_last_problem_is_raised_once_all_attempts_are_used",
     "retry.base_seconds": _BACKOFF,
     "retry.backoff_multiplier": _BACKOFF,
@@ -160,23 +189,35 @@ OBSERVATIONS: dict[str, str] = {
     "checkpoints.micro_interval_seconds": f"{_CHECKPOINTS}::"
     "test_in_between_only_the_newest_waits_and_is_stored_when_its_time_comes",
     "checkpoints.macro_events": f"{_FAILURES}::test_only_declared_milestones_are_stored",
+    "max_inline": "integration/lifecycle/test_result_storage.py::test_a_long_result_is_stored_and_read_in_parts",
     "external_service": "unit/govern/limits/test_rules.py::test_globs_choose_tenants_and_tools",
     "provider": "unit/govern/limits/test_rules.py::test_globs_choose_tenants_and_tools",
     "priority": f"{HERE}::test_a_queued_call_has_the_priority_of_its_contract",
     "aliases": f"{_SEARCH}::test_an_alias_counts_as_the_name",
     "search_hint": f"{_SEARCH}::test_the_best_words_win",
     "tags": "unit/govern/policy/test_default_policies.py::test_the_default_policies_follow_the_documented_function",
+    "breaker.failure_threshold": f"{_CIRCUIT}::test_five_failures_in_a_minute_open_it",
+    "breaker.window_seconds": f"{_CIRCUIT}::test_failures_outside_the_window_do_not_add_up",
+    "breaker.success_threshold": f"{_CIRCUIT}::test_trials_grow_from_a_tenth_with_each_success",
+    "breaker.timeout_seconds": f"{_CIRCUIT}::test_no_call_passes_before_its_time",
+    "breaker.half_open_max_calls": f"{_CIRCUIT}::test_trials_grow_from_a_tenth_with_each_success",
+    "service_limits.max_concurrent": f"{_BULKHEADS}::"
+    "test_a_service_has_as_many_slots_as_its_contract_declares_or_the_settings_say",
+    "service_limits.max_waiting": f"{_BULKHEADS}::test_a_call_is_refused_when_too_many_wait_and_says_what_to_do",
+    "service_limits.max_wait_seconds": f"{_BULKHEADS}::"
+    "test_a_call_waits_no_longer_than_its_contract_and_its_deadline_allow",
+    "service_limits.max_calls": f"{_RATES}::test_a_service_is_called_as_often_as_declared_and_no_more",
+    "service_limits.window_seconds": f"{_RATES}::test_a_call_waits_until_the_window_has_room",
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
     "life.sunset_date": _DEPRECATION,
     "life.replacement": _DEPRECATION,
     **dict.fromkeys(
         (
-            "breaker.failure_threshold", "breaker.success_threshold", "breaker.timeout_seconds",
-            "breaker.half_open_max_calls", "limits.cpu", "limits.memory", "limits.ephemeral_storage",
+            "limits.cpu", "limits.memory", "limits.ephemeral_storage",
             "network.allowed_domains", "network.allowed_ports", "network.deny_all_egress", "freshness.max_age_seconds",
             "freshness.shared_by", "compensation.compensation_class", "compensation.tool", "compensation.bind",
             "compensation.constants", "compensation.within_seconds", "concurrency_safe", "interrupt", "sandbox.tier",
-            "sandbox.permissions", "max_inline", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
+            "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
             "alerts.latency_factor", "alerts.pending_approvals", "recipient_argument", "labels.accepts", "labels.adds",
         ),
         _UNENFORCED,
@@ -240,7 +281,7 @@ async def test_costs_are_counted_by_their_category(gateway: HttpGateway) -> None
     assert (await gateway.call("shop.priced", {"id": 1})).status_code == 200
     metrics = (await gateway.http.get(f"{gateway.metrics_url}/metrics")).text
     (line,) = [each for each in metrics.splitlines() if each.startswith(Metric.COST) and "shop.priced" in each]
-    assert 'category="tokens"' in line
+    assert 'category="token"' in line
     assert line.endswith(" 0.5")
 
 

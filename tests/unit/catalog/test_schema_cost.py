@@ -1,6 +1,6 @@
 """A schema that could cost much is refused before any document is checked against it."""
 
-from time import process_time
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -25,10 +25,10 @@ def list_reasons(schema: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_references_that_double_at_every_level_are_refused(nested: bool) -> None:
-    began = process_time()
+    began = thread_time()
     assert list_reasons(make_doubling_schema(3, nested=nested)) == []
     assert "more than 10,000 checks" in list_reasons(make_doubling_schema(20, nested=nested))[0]
-    assert process_time() - began < 1
+    assert thread_time() - began < 3
 
 
 def test_a_recursive_schema_counts_once() -> None:
@@ -55,7 +55,7 @@ def test_the_cost_of_a_document_grows_with_patterns_and_with_values() -> None:
 
 def test_a_hundred_thousand_errors_are_not_all_described() -> None:
     validator = compile_schema({"items": {"type": "string"}})
-    began = process_time()
+    began = thread_time()
     assert len(list(iterate_errors(validator, list(range(100_000))))) == 1
-    assert process_time() - began < 1
+    assert thread_time() - began < 3
     assert len(list(iterate_errors(validator, [1, 2, 3]))) == 3

@@ -10,7 +10,7 @@ from deputize.catalog.compatibility.schema_parts import SchemaDocument, SchemaPa
 from deputize.catalog.compatibility.value_checks import check_scalar, is_valid
 
 MOST_VALUES: Final = 1_000
-_MOST_PARTS: Final = 200
+_MAX_PARTS: Final = 200
 _LENGTH_LIMITS: Final = frozenset({"minLength", "minItems", "minProperties", "maxLength", "maxItems", "maxProperties"})
 UNLIMITED: Final = StepBudget(inf)
 _TRUE: Final = SchemaDocument(True, UNLIMITED).root
@@ -47,7 +47,7 @@ class Conjunction:
     def _flatten(self) -> tuple[SchemaPart, ...]:
         parts_by_key: dict[tuple[int, int], SchemaPart] = {}
         stack = list(reversed(self.given_parts))
-        while stack and len(parts_by_key) < _MOST_PARTS:
+        while stack and len(parts_by_key) < _MAX_PARTS:
             part = stack.pop()
             if part.schema is False:
                 self.is_impossible = True

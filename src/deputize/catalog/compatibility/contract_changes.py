@@ -40,7 +40,7 @@ _PATCH_FIELDS: Final = frozenset(
 # Fields that callers notice, and that take nothing from them.
 _MINOR_FIELDS: Final = frozenset(
     {"kind", "preview_rules", "validates", "verifies", "reads_state", "rolls_back", "observability", "retry", "breaker",
-     "limits", "checkpoints", "external_service", "priority", "tags", "capability_refs", "native_ids",
+     "limits", "checkpoints", "external_service", "service_limits", "priority", "tags", "capability_refs", "native_ids",
      "external_mappings", "annotations", "authority_rank", "life"}
 )  # fmt: skip
 

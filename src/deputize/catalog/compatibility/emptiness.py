@@ -9,7 +9,7 @@ from deputize.catalog.compatibility.json_equality import NUMBER_KINDS
 from deputize.catalog.compatibility.schema_parts import SchemaPart
 
 _DEEPEST: Final = 6
-_MOST_PLACES: Final = 8
+_MAX_PLACES: Final = 8
 
 
 def is_empty(source: Conjunction, depth: int = 0) -> bool:
@@ -43,7 +43,7 @@ def _is_kind_empty(source: Conjunction, kind: str, depth: int) -> bool:
         case "string":
             return _is_size_impossible(source, "Length")
         case "array":
-            places = range(min(int(source.get_limit("minItems") or 0), _MOST_PLACES))
+            places = range(min(int(source.get_limit("minItems") or 0), _MAX_PLACES))
             return _is_size_impossible(source, "Items") or any(
                 is_empty(source.describe_item(place), depth + 1) for place in places
             )

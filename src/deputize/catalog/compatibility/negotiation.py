@@ -26,7 +26,7 @@ _OPEN_KEYWORDS: Final = frozenset(
 )  # fmt: skip
 _EACH_ITEM: Final = "*"
 _RANK: Final = {effects: rank for rank, effects in enumerate(Effects)}
-_MOST_PARTS: Final = 50
+_MAX_PARTS: Final = 50
 
 
 class Match(StrEnum):
@@ -68,7 +68,7 @@ def list_missing_parts(
     ):
         if each.path not in parts or (each.is_required and not parts[each.path].is_required):
             parts[each.path] = each
-    return sorted(parts.values(), key=lambda part: not part.is_required)[:_MOST_PARTS]
+    return sorted(parts.values(), key=lambda part: not part.is_required)[:_MAX_PARTS]
 
 
 def _check_effects(expectation: AgentExpectation, effects: Effects) -> Iterator[MissingPart]:

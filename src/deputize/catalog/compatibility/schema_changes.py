@@ -15,7 +15,7 @@ from deputize.core.contract.contract import Schema
 
 # The steps of one proof; the largest schemas that are admitted take less, and 100,000 take half a second.
 MAX_STEPS: Final = 100_000
-_MOST_CHANGES: Final = 50
+_MAX_CHANGES: Final = 50
 
 
 class Direction(Enum):
@@ -80,7 +80,7 @@ def _collect_defaults(schema: Schema) -> dict[str, str]:
 def _list_changes(level: ChangeLevel, where: str, breaks: list[SchemaBreak], view: BreakView) -> list[ContractChange]:
     changes = {
         (path := where + format_pointer(each.path), reason := each.explain(view)): _make_change(level, path, reason)
-        for each in breaks[:_MOST_CHANGES]
+        for each in breaks[:_MAX_CHANGES]
     }
     return list(changes.values())
 

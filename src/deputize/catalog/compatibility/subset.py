@@ -28,7 +28,7 @@ _COMPANIONS: Final = frozenset({"then", "else", "minContains", "maxContains"})
 _DEPENDENT: Final = frozenset(
     {"additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems", "if", "contains"}
 )
-_MOST_BREAKS: Final = 50
+_MAX_BREAKS: Final = 50
 
 
 class SubsetProof:
@@ -93,7 +93,7 @@ class SubsetProof:
         try:
             for keyword, _ in list_keywords(target):
                 breaks += self._prove_keyword(source, target, keyword, path)
-                if len(breaks) >= (1 if self._is_quick else _MOST_BREAKS):
+                if len(breaks) >= (1 if self._is_quick else _MAX_BREAKS):
                     break
         finally:
             del self._open[key]

@@ -9,8 +9,8 @@ from deputize.catalog.compatibility.schema_parts import SchemaPart, list_keyword
 from deputize.catalog.schemas import BadSchema, Validator, compile_schema
 
 _DEEPEST: Final = 16
-_LONGEST_TEXT: Final = 1_000
-_MOST_ITEMS: Final = 100
+_MAX_TEXT_LENGTH: Final = 1_000
+_MAX_ITEMS: Final = 100
 # Keywords of scalars, which the validator of calls checks itself.
 _SCALAR_KEYWORDS: Final = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
@@ -81,7 +81,7 @@ def _is_allowed_by_parts(value: Any, part: SchemaPart, keyword: str, depth: int)
         case "additionalProperties" if isinstance(value, dict) and "patternProperties" not in part.schema:
             names = value.keys() - part.schema.get("properties", {}).keys()
             return _combine(is_valid(value[name], part.get_part(limit), depth) for name in names)
-        case "items" if isinstance(value, list) and "prefixItems" not in part.schema and len(value) <= _MOST_ITEMS:
+        case "items" if isinstance(value, list) and "prefixItems" not in part.schema and len(value) <= _MAX_ITEMS:
             return _combine(is_valid(each, part.get_part(limit), depth) for each in value)
         case "properties" | "additionalProperties" if not isinstance(value, dict):
             return True
@@ -96,7 +96,7 @@ def _is_scalar_allowed(value: Any, keyword: str, limit: Any) -> bool | None:
         return True
     if isinstance(value, str) != (keyword in ("minLength", "maxLength", "pattern", "format")):
         return True
-    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+    if isinstance(value, str) and len(value) > _MAX_TEXT_LENGTH:
         return None
     return check_scalar(value, keyword, limit)
 
@@ -116,7 +116,7 @@ def _compile_keyword(keyword: str, limit: str | float) -> Validator | None:
 
 
 def _has_unique_items(items: list[Any]) -> bool | None:
-    if len(items) > _MOST_ITEMS:
+    if len(items) > _MAX_ITEMS:
         return None
     return not any(are_equal(one, other) for place, one in enumerate(items) for other in items[:place])
 

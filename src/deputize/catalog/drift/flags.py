@@ -30,8 +30,8 @@ from deputize.core.value_types import frozen
 
 MOST_FLAGS: Final = 50
 # The limit for one kind of flag in one text; a reviewer reads the whole text anyway.
-_MOST_PER_KIND: Final = 5
-_LONGEST_EXCERPT: Final = 200
+_MAX_PER_KIND: Final = 5
+_MAX_EXCERPT_LENGTH: Final = 200
 _CONTEXT_CHARACTERS: Final = 30
 # A name that is one plain word ("search") also occurs in ordinary sentences, so it does not count as a mention.
 _COMPOUND_NAME = re.compile(r"[a-z0-9](?=[A-Z])|[a-zA-Z0-9][_.\-/][a-zA-Z0-9]")
@@ -173,15 +173,15 @@ def _check_text(text: str, path: Path, server: str, index: DefinitionIndex) -> I
     counts: Counter[str] = Counter()
     for start, end, what in find_hidden_text(text):
         counts[what] += 1
-        if counts[what] <= _MOST_PER_KIND:
+        if counts[what] <= _MAX_PER_KIND:
             yield _make_flag(FlagCode.HIDDEN_TEXT, path, _cut_excerpt(text, start, end), f"contains {what}")
-    for start, end in islice(find_mixed_script(text), _MOST_PER_KIND):
+    for start, end in islice(find_mixed_script(text), _MAX_PER_KIND):
         sentence = "mixes Latin letters with others that look like them"
         yield _make_flag(FlagCode.MIXED_SCRIPT, path, _cut_excerpt(text, start, end), sentence)
     for excerpt, what in find_injections(text):
         yield _make_flag(FlagCode.INSTRUCTION, path, excerpt, what)
     if path != ("name",):
-        yield from islice(_check_mentions(text, path, server, index), _MOST_PER_KIND)
+        yield from islice(_check_mentions(text, path, server, index), _MAX_PER_KIND)
 
 
 def _check_mentions(text: str, path: Path, server: str, index: DefinitionIndex) -> Iterator[Flag]:
@@ -206,10 +206,10 @@ def _iter_texts(value: Any, path: Path) -> Iterator[tuple[Path, str, bool]]:
 
 
 def _cut_excerpt(text: str, start: int, end: int) -> str:
-    return text[max(0, start - _CONTEXT_CHARACTERS) : min(end, start + _LONGEST_EXCERPT) + _CONTEXT_CHARACTERS]
+    return text[max(0, start - _CONTEXT_CHARACTERS) : min(end, start + _MAX_EXCERPT_LENGTH) + _CONTEXT_CHARACTERS]
 
 
 def _make_flag(code: FlagCode, path: Path, excerpt: str, sentence: str) -> Flag:
     escape_non_ascii = code in (FlagCode.MIXED_SCRIPT, FlagCode.LOOK_ALIKE)
-    visible = reveal_hidden_text(excerpt[:_LONGEST_EXCERPT], escape_non_ascii=escape_non_ascii)
+    visible = reveal_hidden_text(excerpt[:_MAX_EXCERPT_LENGTH], escape_non_ascii=escape_non_ascii)
     return Flag(code=code, where=to_display_text(format_pointer(path)), excerpt=visible, sentence=sentence)

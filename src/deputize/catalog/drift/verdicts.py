@@ -26,7 +26,7 @@ from deputize.core.value_types import frozen
 
 INSTRUCTIONS: Final = "instructions"
 # The limit for one server. Beyond it each definition still gets one flag, which is enough to hold it for review.
-_MOST_FLAGS_IN_ALL: Final = 1_000
+_MAX_FLAGS_IN_ALL: Final = 1_000
 
 
 class DriftStatus(StrEnum):
@@ -122,7 +122,7 @@ def list_unpinned_texts(
 def flag_texts(server: str, texts: UnpinnedTexts, index: DefinitionIndex) -> dict[str, tuple[Flag, ...]]:
     """Find the flags of each definition and of the instructions, by item. This takes time, as much as there is text."""
     flags_by_item = {}
-    flags_left = _MOST_FLAGS_IN_ALL
+    flags_left = _MAX_FLAGS_IN_ALL
     for each in texts.definitions:
         flags = find_flags(each, server=server, index=index, most=max(1, min(MOST_FLAGS, flags_left)))
         flags_by_item[each.item] = flags

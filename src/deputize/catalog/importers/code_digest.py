@@ -9,7 +9,7 @@ bytecode, which could have been written by anybody, is never loaded for these mo
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
@@ -97,6 +97,96 @@ def compute_code_digest(names: Iterable[str], base: Path) -> str:
         pending_names += source.imports
     lines = "".join(f"{digest} {location}\n" for location, digest in sorted(digests.items()))
     return "sha256:" + hashlib.sha256(_FORMAT + lines.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetAsideModules:
+    """Loaded modules of a project with their sources, taken out so that edited files are imported anew."""
+
+    modules: Mapping[str, ModuleType]
+    sources: Mapping[Path, _Source]
+
+    def restore(self, names: Iterable[str]) -> None:
+        """Put these modules back, with the digests of what they were compiled from."""
+        for name in names:
+            module = self.modules.get(name)
+            if module is None:
+                continue
+            sys.modules[name] = module
+            _set_package_attribute(name, module)
+            path = _get_module_path(module)
+            if path is not None and path in self.sources:
+                _sources[path] = self.sources[path]
+
+    def restore_missing(self) -> None:
+        """Put the modules back that nothing imported anew, because importing them failed or nothing needs them."""
+        self.restore([name for name in self.modules if name not in sys.modules])
+
+
+def list_loaded_sources() -> dict[Path, str]:
+    """List the project's files that modules were compiled from, or are expected to be, with their digests."""
+    return {path: source.digest for path, source in _sources.items()}
+
+
+def set_aside_modules(paths: Iterable[Path]) -> SetAsideModules:
+    """Take the modules of these files, and all that import them, directly or not, out of `sys.modules`."""
+    changed_paths = {path.resolve() for path in paths}
+    names = _list_dependents(changed_paths)
+    modules = {name: sys.modules[name] for name in names if name in sys.modules}
+    sources = dict(_sources)
+    for name, module in modules.items():
+        del sys.modules[name]
+        _set_package_attribute(name, None)
+        path = _get_module_path(module)
+        if path is not None:
+            _sources.pop(path, None)
+    for path in changed_paths:
+        _sources.pop(path, None)
+    return SetAsideModules(modules=modules, sources=sources)
+
+
+def _list_dependents(changed_paths: set[Path]) -> set[str]:
+    """List the loaded modules of the changed files and those whose imports lead to one of them."""
+    project_modules = {
+        name: path
+        for name, module in list(sys.modules.items())
+        if (path := _get_module_path(module)) is not None and path in _sources
+    }
+    found_names = {name for name, path in project_modules.items() if path in changed_paths}
+    # A module that is imported inside a function may never have been loaded; it is known by its name alone.
+    reached_names = found_names | {
+        each
+        for source in list(_sources.values())
+        for each in source.imports
+        if each not in sys.modules and _find_file(each) in changed_paths
+    }
+    while True:
+        more_names = {
+            name
+            for name, path in project_modules.items()
+            if name not in found_names and not reached_names.isdisjoint(_sources[path].imports)
+        }
+        if not more_names:
+            return found_names
+        found_names |= more_names
+        reached_names |= more_names
+
+
+def _get_module_path(module: object) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _set_package_attribute(name: str, module: ModuleType | None) -> None:
+    """Set or remove the attribute by which `from . import name` finds a module before it imports anything."""
+    package_name, _, attribute = name.rpartition(".")
+    package = sys.modules.get(package_name)
+    if package is None:
+        return
+    if module is not None:
+        setattr(package, attribute, module)
+    elif isinstance(getattr(package, attribute, None), ModuleType):
+        delattr(package, attribute)
 
 
 def _remember_source(name: str, path: Path, data: bytes) -> _Source:

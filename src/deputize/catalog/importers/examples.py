@@ -6,7 +6,7 @@ from typing import Any
 from deputize.catalog.schemas import MAX_DEPTH, resolve_refs
 from deputize.core.contract.contract import Schema
 
-_MOST_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 _EXAMPLE_KEYWORDS = ("examples", "enum", "const", "default")
 _NO_EXAMPLE = object()
 
@@ -20,7 +20,7 @@ def spread_examples(schema: Schema, calls: Iterable[Mapping[str, Any]]) -> None:
             if name in call and call[name] not in values:
                 values.append(call[name])
         if values and not any(key in part for key in _EXAMPLE_KEYWORDS):
-            part["examples"] = values[:_MOST_EXAMPLES]
+            part["examples"] = values[:_MAX_EXAMPLES]
 
 
 def build_example_call(schema: Schema) -> dict[str, Any] | None:

@@ -4,14 +4,12 @@ A hook that cannot be loaded stops the start, because calls must not run without
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from deputize.catalog.importers.declaration import WrongDeclaration
-from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, import_file
+from deputize.catalog.importers.tool_files import find_files, import_file_once
 from deputize.core.config_error import ConfigError
 from deputize.core.hooks import HOOK_ATTRIBUTE, HOOK_MOMENTS, LoadedHook
 from deputize.core.settings import HookSettings
@@ -42,7 +40,7 @@ def _load_hook(hook: HookSettings, base: Path) -> LoadedHook:
         paths = find_files([file], base)
         if len(paths) != 1:
             raise WrongDeclaration(f"{file} matches {len(paths)} files; name the file that contains the function")
-        module = _load_module(paths[0], base)
+        module = import_file_once(paths[0], base)
     except WrongDeclaration as error:
         raise _build_error(hook, error.sentences[0]) from error
     function = getattr(module, name, None)
@@ -63,12 +61,6 @@ def _load_hook(hook: HookSettings, base: Path) -> LoadedHook:
         seconds=hook.seconds,
         file=file,
     )
-
-
-def _load_module(path: Path, base: Path) -> ModuleType:
-    """Import a file once, so that several hooks, or hooks and tools, share its module state."""
-    module = sys.modules.get(".".join((MODULE_PREFIX, *path.relative_to(base).with_suffix("").parts)))
-    return module if module is not None and module.__file__ == str(path) else import_file(path, base)
 
 
 def _require_signature(

@@ -33,7 +33,7 @@ from deputize.core.errors import ToolNotAdmitted
 
 # YAML aliases (`*name`) count each time they are used, so that no small file expands into a huge value.
 MOST_NODES = 100_000
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 
 Steps = tuple[str | int, ...]
 
@@ -73,8 +73,8 @@ def parse_contract(value: Any) -> Contract:
     try:
         return Contract.model_validate(fields)
     except ValidationError as error:
-        name = f"{fields.get('namespace', '?')}.{fields.get('name', '?')}"[:_LONGEST_NAME]
-        version = str(fields.get("version", ""))[:_LONGEST_NAME]
+        name = f"{fields.get('namespace', '?')}.{fields.get('name', '?')}"[:_MAX_NAME_LENGTH]
+        version = str(fields.get("version", ""))[:_MAX_NAME_LENGTH]
         raise build_refusal(name, version, list(explain_validation_error(error))) from error
 
 
@@ -84,7 +84,7 @@ def _read_form(value: dict[str, Any]) -> dict[str, Any]:
     try:
         return read_standard_manifest(value)
     except InvalidStandardManifest as error:
-        name, version = (str(value.get(each, "?"))[:_LONGEST_NAME] for each in (IDENTIFYING_FIELD, "version"))
+        name, version = (str(value.get(each, "?"))[:_MAX_NAME_LENGTH] for each in (IDENTIFYING_FIELD, "version"))
         raise build_refusal(name, version, error.reasons) from error
 
 

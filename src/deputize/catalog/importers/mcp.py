@@ -1,7 +1,8 @@
 """Convert tool definitions of MCP servers into contracts.
 
-The server provides the name, the description and the schemas. Effects, scopes and the credential come from the
-operator's settings in `[[servers]]`. The server's annotations are kept for display and never trusted.
+The server provides the name, the description and the schemas. Effects, facts, scopes and the credential come from the
+operator's settings in `[[servers]]`; effects that they do not name, from what an operator confirmed for a definition.
+The server's annotations are kept for display and never trusted.
 
 `operations/servers/` registers these contracts; nothing here connects to a server.
 """
@@ -16,6 +17,7 @@ from deputize.catalog import versions
 from deputize.catalog.admission import LONGEST_OUTWARD, admit_contract, build_refusal
 from deputize.catalog.importers.declaration import explain_validation_error
 from deputize.catalog.importers.examples import build_example_call
+from deputize.catalog.importers.server_facts import mark_facts, mark_recorded_arguments
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema, convert_output_schema
 from deputize.catalog.schema_cost import MAX_PATTERN_COST, measure_schema
 from deputize.catalog.schema_rules import Reason
@@ -26,9 +28,9 @@ from deputize.core.patterns import matches_glob
 from deputize.core.settings import McpServerSettings
 
 FIRST_VERSION = "1.0.0"
-_LONGEST_NAME = 48
-_LONGEST_TITLE = 255
-_LONGEST_DESCRIPTION = 2000
+_MAX_NAME_LENGTH = 48
+_MAX_TITLE_LENGTH = 255
+_MAX_DESCRIPTION_LENGTH = 2000
 _SHORTEST_DESCRIPTION = 10
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -41,17 +43,15 @@ def is_tool_served(server: McpServerSettings, name: str) -> bool:
     return has_matching_glob(server.tools, name)
 
 
-def assign_names(
-    server: McpServerSettings, names: Collection[str], existing_names: Mapping[str, str]
-) -> dict[str, str]:
-    """Assign each of the server's tool names the name it is registered under.
+def assign_names(namespace: str, names: Collection[str], existing_names: Mapping[str, str]) -> dict[str, str]:
+    """Assign each of a server's tool names the name it is registered under.
 
     `existing_names` has the assignments made before, which never change. If several tools would get the same name, all
     but one get a number; which one does not depend on the order in which the server lists them.
     """
     names_by_tool = {name: existing_names[name] for name in names if name in existing_names}
     names_in_use = set(existing_names.values())
-    max_length = min(_LONGEST_NAME, LONGEST_OUTWARD - len("__") - len(server.name))
+    max_length = min(_MAX_NAME_LENGTH, LONGEST_OUTWARD - len("__") - len(namespace))
     new = sorted(
         (name for name in set(names) if name not in existing_names),
         key=lambda name: (normalize_name(name, max_length) != name, name),
@@ -67,11 +67,17 @@ def assign_names(
 
 
 def build_tool_contract(
-    server: McpServerSettings, definition: Definition, *, registered_name: str, version: str = FIRST_VERSION
+    server: McpServerSettings,
+    definition: Definition,
+    *,
+    registered_name: str,
+    version: str = FIRST_VERSION,
+    confirmed_effects: Effects | None = None,
 ) -> Contract:
     """Build the contract of one tool, pinned to its definition, or raise `ToolNotAdmitted` with every reason.
 
     `registered_name` comes from `assign_names`; after an accepted change `version` comes from `increment_major`.
+    `confirmed_effects` is what an operator confirmed for exactly this definition.
     """
     name = f"{server.name}.{registered_name}"
     reasons = list(_check_shape(definition.declaration))
@@ -81,9 +87,13 @@ def build_tool_contract(
         convert_input_schema(definition.declaration["inputSchema"]),
         convert_output_schema(definition.declaration.get("outputSchema")),
     )
+    mark_facts(input_schema.schema, server.facts)
+    if server.record_arguments:
+        mark_recorded_arguments(input_schema.schema)
+    effects = find_declared_effects(server, definition.name) or confirmed_effects or Effects.DESTRUCTIVE
     fields = {
         **_collect_server_fields(server, definition, input_schema, output_schema),
-        **_collect_operator_fields(server, definition.name, _choose_effects(server, definition.name)),
+        **_collect_operator_fields(server, definition.name, effects),
         "namespace": server.name,
         "name": registered_name,
         "version": version,
@@ -114,7 +124,7 @@ def _collect_server_fields(
     unenforced_paths = [*input_schema.unenforced_paths, *output_schema.unenforced_paths]
     example = _build_example(input_schema.schema)
     return {
-        "title": _choose_title(declaration)[:_LONGEST_TITLE],
+        "title": _choose_title(declaration)[:_MAX_TITLE_LENGTH],
         "description": _choose_description(server, definition),
         "kind": ToolKind.MCP_TOOL,
         "handler": {"driver": "mcp", "target": f"{server.name}/{definition.name}", "pin": definition.digest},
@@ -162,15 +172,16 @@ def _collect_operator_fields(server: McpServerSettings, name: str, effects: Effe
         "idempotency": {"upstream": UpstreamIdempotency.IDEMPOTENT if is_read else write_idempotency},
         "observability": {"cost_category": "api"},
         "external_service": server.name,
+        "service_limits": server.service_limits.to_contract_field(),
         "provider": server.name,
     }
 
 
-def _choose_effects(server: McpServerSettings, name: str) -> Effects:
-    """Choose the effects from the settings; `writes` wins over `reads`, and the default is destructive."""
+def find_declared_effects(server: McpServerSettings, name: str) -> Effects | None:
+    """Find the effects that the settings declare; `writes` wins over `reads`. None if they say nothing of the tool."""
     if has_matching_glob(server.writes, name):
         return Effects.WRITE
-    return Effects.READ if has_matching_glob(server.reads, name) else Effects.DESTRUCTIVE
+    return Effects.READ if has_matching_glob(server.reads, name) else None
 
 
 def _format_write_scope(server: McpServerSettings) -> str:
@@ -200,7 +211,7 @@ def _choose_description(server: McpServerSettings, definition: Definition) -> st
     fallback = f"The tool {definition.name} of the server {server.name}."
     if len(text) < _SHORTEST_DESCRIPTION:
         text = f"{text}. {fallback}" if text else fallback
-    return text if len(text) <= _LONGEST_DESCRIPTION else text[: _LONGEST_DESCRIPTION - 1] + "…"
+    return text if len(text) <= _MAX_DESCRIPTION_LENGTH else text[: _MAX_DESCRIPTION_LENGTH - 1] + "…"
 
 
 def _build_example(schema: Schema) -> dict[str, Any] | None:

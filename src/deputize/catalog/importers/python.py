@@ -1,19 +1,19 @@
 """Declare tools as typed Python functions, sync or async, with `@tool`. The function itself stays unchanged.
 
-    @tool(effects="read")
+    @tool(effects="read", examples=[{"name": "Ana"}])
     async def greet(name: Annotated[str, Field(description="Who to greet", examples=["Ana"])]) -> str:
         \"\"\"Say hello to a person.\"\"\"
         return f"Hello, {name}!"
 
-In `tools/hello.py` this is the tool `hello.greet` 0.1.0. `execute/drivers/python.py` runs it in the gateway's process;
-it is the operator's own code.
+In `tools/hello.py` this is the tool `hello.greet` 0.1.0. A bare `@tool` declares a draft. `execute/drivers/python.py`
+runs the function in the gateway's process; it is the operator's own code.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import ValidationError
 
@@ -38,6 +38,7 @@ from deputize.catalog.importers.function_adapter import (
 from deputize.catalog.importers.signatures import Signature, read_signature
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
 from deputize.core.contract import contract as contract_types
+from deputize.core.contract.publication import DRAFT_VERSION, NO_DESCRIPTION, has_placeholder
 from deputize.core.contract.tools import PythonTool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -45,6 +46,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 ATTRIBUTE = "__deputize_tool__"
 _AUTH_FIELDS = ("scopes", "permissions", "credential", "secret", "audience", "readonly_secret")
 _PREVIEW_PREFIX = "preview_"
+_MIN_DESCRIPTION = 10
+# What an approver reads of a draft.
+_UNDECLARED_RESOURCE = "delete undeclared/*"
 
 
 class ToolOptions(TypedDict, total=False):
@@ -99,6 +103,7 @@ class ToolOptions(TypedDict, total=False):
     alerts: contract_types.Alerts | Mapping[str, Any]
     authority_rank: int
     external_service: str
+    service_limits: contract_types.ServiceLimits | Mapping[str, Any]
     priority: int
     aliases: Sequence[str]
     search_hint: str
@@ -117,9 +122,14 @@ class ToolOptions(TypedDict, total=False):
     author: contract_types.Author | Mapping[str, Any]
 
 
+@overload
+def tool(function: Function, /) -> Function: ...
+
+
+@overload
 def tool(
     *,
-    effects: Literal["read", "write", "destructive"],
+    effects: Literal["read", "write", "destructive"] | None = None,
     examples: Sequence[Mapping[str, Any]] = (),
     validate: Callable[..., Any] | None = None,
     verify: Callable[..., Any] | None = None,
@@ -128,15 +138,30 @@ def tool(
     rollback: Callable[..., Any] | None = None,
     returns: Any = None,
     **options: Unpack[ToolOptions],
-) -> Callable[[Function], Function]:
-    """Declare the decorated function as a tool.
+) -> Callable[[Function], Function]: ...
+
+
+def tool(
+    function: Function | None = None,
+    /,
+    *,
+    effects: Literal["read", "write", "destructive"] | None = None,
+    examples: Sequence[Mapping[str, Any]] = (),
+    validate: Callable[..., Any] | None = None,
+    verify: Callable[..., Any] | None = None,
+    preview: Callable[..., Any] | None = None,
+    read_state: Callable[..., Any] | None = None,
+    rollback: Callable[..., Any] | None = None,
+    returns: Any = None,
+    **options: Unpack[ToolOptions],
+) -> Function | Callable[[Function], Function]:
+    """Declare the decorated function as a tool; without `effects` as a draft, which only `deputize dev` runs.
 
     `validate(**arguments)` raises before any effect if the values are wrong, and may take only some of the arguments;
     `verify(arguments, output)` raises if a result must be rejected; `preview(**arguments)` changes nothing, returns a
     `Preview` of what the tool would do, and may also take a `context`; `read_state(**arguments)` returns, as JSON, the
     state that the tool could change, and is called before and after it; `rollback(arguments, output)` takes back what a
-    call did whose result was rejected; `returns` names the type inside a `Result`. A wrong declaration raises
-    `WrongDeclaration` at once.
+    call did whose result was rejected; `returns` names the type in a `Result`. Mistakes raise `WrongDeclaration`.
     """
     frame = inspect.currentframe()
     scope = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
@@ -165,7 +190,7 @@ def tool(
         setattr(function, ATTRIBUTE, python_tool)
         return function
 
-    return declare
+    return declare if function is None else declare(function)
 
 
 def _locate_function(function: Any) -> str:
@@ -191,23 +216,21 @@ def _build_contract(
             f"{where}: the credential is passed in the context; add a parameter context: ToolContext"
         )
     _require_checkpoint_support(function, signature, declaration, where)
-    calls = tuple(dict(example) for example in examples)
+    calls = tuple(dict(example) for example in examples if not has_placeholder(example))
     spread_examples(signature.input_schema, calls)
     if not calls:
         example_arguments = build_example_call(signature.input_schema)
         calls = () if example_arguments is None else (example_arguments,)
     description = declaration.get("description", doc.description)
-    if len(description) < 10:
-        raise WrongDeclaration(
-            f"{where}: its description has fewer than 10 characters; add a docstring that says what it does"
-        )
+    names = {"namespace": Path(inspect.getfile(function)).stem, "name": function.__name__}
+    if declaration["effects"] is None:
+        declaration = _complete_draft({**names, **declaration}, where)
     fields = {
-        "namespace": Path(inspect.getfile(function)).stem,
-        "name": function.__name__,
+        **names,
         "version": "0.1.0",
         "observability": {},
         **_expand_fields(declaration, where),
-        "description": description,
+        "description": NO_DESCRIPTION if len(description) < _MIN_DESCRIPTION else description,
         "input_schema": signature.input_schema,
         "output_schema": signature.output_schema,
         "examples": calls,
@@ -217,6 +240,22 @@ def _build_contract(
         return contract_types.Contract.model_validate(fields)
     except ValidationError as error:
         raise WrongDeclaration(*format_reasons(where, explain_validation_error(error))) from error
+
+
+def _complete_draft(declaration: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Declare the strictest of a tool without effects: anything may be lost, and a person approves each call."""
+    if "version" in declaration:
+        raise WrongDeclaration(
+            f'{where}: it has a version, but does not say what it does; add effects="read", "write" or "destructive"'
+        )
+    return {
+        "scopes": [f"draft:{declaration['namespace']}.{declaration['name']}"],
+        "resources": [_UNDECLARED_RESOURCE],
+        **declaration,
+        "effects": "destructive",
+        "version": DRAFT_VERSION,
+        "requires_user_interaction": True,
+    }
 
 
 def _require_checkpoint_support(
@@ -268,7 +307,8 @@ def _add_descriptions(signature: Signature, doc: Docstring, where: str) -> None:
     properties = signature.input_schema.get("properties", {})
     for name, text in doc.arguments.items():
         if name in properties:
-            properties[name].setdefault("description", text)
+            if not has_placeholder(text):
+                properties[name].setdefault("description", text)
         elif name != signature.context_name:
             raise WrongDeclaration(
                 f"{where}: the docstring describes {name}, which is not an argument; remove it from the docstring"

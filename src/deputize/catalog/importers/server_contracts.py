@@ -6,7 +6,7 @@ the caller, who has the registry at hand.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -14,7 +14,7 @@ import orjson
 from deputize.catalog.importers.manifest_judge import JobRunner
 from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
 from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
-from deputize.core.contract.contract import Contract
+from deputize.core.contract.contract import Contract, Effects
 from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted, UpstreamUnavailable
 from deputize.core.mcp.servers import Definition, DefinitionKind
@@ -30,11 +30,15 @@ _EXCLUDED_SETTINGS: Final = {"env", "files"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegisteredNames:
-    """What is registered in a server's namespace: short names by the server's own names, and their newest versions."""
+    """What is registered in a server's namespace: short names by the server's own names, and their newest versions.
+
+    `confirmed_effects` has what an operator confirmed about definitions, by their digests.
+    """
 
     by_tool: Mapping[str, str]
     by_method: Mapping[str, str]
     newest_versions: Mapping[str, str]
+    confirmed_effects: Mapping[str, Effects] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +73,9 @@ def build_contracts(
     A known tool keeps its name and gets a new version.
     """
     short_names = assign_names(
-        server, [each.name for each in definitions if each.kind is DefinitionKind.TOOL], dict(registered_names.by_tool)
+        server.name,
+        [each.name for each in definitions if each.kind is DefinitionKind.TOOL],
+        dict(registered_names.by_tool),
     )
     used_names = {*registered_names.by_tool.values(), *short_names.values()}
     contracts: dict[str, SerializedContract] = {}
@@ -82,11 +88,32 @@ def build_contracts(
         else:
             short_name = registered_names.by_method.get(each.name) or choose_method_name(each.name, used_names)
         try:
-            contract = _build_contract(server, each, short_name, registered_names.newest_versions.get(short_name))
+            newest_version = registered_names.newest_versions.get(short_name)
+            version = FIRST_VERSION if newest_version is None else increment_major(newest_version)
+            contract = build_contract(server, each, short_name, version, registered_names.confirmed_effects)
             contracts[each.item] = SerializedContract.from_contract(contract)
         except ToolNotAdmitted as problem:
             rejections[each.item] = problem
     return BuiltContracts(contracts=contracts, rejections=rejections)
+
+
+def build_contract(
+    server: McpServerSettings,
+    definition: Definition,
+    short_name: str,
+    version: str,
+    confirmed_effects: Mapping[str, Effects],
+) -> Contract:
+    """Build the contract of a tool or method, or raise `ToolNotAdmitted`."""
+    if definition.kind is not DefinitionKind.TOOL:
+        return build_method_contract(server, definition, registered_name=short_name, version=version)
+    return build_tool_contract(
+        server,
+        definition,
+        registered_name=short_name,
+        version=version,
+        confirmed_effects=confirmed_effects.get(definition.digest),
+    )
 
 
 def build_contracts_job(payload: bytes) -> bytes:
@@ -97,7 +124,11 @@ def build_contracts_job(payload: bytes) -> bytes:
         for kind, name, declaration, digest in request["definitions"]
     ]
     server = McpServerSettings.model_validate(request["server"])
-    built_contracts = build_contracts(server, definitions, RegisteredNames(**request["registered"]))
+    confirmed_effects = {
+        digest: Effects(each) for digest, each in request["registered"].pop("confirmed_effects").items()
+    }
+    registered_names = RegisteredNames(**request["registered"], confirmed_effects=confirmed_effects)
+    built_contracts = build_contracts(server, definitions, registered_names)
     reply: dict[str, Any] = {
         "contracts": {item: each.raw.decode() for item, each in built_contracts.contracts.items()},
         "rejections": {
@@ -106,14 +137,6 @@ def build_contracts_job(payload: bytes) -> bytes:
         },
     }
     return orjson.dumps(reply)
-
-
-def _build_contract(
-    server: McpServerSettings, definition: Definition, short_name: str, newest_version: str | None
-) -> Contract:
-    version = FIRST_VERSION if newest_version is None else increment_major(newest_version)
-    build = build_tool_contract if definition.kind is DefinitionKind.TOOL else build_method_contract
-    return build(server, definition, registered_name=short_name, version=version)
 
 
 def _build_payload(

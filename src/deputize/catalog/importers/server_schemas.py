@@ -45,8 +45,8 @@ _COMBINING_KEYWORDS = _PARTIAL_KEYWORDS | _BRANCH_KEYWORDS | {"$ref"}
 # A pointer whose characters need no escaping in a URI fragment.
 _PLAIN_POINTER = re.compile(r"[A-Za-z0-9$_./~-]*")
 # Defaults and examples are hints. Checking one compiles its schema with all definitions, so both numbers are limited.
-_MOST_HINTS = 200
-_MOST_COMPILED = 10_000
+_MAX_HINTS = 200
+_MAX_COMPILED = 10_000
 
 
 @frozen
@@ -69,6 +69,13 @@ def convert_input_schema(server_schema: Schema) -> EnforcedSchema:
     _mark_open_properties(schema)
     _drop_invalid_hints(schema)
     return EnforcedSchema(schema=schema, unenforced_paths=tuple(converter.unenforced_paths))
+
+
+def convert_schema(schema: Schema, *, base_path: Path) -> EnforcedSchema:
+    """Convert any schema of JSON Schema 2020-12 or a later form of it, without closing its objects."""
+    converter = _SchemaConverter(is_older_draft=False, base_path=base_path)
+    result = converter.convert(schema)
+    return EnforcedSchema(schema=result, unenforced_paths=tuple(converter.unenforced_paths))
 
 
 def convert_output_schema(server_schema: Schema | None) -> EnforcedSchema:
@@ -276,7 +283,7 @@ def _mark_open_properties(schema: Schema) -> None:
 def _drop_invalid_hints(schema: Schema) -> None:
     """Drop defaults and examples that do not match their schema; servers often write `null` for an optional string."""
     nodes = [node for _, node in walk_schema(schema)]
-    most = min(_MOST_HINTS, _MOST_COMPILED // len(nodes))
+    most = min(_MAX_HINTS, _MAX_COMPILED // len(nodes))
     holders = [node for node in nodes if "default" in node or "examples" in node]
     for count, node in enumerate(holders):
         is_valid = _build_hint_check(schema, node) if count < most else None

@@ -37,6 +37,12 @@ def find_files(globs: Iterable[str], base: Path) -> list[Path]:
     return list(paths)
 
 
+def import_file_once(path: Path, base: Path) -> ModuleType:
+    """Import a file, unless it is loaded already, so that what shares a file shares its module's state."""
+    module = sys.modules.get(".".join((MODULE_PREFIX, *path.relative_to(base).with_suffix("").parts)))
+    return module if module is not None and module.__file__ == str(path) else import_file(path, base)
+
+
 def import_file(path: Path, base: Path) -> ModuleType:
     """Import one file; raise `WrongDeclaration` with its line if that fails."""
     parts = path.relative_to(base).with_suffix("").parts
@@ -50,8 +56,10 @@ def import_file(path: Path, base: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except WrongDeclaration:
+        del sys.modules[name]
         raise
     except Exception as error:
+        del sys.modules[name]
         line = _find_line(error, path)
         raise WrongDeclaration(
             f"{path.relative_to(base)}{line}: importing it failed with {type(error).__name__}: {error}"

@@ -219,9 +219,9 @@ def test_a_schema_that_did_not_change_has_no_changes() -> None:
     ],
 )
 def test_no_schema_makes_a_comparison_take_long(bomb: dict[str, Any]) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     assert find_breaks(bomb, {"oneOf": [bomb, {"type": "string", "minLength": 3, "x": 1}], "not": {"const": 77}})
-    assert time.process_time() - began < 5
+    assert time.thread_time() - began < 5
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,9 @@ def test_any_text_can_be_scanned_and_its_flags_printed(text: str) -> None:
 )
 def test_no_text_takes_long_to_scan(piece: str) -> None:
     text = piece * (200_000 // len(piece))
-    began = time.process_time()
+    began = time.thread_time()
     flag_tool(description=text)
-    assert time.process_time() - began < 10
+    assert time.thread_time() - began < 10
 
 
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])

@@ -1,7 +1,7 @@
 """Test that scanning definitions takes bounded time, whatever a server declares."""
 
 from base64 import b64encode
-from time import process_time
+from time import thread_time
 
 import pytest
 
@@ -25,9 +25,9 @@ def make_discovery(text: str, number: int) -> DiscoveredServer:
 @pytest.mark.parametrize("text", ["a\u200b" * 1000, "a\u0430 " * 1000, "never tell the " * 200, "\u202e\u200b" * 1000])
 def test_a_hundred_definitions_full_of_findings_are_judged_in_a_moment(text: str) -> None:
     said = make_discovery(text, 100)
-    began = process_time()
+    began = thread_time()
     judged = judge_definitions(SERVER, {}, said)
-    assert process_time() - began < 2.5
+    assert thread_time() - began < 2.5
     assert all(each.status is DriftStatus.FLAGGED for each in judged if each.item.startswith("tool:")) or "tell" in text
 
 
@@ -51,6 +51,6 @@ def test_where_everything_is_odd_every_tool_is_still_held() -> None:
 def test_a_quarter_of_a_megabyte_of_base64_is_scanned_in_linear_time(letter: bytes) -> None:
     blob = b64encode(letter * (5999 // len(letter))).decode().rstrip("=")[:7996]
     text = " ".join([blob] * 30)
-    began = process_time()
+    began = thread_time()
     judge_definitions(SERVER, {}, make_discovery(text, 1))
-    assert process_time() - began < 2.5
+    assert thread_time() - began < 2.5

@@ -37,7 +37,9 @@ def make_tool(name: str = "pay", **more: Any) -> Definition:
 
 def import_contract(definition: Definition | None = None, **more: Any) -> Contract:
     definition, at = definition or make_tool(), make_server(**more)
-    return build_tool_contract(at, definition, registered_name=assign_names(at, [definition.name], {})[definition.name])
+    return build_tool_contract(
+        at, definition, registered_name=assign_names(at.name, [definition.name], {})[definition.name]
+    )
 
 
 def compile_schema(schema: dict[str, Any]) -> CompiledTool:
@@ -121,7 +123,7 @@ def test_only_what_the_operator_serves_is_served() -> None:
 
 def test_names_become_words_and_stay_what_they_became() -> None:
     names = ["getUser", "get-user", "get_user", "HTTPGet", "2fa", "issues/list.all", "é", "x" * 60]
-    given = assign_names(make_server(), names, {})
+    given = assign_names(make_server().name, names, {})
     assert given["get_user"] == "get_user"
     assert given["HTTPGet"] == "http_get"
     assert given["2fa"] == "tool_2fa"
@@ -129,7 +131,7 @@ def test_names_become_words_and_stay_what_they_became() -> None:
     assert given["é"] == "tool"
     assert given["x" * 60] == "x" * 48
     assert sorted((given["get-user"], given["getUser"])) == ["get_user_2", "get_user_3"]
-    later = assign_names(make_server(), ["GetUser", *names], given)
+    later = assign_names(make_server().name, ["GetUser", *names], given)
     assert later == given | {"GetUser": "get_user_4"}
 
 
@@ -137,8 +139,8 @@ def test_names_become_words_and_stay_what_they_became() -> None:
 @given(st.lists(st.text(max_size=70), unique=True, max_size=12), st.integers(1, 48), st.integers(0, 2**32))
 def test_words_fit_are_apart_and_do_not_depend_on_the_servers_order(names: list[str], length: int, seed: int) -> None:
     at = make_server(name="s" * length)
-    given = assign_names(at, names, {})
-    assert assign_names(at, random.Random(seed).sample(names, len(names)), {}) == given
+    given = assign_names(at.name, names, {})
+    assert assign_names(at.name, random.Random(seed).sample(names, len(names)), {}) == given
     assert len(set(given.values())) == len(names)
     assert given.keys() == set(names)
     for name, word in given.items():

@@ -177,6 +177,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
         predicates={"says_ok": {"properties": {"output": {"const": "ok"}}}}, tags=["billing"], aliases=["crm.plan"],
         search_hint="change subscription", retry={"max_attempts": 2}, breaker={"failure_threshold": 3},
         limits={"memory": "1Gi"}, network={"allowed_domains": ["crm.example.org"]}, external_service="crm",
+        service_limits={"max_concurrent": 5},
         checkpoints={"enabled": True}, life={"sunset_date": "2031-01-01"}, priority=7, changelog="Faster.",
         license="MIT", author={"name": "Ana"}, provider="acme", external_mappings={"a": 1}, annotations={"b": 2},
         behaviours=["idempotent", "reversible"], requires_user_interaction=True, open_world=False,
@@ -292,11 +293,6 @@ def test_a_function_that_cannot_be_a_tool_hears_one_sentence_that_says_what_to_d
             """Find something."""
             return str(what)
 
-    def declare_silent() -> None:
-        @tool(effects="read")
-        def find(what: str) -> str:
-            return what
-
     def declare_open_ended() -> None:
         @tool(effects="read")
         def find(*what: str) -> str:
@@ -328,16 +324,13 @@ def test_a_function_that_cannot_be_a_tool_hears_one_sentence_that_says_what_to_d
         "find: the credential is passed in the context; add a parameter context: ToolContext"
     )
     assert declaration_error(declare_untyped) == "find: the argument what has no type; write what: str, or its type"
-    assert declaration_error(declare_silent) == (
-        "find: its description has fewer than 10 characters; add a docstring that says what it does"
-    )
     assert declaration_error(declare_open_ended) == "find: *what has no schema; name each argument instead"
     assert declaration_error(declare_no_output) == "find: it has no return type; write -> str, or its type"
 
 
 def test_a_wrong_word_in_a_declaration_hears_what_would_be_right() -> None:
     def declare_misspelt() -> None:
-        @tool(effects="reads")  # type: ignore[arg-type]  # the mistake under test
+        @tool(effects="reads")  # type: ignore[call-overload, untyped-decorator]  # the mistake under test
         def find(what: str) -> str:
             """Find something."""
             return what
@@ -359,7 +352,7 @@ def test_a_wrong_word_in_a_declaration_hears_what_would_be_right() -> None:
             return what
 
     def declare_unknown() -> None:
-        @tool(effects="read", tag=["a"])  # type: ignore[call-arg]  # the mistake under test
+        @tool(effects="read", tag=["a"])  # type: ignore[call-overload, untyped-decorator]  # the mistake under test
         def find(what: str) -> str:
             """Find something."""
             return what

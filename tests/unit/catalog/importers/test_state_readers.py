@@ -54,7 +54,7 @@ def test_a_pipe_is_not_waited_for_and_a_folder_is_no_file(tmp_path: Path) -> Non
     (tmp_path / "sub").mkdir()
     open_before = len(os.listdir("/proc/self/fd"))
     assert digest_files("*", root=tmp_path)()["files"] == {"pipe": "not a file (p)", "sub": "not a file (d)"}
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
 def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,8 @@ EXECUTION_PROFILE: Final = ObjectMapping(
     kind=ObjectKind.TOOL_EXECUTION_PROFILE,
     fields=_move(
         "handler", "timeout", "retry", "breaker", "limits", "checkpoints", "idempotency", "observability",
-        "external_service", "priority", "freshness", "objectives", "alerts", "authority_rank", "behaviours",
+        "external_service", "service_limits", "priority", "freshness", "objectives", "alerts", "authority_rank",
+        "behaviours",
     ),
     computations={
         "executor": _choose_executor,

@@ -1,0 +1,1 @@
+"""Import the methods of gRPC services from descriptor sets."""

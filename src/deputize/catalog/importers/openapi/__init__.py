@@ -1,0 +1,1 @@
+"""Convert OpenAPI documents into contracts; nothing here uses the network."""

@@ -1,0 +1,87 @@
+"""Build the schema of an operation's result: the status, and the body that the document declares for success."""
+
+from typing import Any, Final
+
+from deputize.catalog.importers.openapi.document import DocumentOperation, Json, OpenApiDocument
+from deputize.catalog.importers.openapi.document_schemas import MAX_RESPONSE_SCHEMA_BYTES, SchemaConverter
+from deputize.catalog.importers.openapi.parameters import is_json_type
+from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_schema
+from deputize.core.contract.http_request import CREDENTIAL_HEADERS
+from deputize.core.value_types import frozen
+
+# Headers that a caller needs to go on: the next page, what was created, its version.
+_USUAL_HEADERS: Final = ("Location", "Link", "ETag")
+_MAX_HEADERS: Final = 30
+_MAX_UNENFORCED: Final = 50
+_PARTS: Final[Json] = {
+    "status": {"type": "integer"},
+    "text": {"type": "string"},
+    "base64": {"type": "string"},
+    "media_type": {"type": "string"},
+    "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+
+
+@frozen
+class ResultSchema:
+    """The schema of a result, what of it is not enforced, and the headers that are part of the result."""
+
+    schema: EnforcedSchema
+    headers: tuple[str, ...]
+
+
+def build_result_schema(
+    document: OpenApiDocument, operation: DocumentOperation, converter: SchemaConverter
+) -> ResultSchema:
+    """Build the schema from the responses that mean success."""
+    responses = [document.resolve(each) for each in _list_successes(operation)]
+    bodies: list[Any] = []
+    references: list[str] = []
+    is_always_json = bool(responses)
+    headers = list(_USUAL_HEADERS)
+    for response in responses:
+        schema = _find_json_schema(response)
+        is_always_json = is_always_json and schema is not None
+        if schema is not None:
+            body_schema, body_references = converter.convert(schema)
+            references += body_references
+            if body_schema not in bodies:
+                bodies.append(body_schema)
+        response_headers = response.get("headers") if isinstance(response, dict) else None
+        headers += [str(name) for name in response_headers] if isinstance(response_headers, dict) else []
+    definitions, cut_names = converter.collect_nearest_definitions(references, MAX_RESPONSE_SCHEMA_BYTES)
+    body = bodies[0] if len(bodies) == 1 else {"anyOf": bodies} if bodies else {}
+    body_result = convert_schema(
+        {
+            "type": "object",
+            "properties": {**_PARTS, "body": body},
+            "required": ["status", *(["body"] if is_always_json else [])],
+            **({"$defs": definitions} if definitions else {}),
+        },
+        base_path=("output_schema",),
+    )
+    names = dict.fromkeys(name for name in headers if name.lower() not in CREDENTIAL_HEADERS)
+    unenforced_paths = [*(f"/output_schema/$defs/{each}" for each in cut_names), *body_result.unenforced_paths]
+    return ResultSchema(
+        schema=EnforcedSchema(schema=body_result.schema, unenforced_paths=tuple(unenforced_paths[:_MAX_UNENFORCED])),
+        headers=tuple(names)[:_MAX_HEADERS],
+    )
+
+
+def _list_successes(operation: DocumentOperation) -> list[Any]:
+    responses = operation.declaration.get("responses")
+    if not isinstance(responses, dict):
+        return []
+    successes = [each for status, each in responses.items() if str(status).startswith("2")]
+    return successes or [each for status, each in responses.items() if status == "default"]
+
+
+def _find_json_schema(response: Any) -> Any:
+    """Find the schema of a JSON response; None if the response is not JSON, or not only."""
+    content = response.get("content") if isinstance(response, dict) else None
+    if not isinstance(content, dict) or not content:
+        return None
+    for name, media in content.items():
+        if is_json_type(str(name).partition(";")[0].strip().lower()):
+            return media.get("schema", {}) if isinstance(media, dict) else {}
+    return None

@@ -1,0 +1,91 @@
+"""Read which credential an operation needs, and where in its request the credential goes."""
+
+import re
+from typing import Any, Final
+
+from deputize.catalog.importers.openapi.document import (
+    DocumentOperation,
+    Json,
+    OpenApiDocument,
+    UnsupportedOperation,
+)
+from deputize.core.value_types import frozen
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,120}")
+_OWN_HEADERS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+# Places that the settings may name for a document that declares no security at all.
+_BUILT_IN: Final = ("bearer", "basic")
+
+
+@frozen
+class OperationSecurity:
+    """The schemes that an operation names, and the place of its credential; None if it needs none."""
+
+    scheme_names: tuple[str, ...] = ()
+    credential: Json | None = None
+
+
+def list_schemes(document: OpenApiDocument) -> dict[str, Json | None]:
+    """List the document's security schemes with the place of their credential; None if it is not supported."""
+    components = document.content.get("components")
+    schemes = components.get("securitySchemes") if isinstance(components, dict) else None
+    if not isinstance(schemes, dict):
+        return {}
+    return {str(name): _find_place(_resolve_scheme(document, scheme)) for name, scheme in schemes.items()}
+
+
+def choose_scheme(document: OpenApiDocument, operations: list[DocumentOperation]) -> str | None:
+    """Choose the supported scheme that most operations accept alone; None if no operation needs one."""
+    places, counts = list_schemes(document), dict.fromkeys(list_schemes(document), 0)
+    for operation in operations:
+        for names in _list_alternatives(document, operation):
+            if len(names) == 1 and places.get(names[0]) is not None:
+                counts[names[0]] += 1
+    best = max(counts, key=lambda name: counts[name], default=None)
+    return best if best is not None and counts[best] else None
+
+
+def read_security(document: OpenApiDocument, operation: DocumentOperation, scheme: str | None) -> OperationSecurity:
+    """Read the security of an operation for the scheme that the service is set up with."""
+    alternatives = _list_alternatives(document, operation)
+    names = tuple(dict.fromkeys(name for each in alternatives for name in each))
+    if scheme is not None and (scheme,) in alternatives:
+        place = list_schemes(document).get(scheme)
+        if place is None:
+            raise UnsupportedOperation(f"its security scheme {scheme[:80]} is not supported")
+        return OperationSecurity(scheme_names=names, credential=place)
+    if scheme in _BUILT_IN and not list_schemes(document):
+        return OperationSecurity(credential={"place": scheme})
+    if not alternatives or () in alternatives:
+        return OperationSecurity(scheme_names=names)
+    scheme_text = " and ".join(alternatives[0])[:120]
+    if len(alternatives[0]) > 1 and not any(len(each) == 1 for each in alternatives):
+        raise UnsupportedOperation(f"it needs several credentials at once ({scheme_text}), which is not supported")
+    actual = "without a credential" if scheme is None else f"with {scheme[:80]}"
+    raise UnsupportedOperation(f"it needs the security scheme {scheme_text}, but the service is set up {actual}")
+
+
+def _list_alternatives(document: OpenApiDocument, operation: DocumentOperation) -> list[tuple[str, ...]]:
+    requirements = operation.declaration.get("security", document.content.get("security", []))
+    if not isinstance(requirements, list):
+        raise UnsupportedOperation("its security is not a list")
+    return [tuple(str(name) for name in each) for each in requirements if isinstance(each, dict)]
+
+
+def _resolve_scheme(document: OpenApiDocument, scheme: Any) -> Any:
+    try:
+        return document.resolve(scheme)
+    except UnsupportedOperation:
+        return None
+
+
+def _find_place(scheme: Any) -> Json | None:
+    if not isinstance(scheme, dict):
+        return None
+    kind, name = scheme.get("type"), scheme.get("name")
+    is_named = isinstance(name, str) and _NAME.fullmatch(name) is not None and name.lower() not in _OWN_HEADERS
+    if kind == "apiKey" and is_named and scheme.get("in") in ("header", "query", "cookie"):
+        return {"place": scheme["in"], "name": name}
+    if kind == "http" and str(scheme.get("scheme")).lower() in ("basic", "bearer"):
+        return {"place": str(scheme["scheme"]).lower()}
+    return {"place": "bearer"} if kind in ("oauth2", "openIdConnect") else None
