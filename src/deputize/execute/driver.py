@@ -2,27 +2,38 @@
 
     python   functions in this process     drivers/python.py
     mcp      tools of MCP servers          drivers/mcp.py
+    http     operations of HTTP services   drivers/http.py
+    grpc     methods of gRPC services      drivers/grpc.py
 
 The lifecycle uses only this module and knows no driver by name.
 """
 
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.safety_floor import Weakening
-from deputize.core.contract.tools import AnyTool, PythonTool, ToolContext
+from deputize.core.contract.tools import AnyTool, GrpcTool, HttpTool, PythonTool, ToolContext
 from deputize.core.errors import ToolFailed, ToolNotAdmitted, ToolRequiresSetup
+from deputize.execute.drivers.http import HttpDriver
 from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
+
+if TYPE_CHECKING:
+    from deputize.execute.drivers.grpc import GrpcDriver
 
 
 class Drivers:
     """All drivers behind one interface."""
 
-    def __init__(self, python: PythonDriver, mcp: McpDriver) -> None:
+    def __init__(
+        self, python: PythonDriver, mcp: McpDriver, http: HttpDriver, grpc: "GrpcDriver | None" = None
+    ) -> None:
         self._python = python
         self._mcp = mcp
+        self._http = http
+        # None if the settings have no gRPC service; gRPC is an extra.
+        self._grpc = grpc
 
     def find_tool(self, contract: Contract) -> AnyTool:
         """Find the tool that implements a contract, or raise the Problem that says why there is none."""
@@ -31,6 +42,10 @@ class Drivers:
                 return self._python.find_tool(contract)
             case "mcp":
                 return self._mcp.find_tool(contract)
+            case "http":
+                return self._http.find_tool(contract)
+            case "grpc":
+                return self._require_grpc(contract).find_tool(contract)
             case "none":
                 raise ToolRequiresSetup(
                     f"{contract.full_name} {contract.version} is connected to no code",
@@ -47,6 +62,10 @@ class Drivers:
         except (ToolRequiresSetup, ToolNotAdmitted):
             return ""
 
+    def replace_functions(self, tools: Iterable[PythonTool]) -> None:
+        """Use other functions of this process from now on; running calls end on those that they began with."""
+        self._python.replace_tools(tools)
+
     def find_contract(self, name: str) -> Contract | None:
         """Find the contract of a loaded function by its tool's name."""
         return self._python.find_contract(name)
@@ -61,7 +80,21 @@ class Drivers:
         """Run a tool and return its output, or raise the Problem it ended in."""
         if isinstance(tool, PythonTool):
             return self._python.run(tool, arguments, context, seconds)
+        if isinstance(tool, HttpTool):
+            return self._http.run(tool, arguments, context, seconds)
+        if isinstance(tool, GrpcTool):
+            return self._require_grpc(tool.contract).run(tool, arguments, context, seconds)
         return self._mcp.run(tool, arguments, context, seconds)
+
+    def _require_grpc(self, contract: Contract) -> "GrpcDriver":
+        if self._grpc is None:
+            raise ToolRequiresSetup(
+                f"{contract.full_name} is a method of a gRPC service, and the settings have none",
+                details={"setting": "services"},
+                advice="Add the service to [[services]] in deputize.toml, and restart the gateway.",
+                nothing_happened=True,
+            )
+        return self._grpc
 
     async def preflight(self, tool: AnyTool, arguments: dict[str, Any], seconds: float) -> None:
         """Run the tool's own validation, if it has one."""

@@ -12,11 +12,14 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+import h11
 import httpcore2
 import httpx2
 
-from deputize.core.errors import EgressDenied, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
+from deputize.core.errors import EgressDenied, Problem, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
+from deputize.core.value_types import frozen
 from deputize.execute.ip_filter import is_forbidden_address, is_public_address
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 
 HostResolver = Callable[[str, int], Awaitable[Sequence[str]]]
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
@@ -144,12 +147,24 @@ def _translate_network_errors(host: str) -> Iterator[None]:
         raise UpstreamTimeout(f"the host {host} took too long to answer") from error
     except (httpcore2.NetworkError, httpcore2.ProtocolError, httpx2.HTTPError, OSError) as error:
         raise UpstreamUnavailable(f"the host {host} cannot be reached or is not an HTTP server") from error
+    except httpx2.InvalidURL as error:
+        # The client reads the target of a redirect even though it does not follow it.
+        raise UpstreamUnavailable(f"the host {host} answered with a redirect to an invalid URL") from error
 
 
 @functools.cache
 def _load_trusted_certificates() -> ssl.SSLContext:
     """Load the certificates once per process: parsing them takes longer than the rest of a client's start."""
     return httpx2.create_ssl_context(trust_env=False)
+
+
+@frozen
+class HttpAnswer:
+    """The answer to a request. The names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Egress:
@@ -161,6 +176,7 @@ class Egress:
         *,
         max_bytes: int = 1_048_576,
         seconds: float = 5.0,
+        max_connections: int = 100,
         resolver: HostResolver = resolve_host,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -171,7 +187,7 @@ class Egress:
         self._resolve = resolver
         pool = httpcore2.AsyncConnectionPool(
             ssl_context=self._tls,
-            max_connections=100,
+            max_connections=max_connections,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
             network_backend=_PinnedNetwork(self._allow_hosts, resolver),
@@ -243,6 +259,54 @@ class Egress:
                 async with self._client.stream(method, target, content=body, headers=headers) as response:
                     self._require_uncompressed(target, response)
                     return response.status_code, await self._read_body(response, self._max_bytes)
+
+    async def exchange(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        seconds: float,
+        max_bytes: int,
+    ) -> HttpAnswer:
+        """Send a request and return the whole answer; redirects are returned, not followed.
+
+        A problem from before the connection was open has `nothing_happened`.
+        """
+        target = self._parse_url(url)
+        # The wait for a connection ends well before the call does: it must not look like a slow answer of the host.
+        timeout = httpx2.Timeout(seconds, connect=min(seconds, self._seconds), pool=min(seconds / 2, self._seconds))
+        request = self._client.build_request(method, target, content=body, headers=headers, timeout=timeout)
+        with _translate_network_errors(target.host):
+            async with asyncio.timeout(seconds):
+                response = await self._connect_and_send(request)
+                try:
+                    self._require_uncompressed(target, response)
+                    content = await self._read_body(response, max_bytes)
+                finally:
+                    await response.aclose()
+        # Not `dict(headers)`, which searches the whole list for each name: a service could send thousands.
+        return HttpAnswer(status=response.status_code, headers=dict(response.headers.items()), body=content)
+
+    async def _connect_and_send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request and return the head of the answer."""
+        host = request.url.host
+        try:
+            return await self._client.send(request, stream=True)
+        except Problem as problem:
+            # Only the check of the host's addresses raises one, and it comes before the connection.
+            raise problem.replace(nothing_happened=True) from problem.__cause__
+        except httpcore2.PoolTimeout as error:
+            raise UpstreamNotAtFault(f"too many calls to {host} are waiting", nothing_happened=True) from error
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            raise UpstreamUnavailable(f"the host {host} cannot be reached", nothing_happened=True) from error
+        except (httpcore2.LocalProtocolError, h11.LocalProtocolError) as error:
+            # The second comes from the middle of the body, so a part of the request may have been sent.
+            raise UpstreamNotAtFault(f"the request to {host} is not valid HTTP and was not sent whole") from error
+        finally:
+            # No cookie of one response goes into the next request.
+            self._client.cookies.clear()
 
     async def dial(self, url: str, protocol: Callable[[], ProtocolT]) -> ProtocolT:
         """Open a connection to a URL's host with the same checks, for callers with their own HTTP client.

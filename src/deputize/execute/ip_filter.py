@@ -21,12 +21,20 @@ _GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+_TRANSLATED = ipaddress.IPv6Network("::ffff:0:0:0/96")
 # `::` and `::1` are in the range of IPv4-compatible addresses but are not such addresses.
 _NOT_EMBEDDED = frozenset({ipaddress.IPv6Address("::"), ipaddress.IPv6Address("::1")})
 # ISATAP: an interface identifier that ends with an IPv4 address, below any prefix.
 _ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
-# Cloud metadata services outside the link-local ranges.
-_METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
+# Cloud metadata services outside the link-local ranges. One is a public address that each machine of its cloud reaches
+# as its own platform.
+_METADATA = frozenset(
+    ipaddress.ip_address(each)
+    for each in (
+        "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:ec2::23",
+        "fd00:ec2::253", "fd00:ec2::254", "fd20:ce::254",
+    )
+)  # fmt: skip
 
 
 def is_public_address(text: str) -> bool:
@@ -70,7 +78,8 @@ def _list_embedded_ipv4(address: _Address) -> Iterator[ipaddress.IPv4Address]:
     if isinstance(address, ipaddress.IPv4Address):
         return
     number = int(address)
-    if address in _NAT64 or address in _LOCAL_NAT64 or (address in _COMPATIBLE and address not in _NOT_EMBEDDED):
+    is_compatible = address in _COMPATIBLE and address not in _NOT_EMBEDDED
+    if is_compatible or any(address in network for network in (_NAT64, _LOCAL_NAT64, _TRANSLATED)):
         yield ipaddress.IPv4Address(number & 0xFFFF_FFFF)
     if address in _LOCAL_NAT64:
         # A prefix of 48 bits splits the IPv4 address around bits 64 to 71 (RFC 6052).

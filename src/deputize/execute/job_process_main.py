@@ -47,7 +47,7 @@ def _run_job(name: str, payload: bytes) -> bytes:
 
 
 def _limit_time(seconds: int) -> None:
-    """End this process once it has used so much more processor time, in case the gateway cannot."""
+    """End this process once it has used so much more processor time."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resource.setrlimit(
         resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + seconds + 1, resource.RLIM_INFINITY)

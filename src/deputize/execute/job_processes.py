@@ -22,6 +22,8 @@ MAX_WAITING_PER_TENANT: Final = 32
 MAX_JOB_SECONDS: Final = 2
 # The first job of a process waits for the interpreter to start and to import what it needs.
 _START_SECONDS: Final = 10.0
+# A job has its seconds of processor time, after which its process ends itself. A busy machine spreads them over longer.
+_BUSY_SECONDS: Final = 15.0
 _MAX_REPLY_BYTES: Final = 33_554_432
 _MODULE: Final = "deputize.execute.job_process_main"
 
@@ -98,7 +100,7 @@ class _JobProcess:
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             return None
-        patience = seconds + (_START_SECONDS if self._is_new else 0)
+        patience = seconds + _BUSY_SECONDS + (_START_SECONDS if self._is_new else 0)
         self._is_new = False
         frames = (name.encode(), payload, str(seconds).encode())
         try:

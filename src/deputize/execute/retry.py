@@ -26,18 +26,26 @@ async def retry_after_failure(
     *,
     policy: RetryPolicy,
     may_repeat: Callable[[Problem], bool],
+    spend_budget: Callable[[Problem], None],
     seconds_left: Callable[[], float],
     jitter: Callable[[], float] = random.random,
 ) -> tuple[T, int]:
-    """Retry after a failed first attempt; return the result and the number of attempts, or raise the last problem."""
+    """Retry after a failed first attempt; return the result and the number of attempts, or raise the last problem.
+
+    `spend_budget` raises the problem if no further retry is allowed.
+    """
     number = 1
     while True:
-        if not problem.spec.retryable or not may_repeat(problem) or number >= policy.max_attempts:
+        if not _is_retryable(policy, problem) or not may_repeat(problem) or number >= policy.max_attempts:
             raise problem
         pause = compute_backoff(policy, number, problem, jitter)
         if pause >= seconds_left():
             raise problem
+        spend_budget(problem)
         await asyncio.sleep(pause)
+        if not may_repeat(problem):
+            # It became unsafe or useless during the pause.
+            raise problem
         number += 1
         try:
             return await attempt(number), number
@@ -45,6 +53,12 @@ async def retry_after_failure(
             # Nothing happened only if nothing happened in any of the attempts.
             nothing_happened = next_problem.nothing_happened and problem.nothing_happened
             problem = next_problem.replace(nothing_happened=nothing_happened, attempts=number)
+
+
+def _is_retryable(policy: RetryPolicy, problem: Problem) -> bool:
+    """Tell whether another attempt may succeed: an HTTP status is retried only if the policy lists it."""
+    status = find_http_status(problem) if problem.spec.retryable else None
+    return problem.spec.retryable and (status is None or status in policy.retry_on_status_codes)
 
 
 def apply_status_codes(policy: RetryPolicy, problem: Problem) -> Problem:

@@ -1,99 +1,23 @@
 """Test egress against real servers on this machine: allowed hosts, and attempts to bypass the checks."""
 
 import asyncio
-import datetime
 import ipaddress
-import re
-import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from deputize.core.errors import EgressDenied, Problem, ResourceLimitExceeded, UpstreamTimeout, UpstreamUnavailable
-from deputize.execute.egress import Egress, HostResolver
-
-Answer = Callable[[str, str], bytes]
-
-
-class Server:
-    """Run a bare HTTP server: `answer(path, host)` returns the response bytes; empty bytes mean no response."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self.hosts: list[str] = []
-        self.heads: list[str] = []
-        self.bodies: list[bytes] = []
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            host = next(line[6:] for line in head.split("\r\n") if line.lower().startswith("host: "))
-            self.hosts.append(host)
-            self.heads.append(head)
-            length = re.search(r"^content-length: (\d+)", head, re.MULTILINE | re.IGNORECASE)
-            self.bodies.append(await reader.readexactly(int(length[1])) if length else b"")
-            answer = self._answer(head.split(" ")[1], host)
-            if not answer:
-                await reader.read()
-            writer.write(answer)
-            await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-def make_ok_response(body: bytes, *headers: bytes) -> bytes:
-    lines = [b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), b"Connection: close", *headers]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
-
-
-def make_redirect(location: str) -> bytes:
-    head = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    return head.encode()
-
-
-@asynccontextmanager
-async def run_server(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    server = Server(answer)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
-        yield server
-    finally:
-        listener.close()
-
-
-def make_resolver(*addresses: str) -> HostResolver:
-    async def resolver(host: str, port: int) -> Sequence[str]:
-        return addresses
-
-    return resolver
-
-
-@asynccontextmanager
-async def open_egress(
-    *allow: str, resolver: HostResolver | None = None, tls: ssl.SSLContext | None = None, **limits: float
-) -> AsyncIterator[Egress]:
-    more = {} if resolver is None else {"resolver": resolver}
-    egress = Egress(
-        frozenset(allow),
-        max_bytes=int(limits.get("max_bytes", 10_000)),
-        seconds=limits.get("seconds", 5.0),
-        tls=tls,
-        **more,
-    )
-    try:
-        yield egress
-    finally:
-        await egress.aclose()
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from tests.support.egress_server import (
+    make_certificate,
+    make_ok_response,
+    make_redirect,
+    make_resolver,
+    open_egress,
+    run_server,
+)
 
 
 async def test_an_allowed_host_is_reached_under_its_own_name() -> None:
@@ -163,6 +87,29 @@ async def test_a_redirect_to_a_forbidden_place_is_refused(location: str) -> None
             await egress.get(f"http://localhost:{server.port}/")
 
 
+async def test_a_redirect_to_an_invalid_url_is_a_fault_of_the_host() -> None:
+    invalid = "https:" + "\\\\169.254.169.254/"
+    async with run_server(lambda path, host: make_redirect(invalid)) as server, open_egress("localhost") as egress:
+        here = f"http://localhost:{server.port}/"
+        with pytest.raises(UpstreamUnavailable, match="invalid URL"):
+            await egress.send(here, b"", headers={}, seconds=30.0)
+        with pytest.raises(UpstreamUnavailable, match="invalid URL"):
+            await egress.exchange("POST", here, body=b"", headers={}, seconds=30.0, max_bytes=1_000)
+
+
+async def test_many_headers_are_read_in_linear_time() -> None:
+    names = [b"X-%d: a" % number for number in range(7_000)]
+    async with (
+        run_server(lambda path, host: make_ok_response(b"", *names, b"Link: a", b"Link: b")) as server,
+        open_egress("localhost", seconds=60.0) as egress,
+    ):
+        url, began = f"http://localhost:{server.port}/", time.process_time()
+        answer = await egress.exchange("GET", url, body=None, headers={}, seconds=60.0, max_bytes=1_000)
+        assert (len(answer.headers), answer.headers["link"]) == (7_003, "a, b")
+        # Searching the list for each name took several seconds.
+        assert time.process_time() - began < 1.5
+
+
 async def test_a_few_redirects_are_followed_and_more_are_not() -> None:
     def redirect_next(path: str, host: str) -> bytes:
         left = int(path[1:])
@@ -204,8 +151,13 @@ async def test_answers_that_are_too_large_too_slow_compressed_or_broken_are_cut_
         "/endless": ResourceLimitExceeded,
         "/silent": UpstreamTimeout,
     }
-    async with run_server(lambda path, host: answers[path]) as server, open_egress("localhost", seconds=1.0) as egress:
+    async with (
+        run_server(lambda path, host: answers[path]) as server,
+        open_egress("localhost", seconds=1.0) as hasty,
+        open_egress("localhost", seconds=60.0) as patient,
+    ):
         for path in answers:
+            egress = hasty if path == "/silent" else patient
             with pytest.raises(expected.get(path, UpstreamUnavailable)):
                 await egress.get(f"http://localhost:{server.port}{path}")
 
@@ -275,35 +227,8 @@ async def test_a_second_address_is_tried_when_the_first_does_not_listen() -> Non
         assert await egress.get(f"http://idp.internal:{server.port}/") == b"here"
 
 
-def _make_certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Build a server's TLS context for `name`, and a client's that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, secret = folder / "server.pem", folder / "server.key"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pem, secret)
-    return server, ssl.create_default_context(cafile=str(pem))
-
-
 async def test_tls_is_checked_against_the_name_while_the_address_is_pinned(tmp_path: Path) -> None:
-    server_side, client_side = _make_certificate(tmp_path, "idp.internal")
+    server_side, client_side = make_certificate(tmp_path, "idp.internal")
     async with run_server(lambda path, host: make_ok_response(host.encode()), server_side) as server:
         local = make_resolver("127.0.0.1")
         async with open_egress("idp.internal", "other.internal", resolver=local, tls=client_side) as egress:
@@ -323,14 +248,14 @@ async def test_a_post_returns_the_status_and_follows_no_redirect() -> None:
     async with run_server(answer) as server, open_egress("localhost") as egress:
         here = f"http://localhost:{server.port}"
         sent = {"webhook-id": "w"}
-        assert await egress.send(f"{here}/", b"told", headers=sent, seconds=2) == 204
-        assert await egress.send(f"{here}/moved", b"told", headers=sent, seconds=2) == 302
+        assert await egress.send(f"{here}/", b"told", headers=sent, seconds=60) == 204
+        assert await egress.send(f"{here}/moved", b"told", headers=sent, seconds=60) == 302
         assert (server.bodies, len(server.hosts)) == ([b"told", b"told"], 2)
         assert "webhook-id: w" in server.heads[0].lower()
         with pytest.raises(ResourceLimitExceeded):
-            await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=2)
+            await egress.send(f"{here}/", b"x" * 10_001, headers={}, seconds=60)
         with pytest.raises(EgressDenied):
-            await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=2)
+            await egress.send(f"http://127.0.0.1:{server.port}/", b"told", headers={}, seconds=60)
 
 
 async def test_a_connection_of_ones_own_passes_the_same_checks() -> None:
@@ -345,3 +270,36 @@ async def test_a_connection_of_ones_own_passes_the_same_checks() -> None:
                 with pytest.raises(EgressDenied):
                     await egress.dial(f"https://innocent.example:{server.port}/", asyncio.Protocol)
         assert server.hosts == []
+
+
+async def test_a_call_that_gets_no_connection_says_nothing_about_the_host() -> None:
+    arrived = asyncio.Event()
+
+    def answer(path: str, host: str) -> bytes:
+        arrived.set()
+        return b""
+
+    async with run_server(answer) as server, open_egress("localhost", max_connections=1) as egress:
+        url = f"http://localhost:{server.port}/"
+        hanging = asyncio.create_task(egress.exchange("GET", url, body=None, headers={}, seconds=60, max_bytes=100))
+        await asyncio.wait_for(arrived.wait(), 60)
+        with pytest.raises(UpstreamNotAtFault, match="too many calls to localhost are waiting") as refused:
+            # Half of these seconds are for the connection, so that the call does not seem to be answered slowly.
+            await egress.exchange("GET", url, body=None, headers={}, seconds=5, max_bytes=100)
+        assert refused.value.nothing_happened
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert len(server.hosts) == 1
+
+
+async def test_a_request_that_is_not_valid_http_says_nothing_about_the_host() -> None:
+    async with (
+        run_server(lambda path, host: make_ok_response(b"")) as server,
+        open_egress("localhost") as egress,
+    ):
+        with pytest.raises(UpstreamNotAtFault, match="not valid HTTP") as refused:
+            await egress.exchange(
+                "POST", f"http://localhost:{server.port}/", body=b"longer", headers={"Content-Length": "1"},
+                seconds=60, max_bytes=100,
+            )  # fmt: skip
+        assert not refused.value.nothing_happened, "the head may have been sent"

@@ -16,6 +16,9 @@ NEVER_ALLOWED = (
     "::ffff:169.254.169.254", "::169.254.169.254", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::",
     "64:ff9b:1:a9fe:a9:fe00::", "2001:0:a9fe:a9fe::", "2001::5601:5601", "2606:4700::5efe:169.254.169.254",
     "224.0.0.1", "0.0.0.0", "::",
+    # Metadata services with addresses of their own, one of them public by its number; IPv4-translated (RFC 2765).
+    "168.63.129.16", "192.0.0.192", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:ec2::23", "fd20:ce::254",
+    "::ffff:0:a9fe:a9fe",
 )  # fmt: skip
 # Numeric addresses, which every resolver parses without a DNS query.
 SPELLINGS = (

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.contract.contract import RetryPolicy
-from deputize.core.errors import Problem, ToolFailed, UpstreamRateLimited, UpstreamUnavailable
+from deputize.core.errors import Problem, ToolFailed, UpstreamRateLimited, UpstreamTimeout, UpstreamUnavailable
+from deputize.execute.drivers.http_answers import ServiceStatus
 from deputize.execute.retry import compute_backoff, retry_after_failure
 
 pytestmark = pytest.mark.requirement("INV-12")
@@ -38,7 +39,8 @@ class Attempts:
 
 async def _run_retries(attempts: Attempts, first: Problem, **changes: Any) -> tuple[str, int]:
     options: dict[str, Any] = {
-        "policy": QUICK, "may_repeat": lambda _: True, "seconds_left": lambda: 10.0, "jitter": lambda: 1.0,
+        "policy": QUICK, "may_repeat": lambda _: True, "spend_budget": lambda _: None,
+        "seconds_left": lambda: 10.0, "jitter": lambda: 1.0,
     }  # fmt: skip
     return await retry_after_failure(attempts, first, **{**options, **changes})
 
@@ -87,6 +89,58 @@ async def test_what_may_not_be_repeated_is_not_tried_again_however_retryable_it_
     with pytest.raises(UpstreamUnavailable):
         await _run_retries(attempts, _make_unavailable(), may_repeat=lambda problem: problem.nothing_happened)
     assert attempts.numbers == []
+
+
+async def test_each_retry_is_spent_and_none_is_made_once_the_budget_is() -> None:
+    spent: list[Problem] = []
+
+    def spend(problem: Problem) -> None:
+        if len(spent) == 2:
+            raise problem.replace(message="spent")
+        spent.append(problem)
+
+    attempts = Attempts(*(_make_unavailable() for _ in range(3)))
+    with pytest.raises(UpstreamUnavailable, match="spent") as last:
+        await _run_retries(attempts, _make_unavailable(), spend_budget=spend)
+    assert (attempts.numbers, last.value.attempts, len(spent)) == ([2, 3], 3, 2)
+
+
+async def test_what_is_not_repeated_anyway_costs_nothing_of_the_budget() -> None:
+    def spend(problem: Problem) -> None:
+        pytest.fail(f"spent for {problem}")
+
+    slow = UpstreamRateLimited("slow down", retry_after_ms=11_000)
+    for first, changes in (
+        (ToolFailed("no"), {}),
+        (slow, {}),
+        (_make_unavailable(), {"may_repeat": lambda _: False}),
+        (_make_unavailable(), {"policy": RetryPolicy(max_attempts=1)}),
+    ):
+        with pytest.raises(type(first)):
+            await _run_retries(Attempts(), first, spend_budget=spend, **changes)
+
+
+@pytest.mark.parametrize(
+    ("status", "codes", "is_retried"),
+    [
+        (429, None, True), (500, None, True), (502, None, True), (503, None, True), (504, None, True),
+        (408, None, False), (501, None, False), (507, None, False), (504, (503,), False), (507, (507,), True),
+    ],
+)  # fmt: skip
+async def test_a_status_is_retried_only_if_the_policy_lists_it(
+    status: int, codes: tuple[int, ...] | None, is_retried: bool
+) -> None:
+    kinds: dict[int, type[Problem]] = {429: UpstreamRateLimited, 504: UpstreamTimeout, 408: UpstreamTimeout}
+    first = kinds.get(status, UpstreamUnavailable)(f"HTTP {status}")
+    first.__cause__ = ServiceStatus(status)
+    policy = QUICK if codes is None else QUICK.model_copy(update={"retry_on_status_codes": codes})
+    attempts = Attempts()
+    if is_retried:
+        assert await _run_retries(attempts, first, policy=policy) == ("done", 2)
+    else:
+        with pytest.raises(type(first)):
+            await _run_retries(attempts, first, policy=policy)
+        assert attempts.numbers == []
 
 
 async def test_the_last_problem_is_raised_once_all_attempts_are_used() -> None:

@@ -30,11 +30,12 @@ from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
 from deputize.execute.drivers.mcp_reads import read_from_server
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
-_LONGEST_WORDS: Final = 300
-_LONGEST_SEARCHED: Final = 4_000
-_MOST_BLOCKS: Final = 2_000
+_MAX_WORDS_LENGTH: Final = 300
+_MAX_SEARCHED_LENGTH: Final = 4_000
+_MAX_BLOCKS: Final = 2_000
 _LARGEST_DETAILS: Final = 16_384
 _USER_CREDENTIALS: Final = frozenset({"delegated", "link"})
 
@@ -80,7 +81,7 @@ class McpDriver:
         await self._refresh_discovery(tool, context, seconds, max_age=float("inf") if is_read else None)
         digest = (upstreams.get_tool_digests(tenant, server, viewer) or {}).get(tool.name)
         if digest is None:
-            raise UpstreamUnavailable(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
+            raise UpstreamNotAtFault(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
         if is_read:
             return
         pin, shared_digests = tool.contract.handler.pin, upstreams.get_tool_digests(tenant, server)
@@ -142,9 +143,9 @@ def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any
         raise UpstreamUnavailable(
             f"the server {tool.server} answered with an unknown result type; the tool may still be running"
         )
-    if isinstance(content, list) and len(content) > _MOST_BLOCKS:
+    if isinstance(content, list) and len(content) > _MAX_BLOCKS:
         raise ResultInvalid(
-            f"the server {tool.server} returned {len(content):,} content blocks; the limit is {_MOST_BLOCKS:,}"
+            f"the server {tool.server} returned {len(content):,} content blocks; the limit is {_MAX_BLOCKS:,}"
         )
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise ResultInvalid(f"the server {tool.server} returned content that is not a list of objects")
@@ -160,7 +161,7 @@ def _extract_error_text(tool: UpstreamTool, content: list[dict[str, Any]]) -> st
     for block in content:
         if block.get("type") == "text" and isinstance(block.get("text"), str) and block["text"].strip():
             # Redacted before it is cut: what remains of a secret may not look like one.
-            return redact_error_text(block["text"].strip()[:_LONGEST_SEARCHED])[:_LONGEST_WORDS]
+            return redact_error_text(block["text"].strip()[:_MAX_SEARCHED_LENGTH])[:_MAX_WORDS_LENGTH]
     return f"{tool.contract.full_name} failed without an error message"
 
 

@@ -22,6 +22,7 @@ from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.mcp.resources import PinnedResources
 from deputize.core.mcp.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import UpstreamRpcError
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
@@ -74,7 +75,7 @@ async def read_from_server(
     """
     tenant, server, method = context.tenant, tool.server, _METHODS[tool.method]
     if tool.method not in upstreams.get_methods(tenant, server):
-        raise UpstreamUnavailable(f"the server {server} no longer supports {tool.method}", nothing_happened=True)
+        raise UpstreamNotAtFault(f"the server {server} no longer supports {tool.method}", nothing_happened=True)
     if not method.is_pinned(upstreams.get_pinned_resources(tenant, server), arguments):
         raise _build_not_offered(tool, arguments)
     allowed_families, send = (

@@ -31,6 +31,7 @@ from deputize.core.errors import (
 from deputize.execute.deadlines import Deadlines
 
 _MAX_CACHED_CONTRACTS = 10_000
+_MAX_EARLIER_TOOLS = 256
 
 
 class ThreadOverrun(ToolTimeout):
@@ -82,53 +83,93 @@ def _require_helpers(tool: PythonTool, contract: Contract) -> None:
             )
 
 
+class _LoadedTools:
+    """The functions that are loaded at one time, found by what contracts name. Replaced as a whole, never changed."""
+
+    def __init__(self, tools: Iterable[PythonTool]) -> None:
+        self.tools = tuple(tools)
+        self.contracts = {tool.contract.full_name: tool.contract for tool in self.tools}
+        self.by_digest: BoundedDict[str, PythonTool] = BoundedDict(_MAX_CACHED_CONTRACTS)
+        self._by_version = {(tool.target, tool.contract.version): tool for tool in self.tools}
+        self._by_target = {tool.target: tool for tool in self.tools}
+        # A file's contract for a function without @tool is a declaration too, and so may differ from its siblings.
+        self._own_digests = {tool.contract.digest for tool in self.tools if tool.declaration is None}
+        self._declarations: dict[str, dict[str, Contract]] = {}
+        for tool in self.tools:
+            declaration = tool.declaration or tool.contract
+            self._declarations.setdefault(tool.target, {})[declaration.digest] = declaration
+
+    def find_implementation(self, contract: Contract) -> PythonTool | None:
+        target = contract.handler.target
+        tool = self._by_version.get((target, contract.version)) or self._by_target.get(target)
+        return tool if tool is not None and _is_implementation(tool, contract) else None
+
+    def list_weakenings(self, contract: Contract) -> list[Weakening]:
+        if contract.digest in self._own_digests:
+            return []
+        declarations = self._declarations.get(contract.handler.target, {})
+        return [each for declaration in declarations.values() for each in list_weakenings(contract, declaration)]
+
+
 class PythonDriver:
     """The driver for Python functions: finds a contract's function by its target and calls it with a deadline."""
 
     def __init__(self, tools: Iterable[PythonTool] = (), *, threads: int = 32) -> None:
-        tools = list(tools)
-        self._tools = {(tool.target, tool.contract.version): tool for tool in tools}
-        self._by_target = {tool.target: tool for tool in tools}
-        self._contracts = {tool.contract.full_name: tool.contract for tool in tools}
-        # A file's contract for a function without @tool is a declaration too, and so may differ from its siblings.
-        self._own_digests = {tool.contract.digest for tool in tools if tool.declaration is None}
-        self._declarations: dict[str, dict[str, Contract]] = {}
-        for tool in tools:
-            declaration = tool.declaration or tool.contract
-            self._declarations.setdefault(tool.target, {})[declaration.digest] = declaration
-        self._tools_by_digest: BoundedDict[str, PythonTool] = BoundedDict(_MAX_CACHED_CONTRACTS)
+        self._loaded_tools = _LoadedTools(tools)
+        # Tools of the gateway itself, which stay when the project's are replaced.
+        self._builtin_tools: tuple[PythonTool, ...] = ()
+        # Contracts that were replaced while calls were on their way to them, with their functions.
+        self._earlier: BoundedDict[str, PythonTool] = BoundedDict(_MAX_EARLIER_TOOLS)
         self._deadlines = Deadlines()
+        self.thread_count = threads
         self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="tool")
 
     def close(self) -> None:
         """Stop the threads without waiting for running tools."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def add_builtin(self, tool: PythonTool) -> None:
+        """Add a tool of the gateway itself."""
+        self._builtin_tools += (tool,)
+        self._loaded_tools = _LoadedTools((*self._loaded_tools.tools, tool))
+
+    def replace_tools(self, tools: Iterable[PythonTool]) -> None:
+        """Use these functions for every call that has not found its own yet; running ones end on what they began with.
+
+        A call that was validated under a contract that is replaced here still finds the function of that contract.
+        """
+        loaded_tools = _LoadedTools((*tools, *self._builtin_tools))
+        replaced_names = {(tool.contract.full_name, tool.contract.version) for tool in loaded_tools.tools}
+        for tool in self._loaded_tools.tools:
+            if (tool.contract.full_name, tool.contract.version) in replaced_names:
+                self._earlier.put(tool.contract.digest, tool)
+        self._loaded_tools = loaded_tools
+
     def find_tool(self, contract: Contract) -> PythonTool:
         """Find a contract's function: a decorated one by target and version, a manifest's by target alone."""
-        cached_tool = self._tools_by_digest.get(contract.digest)
+        loaded_tools = self._loaded_tools
+        cached_tool = loaded_tools.by_digest.get(contract.digest)
         if cached_tool is not None:
             return cached_tool
-        target = contract.handler.target
-        tool = self._tools.get((target, contract.version)) or self._by_target.get(target)
-        if tool is None or not _is_implementation(tool, contract):
+        tool = loaded_tools.find_implementation(contract)
+        if tool is None:
+            earlier_tool = self._earlier.get(contract.digest)
+            if earlier_tool is not None:
+                return earlier_tool
             raise build_not_loaded_error(contract)
-        weakenings = self.list_weakenings(contract)
+        weakenings = loaded_tools.list_weakenings(contract)
         if weakenings:
             raise _build_weaker_error(contract, weakenings)
         _require_helpers(tool, contract)
-        return self._tools_by_digest.put(contract.digest, tool)
+        return loaded_tools.by_digest.put(contract.digest, tool)
 
     def find_contract(self, name: str) -> Contract | None:
         """Find the contract of a loaded function by its tool's name."""
-        return self._contracts.get(name)
+        return self._loaded_tools.contracts.get(name)
 
     def list_weakenings(self, contract: Contract) -> list[Weakening]:
         """List the fields in which a contract is weaker than what its function declares, if that is loaded."""
-        if contract.digest in self._own_digests:
-            return []
-        declarations = self._declarations.get(contract.handler.target, {})
-        return [each for declaration in declarations.values() for each in list_weakenings(contract, declaration)]
+        return self._loaded_tools.list_weakenings(contract)
 
     async def preflight(self, tool: PythonTool, arguments: dict[str, Any], seconds: float) -> None:
         """Run the tool's own `validate`, before any effect."""

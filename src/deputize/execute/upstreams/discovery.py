@@ -23,11 +23,11 @@ MOST_TOOLS: Final = 1_000
 MOST_TEMPLATES: Final = 100
 MOST_PAGES: Final = 100
 MOST_BYTES: Final = 4_194_304
-_LONGEST_NAME: Final = 128
-_LONGEST_TEXT: Final = 32_768
+_MAX_NAME_LENGTH: Final = 128
+_MAX_TEXT_LENGTH: Final = 32_768
 _LARGEST_ENTRY: Final = 262_144
 # URIs are part of database keys, which have no room for longer ones.
-_LONGEST_URI: Final = 1024
+_MAX_URI_LENGTH: Final = 1024
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s\x00-\x1f\x7f]*\Z")
 
 # Fetch one page of a list by method and cursor; the cursor of the first page is None.
@@ -123,7 +123,7 @@ def _parse_tool(entry: Any) -> Definition | str:
         return "an entry is not an object"
     name = entry.get("name")
     if not _is_valid_name(name):
-        return f"a name is not a string of 1 to {_LONGEST_NAME} characters"
+        return f"a name is not a string of 1 to {_MAX_NAME_LENGTH} characters"
     label = ascii(name)
     fault = _check_text(entry)
     if fault is not None:
@@ -145,7 +145,7 @@ def _parse_other(entry: Any, kind: DefinitionKind) -> Definition | str:
     if not isinstance(entry, dict):
         return f"an entry of the {kind}s is not an object"
     if not _is_valid_name(entry.get("name")):
-        return f"the name of a {kind} is not a string of 1 to {_LONGEST_NAME} characters"
+        return f"the name of a {kind} is not a string of 1 to {_MAX_NAME_LENGTH} characters"
     label = ascii(entry["name"])
     fault = _check_text(entry, "mimeType")
     if fault is None and kind is DefinitionKind.PROMPT:
@@ -167,19 +167,19 @@ def _build_definition(entry: dict[str, Any], kind: DefinitionKind, label: str) -
 
 
 def _is_valid_name(name: Any) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and "\0" not in name
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME_LENGTH and "\0" not in name
 
 
 def _check_text(entry: dict[str, Any], *extra_fields: str) -> str | None:
     for field in ("description", "title", *extra_fields):
-        if not isinstance(entry.get(field, ""), str | None) or len(entry.get(field) or "") > _LONGEST_TEXT:
-            return f"{field} is not a string of at most {_LONGEST_TEXT} characters"
+        if not isinstance(entry.get(field, ""), str | None) or len(entry.get(field) or "") > _MAX_TEXT_LENGTH:
+            return f"{field} is not a string of at most {_MAX_TEXT_LENGTH} characters"
     return None
 
 
 def _check_uri(uri: Any, kind: DefinitionKind) -> str | None:
-    if not isinstance(uri, str) or not _URI.match(uri) or len(uri.encode()) > _LONGEST_URI:
-        return f"its URI is invalid or longer than {_LONGEST_URI} bytes"
+    if not isinstance(uri, str) or not _URI.match(uri) or len(uri.encode()) > _MAX_URI_LENGTH:
+        return f"its URI is invalid or longer than {_MAX_URI_LENGTH} bytes"
     if kind is DefinitionKind.TEMPLATE:
         try:
             compile_template(uri)

@@ -14,13 +14,14 @@ from typing import cast
 import httptools
 
 from deputize.core.errors import ResourceLimitExceeded, UpstreamUnavailable
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 
 # Servers commonly close connections after five idle seconds; closing earlier avoids sending on a closing connection.
 KEEP_ALIVE_SECONDS = 4.0
 MOST_CONNECTIONS = 128
 # How long the rest of a response may take after its result was read.
 _DRAIN_SECONDS = 1.0
-_MOST_HEADER_BYTES = 65_536
+_MAX_HEADER_BYTES = 65_536
 _HIGH_WATER = 262_144
 _CHALLENGE_HEADER = "www-authenticate"
 
@@ -174,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("the server sent an invalid HTTP response")
-        if self._unparsed_bytes > _MOST_HEADER_BYTES and not self._is_complete:
+        if self._unparsed_bytes > _MAX_HEADER_BYTES and not self._is_complete:
             # A status line, header or trailer that never ends would be buffered or skipped by the parser forever.
             self._fail("the server sent an HTTP header without end")
         self._wake()
@@ -197,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
         if self._has_surplus:
             return
         self._header_bytes += len(name) + len(value)
-        if self._header_bytes > _MOST_HEADER_BYTES:
+        if self._header_bytes > _MAX_HEADER_BYTES:
             self._fail("the server sent too many headers")
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -253,7 +254,7 @@ class HttpConnectionPool:
         await self._free.acquire()
         try:
             if self._is_closing:
-                raise UpstreamUnavailable("this gateway is stopping", nothing_happened=True)
+                raise UpstreamNotAtFault("this gateway is stopping", nothing_happened=True)
             now = asyncio.get_running_loop().time()
             while self._idle:
                 idle_connection = self._idle.pop()

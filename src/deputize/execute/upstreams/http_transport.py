@@ -51,10 +51,10 @@ from deputize.execute.upstreams.reply_limit import ReplyLimit
 MOST_SESSIONS: Final = 1_000
 # How long a message without a waiting caller may take, such as a cancellation or the end of a session.
 _BACKGROUND_SECONDS: Final = 5.0
-_MOST_BACKGROUND_TASKS: Final = 32
+_MAX_BACKGROUND_TASKS: Final = 32
 # A change stream that ends sooner failed; one that ends later may have missed changes, so the server is probed.
 _USEFUL_SECONDS: Final = 5.0
-_MOST_RETURNS: Final = 20
+_MAX_RETURNS: Final = 20
 # By method, the parameter that is repeated in the `Mcp-Name` header.
 _NAME_PARAMS: Final = {CALL_TOOL: "name", GET_PROMPT: "name", READ_RESOURCE: "uri"}
 
@@ -248,7 +248,7 @@ class HttpTransport:
         self, number: int, request: UpstreamRequest, session: UpstreamSession | None, state: ExchangeState
     ) -> dict[str, Any]:
         """Resume a stream that ended without its result, if the server gave an event id; else raise."""
-        for _ in range(_MOST_RETURNS):
+        for _ in range(_MAX_RETURNS):
             if session is None or session.id is None or state.last_event_id is None:
                 break
             await asyncio.sleep((1_000 if state.pause_ms is None else state.pause_ms) / 1000)
@@ -323,7 +323,7 @@ class HttpTransport:
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work in the background for a limited time and ignore its errors; drop it if too much is running."""
-        if len(self._background_tasks) >= _MOST_BACKGROUND_TASKS:
+        if len(self._background_tasks) >= _MAX_BACKGROUND_TASKS:
             work.close()
             return
 

@@ -58,8 +58,8 @@ LIST_CHANGED_METHODS: Final = frozenset(
 )
 LIST_CHANGED_FILTER: Final = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
 LARGEST_ANSWER: Final = 4_194_304
-_LONGEST_INSTRUCTIONS: Final = 65_536
-_LONGEST_MESSAGE: Final = 2_000
+_MAX_INSTRUCTIONS_LENGTH: Final = 65_536
+_MAX_MESSAGE_LENGTH: Final = 2_000
 # Errors that a server or a proxy returns before it processes the request.
 _UNREAD_CODES: Final = frozenset({PARSE_ERROR, HEADER_MISMATCH, CAPABILITY_MISSING, VERSION_UNSUPPORTED})
 _NOT_OFFERED_CODES: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
@@ -76,7 +76,7 @@ class UpstreamRpcError(Exception):
         super().__init__(message)
         self.code = code
         # The text reaches callers, surfaces and logs.
-        self.message = redact_error_text(message[:_LONGEST_MESSAGE])
+        self.message = redact_error_text(message[:_MAX_MESSAGE_LENGTH])
         self.data = data
         # The error has no request id, so the server did not recognize the request.
         self.anonymous = anonymous
@@ -194,9 +194,9 @@ def parse_initialize_result(result: dict[str, Any]) -> ServerInfo:
 def _build_server_info(protocol: str, result: dict[str, Any], info: Mapping[str, Any]) -> ServerInfo:
     capabilities = _as_mapping(result.get("capabilities"))
     instructions = result.get("instructions") or ""
-    if not isinstance(instructions, str) or len(instructions) > _LONGEST_INSTRUCTIONS:
+    if not isinstance(instructions, str) or len(instructions) > _MAX_INSTRUCTIONS_LENGTH:
         raise UpstreamUnavailable(
-            f"the server's instructions are not a string of at most {_LONGEST_INSTRUCTIONS} characters",
+            f"the server's instructions are not a string of at most {_MAX_INSTRUCTIONS_LENGTH} characters",
             nothing_happened=True,
         )
     return ServerInfo(

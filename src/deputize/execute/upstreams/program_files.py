@@ -16,8 +16,8 @@ from deputize.core.settings import McpServerSettings
 from deputize.core.value_types import frozen
 
 MOST_FILES: Final = 20_000
-_LONGEST_CHAIN: Final = 4
-_LONGEST_FIRST_LINE: Final = 512
+_MAX_CHAIN_LENGTH: Final = 4
+_MAX_FIRST_LINE_LENGTH: Final = 512
 _CHUNK_BYTES: Final = 1_048_576
 _INTERPRETER = re.compile(
     r"(?:python|pypy|node|nodejs|deno|bun|ruby|perl|php|lua|Rscript|sh|bash|dash|zsh|ksh)[\d.]*", re.ASCII
@@ -58,7 +58,7 @@ def resolve_command(server: McpServerSettings, search_path: str) -> ProgramComma
     binary, arguments = program, list(server.command[1:])
     chain = [program]
     while words := _read_interpreter(binary, search_path):
-        if len(chain) > _LONGEST_CHAIN:
+        if len(chain) > _MAX_CHAIN_LENGTH:
             raise ProgramFileError(program, "has too many interpreters after #!")
         # The kernel does the same, but would open the script and the interpreter again, by their names.
         arguments = [*words[1:], binary, *arguments]
@@ -185,7 +185,7 @@ def _read_interpreter(path: str, search_path: str) -> list[str]:
     """Read the interpreter and its argument from a `#!` line; empty for a binary."""
     try:
         with open(path, "rb") as stream:
-            first_line, _, _ = stream.read(_LONGEST_FIRST_LINE).partition(b"\n")
+            first_line, _, _ = stream.read(_MAX_FIRST_LINE_LENGTH).partition(b"\n")
     except OSError as error:
         raise ProgramFileError(path, f"cannot be read ({error.strerror})") from error
     if not first_line.startswith(b"#!"):

@@ -31,6 +31,7 @@ from deputize.core.value_types import frozen
 from deputize.execute.deadlines import Deadlines
 from deputize.execute.egress import Egress
 from deputize.execute.upstreams.discovery import list_definitions
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.http_transport import HttpTransport
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_transport import StdioTransport
@@ -318,7 +319,7 @@ class UpstreamPool:
         if transport is None:
             settings = self.get_settings(tenant, server)
             if self._is_closed:
-                raise UpstreamUnavailable("this gateway is stopping", nothing_happened=True)
+                raise UpstreamNotAtFault("this gateway is stopping", nothing_happened=True)
             transport = self._transports[tenant, server] = self._create_transport(tenant, settings)
         return transport
 

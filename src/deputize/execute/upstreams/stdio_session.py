@@ -29,7 +29,7 @@ from deputize.execute.upstreams.subprocess_server import ServerProcess
 _PROBE_SECONDS: Final = 5.0
 _LINES_AT_ONCE: Final = 100
 # A server process that left so many bytes unread gets no more messages until it reads.
-_MOST_UNREAD: Final = 16_777_216
+_MAX_UNREAD: Final = 16_777_216
 
 
 class StdioSession:
@@ -114,7 +114,7 @@ class StdioSession:
         """Send a request and return its result."""
         if not self.is_open:
             raise UpstreamUnavailable(f"the process of the server {self._name} has ended", nothing_happened=True)
-        if self._program.unread_bytes > _MOST_UNREAD:
+        if self._program.unread_bytes > _MAX_UNREAD:
             raise UpstreamUnavailable(
                 f"the process of the server {self._name} does not read its input", nothing_happened=True
             )
@@ -135,7 +135,7 @@ class StdioSession:
 
     def _send_message(self, message: bytes) -> None:
         """Send a message that has no response, unless the process has ended or does not read its input."""
-        if self.is_open and self._program.unread_bytes <= _MOST_UNREAD:
+        if self.is_open and self._program.unread_bytes <= _MAX_UNREAD:
             self._program.write(message)
 
     def listen_for_changes(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from deputize.core.clock import Clock
 from deputize.core.errors import Problem, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_session import StdioSession
 from deputize.execute.upstreams.subprocess_server import ServerProcess, start_process
@@ -23,7 +24,7 @@ MOST_PROGRAMS: Final = 32
 # A process that was idle for so long is stopped when another one is started.
 _IDLE_SECONDS: Final = 300.0
 _FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
+_MAX_PAUSE: Final = 30.0
 # A process that ran for so long started successfully, so its end counts as the first failure.
 _STABLE_SECONDS: Final = 60.0
 
@@ -100,7 +101,7 @@ class StdioTransport:
 
     def _require_startable(self, slot: _ProcessSlot, now: float) -> None:
         if self._is_closed:
-            raise UpstreamUnavailable("this gateway is stopping", nothing_happened=True)
+            raise UpstreamNotAtFault("this gateway is stopping", nothing_happened=True)
         if now < slot.not_before:
             raise UpstreamUnavailable(
                 f"the process of the server {self._server.name} ended {slot.failures} times in a row; "
@@ -168,7 +169,7 @@ class StdioTransport:
         now = self._clock.monotonic()
         slot.failures = 1 if now - slot.started_at >= _STABLE_SECONDS else slot.failures + 1
         if slot.failures > 1:
-            longest_pause = min(_FIRST_PAUSE * 2 ** min(slot.failures - 2, 16), _LONGEST_PAUSE)
+            longest_pause = min(_FIRST_PAUSE * 2 ** min(slot.failures - 2, 16), _MAX_PAUSE)
             jitter = int.from_bytes(self._clock.random_bytes(4)) / 2**32
             slot.not_before = now + longest_pause * (1 + jitter) / 2
 
@@ -182,7 +183,7 @@ class StdioTransport:
         idle_keys = (key for key, slot in self._slots.items() if slot.start_task is None and not _is_busy(slot))
         oldest = next(idle_keys, None)
         if oldest is None:
-            raise UpstreamUnavailable(
+            raise UpstreamNotAtFault(
                 f"all {MOST_PROGRAMS} processes of the server {self._server.name} are busy", nothing_happened=True
             )
         self._stop_slot(self._slots.pop(oldest))

@@ -26,8 +26,8 @@ _SUPERVISOR_SCRIPT: Final = str(Path(__file__).with_name("process_supervisor.py"
 _EXIT_SECONDS: Final = 1.0
 # How long the supervisor may take to stop the process; it waits two seconds itself.
 _SUPERVISOR_SECONDS: Final = 10.0
-_MOST_LINES: Final = 40
-_LONGEST_LINE: Final = 500
+_MAX_LINES: Final = 40
+_MAX_LINE_LENGTH: Final = 500
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class ServerProcess:
         self._folder = folder
         self._input = process.stdin
         self._output = process.stdout
-        self._last_lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._last_lines: deque[str] = deque(maxlen=_MAX_LINES)
         # The stderr of a process with a credential is read, so that it does not block, and discarded.
         self._stderr_task = asyncio.get_running_loop().create_task(
             self._drain_stderr(process.stderr, keep=not has_credential)
@@ -140,8 +140,8 @@ class ServerProcess:
     async def _drain_stderr(self, stream: asyncio.StreamReader, *, keep: bool) -> None:
         while data := await stream.read(65_536):
             if keep:
-                lines = data[-65_536:].decode(errors="replace").splitlines()[-_MOST_LINES:]
-                self._last_lines += [line[:_LONGEST_LINE] for line in lines if line.strip()]
+                lines = data[-65_536:].decode(errors="replace").splitlines()[-_MAX_LINES:]
+                self._last_lines += [line[:_MAX_LINE_LENGTH] for line in lines if line.strip()]
 
 
 async def start_process(server: McpServerSettings, secret: str | None) -> ServerProcess:

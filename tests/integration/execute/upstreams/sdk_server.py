@@ -28,6 +28,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {}
 state: dict[str, Any] = {
     "effects": 0,
     "canceled": [],
+    "hanging": anyio.Event(),
     "stopped": anyio.Event(),
     "description": "Says what it was told, and how it was asked.",
 }
@@ -85,6 +86,7 @@ async def die(ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
 
 @tool()
 async def hang(ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
+    state["hanging"].set()
     try:
         await anyio.sleep_forever()
     except anyio.get_cancelled_exc_class():
@@ -92,6 +94,13 @@ async def hang(ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
         state["stopped"].set()
         raise
     raise AssertionError
+
+
+@tool()
+async def wait_for_hang(ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
+    """Answer once a call hangs."""
+    await state["hanging"].wait()
+    return text_result("hangs")
 
 
 @tool()

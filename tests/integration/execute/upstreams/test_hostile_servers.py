@@ -136,7 +136,8 @@ async def test_a_program_that_reads_nothing_is_sent_only_so_much() -> None:
     async with open_upstreams(hostile_server("deaf")) as upstreams:
         shop = ShopServer(upstreams)
         with pytest.raises(UpstreamTimeout):
-            await shop.call("x", seconds=1)
+            # In these seconds the program has to start, too.
+            await shop.call("x", seconds=8)
         problems = await asyncio.gather(
             *(shop.call("x", {"text": "y" * MEGABYTE}, seconds=1) for _ in range(32)), return_exceptions=True
         )

@@ -99,7 +99,7 @@ async def test_resuming_a_stream_does_not_wait_for_its_own_connection(monkeypatc
 
 @pytest.mark.requirement("QUA-2")
 async def test_a_stream_that_never_goes_on_leaves_open_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_transport, "_MOST_RETURNS", 3)
+    monkeypatch.setattr(http_transport, "_MAX_RETURNS", 3)
     async with open_session_server() as (shop, keeper):
         keeper.resumes_before_answer = 100
         with pytest.raises(UpstreamUnavailable) as raised:

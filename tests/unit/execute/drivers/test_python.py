@@ -30,6 +30,10 @@ CONTEXT = ToolContext(
 )  # fmt: skip
 
 
+# A thread has to begin within it, also on a busy machine; tests wait until it is over.
+THREAD_SECONDS = 3.0
+
+
 @pytest.fixture
 def driver() -> Iterator[PythonDriver]:
     made = PythonDriver(threads=2)
@@ -59,7 +63,7 @@ async def test_an_async_tool_runs_in_the_callers_own_task(driver: PythonDriver) 
         await asyncio.sleep(0)
         return a + 1, asyncio.current_task()
 
-    assert await driver.run(make_tool(run), {"a": 1}, None, 1.0) == (2, asyncio.current_task())
+    assert await driver.run(make_tool(run), {"a": 1}, None, 60.0) == (2, asyncio.current_task())
 
 
 async def test_a_sync_tool_runs_in_a_thread_and_sees_the_callers_context_variables(driver: PythonDriver) -> None:
@@ -69,7 +73,7 @@ async def test_a_sync_tool_runs_in_a_thread_and_sees_the_callers_context_variabl
     def run(a: int) -> tuple[int, str, str]:
         return a + 1, threading.current_thread().name, trail.get()
 
-    answer, name, seen = await driver.run(make_tool(run), {"a": 1}, None, 1.0)
+    answer, name, seen = await driver.run(make_tool(run), {"a": 1}, None, 60.0)
     assert answer == 2
     assert name.startswith("tool")
     assert seen == "kept"
@@ -84,7 +88,7 @@ async def test_a_tool_that_asks_for_its_context_gets_it(driver: PythonDriver, is
         return context.tenant
 
     made = make_tool(run_async if is_async else run, takes_context=True)
-    assert await driver.run(made, {}, CONTEXT, 1.0) == "acme"
+    assert await driver.run(made, {}, CONTEXT, 60.0) == "acme"
 
 
 @both
@@ -107,9 +111,9 @@ async def test_foreign_errors_become_problems(
 ) -> None:
     if is_async and isinstance(error, StopIteration):
         pytest.skip("a coroutine cannot raise it: Python makes a RuntimeError of it")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(Problem) as failed:
-            await driver.run(_make_raising_tool(error, is_async=is_async), {}, None, 2.0)
+            await driver.run(_make_raising_tool(error, is_async=is_async), {}, None, 60.0)
     assert type(failed.value) is kind
 
 
@@ -122,7 +126,7 @@ async def test_foreign_errors_become_problems(
 )  # fmt: skip
 async def test_a_message_shows_no_path_no_stack_and_no_novel(driver: PythonDriver, is_async: bool, text: str) -> None:
     with pytest.raises(ToolFailed) as failed:
-        await driver.run(_make_raising_tool(RuntimeError(text), is_async=is_async), {}, None, 1.0)
+        await driver.run(_make_raising_tool(RuntimeError(text), is_async=is_async), {}, None, 60.0)
     said = failed.value.message
     assert "RuntimeError" in said
     assert not any(secret in said for secret in ("id_rsa", "Traceback", "File x", "\n", "secret.txt"))
@@ -145,7 +149,7 @@ async def test_an_async_tool_is_stopped_at_its_deadline(driver: PythonDriver) ->
     assert not isinstance(late.value, ThreadOverrun)
     assert not late.value.nothing_happened
     assert stopped.is_set()
-    assert asyncio.get_running_loop().time() - began < 1
+    assert asyncio.get_running_loop().time() - began < 15
 
 
 @pytest.mark.requirement("INV-3")
@@ -200,7 +204,7 @@ async def test_a_tool_that_trips_over_a_canceled_task_of_its_own_has_failed_and_
         await inner
 
     with pytest.raises(ToolFailed):
-        await driver.run(make_tool(run), {}, None, 1.0)
+        await driver.run(make_tool(run), {}, None, 60.0)
 
 
 async def test_a_thread_that_outlives_its_deadline_is_said_to_run_and_its_end_can_still_be_awaited(
@@ -209,11 +213,11 @@ async def test_a_thread_that_outlives_its_deadline_is_said_to_run_and_its_end_ca
     release = threading.Event()
 
     def run() -> str:
-        release.wait(10)
+        release.wait(60)
         return "late"
 
     with pytest.raises(ThreadOverrun) as running:
-        await driver.run(make_tool(run), {}, None, 0.05)
+        await driver.run(make_tool(run), {}, None, THREAD_SECONDS)
     assert not running.value.nothing_happened
     assert not running.value.future.done()
     release.set()
@@ -224,13 +228,13 @@ async def test_a_thread_that_fails_late_says_so_to_who_waits(driver: PythonDrive
     release = threading.Event()
 
     def run() -> str:
-        release.wait(10)
+        release.wait(60)
         raise StopIteration
 
     with pytest.raises(ThreadOverrun) as running:
-        await driver.run(make_tool(run), {}, None, 0.05)
+        await driver.run(make_tool(run), {}, None, THREAD_SECONDS)
     release.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.wait({running.value.future})
     assert running.value.future.exception() is not None
 
@@ -242,21 +246,21 @@ async def test_a_call_that_found_no_free_thread_in_time_was_not_started_and_neve
     started: list[int] = []
 
     def block() -> None:
-        release.wait(10)
+        release.wait(60)
 
     def run() -> None:
         started.append(1)
 
     for _ in range(2):
         with pytest.raises(ThreadOverrun):
-            await driver.run(make_tool(block), {}, None, 0.02)
+            await driver.run(make_tool(block), {}, None, THREAD_SECONDS)
     with pytest.raises(Problem) as refused:
         await driver.run(make_tool(run), {}, None, 0.05)
     assert refused.value.nothing_happened
     assert not isinstance(refused.value, ThreadOverrun)
     release.set()
-    await driver.run(make_tool(lambda: None), {}, None, 5.0)
-    await driver.run(make_tool(lambda: None), {}, None, 5.0)
+    await driver.run(make_tool(lambda: None), {}, None, 60.0)
+    await driver.run(make_tool(lambda: None), {}, None, 60.0)
     assert started == []
 
 
@@ -298,7 +302,7 @@ def test_a_contract_that_declares_what_its_function_does_not_bring_is_not_run(fi
 
 
 async def test_a_tool_without_validation_of_its_own_passes(driver: PythonDriver) -> None:
-    await driver.preflight(make_tool(print), {"a": 1}, 1.0)
+    await driver.preflight(make_tool(print), {"a": 1}, 60.0)
 
 
 def _make_validator(error: BaseException | None, *, is_async: bool, seconds: float = 0.0) -> Callable[..., Any]:
@@ -331,7 +335,7 @@ async def test_a_tools_own_validation_refuses_before_anything_happened(
 ) -> None:
     made = make_tool(print, validate=_make_validator(error, is_async=is_async))
     with pytest.raises(Problem) as refused:
-        await driver.preflight(made, {"a": 1}, 1.0)
+        await driver.preflight(made, {"a": 1}, 60.0)
     assert type(refused.value) is kind
     assert refused.value.nothing_happened
 
@@ -356,7 +360,7 @@ def test_a_tool_that_exits_does_not_take_the_process_with_it() -> None:
         made = PythonDriver(threads=1)
         for run in (leave, leave_async):
             with pytest.raises(ToolFailed):
-                await asyncio.create_task(made.run(make_tool(run), {}, None, 1.0))
+                await asyncio.create_task(made.run(make_tool(run), {}, None, 60.0))
         made.close()
         return "still serving"
 
@@ -391,4 +395,4 @@ async def test_an_answer_lost_by_a_client_library_is_no_verdict_of_the_tool(
         raise lost
 
     with pytest.raises(UpstreamUnavailable):
-        await driver.run(make_tool(ask), {"a": 1}, None, 1.0)
+        await driver.run(make_tool(ask), {"a": 1}, None, 60.0)

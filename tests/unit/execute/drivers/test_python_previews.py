@@ -49,9 +49,9 @@ async def test_a_preview_gets_the_arguments_and_a_context_where_there_is_one(dri
     def preview_sync(a: int) -> tuple[int, str]:
         return a, threading.current_thread().name
 
-    assert await driver.preview(_make_tool(preview_async), {"a": 1}, CONTEXT, 1.0) == (1, CONTEXT)
-    assert await driver.preview(_make_tool(preview_async), {"a": 1}, None, 1.0) == (1, None)
-    assert (await driver.preview(_make_tool(preview_sync), {"a": 1}, None, 1.0))[1] != threading.current_thread().name
+    assert await driver.preview(_make_tool(preview_async), {"a": 1}, CONTEXT, 60.0) == (1, CONTEXT)
+    assert await driver.preview(_make_tool(preview_async), {"a": 1}, None, 60.0) == (1, None)
+    assert (await driver.preview(_make_tool(preview_sync), {"a": 1}, None, 60.0))[1] != threading.current_thread().name
 
 
 @both
@@ -60,7 +60,7 @@ async def test_whatever_a_preview_ends_in_is_a_problem(
     driver: PythonDriver, is_async: bool, error: BaseException
 ) -> None:
     with pytest.raises(Problem) as failed:
-        await driver.preview(_make_tool(_make_raising_preview(error, is_async=is_async)), {}, None, 2.0)
+        await driver.preview(_make_tool(_make_raising_preview(error, is_async=is_async)), {}, None, 60.0)
     assert type(failed.value) is (ToolConflict if isinstance(error, ToolConflict) else ToolFailed)
 
 
@@ -71,7 +71,7 @@ async def test_a_slow_preview_times_out_and_a_missing_one_is_reported(driver: Py
         await asyncio.Event().wait()
 
     def blocks() -> None:
-        release.wait(10)
+        release.wait(60)
 
     try:
         for slow in (waits, blocks):
@@ -80,7 +80,7 @@ async def test_a_slow_preview_times_out_and_a_missing_one_is_reported(driver: Py
     finally:
         release.set()
     with pytest.raises(ToolFailed, match="declares a preview"):
-        await driver.preview(_make_tool(None), {}, None, 1.0)
+        await driver.preview(_make_tool(None), {}, None, 60.0)
 
 
 async def test_only_its_own_caller_cancels_a_preview(driver: PythonDriver) -> None:
@@ -88,14 +88,14 @@ async def test_only_its_own_caller_cancels_a_preview(driver: PythonDriver) -> No
         raise asyncio.CancelledError
 
     with pytest.raises(ToolFailed):
-        await driver.preview(_make_tool(gives_up), {}, None, 1.0)
+        await driver.preview(_make_tool(gives_up), {}, None, 60.0)
     began = asyncio.Event()
 
     async def waits() -> None:
         began.set()
         await asyncio.Event().wait()
 
-    looking = asyncio.create_task(driver.preview(_make_tool(waits), {}, None, 5.0))
+    looking = asyncio.create_task(driver.preview(_make_tool(waits), {}, None, 60.0))
     await began.wait()
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -25,7 +25,7 @@ from deputize.execute.upstreams.oauth.oauth_requests import JSON, HttpRequester,
 CLIENT_NAME: Final = "Deputize"
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ASSERTION_SECONDS: Final = 60
-_LONGEST_ID: Final = 2048
+_MAX_ID_LENGTH: Final = 2048
 # Methods for a shared secret, the header preferred; a private key signs an assertion instead.
 _SECRET_METHODS: Final = ("client_secret_basic", "client_secret_post")
 _KEY_METHOD: Final = "private_key_jwt"
@@ -76,7 +76,7 @@ async def register_client(http: HttpRequester, auth_server: AuthorizationServer,
     body = orjson.dumps(_describe_client(redirect_uri, method))
     response = await post_request(http, auth_server.registration_endpoint, body, content_type=JSON)
     client_id, secret = response.document.get("client_id"), response.document.get("client_secret")
-    if not response.is_success or not isinstance(client_id, str) or not 0 < len(client_id) <= _LONGEST_ID:
+    if not response.is_success or not isinstance(client_id, str) or not 0 < len(client_id) <= _MAX_ID_LENGTH:
         raise UpstreamSignInFailed(
             f"the server's authorization server refused to register this gateway ({response.error_code})"
         )

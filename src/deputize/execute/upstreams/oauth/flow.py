@@ -22,7 +22,7 @@ from deputize.execute.upstreams.oauth.oauth_requests import HttpRequester
 from deputize.execute.upstreams.oauth.tokens import TokenEndpoint, Tokens
 from deputize.execute.upstreams.oauth.www_authenticate import Challenge, merge_scopes
 
-_LONGEST_CODE: Final = 4096
+_MAX_CODE_LENGTH: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class OAuthFlow:
         if issuer != pending.issuer and (issuer is not None or pending.requires_iss):
             raise UpstreamSignInFailed("the response came from another authorization server than you were sent to")
         code = answer.get("code", "")
-        if not code or len(code) > _LONGEST_CODE:
+        if not code or len(code) > _MAX_CODE_LENGTH:
             raise UpstreamSignInFailed(
                 f"the server's authorization server did not grant access ({_clean_error_code(answer.get('error', ''))})"
             )

@@ -16,7 +16,7 @@ TokenHint = Literal["refresh_token", "access_token"]
 # The characters of a bearer token (RFC 6750).
 _BEARER: Final = re.compile(r"[A-Za-z0-9\-._~+/]{8,16384}=*")
 _LONGEST: Final = 16_384
-_LONGEST_SECONDS: Final = 366 * 86_400
+_MAX_SECONDS: Final = 366 * 86_400
 # OAuth errors after which a retry cannot succeed (RFC 6749, 5.2).
 _FINAL_ERRORS: Final = frozenset(
     {"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope", "invalid_target", "access_denied"}
@@ -109,7 +109,7 @@ def _parse_tokens(response: OAuthResponse, clock: Clock) -> Tokens:
         raise UpstreamSignInFailed("the server's authorization server issued an invalid refresh token")
     expires_at = None
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
-        expires_at = clock.epoch_ms() // 1000 + int(min(seconds, _LONGEST_SECONDS))
+        expires_at = clock.epoch_ms() // 1000 + int(min(seconds, _MAX_SECONDS))
     scope = response.document.get("scope")
     return Tokens(
         access=access,

@@ -1,0 +1,1 @@
+"""Pause calls to a failing service: a circuit breaker for each external service of a tenant."""
