@@ -131,8 +131,11 @@ def _require_person(caller: Caller, approval: OpenApproval, now: int, settings: 
     if not caller.console:
         _refuse(
             CONSOLE_AUDIENCE,
-            "this token is not valid for deciding approval requests",
-            advice="Sign in to the console: its tokens have the audience set as console_audience.",
+            f"this token of {caller.issuer} is not for deciding approval requests: its audience (aud) is that of "
+            "calls, and deciding needs the one set as console_audience for this issuer",
+            advice="Decide in the console, or with deputize approvals approve ID --sign-in: both ask the identity "
+            "provider for a token with that audience. No other audience or scope replaces it.",
+            missing_claim="aud",
         )
     if caller.tenant != approval.tenant:
         _refuse(

@@ -92,7 +92,7 @@ def _render_clauses(conditions: PermitConditions, until: int) -> Iterator[str]:
     yield "principal.human" if common.human else "!principal.human"
     yield from (f"principal in Group::{quote_text(group)}" for group in conditions.groups)
     yield _match_any_set("principal.scopes", conditions.scopes)
-    yield _match_agents(common.agents)
+    yield match_agents(common.agents)
     yield _match_optional("context", "task", (common.task,))
     if conditions.labels is not None:
         yield _match_any_set("context.labels", conditions.labels)
@@ -101,11 +101,12 @@ def _render_clauses(conditions: PermitConditions, until: int) -> Iterator[str]:
     if conditions.max_cost is not None:
         yield f"context.cost <= {conditions.max_cost}"
     for name, value in conditions.facts.items():
-        yield f"!({_render_has(name)})" if value is None else _match_fact(name, value)
+        yield f"!({render_has(name)})" if value is None else _match_fact(name, value)
     yield from _match_numbers(conditions.numbers, conditions.combinations)
 
 
-def _match_agents(agents: Sequence[str]) -> str:
+def match_agents(agents: Sequence[str]) -> str:
+    """Match a chain of agents: the first, which makes the call, and all of them as a set."""
     if not agents:
         return "!context.delegated"
     agent_list = ", ".join(f"Agent::{quote_text(agent)}" for agent in agents)
@@ -134,25 +135,27 @@ def _match_optional(owner: str, name: str, values: Sequence[str | None]) -> str:
     return " || ".join(alternatives)
 
 
-def _render_has(name: str) -> str:
+def render_has(name: str) -> str:
+    """Render the test whether a fact is there."""
     return f"context.facts has {quote_text(name) if name in _RESERVED_WORDS else name}"
 
 
-def _render_fact(name: str) -> str:
+def render_fact(name: str) -> str:
+    """Render the access to a fact."""
     return f"context.facts[{quote_text(name)}]" if name in _RESERVED_WORDS else f"context.facts.{name}"
 
 
 def _match_fact(name: str, value: FactValue) -> str:
     match value:
         case bool():
-            condition = _render_fact(name) if value else f"!{_render_fact(name)}"
+            condition = render_fact(name) if value else f"!{render_fact(name)}"
         case int():
-            condition = f"{_render_fact(name)} == {value}"
+            condition = f"{render_fact(name)} == {value}"
         case str():
-            condition = f"{_render_fact(name)} == {quote_text(value)}"
+            condition = f"{render_fact(name)} == {quote_text(value)}"
         case _:
-            condition = f"{_render_fact(name)}.isEmpty()"
-    return f"{_render_has(name)} && {condition}"
+            condition = f"{render_fact(name)}.isEmpty()"
+    return f"{render_has(name)} && {condition}"
 
 
 def _match_numbers(names: Sequence[str], combinations: Sequence[Sequence[int]]) -> Iterator[str]:
@@ -173,7 +176,7 @@ def _match_numbers(names: Sequence[str], combinations: Sequence[Sequence[int]]) 
 def _match_any_number(name: str, values: Sequence[int]) -> str:
     first, last = values[0], values[-1]
     if len(values) >= _MIN_RANGE_VALUES and last - first == len(values) - 1:
-        condition = f"{_render_fact(name)} >= {first} && {_render_fact(name)} <= {last}"
+        condition = f"{render_fact(name)} >= {first} && {render_fact(name)} <= {last}"
     else:
-        condition = f"[{', '.join(map(str, values))}].contains({_render_fact(name)})"
-    return f"{_render_has(name)} && {condition}"
+        condition = f"[{', '.join(map(str, values))}].contains({render_fact(name)})"
+    return f"{render_has(name)} && {condition}"

@@ -79,6 +79,11 @@ class TenantPolicy:
         return self.versions[0].digest
 
     @property
+    def is_default(self) -> bool:
+        """Whether the tenant never activated policies of its own."""
+        return self._since == 0
+
+    @property
     def policies(self) -> CompiledPolicies:
         return self._newest.policies
 

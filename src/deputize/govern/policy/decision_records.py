@@ -8,6 +8,7 @@ rules read them; `Replay.find_missing` lists what a draft would need beyond that
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
@@ -21,6 +22,7 @@ from deputize.core.decision import (
     Verdict,
     build_approval_requirements,
 )
+from deputize.core.sensitive.text import may_hold_secret, redact_secrets
 from deputize.core.value_types import frozen
 from deputize.govern.policy import approval_annotations
 from deputize.govern.policy.cedar_schema import PolicyQuery
@@ -28,6 +30,8 @@ from deputize.govern.policy.checks.attribute_reads import AttributeReads
 from deputize.govern.policy.slices import PolicySlice
 
 RECORD_VERSION = 1
+# Characters of one record that are searched for secrets, which takes up to four milliseconds.
+_MAX_SEARCHED_LENGTH = 1_024
 # Recorded only if the rules read them.
 _OPTIONAL_ATTRIBUTES = ("session", "scopes", "sweeping", "time", "cost", "labels")
 
@@ -42,6 +46,8 @@ class DecisionRecorder:
     def record_decision(
         self, query: PolicyQuery, slice_: PolicySlice, verdict: Verdict, withheld: frozenset[str] = frozenset()
     ) -> RecordedVerdict:
+        if query.facts:
+            withheld |= find_secret_facts(query.facts)
         redacted_facts = sorted(name for name in query.facts if name in withheld)
         record = canonicalize(
             {
@@ -70,6 +76,23 @@ class DecisionRecorder:
 
     def compute_id(self, record: bytes) -> str:
         return hashlib.blake2b(record, digest_size=16, key=self._key).hexdigest()
+
+
+def find_secret_facts(facts: Mapping[str, Any]) -> frozenset[str]:
+    """Find the facts whose text holds a secret by its shape, whatever the contract says.
+
+    Callers choose how long the texts are: past a limit, one that can hold a secret counts as if it did.
+    """
+    secret_facts: set[str] = set()
+    budget = _MAX_SEARCHED_LENGTH
+    for name, value in facts.items():
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and may_hold_secret(text):
+                budget -= len(text)
+                if budget < 0 or redact_secrets(text) != text:
+                    secret_facts.add(name)
+                    break
+    return frozenset(secret_facts)
 
 
 @frozen
@@ -166,7 +189,11 @@ def _collect_optional_attributes(query: PolicyQuery, reads: AttributeReads) -> d
         "cost": query.cost_micros,
         "labels": sorted(query.labels),
     }
-    return {name: values[name] for name in _OPTIONAL_ATTRIBUTES if name in reads.context}
+    # Arguments fill in scopes, percent-encoded, which hides where a secret begins. Without scopes, a replay says that
+    # they are missing, in place of a wrong verdict.
+    plain_scopes = (*query.scopes, *map(unquote, query.scopes)) if "scopes" in reads.context else ()
+    omitted_names = find_secret_facts({"scopes": plain_scopes})
+    return {name: values[name] for name in _OPTIONAL_ATTRIBUTES if name in reads.context and name not in omitted_names}
 
 
 def _infer_sweeping(tool: Mapping[str, Any]) -> bool | None:

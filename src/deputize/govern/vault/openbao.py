@@ -78,7 +78,9 @@ class OpenBaoVault:
             ) from error
         except errors.VaultDown as error:
             raise _build_unavailable_error(name, "the vault is sealed or in maintenance") from error
-        except (errors.VaultError, self._requests.RequestException, OSError, ConfigError, ValueError) as error:
+        except (
+            errors.VaultError, self._requests.RequestException, OSError, ConfigError, ValueError, RecursionError,
+        ) as error:  # fmt: skip
             raise _build_unavailable_error(name, "the vault cannot be reached or gave an invalid response") from error
 
     def _get_client(self) -> Any:

@@ -13,8 +13,8 @@ from deputize.execute.egress import Egress
 from deputize.govern.identity.dids import resolve_did
 from deputize.govern.identity.jwks import list_issuer_hosts
 from deputize.govern.identity.token_verifier import TokenVerifier
-from tests.integration.execute.test_egress import (
-    _make_certificate,
+from tests.support.egress_server import (
+    make_certificate,
     make_ok_response,
     make_resolver,
     open_egress,
@@ -73,7 +73,7 @@ async def test_a_discovery_document_cannot_lead_to_a_forbidden_host() -> None:
 
 
 async def test_a_did_web_is_resolved_over_tls_at_its_host(tmp_path: Path) -> None:
-    server_side, client_side = _make_certificate(tmp_path, "agents.internal")
+    server_side, client_side = make_certificate(tmp_path, "agents.internal")
     pages: dict[str, Any] = {}
     async with run_server(_serve_pages(pages), tls=server_side) as server:
         did = f"did:web:agents.internal%3A{server.port}:bots:billing"

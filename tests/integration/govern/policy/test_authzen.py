@@ -58,7 +58,7 @@ async def make_client(authzen_url: str) -> AsyncIterator[Callable[..., AuthZenCl
     """Make a client of the decision point in one of its modes."""
     egress = Egress(frozenset({"127.0.0.1"}))
 
-    def make(mood: str, *, at: str = authzen_url, seconds: float = 2.0, **more: Any) -> AuthZenClient:
+    def make(mood: str, *, at: str = authzen_url, seconds: float = 30.0, **more: Any) -> AuthZenClient:
         return AuthZenClient(
             PolicySettings(engine="authzen", authzen_url=f"{at}/{mood}/", authzen_seconds=seconds, **more), egress.post
         )
@@ -68,7 +68,7 @@ async def make_client(authzen_url: str) -> AsyncIterator[Callable[..., AuthZenCl
 
 
 def fetch_last_request(peer: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{peer}/asked", timeout=10) as answer:
+    with urllib.request.urlopen(f"{peer}/asked", timeout=60) as answer:
         asked: list[dict[str, Any]] = json.load(answer)
     return asked[-1]
 

@@ -10,7 +10,7 @@ from deputize.core.canonical import canonicalize
 from deputize.core.decision import ApprovalRequirement, PolicyRequest
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.decision_cache import DecisionCache
-from deputize.govern.policy.decision_records import DecisionRecorder, parse_replay
+from deputize.govern.policy.decision_records import DecisionRecorder, find_secret_facts, parse_replay
 from tests.support.policy_inputs import compile_policies, make_caller, make_question, make_tool
 from tests.unit.govern.policy.policy_strategies import draw_policies, draw_question
 
@@ -117,6 +117,41 @@ def test_unrecorded_facts_are_evaluated_but_not_stored() -> None:
     replay = parse_replay(decided.record)
     assert replay.find_missing(whole.get_request_slice(wanted).reads) == ("facts.ssn",)
     assert replay.find_missing(compile_policies(EVERYBODY).get_request_slice(wanted).reads) == ()
+
+
+@pytest.mark.requirement("GOV-6")
+def test_a_fact_with_the_shape_of_a_secret_is_evaluated_but_not_stored() -> None:
+    secret = "gh" + "p_0123456789abcdefghijABCDEFGHIJ012345"
+    whole = compile_policies(
+        '@id("a") permit (principal, action, resource) when { context.facts has note && context.facts.note like "g*" };'
+    )
+    wanted = make_question(facts={"note": secret, "tags": ("blue", f"the {secret}"), "to": "ana@example.org", "n": 1})
+    decided = DecisionCache(whole, key=b"k").decide(wanted)
+    assert decided.verdict.behavior == "allow"
+    record = orjson.loads(decided.record)
+    assert record["redacted"] == ["facts.note", "facts.tags"]
+    assert record["context"]["facts"] == {"note": None, "tags": None, "to": "ana@example.org", "n": 1}
+
+
+@pytest.mark.requirement("GOV-6")
+def test_a_long_fact_that_may_hold_a_secret_is_not_stored_and_one_that_cannot_is() -> None:
+    facts = {"long": "the token " + "is here " * 200, "plain": "is here " * 200}
+    assert find_secret_facts(facts) == {"long"}
+
+
+@pytest.mark.requirement("GOV-6")
+def test_a_replay_says_that_scopes_with_a_secret_are_missing() -> None:
+    whole = compile_policies(
+        EVERYBODY + '@id("b") forbid (principal, action, resource) when { context.scopes.contains("x") };'
+    )
+    secret = "gh" + "p_0123456789abcdefghijABCDEFGHIJ012345"
+    tool = make_tool("crm.put", effects="write")
+    encoded = "notes/ref%3D" + secret
+    for scope, missing in ((f"notes/{secret}", ("scopes",)), (encoded, ("scopes",)), ("notes/7", ())):
+        wanted = make_question(what=tool, side_effects=(("notes", "create", scope),))
+        decided = DecisionCache(whole, key=b"k").decide(wanted)
+        assert secret.encode() not in decided.record
+        assert parse_replay(decided.record).find_missing(whole.get_request_slice(wanted).reads) == missing
 
 
 def test_record_ids_reveal_nothing_without_the_key() -> None:

@@ -1,7 +1,7 @@
 """Parsing of policy files: each rule with its place, all errors at once, no hidden characters."""
 
 from collections.abc import Callable
-from time import process_time
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -168,9 +168,9 @@ def test_any_text_is_parsed_or_rejected(text: str) -> None:
     ids=["quotes that never end", "a string that never ends", "comments", "invisible characters"],
 )
 def test_adversarial_texts_are_parsed_quickly(text: str) -> None:
-    began = process_time()
+    began = thread_time()
     assert len(parse_with_diagnostics(make_files(text))[1]) <= MAX_REPORTED_ERRORS + 1
-    assert process_time() - began < 5
+    assert thread_time() - began < 5
 
 
 def test_the_number_of_rules_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
