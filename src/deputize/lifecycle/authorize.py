@@ -5,7 +5,7 @@ Decided again whenever a commit shows that authority changed, as of that commit.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from deputize.core.caller import Epochs
 from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
@@ -23,6 +23,8 @@ from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
+
+_NO_LABELS: Final = frozenset[str]()
 
 
 async def authorize(
@@ -101,6 +103,7 @@ def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[s
         unrecorded_facts=tool.sensitive_facts,
         side_effects=tool.resolve_writes(arguments) if tool.contract.resources else (),
         cost_micros=runtime.limits.get_session_cost(received.caller, received.session),
+        labels=frozenset(each.label for each in validated.suspicions) if validated.suspicions else _NO_LABELS,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from deputize.core.caller import PROCESS_ISSUER, Caller, Epochs
 from deputize.core.contract.contract import Contract
-from deputize.core.errors import OperatorConfirmationRequired, Unavailable
+from deputize.core.errors import OperatorConfirmationRequired, Problem, Unavailable
 from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
 from deputize.govern.approvals.confirmation_codes import ListChanges, ProposedAct
 from deputize.lifecycle.authority import TenantAuthority
@@ -72,7 +72,7 @@ async def change_authority(
                 runtime, caller, command, recorded_subject or subject, act, contract, prepare, confirm
             )
     except OperatorConfirmationRequired as problem:
-        await _record_refusal(runtime, caller, command, recorded_subject or subject, problem)
+        await record_refusal(runtime, caller, command, recorded_subject or subject, problem)
         raise
     await runtime.authority.reload_tenant(tenant)
     return result
@@ -90,7 +90,7 @@ async def _change_under_barrier(
 ) -> T:
     tenant = caller.tenant
     async with runtime.store.write_transaction() as connection:
-        now = await _load_epochs(connection, tenant)
+        now = await load_epochs(connection, tenant)
     for _ in range(_MAX_TRIES):
         authority = await runtime.authority.refresh(tenant, now)
         if prepare is not None:
@@ -98,7 +98,7 @@ async def _change_under_barrier(
         async with runtime.store.write_transaction() as connection:
             await ensure_tenant(connection, tenant)
             await connection.execute(_EPOCHS["lock_barrier_exclusive"], tenant)
-            now = await _load_epochs(connection, tenant)
+            now = await load_epochs(connection, tenant)
             is_current = authority.epochs.is_at_least(now)
             if is_current:
                 result, entry_id = await _perform_act(
@@ -122,7 +122,7 @@ async def commit_act(
     async with runtime.store.write_transaction() as connection:
         await ensure_tenant(connection, caller.tenant)
         await connection.execute(_EPOCHS["lock_barrier_shared"], caller.tenant)
-        authority = await runtime.authority.refresh(caller.tenant, await _load_epochs(connection, caller.tenant))
+        authority = await runtime.authority.refresh(caller.tenant, await load_epochs(connection, caller.tenant))
         result, entry_id = await _perform_act(
             runtime, connection, authority, caller, command, subject, act, (caller, *principals), None
         )
@@ -130,7 +130,8 @@ async def commit_act(
     return result
 
 
-async def _load_epochs(connection: Connection, tenant: str) -> Epochs:
+async def load_epochs(connection: Connection, tenant: str) -> Epochs:
+    """Load the tenant's epochs as this transaction sees them."""
     row = await connection.fetchrow(_EPOCHS["load_epochs"], tenant)
     return Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
 
@@ -188,9 +189,8 @@ async def record_act(
     return entry_id
 
 
-async def _record_refusal(
-    runtime: Runtime, caller: Caller, command: str, subject: str, problem: OperatorConfirmationRequired
-) -> None:
+async def record_refusal(runtime: Runtime, caller: Caller, command: str, subject: str, problem: Problem) -> None:
+    """Record that an act was refused, and by which error."""
     entry_id = runtime.clock.new_id()
     body = encode_entry(
         AuditContext(caller=caller, trace_id=entry_id.replace("-", ""), session=caller.session),

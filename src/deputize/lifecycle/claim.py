@@ -10,6 +10,7 @@ key holds a running call, or one whose outcome is unknown
 """
 
 import asyncio
+import hashlib
 import traceback
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +36,7 @@ from deputize.core.errors import (
 from deputize.core.outcome import Envelope, Outcome, build_failure_envelope
 from deputize.core.states import FINAL_STATES, State
 from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.barrier import load_epochs
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
@@ -45,8 +47,10 @@ from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
+_EPOCHS = load_statements("epochs")
 _LINEAGE = load_statements("lineage")
 _JOIN_POLL_SECONDS = 0.05
+_STILL_RUNNING = "a call with this idempotency key is still running"
 log = structlog.get_logger(__name__)
 
 
@@ -75,6 +79,37 @@ async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Autho
     # A replay is authorized as of this commit too: a caller revoked before it is not shown the outcome.
     authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs, is_recorded=False)
     return await _resolve_holder(runtime, authorized, keys, commit.holder, arguments_digest, key)
+
+
+async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outcome | None:
+    """Find the outcome that the call's key already has, and claim nothing; None if the call needs its service.
+
+    For a call whose service is not free. Raises what `acquire_claim` would, so that a repeat is answered alike.
+    """
+    received, contract = authorized.validated.received, authorized.validated.tool.contract
+    caller = received.caller
+    keys = await runtime.keys.get(runtime.store, caller.tenant)
+    arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
+    key = derive_key(authorized, arguments_digest)
+    if key.value is None or key.is_join:
+        return None
+    scope = audit.derive_claim_scope(caller.user, caller.agent_chain, contract.full_name)
+    async with runtime.store.write_transaction() as connection:
+        found_id = await connection.fetchval(
+            _SQL["find_key_holder"], caller.tenant, scope, hashlib.sha256(key.value.encode()).digest()
+        )
+        if found_id is None:
+            return None
+        # As in a commit: a revocation under way is waited for, and a revoked caller is not shown the outcome.
+        await connection.execute(_EPOCHS["lock_barrier_shared"], caller.tenant)
+        epochs = await load_epochs(connection, caller.tenant)
+    authorized = await reauthorize_if_stale(runtime, authorized, epochs, is_recorded=False)
+    holder_id = str(found_id)
+    call = await load_holder_call(runtime, authorized, holder_id)
+    outcome = _replay_ended_call(runtime, authorized, keys, holder_id, call, arguments_digest, key)
+    if outcome is None and not _can_take_over(contract, call):
+        raise _build_in_flight_error(_STILL_RUNNING, holder_id)
+    return outcome
 
 
 async def require_known_key(runtime: Runtime, authorized: Authorized, row: OpenCallRow) -> None:
@@ -209,12 +244,9 @@ async def _resolve_holder(
 ) -> tuple[Authorized, Claim] | Outcome:
     while True:
         call = await load_holder_call(runtime, authorized, holder_id)
-        if call["fingerprint"] != arguments_digest:
-            raise build_key_reuse_error(authorized)
-        state = State(call["state"])
-        if state in FINAL_STATES:
-            runtime.metrics.record_replay(authorized.validated.tool.contract)
-            return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
+        outcome = _replay_ended_call(runtime, authorized, keys, holder_id, call, arguments_digest, key)
+        if outcome is not None:
+            return outcome
         if _can_take_over(authorized.validated.tool.contract, call):
             takeover = await _take_over_call(runtime, authorized, holder_id, call["owner_epoch"])
             if takeover is not None:
@@ -222,11 +254,29 @@ async def _resolve_holder(
             # Another process was faster, or the owner is this very process, whose lease has expired.
             await _wait_for_holder(runtime, authorized, holder_id)
             continue
-        if state is State.UNKNOWN:
-            return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
         if not key.is_join:
-            raise _build_in_flight_error("a call with this idempotency key is still running", holder_id)
+            raise _build_in_flight_error(_STILL_RUNNING, holder_id)
         await _wait_for_holder(runtime, authorized, holder_id)
+
+
+def _replay_ended_call(
+    runtime: Runtime,
+    authorized: Authorized,
+    keys: KeySet,
+    holder_id: str,
+    call: asyncpg.Record,
+    arguments_digest: bytes,
+    key: IdempotencyKey,
+) -> Outcome | None:
+    """Replay the call that holds the key; None if it has not ended, or its outcome is unknown and it can go on."""
+    if call["fingerprint"] != arguments_digest:
+        raise build_key_reuse_error(authorized)
+    state, contract = State(call["state"]), authorized.validated.tool.contract
+    if state in FINAL_STATES:
+        runtime.metrics.record_replay(contract)
+    elif state is not State.UNKNOWN or _can_take_over(contract, call):
+        return None
+    return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
 
 
 async def _wait_for_holder(runtime: Runtime, authorized: Authorized, holder_id: str) -> None:

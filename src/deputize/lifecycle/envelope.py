@@ -1,5 +1,6 @@
 """Phase six: build the envelope that every call ends in, rendered once and recorded before it is returned."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -71,7 +72,7 @@ def build_refusal_outcome(
 
 def build_outcome(verified: Verified, call_id: str, state: State, problem: Problem | None, now: str) -> Outcome:
     """Build the outcome of a dispatched call, successful or not."""
-    executed, result = verified.executed, verified.result
+    executed, result, stored_payload = verified.executed, verified.result, verified.stored_payload
     validated = executed.authorized.validated
     trace_id, more = validated.received.trail.trace_id, _build_common_fields(verified, now)
     if problem is not None:
@@ -89,15 +90,20 @@ def build_outcome(verified: Verified, call_id: str, state: State, problem: Probl
         "state": state.value,
         "is_error": False,
         "trace_id": trace_id,
-        "result": verified.payload,
+        "result": verified.payload if stored_payload is None else stored_payload.model_view,
         **(_describe_result(result) if result else _EMPTY_DESCRIPTION),
         "provenance": {
             "source": (result and result.source) or validated.tool.name,
             "retrieved_at": now,
             "data_version": result.data_version if result else None,
+            **(_describe_quality(result) if result else {}),
         },
         **more,
     }
+    if stored_payload is not None:
+        fields["persistence"] = stored_payload.persistence
+    elif verified.content:
+        fields["content"] = verified.content
     # Render now: the tool may still hold the payload, and must not change what is recorded and sent.
     return Outcome(
         call_id=call_id,
@@ -122,6 +128,11 @@ def build_input_required_outcome(
     return Outcome(call_id=call_id, state=State.NEEDS_INPUT, envelope=Envelope.from_bytes(orjson.dumps(fields)))
 
 
+def _render_costs(verified: Verified) -> Iterator[tuple[str, float]]:
+    for component, cost in verified.costs.items():
+        yield component.value, round(cost, 9)
+
+
 def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
     """Build the fields of every envelope of a dispatched call."""
     executed = verified.executed
@@ -141,6 +152,8 @@ def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
         ),
         "created_at": now,
     }
+    if (prices := validated.tool.contract.observability.prices) is not None:
+        more["execution"] |= {"currency": prices.currency, "costs": dict(_render_costs(verified))}
     if validated.deprecation is not None:
         more["deprecation"] = validated.deprecation.to_json()
     if validated.input_round is not None:
@@ -153,6 +166,12 @@ _EMPTY_DESCRIPTION = {"summary": None, "search_text": None, "pagination": None}
 
 def _describe_result(result: Result) -> dict[str, Any]:
     return {"summary": result.summary, "search_text": result.search_text, "pagination": _describe_pagination(result)}
+
+
+def _describe_quality(result: Result) -> dict[str, Any]:
+    """Describe how old the data is and how sure the tool is of it, where it says so."""
+    quality = {"age_seconds": result.age_seconds, "confidence": result.confidence}
+    return {name: value for name, value in quality.items() if value is not None}
 
 
 _EMPTY_INPUT = orjson.Fragment(b'{"mutations":[]}')

@@ -3,13 +3,20 @@
 An erasure begins in one commit: the salt of the person's pseudonym is deleted, their delegations are revoked, and their
 linked accounts are deleted and their tokens stored for revocation. The rest is erased in batches, each a transaction of
 its own, by any process: one that dies leaves the next batch to another. Calls that are open are erased when they end.
+A legal hold forbids to begin, and stops what has begun.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
+from uuid import UUID
+
+import asyncpg
+import structlog
 
 from deputize.core.caller import Caller
+from deputize.core.errors import LegalHoldActive
 from deputize.core.value_types import frozen
 from deputize.lifecycle.account_revocations import delete_link
 from deputize.lifecycle.runtime import Runtime
@@ -24,6 +31,8 @@ _BATCH_ROWS: Final = 500
 _MAX_OPEN: Final = 20
 _REASON: Final = "the person who delegated it was erased"
 _SQL = load_statements("erasures")
+_HOLDS = load_statements("holds")
+log = structlog.get_logger(__name__)
 
 
 @frozen
@@ -44,6 +53,14 @@ class ErasureStatus:
     calls_left: int
 
 
+@dataclass(slots=True)
+class ErasureCursor:
+    """The erasure that was continued last: those that wait for holds or open calls keep no later one waiting."""
+
+    requested_at: datetime | None = None
+    erasure_id: UUID | None = None
+
+
 async def begin_erasure(
     runtime: Runtime,
     connection: Connection,
@@ -53,8 +70,23 @@ async def begin_erasure(
     names: Sequence[str],
     pseudonym: str,
 ) -> ErasureStart:
-    """Begin an erasure inside the administrator's transaction, which also deletes the salt of the pseudonym."""
+    """Begin an erasure inside the administrator's transaction, which also deletes the salt of the pseudonym.
+
+    Raise `LegalHoldActive` if a legal hold covers the person, a call of theirs, or a period in which they acted.
+    """
     tenant, erasure_id = caller.tenant, runtime.clock.new_id()
+    hold = await connection.fetchrow(_HOLDS["find_blocking_hold"], tenant, subject, list(names), pseudonym)
+    if hold is not None:
+        raise LegalHoldActive(
+            f"the legal hold {hold['id']} of {hold['placed_at']:%Y-%m-%d} covers data of this person",
+            details={
+                "hold_id": str(hold["id"]),
+                "kind": hold["kind"],
+                "reason": hold["reason"],
+                "placed_by": hold["placed_by"],
+            },
+            nothing_happened=True,
+        )
     revoked_count = await connection.fetchval(_SQL["revoke_grants_of_user"], tenant, subject, _REASON, caller.user)
     rows = await connection.fetch(_SQL["list_linked_servers"], tenant, subject)
     for row in rows:
@@ -80,12 +112,29 @@ async def continue_erasure(
     return result
 
 
-async def continue_open_erasures(runtime: Runtime, *, seconds: float, grace_seconds: int = GRACE_SECONDS) -> int:
-    """Continue the erasures that have not ended, each for a while; return how many there were."""
+async def continue_open_erasures(
+    runtime: Runtime, *, seconds: float, grace_seconds: int = GRACE_SECONDS, cursor: ErasureCursor | None = None
+) -> int:
+    """Continue some erasures that have not ended, each for a while; return how many.
+
+    They are those that follow the cursor, which is moved, or the oldest. One that fails holds up no other: the last of
+    such errors is raised at the end.
+    """
+    cursor = cursor or ErasureCursor()
     async with runtime.store.write_transaction() as connection:
-        rows = await connection.fetch(_SQL["list_open_erasures"], _MAX_OPEN)
+        rows = await connection.fetch(_SQL["list_open_erasures"], _MAX_OPEN, cursor.requested_at, cursor.erasure_id)
+    if rows:
+        cursor.requested_at, cursor.erasure_id = rows[-1]["requested_at"], rows[-1]["id"]
+    last_error: asyncpg.PostgresError | None = None
     for row in rows:
-        await continue_erasure(runtime, row["tenant"], str(row["id"]), seconds=seconds, grace_seconds=grace_seconds)
+        try:
+            await continue_erasure(runtime, row["tenant"], str(row["id"]), seconds=seconds, grace_seconds=grace_seconds)
+        except asyncpg.PostgresError as error:
+            # Without the detail of the error, which may name the person.
+            log.warning("erasure_failed", tenant=row["tenant"], erasure_id=str(row["id"]), reason=repr(error))
+            last_error = error
+    if last_error is not None:
+        raise last_error
     return len(rows)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency
-from deputize.core.contract.tools import AnyTool, SaveCheckpoint, Secret, ToolContext
+from deputize.core.contract.tools import AnyTool, PythonTool, SaveCheckpoint, Secret, ToolContext
 from deputize.core.errors import (
     Canceled,
     CredentialExpired,
     ExecutionProblem,
+    OutcomeUnknown,
     Problem,
     ResultInvalid,
     ToolFailed,
@@ -21,10 +22,13 @@ from deputize.core.errors import (
     UpstreamUnavailable,
 )
 from deputize.core.outcome import Outcome
+from deputize.execute.circuits.verdicts import judge_attempt
 from deputize.execute.drivers.python import ThreadOverrun
 from deputize.execute.retry import apply_status_codes, retry_after_failure
+from deputize.execute.retry_budgets import RetryBudget
+from deputize.execute.service_gate import ServicePermit
 from deputize.lifecycle.authorize import reauthorize
-from deputize.lifecycle.claim import ClaimGuard, acquire_claim
+from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
 from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
@@ -40,27 +44,42 @@ async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -
     """
     contract = authorized.validated.tool.contract
     tool = runtime.driver.find_tool(contract)
-    authorized.validated.deadline.require_time_left(runtime.clock.monotonic())
-    if contract.mutation_class is MutationClass.READ:
-        return await dispatch_tool(runtime, authorized, tool, None)
-    claim_result = await acquire_claim(runtime, authorized)
-    if isinstance(claim_result, Outcome):
-        return claim_result
-    guard.authorized, guard.claim = claim_result
-    return await dispatch_tool(runtime, guard.authorized, tool, guard.claim)
+    now = runtime.clock.monotonic()
+    authorized.validated.deadline.require_time_left(now)
+    permit = None
+    if contract.external_service is not None:
+        # Before the claim: a call that is refused because its service fails or is busy consumes no idempotency key.
+        gate, tenant = runtime.service_gate, authorized.validated.received.caller.tenant
+        if contract.mutation_class is not MutationClass.READ:
+            permit = await gate.admit_now(tenant, tool, contract)
+            # Before a wait or a refusal: a repeat of a call that has ended needs nothing of its service.
+            if permit is None and (outcome := await find_stored_outcome(runtime, authorized)) is not None:
+                return outcome
+        if permit is None:
+            seconds = authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic())
+            permit = await gate.admit_call(tenant, tool, contract, seconds=seconds)
+    try:
+        if contract.mutation_class is MutationClass.READ:
+            return await dispatch_tool(runtime, authorized, tool, None, permit)
+        claim_result = await acquire_claim(runtime, authorized)
+        if isinstance(claim_result, Outcome):
+            return claim_result
+        guard.authorized, guard.claim = claim_result
+        return await dispatch_tool(runtime, guard.authorized, tool, guard.claim, permit)
+    finally:
+        if permit is not None:
+            permit.release()
 
 
-async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool, claim: Claim | None) -> Executed:
-    """Call the tool, with retries where its contract allows them, until it ends or its time is over."""
-    validated, started_at = authorized.validated, runtime.clock.monotonic()
-    dispatch = _Dispatch(
-        runtime=runtime,
-        authorized=authorized,
-        tool=tool,
-        claim=claim,
-        # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
-        ends_at=min(validated.deadline.at, started_at + validated.tool.contract.timeout.effective_seconds),
-    )
+async def dispatch_tool(
+    runtime: Runtime, authorized: Authorized, tool: AnyTool, claim: Claim | None, permit: ServicePermit | None = None
+) -> Executed:
+    """Call the tool, with retries where its contract allows them, until it ends or its time is over.
+
+    `permit` is that of a call to an external service.
+    """
+    validated = authorized.validated
+    dispatch = _start_dispatch(runtime, authorized, tool, claim, permit)
     output, problem, attempts, state = None, None, 1, None
     try:
         if claim is not None and validated.tool.contract.checkpoints.enabled:
@@ -70,12 +89,15 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
         if tool.read_state is not None and not (claim is not None and claim.is_takeover):
             # A worker that takes a call over cannot see the state from before it.
             state = await dispatch.read_state()
+        if dispatch.retry_budget is not None:
+            dispatch.retry_budget.count_call()
         try:
             output = await dispatch.attempt(1)
         except Problem as first_problem:
             output, attempts = await dispatch.retry(first_problem)
     except Problem as last_problem:
-        problem = last_problem if claim is None else classify_problem(validated.tool.contract, last_problem, claim)
+        dispatch.hold_for_thread(last_problem)
+        problem = last_problem if claim is None else dispatch.classify_problem(last_problem, claim)
         attempts = last_problem.attempts
     except asyncio.CancelledError:
         runtime.credentials.forget_call(authorized)
@@ -83,11 +105,12 @@ async def dispatch_tool(runtime: Runtime, authorized: Authorized, tool: AnyTool,
     finally:
         if dispatch.checkpointer is not None:
             dispatch.checkpointer.close()
-    cause = None if problem is None else problem.__cause__
+    # Only the tool's own thread: the late end of a check says nothing about a tool that never ran.
+    cause = problem.__cause__ if isinstance(problem, OutcomeUnknown) else None
     late_result = cause.future if isinstance(cause, ThreadOverrun) else None
-    seconds, state_change = runtime.clock.monotonic() - started_at, None
+    seconds, state_change = runtime.clock.monotonic() - dispatch.started_at, None
     if state is not None and late_result is None:
-        state_change = await compare_state(runtime, tool, validated, dispatch.salt, state, started_at)
+        state_change = await compare_state(runtime, tool, validated, dispatch.salt, state, dispatch.started_at)
     return Executed(
         authorized=authorized,
         claim=claim,
@@ -108,9 +131,15 @@ class _Dispatch:
     authorized: Authorized
     tool: AnyTool
     claim: Claim | None
+    permit: ServicePermit | None
+    # That of the tool's external service, if it has one.
+    retry_budget: RetryBudget | None
+    started_at: float
     ends_at: float
     checkpointer: CheckpointWriter | None = None
     salt: bytes = b""
+    # Whether an attempt before the last one may have had its effect.
+    may_have_acted: bool = False
 
     @property
     def seconds_left(self) -> float:
@@ -138,18 +167,53 @@ class _Dispatch:
             seconds_left = self.seconds_left
             context = self._build_context(number, seconds_left, credential) if self.tool.takes_context else None
             if self.active_run is None:
-                return await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
-            with self.active_run.enter_tool(thread=not self.tool.is_async):
-                return await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
-        except CredentialExpired as rejection:
-            if credential is not None:
-                await runtime.credentials.handle_rejection(authorized, credential, rejection)
+                output = await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+            else:
+                with self.active_run.enter_tool(thread=not self.tool.is_async):
+                    output = await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+        except Problem as problem:
+            self._report_failure(problem)
+            self.hold_for_thread(problem)
+            if isinstance(problem, CredentialExpired) and credential is not None:
+                await runtime.credentials.handle_rejection(authorized, credential, problem)
+            if isinstance(problem, ToolFailed | UpstreamUnavailable | UpstreamRateLimited):
+                raise apply_status_codes(authorized.validated.tool.contract.retry, problem) from problem.__cause__
             raise
-        except (ToolFailed, UpstreamUnavailable, UpstreamRateLimited) as problem:
-            raise apply_status_codes(authorized.validated.tool.contract.retry, problem) from problem.__cause__
+        else:
+            if self.permit is not None:
+                self.permit.end_trial(True)
+            return output
         finally:
             if credential is not None:
                 credential.close()
+
+    def hold_for_thread(self, problem: Problem) -> None:
+        """Keep the slot while a thread of the tool, or of one of its checks, runs on."""
+        for each in (problem, problem.__cause__):
+            if isinstance(each, ThreadOverrun) and self.permit is not None:
+                self.permit.hold_for_thread(each.future)
+
+    def _report_failure(self, problem: Problem) -> None:
+        """Report to the circuit of the tool's service what a failed attempt says about it."""
+        validated = self.authorized.validated
+        contract = validated.tool.contract
+        if contract.external_service is None:
+            return
+        verdict = judge_attempt(
+            problem,
+            is_remote=not isinstance(self.tool, PythonTool),
+            seconds=self.ends_at - self.started_at,
+            full_seconds=contract.timeout.effective_seconds,
+        )
+        if isinstance(problem, UpstreamRateLimited) and problem.retry_after_ms:
+            rates = self.runtime.service_gate.rates
+            rates.note_pause(validated.received.caller.tenant, contract, problem.retry_after_ms)
+        # Not its message: others see the reason, and it may name what this caller requested.
+        reason = f"{problem.spec.e_number} {problem.spec.slug}"
+        if self.permit is not None and self.permit.trial is not None:
+            self.permit.end_trial(verdict, reason)
+        elif verdict is False:
+            self.runtime.circuits.record_failure(validated.received.caller.tenant, contract, reason)
 
     async def read_state(self) -> StateReading:
         """Read the state that the tool could change, before its first attempt."""
@@ -161,18 +225,44 @@ class _Dispatch:
 
     async def retry(self, first_problem: Problem) -> tuple[Any, int]:
         """Repeat the attempt as the contract's retry policy says; return the output and the number of attempts."""
-        contract = self.authorized.validated.tool.contract
+        contract, tenant = self.authorized.validated.tool.contract, self.authorized.validated.received.caller.tenant
+
+        def may_repeat(problem: Problem) -> bool:
+            is_closed = self.runtime.circuits.is_closed(tenant, contract)
+            if not is_closed or not can_retry(contract, problem) or self._is_stopping():
+                return False
+            self.may_have_acted = not problem.nothing_happened
+            return True
 
         async def attempt(number: int) -> Any:
             await self._require_current_authorization()
+            if contract.service_limits is not None and contract.service_limits.max_calls is not None:
+                # Each attempt is a call to the service.
+                await self.runtime.service_gate.rates.wait_for_turn(tenant, contract, self.seconds_left)
             return await self.attempt(number)
 
         return await retry_after_failure(
             attempt,
             first_problem,
             policy=contract.retry,
-            may_repeat=lambda problem: can_retry(contract, problem) and not self._is_stopping(),
+            may_repeat=may_repeat,
+            spend_budget=self._spend_retry,
             seconds_left=lambda: self.seconds_left,
+        )
+
+    def _spend_retry(self, problem: Problem) -> None:
+        """Spend one retry of the service's budget, or raise the problem because there is none left."""
+        if self.retry_budget is None or self.retry_budget.take_retry(self.runtime.clock.monotonic()):
+            return
+        service = self.authorized.validated.tool.contract.external_service or ""
+        self.runtime.metrics.record_spent_retry_budget(service)
+        message = f"{problem.message}; not retried: the retry budget of the service {service} is spent"
+        raise problem.replace(message=message) from problem.__cause__
+
+    def classify_problem(self, problem: Problem, claim: Claim) -> Problem:
+        """Classify the last problem of a mutation, in the light of the attempts before it."""
+        return classify_problem(
+            self.authorized.validated.tool.contract, problem, claim, may_have_acted=self.may_have_acted
         )
 
     async def _require_current_authorization(self) -> None:
@@ -198,6 +288,7 @@ class _Dispatch:
             tenant=received.caller.tenant,
             user=received.caller.user,
             agent=received.caller.agent,
+            agents=received.caller.agents,
             session=received.session,
             key=self.call_id,
             attempt=attempt,
@@ -224,6 +315,26 @@ class _Dispatch:
         return None if self.authorized.validated.tool.contract.checkpoints.enabled else reject_checkpoint
 
 
+def _start_dispatch(
+    runtime: Runtime, authorized: Authorized, tool: AnyTool, claim: Claim | None, permit: ServicePermit | None
+) -> _Dispatch:
+    validated, started_at = authorized.validated, runtime.clock.monotonic()
+    if permit is not None:
+        # From here on: checks of the tool and its reading of the state may reach the service before its first attempt.
+        permit.use_turn()
+    return _Dispatch(
+        runtime=runtime,
+        authorized=authorized,
+        tool=tool,
+        claim=claim,
+        permit=permit,
+        retry_budget=runtime.retry_budgets.find_budget(validated.received.caller.tenant, validated.tool.contract),
+        started_at=started_at,
+        # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
+        ends_at=min(validated.deadline.at, started_at + validated.tool.contract.timeout.effective_seconds),
+    )
+
+
 def can_retry(contract: Contract, problem: Problem) -> bool:
     """Tell whether another attempt is safe: a read, a proof that nothing happened, or an upstream that deduplicates."""
     if isinstance(problem, ThreadOverrun):
@@ -235,18 +346,26 @@ def can_retry(contract: Contract, problem: Problem) -> bool:
     )
 
 
-def classify_problem(contract: Contract, problem: Problem, claim: Claim) -> Problem:
+def classify_problem(contract: Contract, problem: Problem, claim: Claim, *, may_have_acted: bool = False) -> Problem:
     """Classify the problem of a dispatched mutation: a lost answer is not a failure, its outcome is unknown.
 
     The tool's own verdict (it failed, it stopped on request, its result is invalid) is known. A proof that nothing
-    happened holds for one attempt; it says nothing about a call that was taken over or attempted before.
+    happened holds for one attempt; it says nothing about a call that was taken over or attempted before. Neither does
+    the verdict on a repetition, unless the service recognizes it: what was deleted cannot be found again.
     """
     if contract.mutation_class is MutationClass.READ or (problem.nothing_happened and not claim.is_takeover):
         return problem
     is_verdict = isinstance(problem, ExecutionProblem | ResultInvalid | Canceled) and not problem.spec.retryable
-    if is_verdict and not (problem.nothing_happened or problem.proves_nothing_happened):
+    is_of_repetition = may_have_acted and isinstance(problem, ToolFailed) and not _recognizes_repetitions(contract)
+    if is_verdict and not (problem.nothing_happened or problem.proves_nothing_happened or is_of_repetition):
         return problem
     return build_outcome_unknown(contract, problem)
+
+
+def _recognizes_repetitions(contract: Contract) -> bool:
+    """Tell whether a repeated attempt gets the answer of the first; a service may answer that one is running."""
+    is_service = contract.handler.driver in ("http", "grpc")
+    return contract.idempotency.upstream is UpstreamIdempotency.DEDUPLICATES and not is_service
 
 
 def build_late_execution(executed: Executed, claim: Claim, late_result: "asyncio.Future[Any]") -> Executed:

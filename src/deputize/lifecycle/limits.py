@@ -11,24 +11,32 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
+from deputize.core.contract.tools import AnyTool
 from deputize.core.degradation import Degradation
 from deputize.core.errors import (
+    CircuitOpen,
     ConcurrencyLimitReached,
     LimitsUnavailable,
     OutcomeUnknown,
     Problem,
     RateLimited,
     RunawayLoop,
+    ServiceBusy,
+    UpstreamRateLimited,
 )
 from deputize.core.outcome import Outcome
+from deputize.execute.service_gate import ServicePermit
 from deputize.govern.limits.admission import Admission
 from deputize.govern.limits.rules import MeteredCall, to_micros
 from deputize.lifecycle.phases import Authorized, CallProgress
 from deputize.lifecycle.runtime import Runtime
 
 Act = Callable[[Authorized, CallProgress], Awaitable[Outcome]]
-# What holds a run back until its limit allows it.
-_HOLDING_PROBLEMS: Final = (RateLimited, ConcurrencyLimitReached, RunawayLoop, LimitsUnavailable)
+# What holds a run back until its limit allows it, or its service has room or is tried again.
+_HOLDING_PROBLEMS: Final = (
+    RateLimited, ConcurrencyLimitReached, RunawayLoop, LimitsUnavailable, CircuitOpen, ServiceBusy,
+    UpstreamRateLimited,
+)  # fmt: skip
 
 
 async def run_within_limits(runtime: Runtime, authorized: Authorized, act: Act) -> Outcome:
@@ -51,7 +59,7 @@ async def run_within_limits(runtime: Runtime, authorized: Authorized, act: Act) 
 class Charge:
     """What one execution of a call was admitted with. It is settled once, however the execution ends."""
 
-    __slots__ = ("_admission", "_runtime", "authorized", "progress")
+    __slots__ = ("_admission", "_runtime", "authorized", "permit", "progress")
 
     def __init__(
         self,
@@ -59,9 +67,13 @@ class Charge:
         authorized: Authorized,
         admission: Admission | None,
         progress: CallProgress | None = None,
+        permit: ServicePermit | None = None,
     ) -> None:
-        """Keep the admission, or None if no limit applies. The call gets the warning of a rule that was not counted."""
-        self._runtime, self._admission = runtime, admission
+        """Keep the admission, or None if no limit applies. The call gets the warning of a rule that was not counted.
+
+        `permit` is that of a run that calls an external service.
+        """
+        self._runtime, self._admission, self.permit = runtime, admission, permit
         self.authorized = authorized if admission is None else _add_warnings(authorized, admission)
         self.progress = CallProgress() if progress is None else progress
 
@@ -77,6 +89,7 @@ class Charge:
 
     def settle(self, error: BaseException | None = None) -> None:
         """Correct the charge to the real cost, and release its slots."""
+        self._release_permit()
         admission, self._admission = self._admission, None
         if admission is None:
             return
@@ -90,22 +103,44 @@ class Charge:
 
     def refund(self) -> None:
         """Take the whole charge back, because the execution did not begin."""
+        self._release_permit()
         admission, self._admission = self._admission, None
         if admission is not None:
             self._runtime.limits.finish_call(admission, is_replay=True)
 
+    def _release_permit(self) -> None:
+        if self.permit is not None:
+            self.permit.release()
 
-async def admit_run(runtime: Runtime, authorized: Authorized, epoch: int, previous_owner: str | None) -> Charge:
+
+async def admit_run(
+    runtime: Runtime, authorized: Authorized, tool: AnyTool, epoch: int, previous_owner: str | None
+) -> Charge:
     """Admit the execution of a run that this worker is about to begin after `epoch`; raise what holds or ends it."""
-    validated = authorized.validated
+    validated, permit = authorized.validated, None
     received = validated.received
-    rules = runtime.limits.find_applicable(received.caller.tenant, validated.tool.name)
+    if (contract := validated.tool.contract).external_service is not None:
+        permit = await runtime.service_gate.admit_run(received.caller.tenant, tool, contract)
+    try:
+        admission = await _admit_execution(runtime, authorized, epoch, previous_owner)
+    except BaseException:
+        if permit is not None:
+            permit.release()
+        raise
+    return Charge(runtime, authorized, admission, permit=permit)
+
+
+async def _admit_execution(
+    runtime: Runtime, authorized: Authorized, epoch: int, previous_owner: str | None
+) -> Admission | None:
+    received = authorized.validated.received
+    rules = runtime.limits.find_applicable(received.caller.tenant, authorized.validated.tool.name)
     if rules is None:
-        return Charge(runtime, authorized, None)
+        return None
     execution_id = _build_execution_id(received.call_id, epoch + 1, runtime.lease.boot_id)
     previous_id = None if previous_owner is None else _build_execution_id(received.call_id, epoch, previous_owner)
     metered_call = replace(_meter_call(authorized), execution_id=execution_id)
-    return Charge(runtime, authorized, await runtime.limits.admit_run(rules, metered_call, previous_id))
+    return await runtime.limits.admit_run(rules, metered_call, previous_id)
 
 
 def release_lost_execution(runtime: Runtime, authorized: Authorized, epoch: int, owner: str | None) -> None:
@@ -121,7 +156,7 @@ def compute_hold_seconds(runtime: Runtime, tenant: str, problem: Problem) -> flo
     """Compute for how long a limit holds a run back; None if the problem is not one that a run waits for."""
     if not isinstance(problem, _HOLDING_PROBLEMS):
         return None
-    rule = str((problem.details or {}).get("rule", ""))
+    rule = str(problem.details.get("rule") or problem.details.get("service", ""))
     return runtime.limits.hold_delays.compute_seconds(tenant, rule, problem.retry_after_ms)
 
 

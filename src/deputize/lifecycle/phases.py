@@ -12,11 +12,14 @@ from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import TimeoutClass
 from deputize.core.contract.deprecation import DeprecationNotice
+from deputize.core.contract.handler import PYTHON_DRIVER
+from deputize.core.contract.prices import CallUsage, CostComponent, compute_costs
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.decision import ApprovalRequirement, Decision
 from deputize.core.degradation import Degradation
 from deputize.core.errors import Problem
 from deputize.core.hooks import NO_HOOK_EFFECTS, HookEffects
+from deputize.core.injection.suspicions import Suspicion
 from deputize.core.mcp.elicitation import InputRequests, InputRound
 from deputize.core.outcome import Result
 from deputize.core.value_types import frozen
@@ -86,6 +89,8 @@ class Validated:
     degradations: tuple[Degradation, ...] = ()
     # Computed in advance where the arguments are large.
     redacted_arguments: RedactedArguments | None = None
+    # What looks like an injection attempt in the arguments as they were sent.
+    suspicions: tuple[Suspicion, ...] = ()
 
     @property
     def request_bytes(self) -> bytes:
@@ -103,11 +108,12 @@ class Validated:
 
 @frozen
 class ApprovalGrant:
-    """An approval that was given: the approval request, what it required, and the policies it was made under."""
+    """An approval that was given: the approval request, what it required, and the policies and the code it is for."""
 
     request_id: str
     demands: tuple[ApprovalRequirement, ...]
     policy_digest: str
+    code_digest: str
 
 
 @frozen
@@ -185,6 +191,14 @@ class Executed:
 
 
 @frozen
+class StoredPayload:
+    """A payload that is stored behind a reference: what models see of it, and what the envelope says about it."""
+
+    model_view: dict[str, Any]
+    persistence: dict[str, Any]
+
+
+@frozen
 class Verified:
     """The output was checked against the contract; `problem` includes what verification found.
 
@@ -203,10 +217,46 @@ class Verified:
     ran_post_hooks: bool = False
     # Whether the tool took its effect back after its result was rejected; None if it was not asked to.
     is_rolled_back: bool | None = None
+    # What is given instead of the payload, where that is stored behind a reference.
+    stored_payload: StoredPayload | None = None
+    # What the tool returned beside the payload, as JSON.
+    content: tuple[dict[str, Any], ...] = ()
 
     @property
     def cost(self) -> float:
-        """What the call is charged: the cost its result reports, else the declared one; 0 if nothing happened."""
+        """What the call is charged: its fixed cost, and what it used at the prices of its contract."""
+        if self.executed.authorized.validated.tool.contract.observability.prices is None:
+            return self._fixed_cost
+        return sum(self.costs.values())
+
+    @property
+    def costs(self) -> dict[CostComponent, float]:
+        """What the call is charged, by component."""
+        observability = self.executed.authorized.validated.tool.contract.observability
+        return compute_costs(observability.cost_category, observability.prices, self.usage)
+
+    @property
+    def usage(self) -> CallUsage:
+        """What the call used, and its fixed cost; nothing if nothing happened."""
+        executed, result = self.executed, self.result
+        validated = executed.authorized.validated
+        if self.problem is not None and self.problem.nothing_happened:
+            return CallUsage(self._fixed_cost)
+        is_remote = validated.tool.contract.handler.driver != PYTHON_DRIVER
+        network_bytes = len(validated.canonical) + len(self.canonical) if is_remote else 0
+        if result is None:
+            return CallUsage(self._fixed_cost, executed.seconds, 0, network_bytes)
+        return CallUsage(
+            self._fixed_cost,
+            executed.seconds,
+            max(result.storage_bytes or 0, 0),
+            network_bytes if result.network_bytes is None else max(result.network_bytes, 0),
+            max(result.tokens or 0, 0),
+        )
+
+    @property
+    def _fixed_cost(self) -> float:
+        """The cost that the result reports, else the declared one; 0 if nothing happened."""
         if self.result is not None and self.result.cost is not None:
             return max(self.result.cost, 0.0)
         if self.problem is not None and self.problem.nothing_happened:

@@ -35,6 +35,7 @@ from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Veri
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.commitments import SALT_BYTES, ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.recording.measurement import judge_end
+from deputize.lifecycle.result_storage import store_payload
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
 
@@ -65,12 +66,14 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         runtime.call_measurements.record_call(
             received.caller.tenant, contract, end, executed.seconds, to_micros(cost) if cost else 0
         )
+    usage = verified.usage
+    runtime.call_costs.record_call(received.caller, contract, usage)
     runtime.metrics.record_end(
         contract,
         outcome.state,
         runtime.clock.monotonic() - received.started_at,
         attempts=executed.attempts,
-        cost=cost,
+        usage=usage,
     )
     return outcome
 
@@ -117,13 +120,18 @@ async def _render_outcome(
 ) -> tuple[Outcome, ResultCommitment]:
     """Build the outcome and commit to its result, both in a thread if the result is large."""
     salt = runtime.clock.random_bytes(SALT_BYTES)
+    if verified.executed.authorized.validated.tool.contract.max_inline is not None:
+        verified = await store_payload(runtime, verified, call_id)
     if verified.input_requests is not None:
         outcome = await _build_input_required(runtime, verified, verified.input_requests, call_id, now)
         return outcome, commit_result(verified, salt)
-    return await run_for_document(
+    outcome, commitment = await run_for_document(
         verified.canonical,
         lambda: (build_outcome(verified, call_id, state, verified.problem, now), commit_result(verified, salt)),
     )
+    if commitment.suspicions:
+        runtime.metrics.record_suspicions("result", commitment.suspicions)
+    return outcome, commitment
 
 
 async def _build_input_required(

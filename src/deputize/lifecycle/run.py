@@ -14,8 +14,10 @@ from deputize.core.clock import Deadline
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
 from deputize.core.telemetry import Span
+from deputize.evidence.tracing import describe_end
 from deputize.lifecycle.approval.gate import request_approval
 from deputize.lifecycle.authorize import authorize
+from deputize.lifecycle.call_reports import report_outcome
 from deputize.lifecycle.claim import ClaimGuard
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.resource_locks import release_locks
@@ -52,8 +54,10 @@ class Lifecycle:
         return self._run_phases(received) if received.trail.tracer is None else self._run_with_trace(received)
 
     async def _run_with_trace(self, received: Received) -> Outcome:
-        with received.trail.start_call(received.request.tool, received.call_id):
-            return await self._run_phases(received)
+        with received.trail.start_call(received.request.tool, received.call_id, received.session) as span:
+            outcome = await self._run_phases(received)
+            await describe_end(span, outcome)
+            return outcome
 
     async def _run_phases(self, received: Received) -> Outcome:
         runtime, phase = self.runtime, received.trail.start_phase
@@ -74,11 +78,16 @@ class Lifecycle:
                 authorized = await authorize(runtime, validated, authority, may_ask=True)
             if received.request.callback is not None:
                 require_valid_callback(runtime, authorized)
-            return await run_within_limits(runtime, authorized, self._act)
+            outcome = await run_within_limits(runtime, authorized, self._act)
+            if runtime.report_call is not None:
+                report_outcome(runtime, received, outcome, authorized.decision)
         except Problem as problem:
             if validated is not None and (hooks := self._find_hooks(validated)) is not None:
                 validated = await hooks.run_failure(validated, problem)
-            return await refuse_call(runtime, received, validated, problem)
+            outcome = await refuse_call(runtime, received, validated, problem)
+            if runtime.report_call is not None:
+                report_outcome(runtime, received, outcome, problem.decision, problem)
+        return outcome
 
     async def _act(self, authorized: Authorized, progress: CallProgress) -> Outcome:
         """Take the call's route: preview it, request approval, queue it, or execute it now."""
@@ -124,13 +133,16 @@ class Lifecycle:
         runtime, authorized, claim = self.runtime, run.authorized, run.claim
         phase = authorized.validated.received.trail.start_phase
         with phase(Span.EXECUTE), active_runs.track_run(authorized, claim) as (claim, active_run):
-            tool = runtime.driver.find_tool(authorized.validated.tool.contract)
-            executed = await active_run.await_tool(dispatch_tool(runtime, authorized, tool, claim))
+            executed = await active_run.await_tool(
+                dispatch_tool(runtime, authorized, run.tool, claim, run.charge.permit)
+            )
         if should_requeue(executed):
             run.charge.refund()
             await requeue_run(runtime, executed)
             return
-        await self._finish_call(executed, run.charge.progress)
+        outcome = await self._finish_call(executed, run.charge.progress)
+        if runtime.report_call is not None:
+            report_outcome(runtime, authorized.validated.received, outcome, authorized.decision)
 
     async def _finish_call(self, executed: Executed, progress: CallProgress) -> Outcome:
         """Verify what the tool returned and record it, and only then return it."""
@@ -158,5 +170,5 @@ class Lifecycle:
             session=caller.session or request.session,
             started_at=now,
             deadline=None if request.deadline_ms is None else Deadline.after(request.deadline_ms / 1000, now),
-            trail=self.runtime.tracing.start_trace(request.traceparent, call_id),
+            trail=self.runtime.tracing.start_trace(request.traceparent, call_id, caller),
         )

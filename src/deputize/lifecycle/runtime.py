@@ -1,18 +1,23 @@
-"""Define the runtime: the services that every call needs, built once by `app.py`."""
+"""Define the runtime: the services that every call needs, built once by `composition/runtime.py`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deputize.core.call_report import ReportCall
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter
+from deputize.evidence.call_costs import CallCosts
 from deputize.evidence.call_measurements import CallMeasurements
 from deputize.evidence.decision_log import DecisionLog
 from deputize.evidence.deprecated_uses import DeprecatedUses
 from deputize.evidence.metrics import Metrics
 from deputize.evidence.tracing import Tracing
+from deputize.execute.circuits.breakers import CircuitBreakers
 from deputize.execute.driver import Drivers
 from deputize.execute.job_processes import JobProcesses
+from deputize.execute.retry_budgets import RetryBudgets
+from deputize.execute.service_gate import ServiceGate
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.execute.upstreams.status import ServerStates
 from deputize.govern.identity.signing_keys import SigningKeys
@@ -27,12 +32,14 @@ from deputize.lifecycle.credentials.broker import CredentialBroker
 from deputize.lifecycle.credentials.linked_accounts import LinkedAccounts
 from deputize.lifecycle.credentials.upstream_tokens import UpstreamTokens
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.shared_circuits import SharedCircuits
 from deputize.runs.leases import ProcessLease
 from deputize.store.group_commit import GroupCommit
 from deputize.store.keys import TenantKeys
 from deputize.store.lineage.lineage import Lineage
 from deputize.store.observed_values import ObservedValues
 from deputize.store.pool import Store
+from deputize.store.stored_results import StoredResults
 
 if TYPE_CHECKING:
     from deputize.govern.approvals.approval_codes import ApprovalCodes
@@ -61,6 +68,13 @@ class Runtime:
     request_slots: RequestSlots
     act_limits: ActLimits
     driver: Drivers
+    # Whether calls to failing services pass, here and in all gateways together.
+    circuits: CircuitBreakers
+    shared_circuits: SharedCircuits
+    # What calls to external services pass.
+    service_gate: ServiceGate
+    # What this process may still ask of external services.
+    retry_budgets: RetryBudgets
     # For work whose cost outsiders choose.
     jobs: JobProcesses
     # The same for administrative acts, which may take many seconds: separate, so that calls do not wait behind them.
@@ -79,8 +93,12 @@ class Runtime:
     # Facts that several tools tell, and what they said.
     source_rules: SourceRules
     observed_values: ObservedValues
+    # Results that are given as references.
+    stored_results: StoredResults
     # How calls end, what they take and cost.
     call_measurements: CallMeasurements
+    # What calls and their reviews cost, by tool, caller and task.
+    call_costs: CallCosts
     # Whether the database still has what was committed to it.
     lineage: Lineage
     metrics: Metrics
@@ -90,3 +108,5 @@ class Runtime:
     approval_codes: "ApprovalCodes | None" = None
     # In development only: the codes that a person at the terminal confirms administrative acts with.
     confirmation_codes: "ConfirmationCodes | None" = None
+    # In development only: prints a line for each call.
+    report_call: ReportCall | None = None

@@ -16,6 +16,7 @@ from deputize.core.clock import Deadline
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.errors import ParseFailed, SchemaViolation, ToolRequiresSetup
+from deputize.core.injection.suspicions import Suspicion, find_suspicions
 from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
@@ -126,7 +127,15 @@ def validate(
         mutations=mutations,
         warnings=_build_warnings(version.deprecation, tool),
         deprecation=version.deprecation,
+        suspicions=_find_suspicions(arguments, canonical_arguments, metrics),
     )
+
+
+def _find_suspicions(arguments: dict[str, Any], canonical: bytes, metrics: Metrics) -> tuple[Suspicion, ...]:
+    suspicions = find_suspicions(arguments, canonical)
+    if suspicions:
+        metrics.record_suspicions("arguments", suspicions)
+    return suspicions
 
 
 def _build_setup_error(tool: CompiledTool) -> ToolRequiresSetup:

@@ -13,6 +13,7 @@ import orjson
 from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
+from deputize.core.content import render_content
 from deputize.core.errors import (
     InputRequestRejected,
     PredicateFailed,
@@ -74,6 +75,9 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         if result is not None:
             _check_result_fields(result)
         canonical_result, warnings = await _check_contract_off_loop(runtime, executed, payload)
+        content: tuple[dict[str, Any], ...] = ()
+        if result is not None and result.content:
+            content, canonical_result = await asyncio.to_thread(_check_content, result, canonical_result)
         if executed.state_change is not None or executed.authorized.validated.tool.contract.reads_state:
             warnings += describe_unchanged_state(executed)
         if executed.authorized.validated.tool.contract.verifies:
@@ -90,6 +94,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         canonical=canonical_result,
         result=result,
         warnings=warnings,
+        content=content,
     )
 
 
@@ -151,18 +156,30 @@ def _check_input_requests(runtime: Runtime, executed: Executed, input_requests: 
 def _check_result_fields(result: Result) -> None:
     """Check the types of the tool's own description of its result, which becomes part of the envelope."""
     texts = (result.summary, result.search_text, result.cursor, result.source, result.data_version)
-    numbers = (result.cost, result.total_count)
+    numbers = (result.cost, result.total_count, result.age_seconds, result.confidence)
+    quantities = (result.tokens, result.storage_bytes, result.network_bytes)
     is_valid = (
         all(text is None or isinstance(text, str) for text in texts)
         and all(number is None or isinstance(number, int | float) for number in numbers)
+        and all(each is None or type(each) is int for each in quantities)
         and (result.has_more is None or isinstance(result.has_more, bool))
     )
-    if not is_valid:
-        raise ResultInvalid("the tool's Result has fields of the wrong types")
+    if not is_valid or not 0 <= (result.confidence or 0) <= 1 or not (result.age_seconds or 0) >= 0:
+        raise ResultInvalid("the tool's Result has fields of the wrong types, or numbers outside of their range")
     try:
-        canonicalize({"texts": texts, "numbers": numbers})
+        canonicalize({"texts": texts, "numbers": numbers, "quantities": quantities})
     except NotCanonical as error:
         raise ResultInvalid(f"the tool's Result has fields that JSON cannot represent: {error}") from error
+
+
+def _check_content(result: Result, canonical_result: bytes) -> tuple[tuple[dict[str, Any], ...], bytes]:
+    """Return the content as JSON, and the canonical bytes of content and payload together."""
+    try:
+        content = render_content(result.content)
+        content_bytes = canonicalize({"content": list(content)})
+    except (NotCanonical, ValueError, TypeError) as error:
+        raise ResultInvalid(f"the tool's Result has content that cannot be given: {error}") from error
+    return content, content_bytes[:-1] + b"," + canonical_result[1:]
 
 
 async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:

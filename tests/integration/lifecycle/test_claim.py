@@ -58,8 +58,9 @@ async def test_a_claim_that_commits_after_its_deadline_is_given_back_and_not_act
     # A clock that stands still: whatever the loop's timers think, the deadline has not come by it.
     async with open_lab(fresh_database, tmp_path, clock=Clock(monotonic=lambda: 0.0)) as lab:
         async with lab.hold_barrier():
-            waiting = asyncio.create_task(lab.call("note", "overdue", key="overdue", deadline_ms=100))
-            await asyncio.wait({waiting}, timeout=0.5)  # the deadline passes; the refusal waits to be recorded
+            waiting = asyncio.create_task(lab.call("note", "overdue", key="overdue", deadline_ms=3000))
+            await lab.wait_for_blocked_query()
+            await asyncio.wait({waiting}, timeout=3.5)  # the deadline passes; the refusal waits to be recorded
         refused = await waiting
         assert (refused.state, error_slug(refused)) == (State.TIMED_OUT, "deadline-exceeded")
         await lab.wait_for_state(refused.call_id, "timed_out")
@@ -187,8 +188,9 @@ async def _lose_the_next_answer(lab: GatewayLab, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_waiting_for_a_call_of_ones_own_lapsed_lease_ends_with_the_deadline_and_spares_the_database(
-    lab: GatewayLab,
+    lab: GatewayLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    attempts = await _count_take_overs(lab, monkeypatch)
     gate = Gate()
     set_behaviour("own", gate)
     running = asyncio.create_task(lab.call("put", "own", key="own"))
@@ -196,13 +198,30 @@ async def test_waiting_for_a_call_of_ones_own_lapsed_lease_ends_with_the_deadlin
     await lab.db.execute(
         "update deputize.leases set expires_at = now() - interval '1 hour' where boot = $1", lab.runtime.lease.boot_id
     )
-    statements = "select xact_commit from pg_stat_database where datname = current_database()"
-    before = await lab.db.fetchval(statements)
-    waiting = asyncio.create_task(lab.call("put", "own", key="own", deadline_ms=300))
-    done, _ = await asyncio.wait({waiting}, timeout=3)
+    began = lab.runtime.clock.monotonic()
+    waiting = asyncio.create_task(lab.call("put", "own", key="own", deadline_ms=4000))
+    done, _ = await asyncio.wait({waiting}, timeout=60)
+    elapsed = lab.runtime.clock.monotonic() - began
     await lab.runtime.lease.renew()
     gate.open.set()
     await running
     assert done, "it goes on looking past its deadline"
     assert error_slug(await waiting) == "in-flight"
-    assert await lab.db.fetchval(statements) - before < 100
+    # One attempt for each twentieth of a second, however long the machine took.
+    assert 1 <= len(attempts) <= elapsed / 0.05 + 2
+
+
+async def _count_take_overs(lab: GatewayLab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect each statement by which the gateway tries to take a call over, from now on."""
+    async with lab.runtime.store.writers.acquire() as connection:
+        pooled: Any = type(connection)
+    original = pooled.fetch
+    attempts: list[str] = []
+
+    async def fetch(self: Any, query: str, *args: Any, **options: Any) -> Any:
+        if "take_over_call" in query:
+            attempts.append(query)
+        return await original(self, query, *args, **options)
+
+    monkeypatch.setattr(pooled, "fetch", fetch)
+    return attempts

@@ -39,7 +39,7 @@ def set_answer(hook: str, tag: str, say: Any) -> None:
     hook_answers[hook, tag] = say if callable(say) else lambda *_: say
 
 
-def make_hook(name: str, moment: HookMoment, *, tools: str = "lab.*", seconds: float = 1.0) -> LoadedHook:
+def make_hook(name: str, moment: HookMoment, *, tools: str = "lab.*", seconds: float = 30.0) -> LoadedHook:
     async def answer_call(call: HookCall, *end: Any) -> Any:
         tag = call.arguments["tag"]
         hook_calls.append((name, tag))
@@ -56,8 +56,8 @@ def list_hooks_run(tag: str) -> list[str]:
 
 HOOKS = (
     make_hook("first", "before"),
-    make_hook("second", "before", seconds=0.1),
-    make_hook("watch", "after", seconds=0.1),
+    make_hook("second", "before", seconds=6.0),
+    make_hook("watch", "after", seconds=5.0),
     make_hook("notes", "after"),
     make_hook("sorry", "failure"),
     make_hook("other", "before", tools="elsewhere.*"),
@@ -186,7 +186,7 @@ async def _wait_forever(*_: Any) -> None:
     ("say", "why"),
     [
         (lambda *_: 1 / 0, "it failed with ZeroDivisionError"),
-        (_wait_forever, "it took longer than 0.1 s"),
+        (_wait_forever, "it took longer than 6 s"),
         ("yes", "it returned str"),
         ([Permission("allow"), "yes"], "it returned str"),
     ],
@@ -288,7 +288,7 @@ async def test_who_may_not_call_the_tool_sets_no_hook_before_it_in_motion(lab: G
 
 async def test_the_deadline_of_the_call_covers_its_hooks(lab: GatewayLab) -> None:
     set_answer("second", "deadline", _wait_forever)
-    outcome = await lab.call("look", "deadline", deadline_ms=30)
+    outcome = await lab.call("look", "deadline", deadline_ms=5000)
     assert error_slug(outcome) == "deadline-exceeded"
     assert "while the hook second ran" in parse_body(outcome)["detail"]
 

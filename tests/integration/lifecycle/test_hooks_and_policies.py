@@ -170,14 +170,18 @@ def authzen_url() -> Iterator[str]:
 async def test_hooks_tighten_what_a_remote_decision_point_says(
     fresh_database: str, tmp_path: Path, authzen_url: str, engine: str, mood: str, opinion: str, expected: str
 ) -> None:
-    async with open_policy_lab(fresh_database, tmp_path, engine=engine, authzen_url=f"{authzen_url}/{mood}") as lab:
+    async with open_policy_lab(
+        fresh_database, tmp_path, engine=engine, authzen_url=f"{authzen_url}/{mood}", authzen_seconds=30
+    ) as lab:
         outcome = await lab.call("look", f"vote:{opinion}")
         assert call_result(outcome) == expected
 
 
 async def test_a_hook_of_the_settings_that_nobody_loaded_stops_the_start(module_database: str, tmp_path: Path) -> None:
     settings = lab_settings(module_database, tmp_path)
-    named = settings.model_copy(update={"hooks": (HookSettings(name="guard", function="hooks/check.py:guard"),)})
+    named = settings.model_copy(
+        update={"hooks": (HookSettings(name="guard", function="hooks/check.py:guard", seconds=30),)}
+    )
     with pytest.raises(ConfigError, match=r"but was not loaded\. Start with deputize dev or serve"):
         async with open_gateway(named, development=True):
             pass

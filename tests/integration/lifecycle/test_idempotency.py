@@ -7,7 +7,7 @@ import pytest
 from deputize import ToolContext
 from deputize.core.errors import ToolConflict, ToolFailed, UpstreamRateLimited
 from deputize.core.states import State
-from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until
+from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until, watch_joins
 from tests.support.policies import OPEN_FILES
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
 
@@ -117,7 +117,9 @@ async def test_an_idempotent_call_without_a_key_joins_its_twin_in_flight(lab: Ga
     by = await lab.make_caller()
     first = asyncio.create_task(lab.call("assign", "join", by=by, session="s1"))
     await gate.began.wait()
-    twin = asyncio.create_task(lab.call("assign", "join", by=by, session="s1"))
+    with watch_joins() as joins:
+        twin = asyncio.create_task(lab.call("assign", "join", by=by, session="s1"))
+        await asyncio.wait_for(joins.wait(), 60)
     stranger = asyncio.create_task(lab.call("assign", "join", by=by, session="s2"))
 
     async def both_act() -> bool:
@@ -139,7 +141,7 @@ async def test_who_joined_and_cannot_wait_hears_that_the_call_is_still_running(l
     set_behaviour("left", gate)
     first = asyncio.create_task(lab.call("assign", "left", session="s1"))
     await gate.began.wait()
-    left = await lab.call("assign", "left", session="s1", deadline_ms=200)
+    left = await lab.call("assign", "left", session="s1", deadline_ms=4000)
     assert (error_slug(left), left.http_status) == ("in-flight", 409)
     gate.open.set()
     assert parse_body(left)["error"]["details"]["call_id"] == (await first).call_id

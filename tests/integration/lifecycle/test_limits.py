@@ -11,7 +11,7 @@ import pytest
 from deputize.core.errors import ToolConflict, ToolFailed
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
-from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until
+from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until, watch_joins
 from tests.support.limited_lab import failures, make_rule, open_limited_lab, prices, set_costs
 from tests.support.redis_server import RedisServer, run_redis_server
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
@@ -77,8 +77,9 @@ async def test_a_joined_call_is_not_charged(fresh_database: str, tmp_path: Path)
         set_behaviour("together", gate)
         first = asyncio.create_task(lab.call("assign", "together", session="s"))
         await gate.began.wait()
-        second = asyncio.create_task(lab.call("assign", "together", session="s"))
-        await asyncio.sleep(0.2)
+        with watch_joins() as joins:
+            second = asyncio.create_task(lab.call("assign", "together", session="s"))
+            await asyncio.wait_for(joins.wait(), 60)
         gate.open.set()
         assert (await second).is_joined
         assert not (await first).is_joined

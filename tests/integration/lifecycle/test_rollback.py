@@ -15,7 +15,7 @@ from deputize import tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.states import State
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
-from tests.support.scripted_tools import TOOLS, WRITE_OPTIONS
+from tests.support.scripted_tools import BRIEF_WRITE_OPTIONS, TOOLS, WRITE_OPTIONS
 
 pytestmark = pytest.mark.requirement("INV-7")
 
@@ -84,7 +84,7 @@ def add(account: Account, amount: Amount) -> int:
 
 @tool(
     effects="write", resources=["create lab.ledger/{account}"], read_state=read_ledger, rollback=take_back,
-    predicates=_INTEGRITY | {"small": "/output <= 100"}, **{**WRITE_OPTIONS, "timeout": 2.0},
+    predicates=_INTEGRITY | {"small": "/output <= 100"}, **BRIEF_WRITE_OPTIONS,
 )  # fmt: skip
 def book_slowly(account: Account, amount: Amount) -> int:
     """Book an amount on an account, as soon as the test lets it."""

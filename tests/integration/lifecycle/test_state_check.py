@@ -13,7 +13,7 @@ from deputize import tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.states import State
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
-from tests.support.scripted_tools import TOOLS, WRITE_OPTIONS
+from tests.support.scripted_tools import AMPLE_SECONDS, TOOLS, WRITE_OPTIONS
 
 pytestmark = [pytest.mark.requirement("INV-8"), pytest.mark.requirement("INV-7")]
 
@@ -46,7 +46,7 @@ def peek(account: Account) -> int:
     return ledger[account]
 
 
-@tool(effects="read", namespace="lab", read_state=read_ledger)
+@tool(effects="read", namespace="lab", read_state=read_ledger, timeout=AMPLE_SECONDS)
 async def wait(account: Account) -> int:
     """Return the balance of an account after a while."""
     started.set()

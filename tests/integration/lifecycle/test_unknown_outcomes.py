@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from deputize import ToolContext
-from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
+from deputize.core.errors import ToolFailed, ToolPrecondition, UpstreamUnavailable
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.govern.identity import revocations
@@ -221,3 +222,17 @@ async def test_a_process_that_lost_its_lease_makes_no_further_attempt(lab: Gatew
     finally:
         await lab.runtime.lease.renew()
     assert (error_slug(outcome), len(list_effects("lost-lease"))) == ("outcome-unknown", 1)
+
+
+@pytest.mark.parametrize(("tool", "state"), [("assign", State.UNKNOWN), ("put", State.FAILED)])
+async def test_what_a_lost_attempt_did_is_not_judged_by_the_next_one(lab: GatewayLab, tool: str, state: State) -> None:
+    """The first attempt removes a thing and its answer is lost; the second one cannot find it."""
+    tag = f"lost-{tool}"
+
+    def answer(context: ToolContext) -> Any:
+        raise UpstreamUnavailable("no answer") if context.attempt == 1 else ToolFailed("not found")
+
+    set_behaviour(tag, answer)
+    outcome = await lab.call(tool, tag, key=tag)
+    assert outcome.state is state
+    assert [effect.key for effect in list_effects(tag)] == [outcome.call_id] * 2

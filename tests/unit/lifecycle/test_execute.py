@@ -41,6 +41,14 @@ def test_the_tools_verdict_is_known(kind: type[Problem], held: Claim) -> None:
 
 
 @pytest.mark.requirement("NEW-3")
+def test_the_verdict_on_a_repetition_is_known_only_where_the_service_recognizes_it() -> None:
+    problem = ToolFailed("not found")
+    assert classify_problem(CONTRACTS["put"], problem, FIRST, may_have_acted=True) is problem
+    assert isinstance(classify_problem(CONTRACTS["assign"], problem, FIRST, may_have_acted=True), OutcomeUnknown)
+    assert classify_problem(CONTRACTS["assign"], problem, FIRST) is problem
+
+
+@pytest.mark.requirement("NEW-3")
 @pytest.mark.parametrize("kind", NOTHING)
 def test_what_proves_that_nothing_happened_proves_it_for_one_attempt_of_one_owner(kind: type[Problem]) -> None:
     problem = kind("x")

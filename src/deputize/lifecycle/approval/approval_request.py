@@ -8,6 +8,7 @@ import orjson
 
 from deputize.core.canonical import canonicalize, compute_fingerprint
 from deputize.core.decision import ApprovalRequirement
+from deputize.core.injection.suspicions import SUSPICION_NUMBER
 from deputize.core.value_types import frozen
 from deputize.govern.approvals.binding import BindingParts, compute_binding
 from deputize.govern.approvals.requirements import (
@@ -19,7 +20,7 @@ from deputize.govern.approvals.requirements import (
 )
 from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.preview.preview import PreviewResult
-from deputize.lifecycle.recording.commitments import get_redaction_plan
+from deputize.lifecycle.recording.commitments import get_redaction_plan, redact_responses
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import ApprovalRequestRow
 from deputize.store.keys import KeySet
@@ -105,7 +106,9 @@ def build_approval_request(
     hook_demands = tuple(
         demand for opinion in authorized.validated.hook_effects.permissions for demand in opinion.requirements
     )  # fmt: skip
-    binding_parts = collect_binding_parts(runtime, authorized, call_id, call_preview.digest, expires_at)
+    binding_parts = collect_binding_parts(
+        runtime, authorized, call_id, call_preview.digest, call_preview.code_digest, expires_at
+    )
     contents = ApprovalContents(
         presentation=_build_presentation(runtime, authorized, call_preview),
         binding_digests=binding_parts.compute_part_digests(),
@@ -140,7 +143,7 @@ def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: 
             "name": contract.full_name,
             "version": contract.version,
             "digest": validated.tool.digest,
-            "code_digest": runtime.driver.get_code_digest(contract),
+            "code_digest": call_preview.code_digest,
             "title": contract.title,
             "description": contract.description,
         },
@@ -152,12 +155,25 @@ def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: 
         "session": validated.received.session,
         "environment": runtime.settings.environment,
         "arguments": get_redaction_plan(validated.tool, "input").apply(validated.call_input)[0],
-        **({} if validated.input_round is None else {"answers": validated.input_round.responses}),
+        **({} if validated.input_round is None else {"answers": redact_responses(validated.input_round.responses)}),
+        **_describe_suspicions(validated),
         "preview": call_preview.document,
         "rules": [
             {"id": demand.rule, "where": demand.where, "reason": demand.reason}
             for demand in authorized.decision.requirements
         ],
+    }
+
+
+def _describe_suspicions(validated: Validated) -> dict[str, Any]:
+    """Describe what looks like an injection attempt in the arguments, if anything does."""
+    if not validated.suspicions:
+        return {}
+    return {
+        "suspicions": [
+            {"number": SUSPICION_NUMBER, "kind": each.kind, "path": each.path, "text": each.describe()}
+            for each in validated.suspicions
+        ]
     }
 
 
@@ -172,7 +188,7 @@ def _encode_input(validated: Validated) -> bytes:
 
 
 def collect_binding_parts(
-    runtime: Runtime, authorized: Authorized, call_id: str, preview: bytes, expires_at: datetime
+    runtime: Runtime, authorized: Authorized, call_id: str, preview: bytes, code_digest: str, expires_at: datetime
 ) -> BindingParts:
     """Collect everything that must not change between what people saw and what is executed."""
     validated = authorized.validated
@@ -186,7 +202,7 @@ def collect_binding_parts(
         standing=caller.decision_cache_key,
         tool=contract.full_name,
         tool_digest=validated.tool.digest,
-        code=runtime.driver.get_code_digest(contract),
+        code=code_digest,
         input=_encode_input(validated),
         account=(contract.auth.credential, contract.auth.secret or "", contract.auth.audience or ""),
         environment=runtime.settings.environment,

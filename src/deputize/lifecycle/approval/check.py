@@ -13,8 +13,9 @@ from typing import Any
 
 import structlog
 
+from deputize.core.contract.tools import AnyTool, PythonTool
 from deputize.core.decision import ApprovalRequirement
-from deputize.core.errors import ApprovalExpired, ApprovalVoid
+from deputize.core.errors import ApprovalExpired, ApprovalVoid, Unavailable
 from deputize.core.states import State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import encode_entry
@@ -85,7 +86,10 @@ async def require_approval(
     policy_decision = authorized.decision
     demands = policy_decision.requirements + contents.hook_demands
     authorized = replace(authorized, decision=replace(policy_decision, requirements=demands))
-    binding_parts = collect_binding_parts(runtime, authorized, call_id, contents.preview, row["expires_at"])
+    code_digest = runtime.driver.get_code_digest(authorized.validated.tool.contract)
+    binding_parts = collect_binding_parts(
+        runtime, authorized, call_id, contents.preview, code_digest, row["expires_at"]
+    )
     if not hmac.compare_digest(compute_binding(keys.fingerprint_key, binding_parts), row["binding"]):
         changed_parts = list_changed_parts(contents.binding_digests, binding_parts)
         raise ApprovalVoid(
@@ -100,9 +104,22 @@ async def require_approval(
             raise PreviewChanged(new_preview, authorized, contents.hook_demands)
         guards = new_preview.guards
     approval = ApprovalGrant(
-        request_id=approval_id, demands=policy_decision.requirements, policy_digest=policy_decision.policy_digest
+        request_id=approval_id,
+        demands=policy_decision.requirements,
+        policy_digest=policy_decision.policy_digest,
+        code_digest=code_digest,
     )
     return ApprovedCall(authorized=replace(authorized, decision=policy_decision, approval=approval), guards=guards)
+
+
+def find_approved_tool(runtime: Runtime, authorized: Authorized) -> AnyTool:
+    """Find the tool that a run is executed with. In development its code may have been replaced since it was approved;
+    the approval is then checked again.
+    """
+    tool, approval = runtime.driver.find_tool(authorized.validated.tool.contract), authorized.approval
+    if approval is not None and isinstance(tool, PythonTool) and tool.code_digest != approval.code_digest:
+        raise Unavailable("the code of the tool was replaced while its approval was checked", nothing_happened=True)
+    return tool
 
 
 def _explain_change(binding_digests: Mapping[str, str], changed_parts: Sequence[str]) -> str:

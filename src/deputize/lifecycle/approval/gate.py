@@ -37,6 +37,7 @@ from deputize.store.pool import CONNECTION_ERRORS, Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("approvals")
+_CALLS = load_statements("calls")
 
 
 async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
@@ -87,7 +88,7 @@ async def _find_key_holder(runtime: Runtime, call_row: OpenCallRow) -> str | Non
     if call_row.key is None:
         return None
     async with runtime.store.write_transaction() as connection:
-        holder_id = await connection.fetchval(_SQL["find_key_holder"], call_row.tenant, call_row.scope, call_row.key)
+        holder_id = await connection.fetchval(_CALLS["find_key_holder"], call_row.tenant, call_row.scope, call_row.key)
     return None if holder_id is None else str(holder_id)
 
 

@@ -18,7 +18,8 @@ from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.degradation import Degradation
 from deputize.core.errors import Canceled, Problem
-from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.core.event_loop.task_cancellation import cancel_task
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.lifecycle.phases import Authorized, Claim, Executed
 from deputize.lifecycle.recording.commitments import get_redaction_plan
 from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
@@ -161,7 +162,7 @@ class ActiveRun:
             return {"partial_result": value}
         if not tool.is_valid_output(value):
             return {"partial_result": REDACTION_MARK, "redactions": ["/"]}
-        visible_value, paths = plan.apply(value)
+        visible_value, paths = plan.apply_marks(value)
         return {"partial_result": visible_value, "redactions": list(paths)}
 
     @property
@@ -264,9 +265,7 @@ class ActiveRuns:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await cancel_task(self._task)
 
     async def _run_loop(self) -> None:
         while True:

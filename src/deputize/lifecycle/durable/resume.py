@@ -19,6 +19,7 @@ from deputize.core.caller import Caller, Epochs
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import is_safe_to_repeat
+from deputize.core.contract.tools import AnyTool
 from deputize.core.decision import Decision
 from deputize.core.errors import (
     Canceled,
@@ -33,8 +34,10 @@ from deputize.core.errors import (
     Unavailable,
     UnsealFailed,
 )
+from deputize.core.injection.suspicions import find_suspicions
 from deputize.core.states import State
 from deputize.core.value_types import frozen
+from deputize.lifecycle.approval import check as approval_check
 from deputize.lifecycle.approval.check import PreviewChanged, request_new_approval, require_approval
 from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
@@ -97,6 +100,7 @@ class ClaimedRun:
     """A run that this worker began, under its current authorization, and what its limits were charged."""
 
     authorized: Authorized
+    tool: AnyTool
     claim: Claim
     charge: Charge
 
@@ -153,7 +157,8 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         tool=version.tool,
         deprecation=version.deprecation,
         deadline=_NO_DEADLINE,
-        canonical=canonicalize(stored_input.arguments),
+        canonical=(canonical := canonicalize(stored_input.arguments)),
+        suspicions=find_suspicions(stored_input.arguments, canonical),
         call_input=stored_input.call_input,
         mutations=stored_input.mutations,
         input_round=stored_input.round,
@@ -197,7 +202,7 @@ def _build_received(
 ) -> Received:
     return Received(
         call_id=call_id, caller=caller, request=request, session=row["session"], started_at=runtime.clock.monotonic(),
-        deadline=None, trail=runtime.tracing.start_trace(traceparent, call_id),
+        deadline=None, trail=runtime.tracing.start_trace(traceparent, call_id, caller),
     )  # fmt: skip
 
 
@@ -236,8 +241,9 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
                 runtime, authorized, has_started=run.epoch > 0, may_have_acted=run.may_have_acted
             )
             authorized, guards = approval.authorized, approval.guards
+        tool = approval_check.find_approved_tool(runtime, authorized)
         resource_locks = list_resource_locks(runtime, validated)
-        charge = await admit_run(runtime, authorized, run.epoch, run.owner)
+        charge = await admit_run(runtime, authorized, tool, run.epoch, run.owner)
         authorized = charge.authorized
     except PreviewChanged as differs:
         await request_new_approval(runtime, differs, run.epoch)
@@ -266,7 +272,7 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     except BaseException as error:
         charge.settle(error)
         raise
-    return ClaimedRun(authorized=authorized, claim=replace(claim, guards=guards), charge=charge)
+    return ClaimedRun(authorized=authorized, tool=tool, claim=replace(claim, guards=guards), charge=charge)
 
 
 async def _end_refused_run(runtime: Runtime, authorized: Authorized, run: PendingRun, refusal: Problem) -> None:

@@ -25,7 +25,7 @@ from deputize.core.errors import (
     ToolRequiresSetup,
 )
 from deputize.core.value_types import frozen
-from deputize.evidence.redact_free_text import FreeTextRedactor
+from deputize.evidence.redaction.free_text import FreeTextRedactor
 from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, withhold_from_problem
 from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.recording.commitments import get_redaction_plan, run_for_document
@@ -49,6 +49,8 @@ class PreviewResult:
     previewed_at: datetime
     fresh_seconds: int | None
     guards: Mapping[str, Any]
+    # Of the code that made it, which is the code that people decide about.
+    code_digest: str
     # A sentence for each precondition that does not hold.
     unmet_preconditions: tuple[str, ...] = ()
 
@@ -86,7 +88,9 @@ async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResul
             raise
         except Problem as error:
             problem = error.message
-    document, unmet = await run_for_document(validated.canonical, lambda: _redact_preview(validated, raw_document))
+    document, unmet = await run_for_document(
+        validated.canonical + orjson.dumps(raw_document), lambda: _redact_preview(validated, raw_document)
+    )
     previewed_at = datetime.fromtimestamp(runtime.clock.epoch_ms() / 1000, UTC)
     status = {
         "previewed_at": previewed_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -98,6 +102,7 @@ async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResul
         previewed_at=previewed_at,
         fresh_seconds=rules.fresh_seconds if contract.preview else None,
         guards=raw_document["guards"],
+        code_digest=tool.code_digest if isinstance(tool, PythonTool) else "",
         unmet_preconditions=unmet,
     )
 

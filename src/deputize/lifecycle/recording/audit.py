@@ -1,11 +1,13 @@
 """Build audit entries and rows from the phase types, so that no phase spells out a format."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from deputize.core.caller import Epochs
 from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.contract.contract import MutationClass
+from deputize.core.decision import Decision
 from deputize.core.degradation import Degradation
 from deputize.core.errors import Canceled, DeadlineExceeded, OutcomeUnknown, Problem, TooManyTakeovers
 from deputize.core.outcome import render_failure_envelope
@@ -34,6 +36,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
 
 DRY_RUN: Final = "dry_run"
+_NO_EPOCHS: Final = Epochs()
 
 
 def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[Degradation, ...]:
@@ -48,6 +51,16 @@ def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[
     if verified.is_rolled_back is not None:
         degradations += (Degradation.ROLLED_BACK if verified.is_rolled_back else Degradation.NOT_ROLLED_BACK,)
     return degradations
+
+
+def _name_suspicions(validated: Validated | None, commitment: ResultCommitment | None = None) -> Sequence[str]:
+    """Name the kind and the place of each suspicion, as in `sql /arguments/query`; most calls have none."""
+    in_arguments = validated.suspicions if validated is not None else ()
+    in_result = commitment.suspicions if commitment is not None else ()
+    if not in_arguments and not in_result:
+        return ()
+    names = [f"{each.kind} /arguments{each.path}" for each in in_arguments]
+    return [*names, *(f"{each.kind} /result{each.path}" for each in in_result)]
 
 
 def build_context(
@@ -94,13 +107,20 @@ def build_refusal_entry(
         kind="refusal",
         time=runtime.stamps.now(),
         hooks=validated.hook_effects.actions if validated else (),
-        decision=problem.decision,
+        suspicions=_name_suspicions(validated) if validated else (),
+        decision=problem.decision or _get_refusing_rule(problem),
         outcome=state,
         error=problem.spec.e_number,
         passage=passage or trace_refusal(validated, problem, state),
         command=DRY_RUN if request.dry_run else None,
     )
     return AuditEntryRow(received.caller.tenant, entry_id, received.call_id, body, None)
+
+
+def _get_refusing_rule(problem: Problem) -> Decision | None:
+    """Return the rule that refused a call before policies decided: one of the token, a limit or a hook."""
+    rule = (problem.details or {}).get("rule")
+    return Decision(rules=(rule,), epochs=_NO_EPOCHS) if isinstance(rule, str) and rule else None
 
 
 def build_read_entry(verified: Verified, state: State, now: str, commitment: ResultCommitment) -> AuditEntryRow:
@@ -129,6 +149,7 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
         latency_us=int(verified.executed.seconds * 1_000_000),
         cost_micros=to_micros(cost) if (cost := verified.cost) else 0,
         degradations=_list_degradations(verified),
+        suspicions=_name_suspicions(validated, commitment),
         passage=trace_read(verified, state),
     )
     return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
@@ -156,6 +177,7 @@ def build_dry_run_entry(
         outcome=State.SUCCEEDED,
         result=compute_commitment(salt, canonicalize(dict(document))),
         scopes_commitment=commit_scopes(authorized, salt),
+        suspicions=_name_suspicions(validated),
         passage=trace_dry_run(validated),
         command=DRY_RUN,
     )
@@ -182,6 +204,7 @@ def build_intent_entry(
         hooks=validated.hook_effects.actions,
         decision=authorized.decision,
         scopes_commitment=commit_scopes(authorized, salt),
+        suspicions=_name_suspicions(validated),
         passage=passage,
     )
     return entry_id, body, salt
@@ -258,6 +281,7 @@ def build_closing_row(
         latency_us=int(verified.executed.seconds * 1_000_000),
         cost_micros=to_micros(cost) if (cost := verified.cost) else 0,
         degradations=_list_degradations(verified, claim),
+        suspicions=_name_suspicions(None, commitment),
         passage=(
             trace_end(verified.executed, state, ran_post_hooks=verified.ran_post_hooks)
             if before is State.RUNNING

@@ -2,7 +2,7 @@
 
 from deputize.core.errors import Problem, SecretsProblem
 from deputize.core.sensitive.text import redact_texts
-from deputize.evidence.redact_free_text import FreeTextRedactor
+from deputize.evidence.redaction.free_text import FreeTextRedactor
 from deputize.lifecycle.phases import Validated
 from deputize.lifecycle.recording.commitments import get_redaction_plan, run_for_document
 
@@ -35,4 +35,6 @@ async def redact_problem(validated: Validated, problem: Problem) -> Problem:
             advice=redactor.redact(problem.advice, "", []),
         )
 
-    return await run_for_document(validated.canonical, redact)
+    # A tool or a server chose their size.
+    texts = f"{problem.message}{problem.advice}{problem.details}".encode(errors="replace")
+    return await run_for_document(validated.canonical + texts, redact)

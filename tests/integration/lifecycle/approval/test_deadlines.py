@@ -51,13 +51,12 @@ async def test_a_sign_in_that_grew_old_while_its_word_waited_is_not_fresh(fresh_
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         _, ticket = await approval_lab.request_approval("put", "t2")
         fresh = approval_lab.lab.runtime.settings.approvals.fresh_seconds
-        person = await approval_lab.make_approver(
-            "bo", auth_time=approval_lab.lab.runtime.clock.epoch_ms() // 1000 - fresh + 1
-        )
         async with approval_lab.lab.hold_barrier():
+            now = approval_lab.lab.runtime.clock.epoch_ms() // 1000
+            person = await approval_lab.make_approver("bo", auth_time=now - fresh + SECONDS)
             saying = asyncio.create_task(approval_lab.approve(person, ticket))
             await approval_lab.lab.wait_for_blocked_query("%barrier%")
-            await approval_lab.lab.db.execute("select pg_sleep(2.1)")
+            await approval_lab.lab.db.execute("select pg_sleep($1)", SECONDS + 1.1)
         with pytest.raises(NotAnApprover) as refused:
             await saying
         assert refused.value.details["rule"] == "fresh-sign-in"

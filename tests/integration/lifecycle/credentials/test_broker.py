@@ -23,7 +23,7 @@ from deputize.core.settings import VaultSettings
 from deputize.core.states import State
 from proofs.kit.openbao import OpenBaoServer
 from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, parse_body
-from tests.support.scripted_tools import RETRY, WRITE_OPTIONS, Behaviour, Gate, Tag
+from tests.support.scripted_tools import AMPLE_SECONDS, BRIEF_WRITE_OPTIONS, RETRY, WRITE_OPTIONS, Behaviour, Gate, Tag
 from tests.support.scripted_tools import TOOLS as UNDO_TOOLS
 
 pytestmark = pytest.mark.requirement("GOV-7")
@@ -52,13 +52,13 @@ async def _await_behaviour(tag: str, context: ToolContext) -> dict[str, Any]:
 KEYED_OPTIONS: dict[str, Any] = {"credential": "vault", "secret": NAME}
 
 
-@tool(effects="read", namespace="lab", retry=RETRY, **KEYED_OPTIONS)
+@tool(effects="read", namespace="lab", retry=RETRY, timeout=AMPLE_SECONDS, **KEYED_OPTIONS)
 async def keyed_look(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Look at something that wants a key."""
     return await _await_behaviour(tag, context)
 
 
-@tool(effects="read", namespace="lab", returns=dict[str, Any], **KEYED_OPTIONS)
+@tool(effects="read", namespace="lab", returns=dict[str, Any], timeout=AMPLE_SECONDS, **KEYED_OPTIONS)
 async def keyed_tale(tag: Tag, context: ToolContext) -> Result:
     """Look at something that wants a key, and say more about it."""
     return Result(payload={"value": tag}, summary=context.credential.reveal() if context.credential else None)
@@ -74,8 +74,7 @@ async def keyed_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     effects="write",
     resources=["create lab.notes/{tag}"],
     idempotency="cannot",
-    timeout=0.3,
-    **WRITE_OPTIONS,
+    **BRIEF_WRITE_OPTIONS,
     **KEYED_OPTIONS,
 )
 def keyed_thread(tag: Tag, context: ToolContext) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def keyed_thread(tag: Tag, context: ToolContext) -> dict[str, Any]:
     return cast(dict[str, Any], _run_behaviour(tag, context))
 
 
-@tool(effects="read", namespace="lab")
+@tool(effects="read", namespace="lab", timeout=AMPLE_SECONDS)
 async def plain_look(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Look at something that wants no key."""
     return await _await_behaviour(tag, context)
@@ -264,7 +263,7 @@ async def test_a_late_end_is_held_to_the_same(keyed_lab: GatewayLab) -> None:
 
     def end_late(context: ToolContext) -> dict[str, Any]:
         value = _reveal_secret(context)
-        go.wait(10)
+        go.wait(60)
         return {"echo": value}
 
     set_behaviour("late", end_late)
@@ -342,7 +341,7 @@ async def bao(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenBao
 async def test_while_the_vault_is_sealed_only_calls_that_need_it_fail_and_closed(
     bao: OpenBaoServer, fresh_database: str, lab_folder: Path
 ) -> None:
-    vault = {"kind": "openbao", "address": bao.url, "token_file": bao.token_file}
+    vault = {"kind": "openbao", "address": bao.url, "token_file": bao.token_file, "seconds": 30}
     async with open_vault_lab(fresh_database, lab_folder, **vault) as lab:
         set_behaviour("vaulted", lambda context: {"fits": _reveal_secret(context) == VALUE})
         assert parse_body(await lab.call("keyed_note", "vaulted", key="first"))["result"] == {"fits": True}

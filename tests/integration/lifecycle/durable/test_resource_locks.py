@@ -21,19 +21,22 @@ pytestmark = pytest.mark.requirement("INV-9")
 
 
 class ConcurrencyRecorder:
-    """A behaviour that lets everybody in, notes who was inside at once, and out when told."""
+    """A behaviour that lets everybody in, notes who was inside at once, and out when told, or once so many have met."""
 
-    def __init__(self, *, seconds: float = 0.0) -> None:
+    def __init__(self, *, seconds: float = 0.0, expected: int = 1) -> None:
         self.inside: list[str] = []
         self.order: list[str] = []
         self.most = 0
         self.open = asyncio.Event()
-        self._seconds = seconds
+        self._seconds, self._expected, self._have_met = seconds, expected, asyncio.Event()
 
     async def __call__(self, context: ToolContext) -> dict[str, Any]:
         self.inside.append(context.call_id)
         self.order.append(context.call_id)
         self.most = max(self.most, len(self.inside))
+        if len(self.inside) >= self._expected:
+            self._have_met.set()
+        await self._have_met.wait()
         await (asyncio.sleep(self._seconds) if self._seconds else self.open.wait())
         self.inside.remove(context.call_id)
         return {"value": "done"}
@@ -45,7 +48,7 @@ async def open_worker_lab(
 ) -> AsyncIterator[tuple[GatewayLab, Worker]]:
     runs = RunSettings(poll_seconds=0.05, limits=limits, at_once=at_once, drain_seconds=1)
     async with (
-        open_lab(dsn, folder, runs=runs, lease_seconds=10, sweep_seconds=0.2) as lab,
+        open_lab(dsn, folder, runs=runs, lease_seconds=60, sweep_seconds=0.2) as lab,
         open_worker(lab.gateway) as worker,
     ):
         yield lab, worker
@@ -105,7 +108,7 @@ async def _as_condition(value: object) -> bool:
 
 
 async def test_a_hard_limit_holds_over_different_inputs(fresh_database: str, tmp_path: Path) -> None:
-    turnstile = ConcurrencyRecorder(seconds=0.05)
+    turnstile = ConcurrencyRecorder(seconds=0.05, expected=2)
     tags = [f"limited-{number}" for number in range(8)]
     for tag in tags:
         set_behaviour(tag, turnstile)

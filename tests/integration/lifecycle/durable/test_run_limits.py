@@ -38,14 +38,17 @@ def redis() -> Iterator[RedisServer]:
 async def open_worker_lab(
     dsn: str, folder: Path, *rules: LimitRule, redis_url: str | None = None
 ) -> AsyncIterator[GatewayLab]:
-    timing = {"lease_seconds": 10, "sweep_seconds": 0.1}
-    async with open_limited_lab(dsn, folder, *rules, redis_url=redis_url, **timing) as lab, open_worker(lab.gateway):
+    async with (
+        open_limited_lab(dsn, folder, *rules, redis_url=redis_url, lease_seconds=60, sweep_seconds=0.1) as lab,
+        open_worker(lab.gateway),
+    ):
         yield lab
 
 
 async def submit(lab: GatewayLab, tool: str, tag: str, **more: Any) -> str:
     outcome = await lab.call(tool, tag, mode="async", **more)
-    assert outcome.http_status == 202, outcome.body
+    # 200 is the answer to a repeat whose run has ended already.
+    assert outcome.http_status in (200, 202), outcome.body
     return outcome.call_id
 
 
@@ -71,22 +74,26 @@ async def wait_for_free_slot(lab: GatewayLab) -> None:
 
 
 class ConcurrencyMeter:
-    """A behaviour that measures how many calls run at once."""
+    """A behaviour that measures how many calls run at once, and keeps them until so many have met as are expected."""
 
-    def __init__(self, seconds: float = 0.2) -> None:
-        self.seconds, self.now, self.most = seconds, 0, 0
+    def __init__(self, expected: int) -> None:
+        self.now, self.most = 0, 0
+        self._expected, self._have_met = expected, asyncio.Event()
 
     async def __call__(self, _: ToolContext) -> dict[str, Any]:
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(self.seconds)
+        if self.now >= self._expected:
+            self._have_met.set()
+        await self._have_met.wait()
+        await asyncio.sleep(0.2)  # for one more, whom the limit must keep out
         self.now -= 1
         return {"value": "done"}
 
 
 async def test_asynchronous_calls_run_no_more_at_once_than_the_limit(fresh_database: str, tmp_path: Path) -> None:
     async with open_worker_lab(fresh_database, tmp_path, make_rule("concurrency", 2, "two")) as lab:
-        meter = ConcurrencyMeter()
+        meter = ConcurrencyMeter(2)
         set_behaviour("metered", meter)
         calls = [await submit(lab, "look", "metered") for _ in range(8)]
         assert await wait_for_ends(lab, calls) == ["succeeded"] * 8
@@ -159,12 +166,13 @@ async def test_real_costs_are_settled_however_a_run_ends(fresh_database: str, tm
 
 
 async def test_a_rate_counts_submissions_and_holds_executions(fresh_database: str, tmp_path: Path) -> None:
-    rules = [make_rule("rate", 3, "pace", seconds=1, tools="lab.look")]
+    window = 6
+    rules = [make_rule("rate", 3, "pace", seconds=window, tools="lab.look")]
     async with open_limited_lab(fresh_database, tmp_path, *rules) as lab:
         calls = [await submit(lab, "look", f"a{number}") for number in range(3)]
         refused = await lab.call("look", "a4", mode="async")
         assert (error_slug(refused), refused.http_status) == ("rate-limited", 429)
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(window * 1.1)
         calls += [await submit(lab, "look", f"b{number}") for number in range(3)]
         started: list[float] = []
         loop = asyncio.get_running_loop()
@@ -173,8 +181,8 @@ async def test_a_rate_counts_submissions_and_holds_executions(fresh_database: st
         async with open_worker(lab.gateway):
             assert await wait_for_ends(lab, calls) == ["succeeded"] * 6
         assert len(started) == 6
-        # Admission is a moment before the tool starts.
-        assert started[3] - started[0] > 0.8
+        # Admission is before the tool starts: a moment, or seconds on a busy machine.
+        assert started[3] - started[0] > window / 2
 
 
 def _note_time(started: list[float], clock: Callable[[], float]) -> Callable[[ToolContext], Any]:
@@ -197,7 +205,7 @@ async def test_an_approved_call_is_admitted_when_it_begins(fresh_database: str, 
     async with open_worker_lab(fresh_database, tmp_path, make_rule("concurrency", 1, "one")) as lab:
         approval_lab = ApprovalLab(lab=lab)
         await approval_lab.put_policies(RULES)
-        meter = ConcurrencyMeter()
+        meter = ConcurrencyMeter(1)
         set_behaviour("approved", meter)
         requests = [await approval_lab.request_approval("put", "approved", key=f"k{number}") for number in range(4)]
         approver = await approval_lab.make_approver("bea")

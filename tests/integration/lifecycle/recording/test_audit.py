@@ -8,7 +8,7 @@ import structlog
 
 from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.errors import ToolFailed, UnsealFailed
-from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.states import State
 from tests.support.gateway_lab import GatewayLab, parse_body
 from tests.support.scripted_tools import raise_error, set_behaviour

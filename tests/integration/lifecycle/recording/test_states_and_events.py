@@ -89,7 +89,7 @@ async def _run_durably(lab: GatewayLab) -> set[ToolEvent]:
     run = await lab.call("assign", "events-run", key="events-run", mode="async")
     gate = Gate()
     set_behaviour("events-yield", gate)
-    late = await lab.call("assign", "events-yield", key="events-yield", deadline_ms=300, may_continue=True)
+    late = await lab.call("assign", "events-yield", key="events-yield", deadline_ms=4000, may_continue=True)
     assert late.is_accepted
     gate.open.set()
     stream = await lab.gateway.calls.follow_call(await lab.make_caller(), run.call_id)

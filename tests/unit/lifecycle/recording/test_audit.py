@@ -14,7 +14,7 @@ from deputize.core.clock import Deadline
 from deputize.core.decision import Decision
 from deputize.core.degradation import DEGRADATION_MEANINGS, Degradation
 from deputize.core.hooks import HookEffects
-from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.states import State
 from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
@@ -59,7 +59,7 @@ def _make_scoped(properties: dict[str, Any]) -> Verified:
 
 
 def test_the_scopes_of_a_call_can_be_confirmed_with_the_salt() -> None:
-    verified = _make_scoped({"id": {"type": "integer"}, "email": {"type": "string"}})
+    verified = _make_scoped({"id": {"type": "integer"}, "email": {"type": "string", "x-sensitivity": "internal"}})
     scopes = "\n".join(each[2] for each in verified.executed.authorized.side_effects)
     assert scopes.startswith("users/7/a b@x.example")
     assert scopes.endswith("\n*")
