@@ -17,15 +17,25 @@ from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import compute_set_digest
 from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.project_edits import ProjectEdits
 from deputize.operations.gateway import Gateway
+from deputize.operations.servers.services import register_service
 
 log = structlog.get_logger(__name__)
 
 
 async def bootstrap_gateway(
-    gateway: Gateway, tools: Sequence[PythonTool], complete: Callable[[Caller], Awaitable[Caller]]
+    gateway: Gateway,
+    tools: Sequence[PythonTool],
+    complete: Callable[[Caller], Awaitable[Caller]],
+    *,
+    holds_changes: bool = False,
 ) -> None:
+    """Register the tools and apply the policies. With `holds_changes`, leave what would change authority."""
     settings = gateway.settings
+    if holds_changes and gateway.project_edits is not None:
+        tools = await gateway.project_edits.hold_tools(tools)
     operator = await complete(operator_caller(settings.tools.tenant))
     # Tools that only read come first: other tools may name them as their status.
     for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
@@ -38,14 +48,32 @@ async def bootstrap_gateway(
             for text in await gateway.service_levels.list_timeout_warnings(operator, tool.contract):
                 log.warning("timeout_too_short", tool=tool.contract.full_name, reason=text)
     if settings.policy.files:
-        await _apply_policies(gateway, complete)
+        await _apply_policies(gateway, complete, gateway.project_edits if holds_changes else None)
 
 
-async def _apply_policies(gateway: Gateway, complete: Callable[[Caller], Awaitable[Caller]]) -> None:
+async def register_services(
+    gateway: Gateway, runtime: Runtime, complete: Callable[[Caller], Awaitable[Caller]]
+) -> None:
+    """Register the operations of the HTTP services; one whose document cannot be used keeps what it had."""
+    for service in gateway.settings.services:
+        operator = await complete(operator_caller(service.tenant or gateway.settings.tools.tenant))
+        try:
+            count = await register_service(runtime, operator, service)
+        except RegistryProblem as problem:
+            gateway.startup_problems.append(problem)
+            continue
+        log.info("service_registered", service=service.name, changed_tools=count)
+
+
+async def _apply_policies(
+    gateway: Gateway, complete: Callable[[Caller], Awaitable[Caller]], edits: ProjectEdits | None
+) -> None:
     """Apply the policy files to every tenant in the settings; other tenants put their own policies."""
     settings = gateway.settings
     files = read_files(settings.policy.files)
     for tenant in list_tenants(settings):
+        if edits is not None and await edits.hold_policies(tenant, files):
+            continue
         operator = await complete(operator_caller(tenant))
         try:
             await gateway.commands.put_policies(operator, files)
@@ -89,4 +117,5 @@ async def compare_files(gateway: Gateway, authority: Authority, tools: Sequence[
 
 def list_tenants(settings: Settings) -> list[str]:
     tenants = {each.tenant for each in settings.identity.issuers} | {each.tenant for each in settings.servers}
+    tenants |= {each.tenant for each in settings.services}
     return sorted({settings.tools.tenant, *(tenant for tenant in tenants if tenant)})

@@ -1,7 +1,7 @@
 """Offer interfaces everything they may use, in one object: methods and read-only views.
 
 Interfaces import this module and `core`, and nothing else below them. What a call needs (the runtime, keys, connections
-to servers) stays behind private fields; `app.py` fills them in.
+to servers) stays behind private fields; `composition/gateway.py` fills them in.
 """
 
 import hmac
@@ -20,6 +20,7 @@ from deputize.core.errors import Problem, TokenMissing, Unavailable
 from deputize.core.outcome import Outcome
 from deputize.core.settings import Settings
 from deputize.core.settings.urls import RESOURCE_METADATA_PATH
+from deputize.evidence.entry_filters import EntryFilter
 from deputize.govern.identity.sessions import ConsoleSession
 from deputize.govern.identity.token_verifier import TokenVerifier
 from deputize.govern.policy.policy_parser import PolicyFile
@@ -31,24 +32,38 @@ from deputize.operations.admin.contract_tests import ContractTestClaim, Contract
 from deputize.operations.admin.delegations import Delegations, IssuedToken
 from deputize.operations.admin.deprecations import DeprecationRequest, Deprecations
 from deputize.operations.admin.erasures import Erasures
+from deputize.operations.admin.legal_holds import HoldRequest, LegalHolds
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
+from deputize.operations.admin.project_edits import ProjectEdits
 from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
 from deputize.operations.admin.service_levels import ServiceLevels
+from deputize.operations.admin.tool_health import ToolHealth
 from deputize.operations.approvals.console_sessions import ConsoleAccess
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.terminal_decisions import show_open_codes
+from deputize.operations.audit.entry_reader import AuditQuery
+from deputize.operations.audit.export import AuditExport, AuditFormat
+from deputize.operations.audit.log_history import LogHistory
+from deputize.operations.audit.log_reader import LogReader
+from deputize.operations.audit.observations import Observations
+from deputize.operations.audit.search import AuditSearch
+from deputize.operations.audit.tail import AuditTail, TailEvent
 from deputize.operations.calls.answers import CallAnswers
 from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.queries import CallEvent, CallQueries, CallSummary
+from deputize.operations.calls.receipts import CallReceipts
 from deputize.operations.calls.rollback import Rollbacks
 from deputize.operations.servers.account_links import AccountLinks
+from deputize.operations.servers.circuits import CircuitReports
+from deputize.operations.servers.effects import EffectChoice, ServerEffects
 from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.review import ServerReview
-from deputize.operations.views.health import Health
+from deputize.operations.views.cost_report import CostReport
+from deputize.operations.views.health import NO_WORKER, Health, HealthCheck
 from deputize.operations.views.metadata import GatewayMetadata
 from deputize.operations.views.negotiation import Negotiations
 from deputize.operations.views.surface import Surface
@@ -66,17 +81,25 @@ if TYPE_CHECKING:
     from deputize.operations.background.worker import Worker
 
 __all__ = [
+    "NO_WORKER",
+    "AuditFormat",
+    "AuditQuery",
     "CallEvent",
     "CallSummary",
     "ConsoleAccess",
     "ConsoleSession",
     "ContractTestClaim",
     "DeprecationRequest",
+    "EffectChoice",
+    "EntryFilter",
     "Gateway",
+    "HealthCheck",
+    "HoldRequest",
     "IssuedToken",
     "PolicyFile",
     "ReportedCase",
     "ServerMethodView",
+    "TailEvent",
     "ToolSelection",
     "ToolView",
     "extract_structured_schema",
@@ -88,7 +111,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gateway:
-    """One open gateway. `app.py` builds it; interfaces translate requests into its methods."""
+    """One open gateway. `composition/gateway.py` builds it; interfaces translate requests into its methods."""
 
     settings: Settings
     clock: Clock
@@ -99,8 +122,17 @@ class Gateway:
     negotiations: Negotiations
     deprecations: Deprecations
     service_levels: ServiceLevels
+    tool_health: ToolHealth
+    cost_report: CostReport
     calls: CallQueries
     call_exports: CallExports
+    call_receipts: CallReceipts
+    audit_search: AuditSearch
+    audit_tail: AuditTail
+    audit_export: AuditExport
+    observations: Observations
+    log_reader: LogReader
+    log_history: LogHistory
     cancellations: Cancellations
     webhooks: WebhookAdmin
     reconciliation_tasks: ReconciliationTasks
@@ -108,8 +140,11 @@ class Gateway:
     suggestions: PermitSuggestions
     servers: ServerInventory
     review: ServerReview
+    effects: ServerEffects
+    circuits: CircuitReports
     account_links: AccountLinks
     erasures: Erasures
+    legal_holds: LegalHolds
     console_access: ConsoleAccess
     rollbacks: Rollbacks
     explanations: PolicyExplanations
@@ -118,6 +153,8 @@ class Gateway:
     operator_tokens: OperatorTokens
     metadata: GatewayMetadata
     health: Health
+    # In development only: takes over edited files of the project.
+    project_edits: ProjectEdits | None = None
     # Tools from the settings that were refused at start-up, each with its reasons; the others are served.
     startup_problems: list[Problem] = field(default_factory=list)
     # Where the files of a process that applies none differ from what is active, in sentences.
@@ -165,6 +202,16 @@ class Gateway:
     def unfinished_run_count(self) -> int:
         """How many runs the worker in this process left unfinished when it stopped."""
         return sum(each.remaining_runs for each in self._workers)
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether this process executes queued calls itself."""
+        return bool(self._workers)
+
+    def skip_run_drain(self) -> None:
+        """Wait for no run when the worker in this process stops: another one takes them over."""
+        for each in self._workers:
+            each.drain_seconds = 0.0
 
     async def show_open_codes(self) -> None:
         """Show the codes of open approval requests on the terminal again, after none could be shown for a while."""

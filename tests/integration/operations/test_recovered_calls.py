@@ -31,7 +31,7 @@ async def test_a_worker_stops_on_a_restored_database_and_goes_on_when_it_is_conf
     gate, runs = Gate(), RunSettings(poll_seconds=0.05, drain_seconds=1, at_once=1)
     set_behaviour("restored-first", gate)
     async with (
-        open_lab(fresh_database, tmp_path, runs=runs, lease_seconds=10, sweep_seconds=0.1) as lab,
+        open_lab(fresh_database, tmp_path, runs=runs, lease_seconds=60, sweep_seconds=0.1) as lab,
         open_worker(lab.gateway),
     ):
         first = await lab.call("note", "restored-first", key="first", mode="async")

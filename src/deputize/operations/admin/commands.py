@@ -15,7 +15,7 @@ from deputize.catalog.compatibility.release_job import judge_release
 from deputize.catalog.importers.manifest_judge import judge_manifest
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.snapshot import TenantTools, ToolVersion
-from deputize.core.caller import Caller
+from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.handler import NO_DRIVER
@@ -69,8 +69,20 @@ class _CheckedPolicies:
 
 
 class Commands:
-    def __init__(self, runtime: Runtime, pseudonyms: Pseudonyms) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        pseudonyms: Pseudonyms,
+        *,
+        admits_drafts: bool = False,
+        replaces_versions: bool = False,
+    ) -> None:
+        """Offer the acts. With `replaces_versions`, for development, this process replaces what it registered before
+        under the same number; callers never do.
+        """
+        self._admit = partial(admit_contract, admits_drafts=admits_drafts)
         self._runtime = runtime
+        self._replaces_versions = replaces_versions
         self._pseudonyms = pseudonyms
         self._contract_tests = ContractTests(runtime)
 
@@ -87,7 +99,7 @@ class Commands:
         Its function, where loaded, may not declare more than the contract says. A contract that was judged on its own
         before (`is_judged`) is compared with the tenant's other tools only.
         """
-        check = check_conflicts if is_judged else admit_contract
+        check = check_conflicts if is_judged else self._admit
 
         current_contract: Contract | None = None
 
@@ -107,6 +119,8 @@ class Commands:
             await self._contract_tests.require_fresh_result(caller.tenant, contract, tools)
 
         async def act(connection: Connection) -> Literal["created", "unchanged"]:
+            if self._replaces_versions and caller.issuer == PROCESS_ISSUER:
+                return await registry.replace_contract(connection, caller.tenant, contract, by=caller.user)
             return await registry.register_contract(connection, caller.tenant, contract, by=caller.user, state=state)
 
         return await self._change_authority(

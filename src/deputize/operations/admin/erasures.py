@@ -4,10 +4,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from deputize.core.caller import Caller
-from deputize.core.errors import ErasureNotFound
+from deputize.core.errors import ErasureNotFound, LegalHoldActive
 from deputize.core.subject import build_subject, parse_subject, qualify_subject
 from deputize.govern.token_authorization import require_admin, require_full_admin
-from deputize.lifecycle.barrier import change_authority
+from deputize.lifecycle.barrier import change_authority, record_refusal
 from deputize.lifecycle.erasure import ErasureStart, begin_erasure, continue_erasure, load_erasure, load_primary_issuer
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
@@ -43,7 +43,11 @@ class Erasures:
             await self._pseudonyms.erase(connection, tenant, subject)
             return start
 
-        start = await change_authority(runtime, caller, "erase_user", subject, act, recorded_subject=pseudonym)
+        try:
+            start = await change_authority(runtime, caller, "erase_user", subject, act, recorded_subject=pseudonym)
+        except LegalHoldActive as problem:
+            await record_refusal(runtime, caller, "erase_user", pseudonym, problem)
+            raise
         await continue_erasure(runtime, tenant, start.erasure_id, seconds=_REQUEST_SECONDS)
         return {
             **await self.describe_erasure(caller, start.erasure_id),

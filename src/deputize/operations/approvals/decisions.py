@@ -33,6 +33,7 @@ from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.batch_checks import require_alike, require_bindings
+from deputize.operations.approvals.decision_measurement import measure_decision
 from deputize.operations.approvals.request_access import ApprovalRequestView, load_request_view
 from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.pool import Connection
@@ -197,13 +198,9 @@ class ApprovalDecisions:
             if not problem.spec.retryable:
                 await self._record_refusal(caller, action, approval_id, problem)
             raise
+        await measure_decision(self._runtime, self._complete_caller, approval_request, answer["state"])
         if self._runtime.approval_codes is not None and caller.issuer == TERMINAL_ISSUER and answer["state"] == "open":
             self._runtime.approval_codes.use_code(answer["ticket_id"])
-        if answer["state"] != "open":
-            wait_seconds = (approval_request.row["now"] - approval_request.row["opened_at"]).total_seconds()
-            self._runtime.metrics.approval_time.labels(approval_request.row["tool"], answer["state"]).observe(
-                wait_seconds
-            )
         return answer
 
     async def _record_vote(

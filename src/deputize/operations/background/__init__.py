@@ -1,1 +1,1 @@
-"""Run the background loops: worker, sweeper, reconciler, deliveries."""
+"""Run the background loops: worker, sweeper, retention, reconciler, deliveries."""

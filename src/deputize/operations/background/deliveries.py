@@ -12,11 +12,15 @@ import asyncpg
 import orjson
 import structlog
 
+from deputize.catalog.compiled_tool import CompiledTool
 from deputize.core.call import Callback
 from deputize.core.errors import Problem
 from deputize.core.event_loop.periodic_task import PeriodicTask
-from deputize.core.sensitive.text import REDACTION_MARK
+from deputize.core.sensitive.marks import REDACTION_MARK
+from deputize.core.sensitive.text import redact_text
 from deputize.core.states import EVENT_BY_STATE, State
+from deputize.evidence.redaction.free_text import FreeTextRedactor
+from deputize.evidence.redaction.plan import RedactionPlan
 from deputize.lifecycle.callbacks import (
     CLOUDEVENTS_MEDIA_TYPE,
     SendWebhook,
@@ -26,6 +30,7 @@ from deputize.lifecycle.callbacks import (
     sign_delivery,
 )
 from deputize.lifecycle.recording.commitments import get_redaction_plan
+from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
@@ -34,7 +39,7 @@ _SQL = load_statements("webhooks")
 _MAX_CONCURRENT: Final = 40
 # Per tenant: slow receivers can occupy only these slots.
 _MAX_PER_TENANT: Final = 5
-_CLEANUP_SECONDS: Final = 3600.0
+_DESCRIPTIONS: Final = ("summary", "search_text")
 _MAX_BYTES: Final = 900_000
 _HTTP_GONE: Final = 410
 log = structlog.get_logger(__name__)
@@ -50,7 +55,6 @@ class Deliveries(PeriodicTask):
         super().__init__()
         self._runtime = runtime
         self._send = send
-        self._cleanup_due = 0.0
         self._active_tasks: dict[asyncio.Task[None], str] = {}
         self._last_tenant = ""
 
@@ -61,7 +65,6 @@ class Deliveries(PeriodicTask):
     async def run_step(self) -> float:
         """Start the deliveries that are due; when there is nothing to start, wait until one ends."""
         start_count = await self._start_due()
-        await self._delete_old_rows()
         if start_count and len(self._active_tasks) < _MAX_CONCURRENT:
             return 0.0
         if not self._active_tasks:
@@ -188,7 +191,7 @@ class Deliveries(PeriodicTask):
         return orjson.dumps(event)
 
     async def _load_outcome(self, row: asyncpg.Record, call: asyncpg.Record) -> dict[str, Any]:
-        """Load the call's envelope, with what the contract marks as sensitive redacted."""
+        """Load the call's envelope, redacted."""
         runtime, tenant, call_id = self._runtime, row["tenant"], str(row["call_id"])
         keys = await runtime.keys.get(runtime.store, tenant)
         envelope: dict[str, Any] = orjson.loads(keys.unseal(call_id, "outcome", call["ciphertext"]))
@@ -198,15 +201,29 @@ class Deliveries(PeriodicTask):
         version = (
             (await runtime.authority.load_tenant(tenant)).tools.get_entry(call["tool"]).by_version.get(call["version"])
         )
-        if version is None or version.digest != call["tool_digest"]:
-            return {**envelope, "result": REDACTION_MARK}
-        plan = get_redaction_plan(version.tool, "output")
-        visible_result, _ = await asyncio.to_thread(plan.apply, envelope["result"])
-        return {**envelope, "result": visible_result}
+        if version is None or version.digest != call["tool_digest"] or call["input"] is None:
+            # Neither what the contract marks nor what the caller sent is known.
+            return await asyncio.to_thread(_redact_envelope, None, None, envelope)
+        input_data = keys.unseal(call_id, "input", call["input"])
+        return await asyncio.to_thread(_redact_quotes, version.tool, input_data, envelope)
 
-    async def _delete_old_rows(self) -> None:
-        if self._runtime.clock.monotonic() >= self._cleanup_due:
-            self._cleanup_due = self._runtime.clock.monotonic() + _CLEANUP_SECONDS
-            async with self._runtime.store.write_transaction() as connection:
-                for statement in ("delete_old_deliveries", "delete_old_callbacks"):
-                    await connection.execute(_SQL[statement], self._runtime.settings.database.retention_days)
+
+def _redact_quotes(tool: CompiledTool, input_data: bytes, envelope: dict[str, Any]) -> dict[str, Any]:
+    """Redact the envelope of a call whose tool may have quoted sensitive values of its arguments anywhere."""
+    output_plan = get_redaction_plan(tool, "output")
+    arguments = StoredInput(input_data).call_input
+    redactor = FreeTextRedactor(get_redaction_plan(tool, "input"), output_plan, arguments)
+    return _redact_envelope(output_plan, redactor, envelope)
+
+
+def _redact_envelope(
+    plan: RedactionPlan | None, redactor: FreeTextRedactor | None, envelope: dict[str, Any]
+) -> dict[str, Any]:
+    """Redact the result and the texts that describe it, as a whole without the plan of the version that ran."""
+    descriptions = {name: envelope[name] for name in _DESCRIPTIONS if isinstance(envelope.get(name), str)}
+    if plan is None or redactor is None:
+        return {**envelope, **dict.fromkeys(descriptions, REDACTION_MARK), "result": REDACTION_MARK}
+    texts = {name: redact_text(redactor.hide_values(text)) for name, text in descriptions.items()}
+    # The plan goes by names, so they are hidden after it.
+    visible_result, _ = plan.apply(redactor.hide_values_in(envelope["result"]))
+    return {**envelope, **texts, "result": redactor.hide_names_in(visible_result)}

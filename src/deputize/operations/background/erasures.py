@@ -5,7 +5,7 @@ from typing import Final
 import structlog
 
 from deputize.core.event_loop.periodic_task import PeriodicTask
-from deputize.lifecycle.erasure import continue_open_erasures
+from deputize.lifecycle.erasure import ErasureCursor, continue_open_erasures
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 
@@ -25,14 +25,15 @@ class ErasureContinuation(PeriodicTask):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
         self._runtime = runtime
+        self._cursor = ErasureCursor()
 
     @property
     def interval_seconds(self) -> float:
         return _INTERVAL_SECONDS
 
     async def run_step(self) -> float:
-        """Continue every open erasure for a while."""
-        await continue_open_erasures(self._runtime, seconds=_SECONDS_EACH)
+        """Continue the next open erasures for a while."""
+        await continue_open_erasures(self._runtime, seconds=_SECONDS_EACH, cursor=self._cursor)
         return self.interval_seconds
 
     def report_error(self, error: Exception) -> None:

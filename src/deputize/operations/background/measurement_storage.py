@@ -7,7 +7,9 @@ from typing import Final
 import structlog
 
 from deputize.core.event_loop.periodic_task import PeriodicTask
+from deputize.evidence.call_costs import KEPT_COST_DAYS, delete_old_costs
 from deputize.evidence.call_measurements import KEPT_DAYS, delete_old_measurements
+from deputize.evidence.health_score import delete_old_minutes
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
@@ -36,7 +38,7 @@ class MeasurementStorage(PeriodicTask):
 
     async def run_step(self) -> float:
         """Store what was measured, and delete what is old."""
-        await self._runtime.call_measurements.store_measurements(self._runtime.store)
+        await self._store()
         if self._runtime.clock.monotonic() >= self._cleanup_due:
             self._cleanup_due = self._runtime.clock.monotonic() + _CLEANUP_SECONDS
             await self._take_turn()
@@ -46,13 +48,19 @@ class MeasurementStorage(PeriodicTask):
         """Stop, and store what is left."""
         await super().stop()
         with contextlib.suppress(*CONNECTION_ERRORS):
-            await self._runtime.call_measurements.store_measurements(self._runtime.store)
+            await self._store()
 
     def report_error(self, error: Exception) -> None:
         log.warning("measurements_not_stored", reason=repr(error))
 
+    async def _store(self) -> None:
+        await self._runtime.call_measurements.store_measurements(self._runtime.store)
+        await self._runtime.call_costs.store_costs(self._runtime.store)
+
     async def _take_turn(self) -> None:
         async with self._runtime.store.write_transaction() as connection:
             if await connection.fetchval(_RUNS["claim_periodic_task"], self.task_name, 50):
-                first_day = self._runtime.clock.now().date() - timedelta(days=KEPT_DAYS)
-                await delete_old_measurements(connection, first_day)
+                now = self._runtime.clock.now()
+                await delete_old_measurements(connection, now.date() - timedelta(days=KEPT_DAYS))
+                await delete_old_minutes(connection, now)
+                await delete_old_costs(connection, now.date() - timedelta(days=KEPT_COST_DAYS))

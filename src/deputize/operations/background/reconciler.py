@@ -20,11 +20,12 @@ from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import RECONCILER_ISSUER, Caller, Capability, Epochs
 from deputize.core.contract.contract import Effects, MutationClass, is_safe_to_repeat
 from deputize.core.decision import Decision
+from deputize.core.entry_kinds import EntryKind
 from deputize.core.errors import Problem, TooManyTakeovers, UnsealFailed
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
-from deputize.evidence.audit_entries import AuditContext, EntryKind, encode_entry
+from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
 from deputize.lifecycle.recording.commitments import get_redaction_plan
 from deputize.lifecycle.recording.passages import trace_step
@@ -251,7 +252,8 @@ class Reconciler(PeriodicTask):
         except (UnsealFailed, ValueError):
             # Ask the person without them: without a task, the call would stay unknown for ever.
             return None
-        visible_arguments: dict[str, Any] = get_redaction_plan(call.tool, "input").apply(stored_input.arguments)[0]
+        plan = get_redaction_plan(call.tool, "input")
+        visible_arguments: dict[str, Any] = (await asyncio.to_thread(plan.apply, stored_input.arguments))[0]
         return visible_arguments if len(orjson.dumps(visible_arguments)) <= _MAX_ARGUMENT_BYTES else None
 
     async def _record_task(self, connection: Connection, call: UnknownCall, task_id: str) -> None:

@@ -18,11 +18,7 @@ from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("runs")
-_CHECKPOINTS = load_statements("checkpoints")
 _PARTITION_SECONDS = 3600.0
-# Each batch is a transaction of its own; the rest waits for the next hour.
-_BATCH_ROWS = 1000
-_MAX_BATCHES = 100
 # Much more often than KEY_OVERLAP_SECONDS, in which a new key is not used yet.
 _KEY_REFRESH_SECONDS = 15.0
 _OWNER_GONE = Decision(rules=("owner-gone",), epochs=Epochs())
@@ -30,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeper(PeriodicTask):
-    """Marks abandoned calls as unknown, makes partitions and deletes what is past its retention."""
+    """Marks abandoned calls as unknown, and makes partitions."""
 
     task_name = "sweeper"
     tolerated_errors = CONNECTION_ERRORS
@@ -98,38 +94,8 @@ class Sweeper(PeriodicTask):
         )
         return entry_id, body
 
-    async def _delete_old_data(self, days: int) -> None:
-        """Delete data past its retention; of all processes one does it, and some of it only once a day."""
-        async with self._runtime.store.write_transaction() as connection:
-            if await connection.fetchval(_SQL["claim_periodic_task"], "forget", 50):
-                await connection.execute(_CHECKPOINTS["delete_checkpoints_of_ended_calls"], days)
-                await connection.execute(_SQL["delete_old_progress"], days)
-        async with self._runtime.store.write_transaction() as connection:
-            if await connection.fetchval(_SQL["claim_periodic_task"], "forget originals", 23 * 60):
-                await connection.execute(_SQL["delete_old_payloads"], days)
-
-        await self._runtime.observed_values.delete_expired()
-        await self.delete_old_authority()
-
-    async def delete_old_authority(self) -> int:
-        """Delete delegations that ended and decision records past their retention, batch by batch; return how many."""
-        async with self._runtime.store.write_transaction() as connection:
-            if not await connection.fetchval(_SQL["claim_periodic_task"], "delete old authority", 50):
-                return 0
-        database, deleted_count = self._runtime.settings.database, 0
-        tasks = (("delete_ended_grants", database.retention_days), ("delete_old_decisions", database.decision_days))
-        for statement, days in tasks:
-            for _ in range(_MAX_BATCHES):
-                async with self._runtime.store.write_transaction() as connection:
-                    batch_count: int = await connection.fetchval(_SQL[statement], days, _BATCH_ROWS)
-                deleted_count += batch_count
-                if not batch_count:
-                    break
-        return deleted_count
-
     async def _make_partitions(self) -> None:
         async with self._runtime.store.write_transaction() as connection:
             await connection.execute(_SQL["create_partitions"])
             await connection.execute(_SQL["delete_dead_leases"])
-        await self._delete_old_data(self._runtime.settings.database.retention_days)
         self._partitions_due = self._runtime.clock.monotonic() + _PARTITION_SECONDS

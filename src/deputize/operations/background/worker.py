@@ -5,12 +5,12 @@ that outlived too many workers is given up, because it may be what kills them.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from deputize.core.errors import InternalError, Problem, Unavailable
+from deputize.core.event_loop.task_cancellation import cancel_task
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.resume import RunNotReady
 from deputize.lifecycle.run import Lifecycle
@@ -21,7 +21,7 @@ from deputize.store.queries import load_statements
 _SQL = load_statements("runs")
 # Checks that are expensive and seldom find anything run only at every so many of the others.
 _RARE_CHECK_INTERVAL = 5
-_PAUSE_SECONDS, _LONGEST_PAUSE = 0.2, 1.0
+_PAUSE_SECONDS, _MAX_PAUSE = 0.2, 1.0
 _FAULT_RETRY_SECONDS = 10.0
 _MAX_ROUNDS = 20
 log = structlog.get_logger(__name__)
@@ -36,6 +36,8 @@ class Worker:
         self._watch_task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._missing_runs: frozenset[str] = frozenset()
+        self.drain_seconds = self._runtime.settings.runs.drain_seconds
+        """How long `stop` waits for the runs of this worker."""
         self.remaining_runs = 0
         """How many runs had not ended when this worker stopped waiting for them."""
 
@@ -57,10 +59,8 @@ class Worker:
     async def stop(self) -> None:
         """Take no more runs and wait for the active ones; mark those that do not end in time UNKNOWN."""
         if self._watch_task is not None:
-            self._watch_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch_task
-        await self._engine.stop(seconds=self._runtime.settings.runs.drain_seconds)
+            await cancel_task(self._watch_task)
+        await self._engine.stop(seconds=self.drain_seconds)
         self.remaining_runs = len(self._tasks)
         for task in self._tasks:
             task.cancel()
@@ -81,7 +81,7 @@ class Worker:
             pause = _PAUSE_SECONDS
             while not await self._try_run(tenant, call_id):
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
         finally:
             del self._tasks[task]
 
@@ -164,7 +164,8 @@ class Worker:
                 await self._engine.requeue_workflows(names)
                 run_count += len(names)
             await connection.execute(_SQL["delete_worker"], worker_id)
-        log.warning("runs_taken_over", executor=str(worker_id), count=run_count)
+        if run_count:
+            log.warning("runs_taken_over", executor=str(worker_id), count=run_count)
         return run_count
 
     async def _requeue_lost_runs(self) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import asyncpg
 
 from deputize.core.caller import Caller
+from deputize.core.entry_kinds import EntryKind
 from deputize.core.errors import Canceled, NotCancelable, Problem
 from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.evidence.audit_entries import AuditContext, EntryKind, encode_entry
+from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import require_full_admin
 from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime

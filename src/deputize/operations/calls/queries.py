@@ -15,7 +15,7 @@ import asyncpg
 import orjson
 
 from deputize.core.caller import Caller, parse_nearest_agent
-from deputize.core.errors import CallNotFound
+from deputize.core.errors import CallNotFound, TokenExpired, list_problem_types
 from deputize.core.outcome import Envelope
 from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
 from deputize.evidence.tool_events import list_events
@@ -160,6 +160,8 @@ class CallQueries:
                 return
             await asyncio.sleep(poll_seconds)
             poll_seconds = min(poll_seconds * 1.05, _MAX_POLL_SECONDS)
+            if 0 < caller.expires_at <= self._runtime.clock.epoch_ms() // 1000:
+                raise TokenExpired("the token expired, so the events ended; the call goes on")
             row = await self.load_row(caller, call_id)
             facts = (
                 await self._load_facts(caller, row) if row is not None else await self.describe_read(caller, call_id)
@@ -238,10 +240,21 @@ class CallQueries:
             "created_at": last["time"],
             "error_number": last.get("error"),
             "trace_id": last["trace"],
-            "detail": "results of reads are not stored"
-            if last.get("command") != DRY_RUN
-            else "a dry run: nothing was executed, and its preview is not stored",
+            "rules": last.get("rules"),
+            "detail": _explain_read(last),
         }
+
+
+def _explain_read(entry: dict[str, Any]) -> str:
+    """Explain what is known of a call that has only audit entries: why it was refused, or why it has no result."""
+    if entry["kind"] == "refusal" and "error" in entry:
+        kind = next((each for each in list_problem_types() if each.spec.e_number == entry["error"]), None)
+        title = "refused" if kind is None else kind.spec.title
+        rules = ", ".join(entry.get("rules", ()))
+        return f"{title} ({entry['error']}), by {rules}" if rules else f"{title} ({entry['error']})"
+    if entry.get("command") == DRY_RUN:
+        return "a dry run: nothing was executed, and its preview is not stored"
+    return "results of reads are not stored"
 
 
 def _get_open_approval(facts: dict[str, Any]) -> dict[str, Any] | None:

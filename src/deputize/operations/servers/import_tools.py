@@ -94,7 +94,7 @@ class ToolImporter:
             known_names = await list_known_names(connection, tenant, server.name, tools)
         run_job = partial(runtime.definition_jobs.run_job, tenant, seconds=MAX_JUDGE_SECONDS)
         verdicts = await judge_off_loop(server, server_pins.pins, discovery, known_names, run_job)
-        offers = await _build_offers(server, verdicts, tools, run_job)
+        offers = await _build_offers(server, verdicts, tools, server_pins, run_job)
         by = await self._complete_caller(operator_caller(tenant))
         registered_tools: tuple[str, ...] = ()
         if not server_pins.was_probed and server.review == "changes":
@@ -213,7 +213,11 @@ async def pin_definition(
 
 
 async def _build_offers(
-    server: McpServerSettings, verdicts: Sequence[DriftVerdict], tools: TenantTools, run_job: JobRunner
+    server: McpServerSettings,
+    verdicts: Sequence[DriftVerdict],
+    tools: TenantTools,
+    server_pins: ServerPins,
+    run_job: JobRunner,
 ) -> _Offers:
     """Build the contract of each definition that differs from its pin, and check it beside the tenant's other tools."""
     definitions = [
@@ -221,7 +225,9 @@ async def _build_offers(
     ]
     if not definitions:
         return _Offers(contracts={}, rejections={}, tools=tools)
-    registered_names = await asyncio.to_thread(collect_registered_names, server.name, tools)
+    registered_names = await asyncio.to_thread(
+        collect_registered_names, server.name, tools, server_pins.confirmed_effects
+    )
     built_contracts = await build_contracts_off_loop(server, definitions, registered_names, run_job)
     conflicts = await asyncio.to_thread(_find_conflicts, built_contracts.contracts, tools)
     return _Offers(

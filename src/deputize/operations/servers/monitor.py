@@ -18,6 +18,7 @@ import structlog
 from deputize.catalog.drift.verdicts import INSTRUCTIONS
 from deputize.core.caller import Caller, Epochs, operator_caller
 from deputize.core.errors import Problem
+from deputize.core.event_loop.task_cancellation import cancel_task
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.mcp.resources import PinnedResources
 from deputize.core.settings import McpServerSettings
@@ -79,8 +80,7 @@ class ServerMonitor:
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await cancel_task(task)
 
     async def wait_for_first_probes(self, seconds: float) -> None:
         """Wait until every server was probed, successfully or not, or until the time is over."""

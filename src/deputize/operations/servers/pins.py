@@ -4,7 +4,7 @@ Used by `import_tools.py`, `review.py` and `monitor.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -14,6 +14,7 @@ from deputize.catalog.drift.verdicts import INSTRUCTIONS, Pin
 from deputize.catalog.importers.server_contracts import CONTRACT_KINDS, RegisteredNames
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.canonical import canonicalize
+from deputize.core.contract.contract import Effects
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import (
     CALL_TOOL,
@@ -38,6 +39,8 @@ class ServerPins:
     versions: Mapping[str, tuple[str, str]]
     # Whether any gateway ever probed this server.
     was_probed: bool
+    # What an operator confirmed that tools do, by the digest of the definition.
+    confirmed_effects: Mapping[str, Effects] = field(default_factory=dict)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -58,7 +61,20 @@ async def load_pins(connection: Connection, tenant: str, server: str) -> ServerP
         },
         versions={row["item"]: (row["tool"], row["version"]) for row in rows if row["tool"] is not None},
         was_probed=bool(await connection.fetchval(SQL["check_server_known"], tenant, server)),
+        confirmed_effects=await load_confirmed_effects(connection, tenant, server),
     )
+
+
+async def load_confirmed_effects(connection: Connection, tenant: str, server: str) -> dict[str, Effects]:
+    """Load what an operator confirmed that a server's tools do, by the digest of the confirmed definition."""
+    rows = await connection.fetch(SQL["list_effects"], tenant, server)
+    return {row["digest"]: Effects(row["effects"]) for row in rows}
+
+
+async def delete_pin(connection: Connection, tenant: str, server: str, item: str) -> None:
+    """Delete a pin, and what was confirmed about the definition: offered again, it is read strictly."""
+    await connection.execute(SQL["delete_pin"], tenant, server, item)
+    await connection.execute(SQL["delete_effects"], tenant, server, item)
 
 
 async def list_known_names(
@@ -86,7 +102,9 @@ def is_registered(item: str) -> bool:
     return parse_item_kind(item) in CONTRACT_KINDS
 
 
-def collect_registered_names(server: str, tools: TenantTools) -> RegisteredNames:
+def collect_registered_names(
+    server: str, tools: TenantTools, confirmed_effects: Mapping[str, Effects]
+) -> RegisteredNames:
     """Collect the names and newest versions that are registered in a server's namespace."""
     names_by_tool: dict[str, str] = {}
     names_by_method: dict[str, str] = {}
@@ -102,7 +120,12 @@ def collect_registered_names(server: str, tools: TenantTools) -> RegisteredNames
             # The NUL prefix cannot collide with a name that the server declares.
             names_by_tool[target.name if is_ours and target.method == CALL_TOOL else f"\0{short_name}"] = short_name
             newest_versions[short_name] = entry.versions[0].version
-    return RegisteredNames(by_tool=names_by_tool, by_method=names_by_method, newest_versions=newest_versions)
+    return RegisteredNames(
+        by_tool=names_by_tool,
+        by_method=names_by_method,
+        newest_versions=newest_versions,
+        confirmed_effects=confirmed_effects,
+    )
 
 
 def build_rejection_flags(problem: ToolNotAdmitted) -> list[dict[str, str]]:

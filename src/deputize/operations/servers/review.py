@@ -32,7 +32,13 @@ from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.import_tools import MAX_JUDGE_SECONDS
 from deputize.operations.servers.monitor import ServerMonitor
-from deputize.operations.servers.pins import SQL, collect_registered_names, is_registered
+from deputize.operations.servers.pins import (
+    SQL,
+    collect_registered_names,
+    delete_pin,
+    is_registered,
+    load_confirmed_effects,
+)
 from deputize.operations.servers.versions import pin_tool, register_version, retire_tool
 from deputize.store.pool import Connection
 
@@ -136,7 +142,9 @@ class ServerReview:
                 orjson.loads(row["definition"]), parse_item_kind(item) or DefinitionKind.TOOL
             )
         )
-        registered_names = await asyncio.to_thread(collect_registered_names, server.name, tools)
+        async with self._runtime.store.read_transaction(tools.tenant) as connection:
+            confirmed_effects = await load_confirmed_effects(connection, tools.tenant, server.name)
+        registered_names = await asyncio.to_thread(collect_registered_names, server.name, tools, confirmed_effects)
         run_job = partial(self._runtime.definition_jobs.run_job, tools.tenant, seconds=MAX_JUDGE_SECONDS)
         built_contracts = await build_contracts_off_loop(server, [definition], registered_names, run_job)
         if item in built_contracts.rejections:
@@ -156,7 +164,7 @@ class ServerReview:
             pins = {each["item"]: each for each in await connection.fetch(SQL["list_pins"], caller.tenant, server)}
             if item in pins and pins[item]["tool"] is not None:
                 await retire_tool(runtime, connection, caller, pins[item]["tool"], tools)
-            await connection.execute(SQL["delete_pin"], caller.tenant, server, item)
+            await delete_pin(connection, caller.tenant, server, item)
             await self._raise_registry_epoch(connection, caller)
             return None
         if change.contract is None:

@@ -1,10 +1,12 @@
 """Check whether this gateway is alive and ready for work, and give the reason if not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from deputize.lifecycle.runtime import Runtime
+
+NO_WORKER = "none runs on this database: queued and approved calls wait until deputize work is started"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,6 +14,8 @@ class HealthCheck:
     name: str
     ok: bool
     detail: str
+    is_required: bool = True
+    """Whether the gateway is unready while the check fails. Calls that need no worker go on without one."""
 
 
 class BackgroundTask(Protocol):
@@ -22,10 +26,18 @@ class BackgroundTask(Protocol):
 
 
 class Health:
-    def __init__(self, runtime: Runtime, background: Mapping[str, BackgroundTask]) -> None:
+    def __init__(
+        self, runtime: Runtime, background: Mapping[str, BackgroundTask], count_workers: Callable[[], int]
+    ) -> None:
         self._runtime = runtime
         self._background = background
+        self._count_workers = count_workers
         self._is_draining = False
+
+    @property
+    def worker_count(self) -> int:
+        """How many workers on this database were alive a moment ago, in this process or elsewhere."""
+        return self._count_workers()
 
     def start_drain(self) -> None:
         """Report not ready from now on: the process is about to stop, and still serves."""
@@ -64,14 +76,20 @@ class Health:
                 ok=not dead_tasks,
                 detail=f"stopped: {', '.join(dead_tasks)}; restart the gateway" if dead_tasks else "running",
             ),
+            HealthCheck(
+                name="workers",
+                ok=self.worker_count > 0,
+                detail=f"{self.worker_count} running" if self.worker_count else NO_WORKER,
+                is_required=False,
+            ),
         ]
 
     def _describe_loss(self) -> str | None:
         lineage = self._runtime.lineage
         if lineage.loss is not None:
             return f"the database went back in time: {lineage.loss}; run deputize recover confirm"
-        return lineage.file_problem
+        return lineage.file_problem or lineage.checkpoint_problem
 
     @property
     def is_ready(self) -> bool:
-        return all(check.ok for check in self.run_checks())
+        return all(check.ok or not check.is_required for check in self.run_checks())

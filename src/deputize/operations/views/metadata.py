@@ -43,6 +43,16 @@ class GatewayMetadata:
                 each.issuer for each in self._settings.identity.issuers if is_discoverable(each.issuer)
             ],
             "scopes_supported": self._scopes,
+            "deputize_login": [
+                {
+                    "issuer": each.issuer,
+                    "client_id": each.login_client_id,
+                    "audience": each.audience,
+                    **({"console_audience": each.console_audience} if each.human and each.console_audience else {}),
+                }
+                for each in self._settings.identity.issuers
+                if each.login_client_id is not None
+            ],
         }
         return {
             "resource": self._require_keys().public_url + path,

@@ -49,6 +49,14 @@ def _root(gateway: HttpGateway) -> str:
     return gateway.token("root", scopes=(*SCOPES, ADMIN))
 
 
+async def _report_costs(gateway: HttpGateway) -> list[Any]:
+    """Report costs by tool; this also stores what was recorded."""
+    answer = await gateway.get("/v1/cost?by=tool", token=_root(gateway))
+    assert answer.status_code == 200, answer.text
+    currencies: list[Any] = answer.json()["currencies"]
+    return currencies
+
+
 async def _list_tables_naming(db: asyncpg.Connection, name: str) -> set[str]:
     """List the tables that contain a name anywhere, in text or in bytes; a new table is searched too."""
     naming = set()
@@ -113,6 +121,8 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     read = await gateway.call("shop.get_user", {"id": 1}, token=token)
     assert read.status_code == 200
     lent = await gateway.exchange_token(token, agent="bot", task=f"for {name}")
+    assert (await gateway.call("shop.get_user", {"id": 1}, token=lent)).status_code == 200
+    costs_before = await _report_costs(gateway)
     for path, body in (
         ("/v1/switches", {"kind": "agent", "value": "old-bot", "off": True, "reason": f"{name} says so"}),
         ("/v1/secrets", {"name": "crm/key", "value": "a secret value"}),
@@ -124,7 +134,7 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     before = {row["id"]: row for row in await db.fetch("select * from deputize.audit_entries")}
     assert await _list_tables_naming(db, name) >= {
         "calls", "subjects", "grants", "switches", "secrets", "revocations", "votes", "tickets", "decisions",
-        "policy_proposals", "deprecated_uses",
+        "policy_proposals", "deprecated_uses", "call_costs",
     }  # fmt: skip
 
     erasure = await _erase(gateway, name)
@@ -135,6 +145,7 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     await _finish(gateway)
 
     assert await _list_tables_naming(db, name) == set()
+    assert await _report_costs(gateway) == costs_before
     shown = await _show(gateway, erasure["erasure_id"])
     assert (shown["state"], shown["calls_left"], shown["ended_at"] is not None) == ("done", 0, True)
     after = {row["id"]: row for row in await db.fetch("select * from deputize.audit_entries")}
@@ -265,3 +276,25 @@ async def test_nobody_erases_or_sees_an_erasure_of_another_tenant(gateway: HttpG
     for erasure_id in (theirs.json()["erasure_id"], "not-an-id", "01890000-0000-7000-8000-000000000000"):
         answer = await gateway.get(f"/v1/erasures/{erasure_id}", token=_root(gateway))
         assert (answer.status_code, answer.json()["error"]["slug"]) == (404, "erasure-not-found")
+
+
+async def test_an_erasure_that_fails_holds_up_no_other(gateway: HttpGateway, db: asyncpg.Connection) -> None:
+    failing, behind = "fay-failing", "bea-behind"
+    ids = [(await _erase(gateway, name))["erasure_id"] for name in (failing, behind)]
+    # What a gateway stores of them after their erasures began.
+    for name in (failing, behind):
+        await db.execute(
+            "insert into deputize.deprecated_uses values ('dev', 'shop.get_user', '1.0.0', $1, '', now(), 1, now())",
+            name,
+        )
+    table = "alter table deputize.deprecated_uses"
+    await db.execute(f"{table} add constraint test_fails check (caller_user <> 'erased={ids[0]}')")
+    try:
+        with pytest.raises(asyncpg.CheckViolationError):
+            await _finish(gateway)
+    finally:
+        await db.execute(f"{table} drop constraint test_fails")
+    assert [(await _show(gateway, each))["state"] for each in ids] == ["in_progress", "done"]
+    assert await _list_tables_naming(db, behind) == set()
+    await _finish(gateway)
+    assert (await _show(gateway, ids[0]))["state"] == "done"

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from deputize import Result, tool
+from deputize import Result, ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.caller import ADMIN_SCOPE
 from deputize.core.clock import Clock
@@ -34,7 +34,7 @@ from deputize.evidence.call_measurements import CallEnd
 from deputize.operations.background.measurement_storage import MeasurementStorage
 from deputize.store.queries import load_statements
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab
-from tests.support.scripted_tools import TOOLS, Gate, Tag, postcondition_errors, raise_error, set_behaviour
+from tests.support.scripted_tools import BRIEF_SECONDS, TOOLS, Tag, postcondition_errors, raise_error, set_behaviour
 
 pytestmark = pytest.mark.requirement("OBS-3", "CON-2")
 _CONTRACTS = {each.contract.name: each.contract for each in TOOLS}
@@ -42,14 +42,17 @@ _SQL = load_statements("measurements")
 
 
 class SteppedClock:
-    """A clock that tests and tools put forward: `ahead` in days of the calendar, `seconds` while a tool runs."""
+    """A clock that tests and tools put forward: `ahead` in days of the calendar, `seconds` while a tool runs.
+
+    Between that, no time passes: a busy machine does not make a call take longer.
+    """
 
     def __init__(self) -> None:
         self.ahead = timedelta()
-        self.seconds = 0.0
+        self.seconds = time.monotonic()
         self.clock = Clock(
             epoch_ms=lambda: time.time_ns() // 1_000_000 + int(self.ahead.total_seconds() * 1000),
-            monotonic=lambda: time.monotonic() + self.seconds,
+            monotonic=lambda: self.seconds,
         )
 
 
@@ -98,7 +101,9 @@ async def _report(lab: GatewayLab, name: str, version: str | None = None, days: 
 
 
 async def _register(lab: GatewayLab, name: str, version: str = "1.0.0", **more: Any) -> Contract:
-    contract = _CONTRACTS["look"].model_copy(update={"name": name, "version": version, **more})
+    contract = _CONTRACTS["look"].model_copy(
+        update={"name": name, "version": version, "timeout": Timeout(timeout_class=TimeoutClass.STANDARD), **more}
+    )
     await lab.gateway.commands.register_tool(await lab.make_admin(), contract)
     return contract
 
@@ -188,7 +193,12 @@ async def test_refusals_and_replays_are_not_calls_of_the_tool(lab: GatewayLab) -
 @pytest.mark.parametrize("name", ["brief_look", "brief_note"])
 async def test_a_timeout_counts_unless_the_caller_gave_less_time(name: str, lab: GatewayLab) -> None:
     tag = f"{name} late"
-    set_behaviour(tag, Gate())
+
+    async def run_late(_: ToolContext) -> None:
+        _stepped_clock.seconds += BRIEF_SECONDS
+        await asyncio.Event().wait()
+
+    set_behaviour(tag, run_late)
     hurried = await lab.call(name, tag, key=f"{tag} 1", deadline_ms=50)
     assert hurried.state in (State.TIMED_OUT, State.UNKNOWN)
     assert (await _report(lab, name))[0]["calls"] == 0
@@ -197,7 +207,7 @@ async def test_a_timeout_counts_unless_the_caller_gave_less_time(name: str, lab:
     [levels] = await _report(lab, name)
     assert levels["ends"]["timeouts"] == levels["calls"] == 1
     assert levels["timeout_share"] == 1.0
-    assert 0.05 < levels["latency"]["p99_seconds"] < 5
+    assert BRIEF_SECONDS / 2 < levels["latency"]["p99_seconds"] < BRIEF_SECONDS * 2
 
 
 async def test_what_a_predicate_or_the_tools_own_verify_rejects_is_a_wrong_result(lab: GatewayLab) -> None:
@@ -316,7 +326,9 @@ async def test_a_start_warns_of_a_new_version_in_the_log(
     look = next(each for each in TOOLS if each.contract.name == "look")
     async with open_lab(fresh_database, tmp_path, tools=[look]) as lab:
         _measure(lab, look.contract, 100, 4.0)
-    contract = look.contract.model_copy(update={"version": "9.0.0"})
+    contract = look.contract.model_copy(
+        update={"version": "9.0.0", "timeout": Timeout(timeout_class=TimeoutClass.STANDARD)}
+    )
     newer = replace(look, contract=contract)
     capsys.readouterr()
     async with open_lab(fresh_database, tmp_path, tools=[newer]):

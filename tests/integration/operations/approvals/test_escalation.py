@@ -21,7 +21,7 @@ from deputize.core.errors import ApprovalExpired, HumanTaskNotFound, NotAnApprov
 from deputize.operations.approvals.escalation import BATCH_SIZE, EXPIRY_RETRY_SECONDS, MAX_REMINDERS, ApprovalEscalator
 from proofs.approval_backlog.backlog import Backlog, fill_backlog
 from tests.support.approval_lab import RULES, ApprovalLab, open_approval_lab
-from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
+from tests.support.gateway_lab import NEVER, GatewayLab, error_slug, open_lab, parse_body
 from tests.support.scripted_tools import list_effects
 
 pytestmark = pytest.mark.requirement("GOV-3")
@@ -52,7 +52,7 @@ _ENDED_REQUEST = ("expired", "denied", "approval-expired", True, 1)
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def approval_lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApprovalLab]:
     async with open_approval_lab(
-        module_database, tmp_path_factory.mktemp("house"), with_worker=False, sweep_seconds=60
+        module_database, tmp_path_factory.mktemp("house"), with_worker=False, sweep_seconds=NEVER
     ) as opened:
         yield opened
 
@@ -269,7 +269,7 @@ async def test_broken_tenant_keys_and_a_broken_request_do_not_stop_other_request
 
 
 async def test_what_waits_is_counted_by_tool_and_group(fresh_database: str, tmp_path: Path) -> None:
-    async with open_approval_lab(fresh_database, tmp_path, with_worker=False, sweep_seconds=60) as approval_lab:
+    async with open_approval_lab(fresh_database, tmp_path, with_worker=False, sweep_seconds=NEVER) as approval_lab:
         for tool, tag in (("put", "n1"), ("put", "n2"), ("erase", "n3")):
             _, ticket = await approval_lab.request_approval(tool, tag)
         clockwork, pending = (

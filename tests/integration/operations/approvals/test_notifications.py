@@ -34,7 +34,7 @@ _DUE = "update deputize.notifications set due_at = now()"
 
 
 def notification_settings(dsn: str, folder: Path, *notify: NotificationTarget, **webhooks: Any) -> Settings:
-    hooks = {"hosts": ("127.0.0.1",), "retry_seconds": 0.05, "attempts": 3, "seconds": 2, **webhooks}
+    hooks = {"hosts": ("127.0.0.1",), "retry_seconds": 0.05, "attempts": 3, "seconds": 60, **webhooks}
     approvals = ApprovalSettings(groups=("approvers",), console_url=CONSOLE, notify=notify)
     return lab_settings(dsn, folder).model_copy(update={"webhooks": WebhookSettings(**hooks), "approvals": approvals})
 
@@ -194,7 +194,7 @@ async def test_a_service_that_never_answers_holds_up_nobody(
     silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     url = f"json://127.0.0.1:{silent.sockets[0].getsockname()[1]}/"
     settings = notification_settings(
-        fresh_database, tmp_path, make_notify("approvers", url), make_notify("approvers", receiver.url), seconds=0.5
+        fresh_database, tmp_path, make_notify("approvers", url), make_notify("approvers", receiver.url), seconds=4
     )
     async with open_notifier(settings, fresh_database) as (approval_lab, told):
         await approval_lab.request_approval("put", "silent")
@@ -367,13 +367,14 @@ async def test_concurrent_notifiers_send_each_notification_once(
         tickets += [(await approval_lab.request_approval("erase", f"both-{number}"))[1] for number in range(5)]
         egress = Egress(allow_hosts=frozenset({"127.0.0.1"}))
         second = ApprovalNotifier(approval_lab.lab.runtime, egress.send)
-        for _ in range(3):
-            await asyncio.gather(
-                told.write_notifications(),
-                second.write_notifications(),
-                told.send_notifications(),
-                second.send_notifications(),
-            )
+        async with asyncio.timeout(90):
+            while await count_undelivered(approval_lab) != (0, 0):
+                await asyncio.gather(
+                    told.write_notifications(),
+                    second.write_notifications(),
+                    told.send_notifications(),
+                    second.send_notifications(),
+                )
         assert Counter(orjson.loads(heard.body)["subject"] for heard in receiver.requests) == Counter(tickets)
         assert await count_undelivered(approval_lab) == (0, 0)
         await egress.aclose()

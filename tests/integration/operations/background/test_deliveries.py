@@ -13,6 +13,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from deputize import Result
 from deputize.app import open_gateway, open_worker
 from deputize.core.call import Callback
 from deputize.core.contract.contract import LifecycleState
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.requirement("INV-4"), pytest.mark.requirement("NEW-3")
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayLab]:
     folder = tmp_path_factory.mktemp("lab")
-    hooks = WebhookSettings(hosts=("127.0.0.1",), retry_seconds=0.05, attempts=3, seconds=2)
+    hooks = WebhookSettings(hosts=("127.0.0.1",), retry_seconds=0.05, attempts=3, seconds=60)
     settings = lab_settings(module_database, folder, sweep_seconds=0.1).model_copy(update={"webhooks": hooks})
     db = await asyncpg.connect(module_database)
     async with open_gateway(settings, tools=TOOLS, development=True) as gateway, open_worker(gateway):
@@ -78,11 +79,29 @@ async def test_the_end_of_a_run_is_delivered_signed_and_without_its_result(
 async def test_the_result_goes_along_when_asked_for_without_what_is_sensitive(
     lab: GatewayLab, receiver: WebhookReceiver
 ) -> None:
-    set_behaviour("with-result", lambda _: {"value": "done", "password": "opens everything"})
+    result = {"value": "done by ana@example.org", "password": "opens everything"}
+    set_behaviour("with-result", lambda _: Result(payload=result, summary="ask ana@example.org"))
     await _submit_with_callback(lab, "with-result", Callback(url=receiver.url, secret="billing", include_result=True))
     heard = await receiver.wait_for_request(1)
-    assert orjson.loads(heard.body)["data"]["outcome"]["result"] == {"value": "done", "password": "[redacted]"}
+    outcome = orjson.loads(heard.body)["data"]["outcome"]
+    assert outcome["result"] == {"value": "done by [email]", "password": "[redacted]"}
+    assert outcome["summary"] == "ask [email]"
     assert await _is_signature_valid(lab, heard, "billing")
+
+
+@pytest.mark.requirement("GOV-6")
+async def test_a_result_that_quotes_a_sensitive_argument_goes_along_without_it(
+    lab: GatewayLab, receiver: WebhookReceiver
+) -> None:
+    result = {"value": "sesame opens for four words of hers", "sesame door": "sesame"}
+    set_behaviour("quoting", lambda _: Result(payload=result, summary="told four words of hers"))
+    arguments = {"tag": "quoting", "email": "four words of hers", "password": "sesame"}
+    callback = Callback(url=receiver.url, include_result=True)
+    outcome = await lab.call("enrol", arguments, key="quoting", mode="async", callback=callback)
+    assert outcome.http_status == 202, outcome.body
+    sent = orjson.loads((await receiver.wait_for_request(1)).body)["data"]["outcome"]
+    assert sent["result"] == {"value": "[redacted] opens for [redacted]", "[redacted] door": "[redacted]"}
+    assert sent["summary"] == "told [redacted]"
 
 
 async def test_an_unknown_outcome_and_its_settlement_are_both_delivered(
@@ -232,11 +251,11 @@ async def test_nobody_is_called_back_about_a_call_that_is_answered_at_once(
         if slow.is_set():
             return {"value": "done"}
         slow.set()
-        await asyncio.sleep(3)
+        await asyncio.sleep(60)
 
     set_behaviour("late", behave)
     late = await lab.call(
-        "put", "late", key="late", deadline_ms=150, may_continue=True, callback=Callback(url=receiver.url)
+        "put", "late", key="late", deadline_ms=4000, may_continue=True, callback=Callback(url=receiver.url)
     )
     assert late.http_status == 202
     assert orjson.loads((await receiver.wait_for_request(1)).body)["subject"] == late.call_id
@@ -306,7 +325,8 @@ async def test_a_delivery_whose_process_died_is_made_by_another(lab: GatewayLab,
         )
         seconds = lab.runtime.settings.webhooks.seconds + 30
         taken = await lab.db.fetch(load_statements("webhooks")["take_due_deliveries"], 20, seconds, 5, "", [])
-        assert [row["id"] for row in taken] == [made]
+        # Beside it may be a delivery of an earlier test that is due once more.
+        assert made in [row["id"] for row in taken]
     put_off = "select due_at > now() + interval '20 seconds' and attempts = 1 from deputize.deliveries where id = $1"
     assert await lab.db.fetchval(put_off, made)
     await asyncio.sleep(0.5)

@@ -36,7 +36,7 @@ _HANDOUTS = (
 @asynccontextmanager
 async def open_worker_lab(dsn: str, folder: Path, **more: Any) -> AsyncIterator[tuple[GatewayLab, Worker]]:
     runs = RunSettings(poll_seconds=0.05, drain_seconds=more.pop("drain_seconds", 1), **more.pop("runs", {}))
-    timing = {"lease_seconds": 10, "sweep_seconds": 0.1, **more.pop("timing", {})}
+    timing = {"lease_seconds": 60, "sweep_seconds": 0.1, **more.pop("timing", {})}
     async with open_lab(dsn, folder, runs=runs, **timing, **more) as lab, open_worker(lab.gateway) as worker:
         yield lab, worker
 
@@ -73,7 +73,9 @@ async def test_what_a_dead_process_began_is_gone_on_with_under_the_next_epoch(
             await lab.wait_for_state(call, "succeeded")
             assert [effect.key for effect in list_effects("dead-put")] == [call]
             assert (await lab.fetch_call(call))["owner_epoch"] == 2
-            assert await lab.fetch_entry_kinds(call) == ["intent", "intent", "intent", "outcome"]
+            kinds = await lab.fetch_entry_kinds(call)
+            # A sweep may have called it unknown before the worker went on with it, which is an outcome of its own.
+            assert (kinds.count("intent"), kinds[-2:]) == (3, ["intent", "outcome"])
 
 
 async def test_what_may_have_acted_is_not_repeated_and_a_late_outcome_settles_it(
@@ -167,7 +169,7 @@ async def wait_for_success(dsn: str, call_id: str) -> asyncpg.Record:
         async def is_done() -> bool:
             return bool(await db.fetchval("select state = 'succeeded' from deputize.calls where id = $1", call_id))
 
-        await wait_until(is_done, 20)
+        await wait_until(is_done)
         row = await db.fetchrow(
             "select owner_epoch, (select count(*) from deputize.runs) as runs, "
             "(select count(*) from deputize.audit_entries where call_id = $1) as entries "
@@ -253,7 +255,7 @@ async def test_ended_runs_are_forgotten_by_the_engine(fresh_database: str, tmp_p
         async def is_empty() -> bool:
             return not await lab.db.fetchval("select count(*) from dbos.workflow_status")
 
-        await wait_until(is_empty, 20)
+        await wait_until(is_empty)
 
 
 async def test_a_worker_without_the_tool_leaves_it_to_others_and_in_the_end_says_so(
@@ -294,7 +296,8 @@ async def test_a_worker_that_may_be_dead_to_others_hands_a_run_back_untouched(
         return {"value": str(context.attempt)}
 
     tools = [*TOOLS, getattr(lapsing, ATTRIBUTE)]
-    async with open_worker_lab(fresh_database, tmp_path, tools=tools) as (lab, _):
+    # After a lapse it waits for half of a lease before it takes anything over.
+    async with open_worker_lab(fresh_database, tmp_path, tools=tools, timing={"lease_seconds": 10}) as (lab, _):
         labs.append(lab)
         call = await start_run(lab, "lapsing", "lapse", "k")
 

@@ -159,7 +159,7 @@ async def test_a_sign_in_is_ended_once_by_anyone_who_began_it(linking_gateway: L
         exchanged = linking_gateway.server.exchange_count
         # Brought to somebody else, who would then act with ana's account.
         assert (await other.get(back)).status_code == 400
-        nobody = await httpx2.AsyncClient(trust_env=False).get(back)
+        nobody = await httpx2.AsyncClient(trust_env=False, timeout=60).get(back)
         assert nobody.status_code == 401
         assert linking_gateway.server.exchange_count == exchanged
         assert (await browser.get(back)).status_code == 303

@@ -9,23 +9,40 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from deputize.app import open_gateway
 from deputize.core.clock import Clock
 from deputize.core.states import State
 from deputize.lifecycle import reply
+from deputize.operations.views.health import NO_WORKER
 from deputize.store import migrate
 from deputize.store.local_postgres import LocalPostgres
-from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
-from tests.support.scripted_tools import Gate, list_effects, set_behaviour
+from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, open_lab, parse_body
+from tests.support.scripted_tools import TOOLS, Gate, list_effects, set_behaviour
 
 
 def _failing_checks(lab: GatewayLab) -> list[str]:
-    return [check.name for check in lab.gateway.health.run_checks() if not check.ok]
+    return [check.name for check in lab.gateway.health.run_checks() if check.is_required and not check.ok]
 
 
 async def test_a_gateway_that_can_work_is_ready(lab: GatewayLab) -> None:
     assert lab.gateway.health.is_ready
     check_names = [check.name for check in lab.gateway.health.run_checks()]
-    assert check_names == ["process", "database", "lineage", "lease", "clock", "background"]
+    assert check_names == ["process", "database", "lineage", "lease", "clock", "background", "workers"]
+
+
+async def test_a_gateway_says_whether_any_worker_runs_and_is_ready_without_one(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    async with open_lab(fresh_database, tmp_path) as lab:
+        workers = lab.gateway.health.run_checks()[-1]
+        assert (workers.ok, workers.detail, lab.gateway.health.is_ready) == (False, NO_WORKER, True)
+        settings = lab_settings(fresh_database, tmp_path)
+        async with open_gateway(settings, tools=TOOLS, development=True, worker=True) as other:
+            assert (other.has_worker, other.health.run_checks()[-1].detail) == (True, "1 running")
+            async with asyncio.timeout(60):
+                # The other process is seen by its lease in the database.
+                while not lab.gateway.health.worker_count:  # noqa: ASYNC110 -- read in the background
+                    await asyncio.sleep(0.05)
 
 
 async def test_a_gateway_whose_background_work_ended_is_not_ready(lab: GatewayLab) -> None:

@@ -22,6 +22,7 @@ from deputize.core.errors import CallbackRefused
 from deputize.core.patterns import matches_glob
 from deputize.core.settings import Settings
 from deputize.core.value_types import frozen
+from deputize.execute.address_guard import refuse_forbidden_addresses
 from deputize.lifecycle.callbacks import require_callback_allowed
 from deputize.store.keys import KeySet
 
@@ -145,7 +146,8 @@ class AppriseSender:
         def run() -> None:
             is_delivered = False
             try:
-                is_delivered = work()
+                with refuse_forbidden_addresses():
+                    is_delivered = work()
             except Exception:  # noqa: BLE001 -- apprise and its services may raise anything; it was not delivered
                 is_delivered = False
             # The event loop may have ended meanwhile; then nothing waits for the result.

@@ -1,0 +1,144 @@
+"""Take over the edited files of a project while its development gateway runs.
+
+The person at the terminal of `deputize dev` is the operator, as at its start. The edit loop of the command line decides
+what that person has to confirm first; only a development gateway has this. What was active when the gateway stopped is
+what was confirmed last: a start holds back what would change authority since then.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from deputize.core.caller import Caller, operator_caller
+from deputize.core.contract.authority_change import list_authority_reasons
+from deputize.core.contract.contract import Contract, Effects
+from deputize.core.contract.tools import PythonTool
+from deputize.core.errors import RegistryProblem
+from deputize.govern.policy.checks.validate import PolicyFindings
+from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
+from deputize.lifecycle.runtime import Runtime
+from deputize.operations.admin.commands import Commands
+from deputize.operations.admin.policy.check import check_policies
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldDeclaration:
+    """A tool whose file gives it more authority than what is registered, and what is used until that is confirmed."""
+
+    new_tool: PythonTool
+    # The same function under the contract confirmed last; None if it has none.
+    confirmed_tool: PythonTool | None
+
+
+class ProjectEdits:
+    """Replace the functions and contracts of tools, and the policies, without a restart."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        commands: Commands,
+        complete_caller: Callable[[Caller], Awaitable[Caller]],
+        tenants: Sequence[str],
+    ) -> None:
+        self._runtime = runtime
+        self._commands = commands
+        self._complete_caller = complete_caller
+        self._tenants = tenants
+        self.held_declarations: list[HeldDeclaration] = []
+        # Whether the policy files were left because other policies are active.
+        self.holds_policies = False
+
+    async def hold_tools(self, tools: Sequence[PythonTool]) -> list[PythonTool]:
+        """Return the tools to start with: those that would give more authority have the contract confirmed last.
+
+        A tool that was never registered, or whose function is another one now, is left out. Nothing is held back while
+        nothing is registered: that is the first start.
+        """
+        own_tenant = self._runtime.settings.tools.tenant
+        if not (await self._runtime.authority.load_tenant(own_tenant)).tools.tools:
+            return list(tools)
+        usable_tools: list[PythonTool] = []
+        for tool in tools:
+            old = await self.find_contract(tool.contract.full_name, tool.contract.version)
+            if not list_authority_reasons(old, tool.contract):
+                usable_tools.append(tool)
+                continue
+            confirmed_tool = _use_contract(tool, old)
+            self.held_declarations.append(HeldDeclaration(new_tool=tool, confirmed_tool=confirmed_tool))
+            if confirmed_tool is not None:
+                usable_tools.append(confirmed_tool)
+        if self.held_declarations:
+            self._runtime.driver.replace_functions(usable_tools)
+        return usable_tools
+
+    async def hold_policies(self, tenant: str, files: Sequence[PolicyFile]) -> bool:
+        """Tell whether policy files differ from what the tenant activated last, and remember that they were left."""
+        active_policies = (await self._runtime.authority.load_tenant(tenant)).policy
+        is_held = not active_policies.is_default and active_policies.digest != compute_set_digest(files)
+        self.holds_policies = self.holds_policies or is_held
+        return is_held
+
+    async def find_contract(self, name: str, version: str) -> Contract | None:
+        """Find the registered contract of a version, or else the one that calls of the tool use now."""
+        tools = (await self._runtime.authority.load_tenant(self._runtime.settings.tools.tenant)).tools
+        entry = tools.tools.get(name)
+        registered_version = None if entry is None else entry.by_version.get(version)
+        return tools.find_contract(name) if registered_version is None else registered_version.contract
+
+    async def replace_tools(self, old: Sequence[PythonTool], new: Sequence[PythonTool]) -> list[RegistryProblem]:
+        """Use the new tools in place of the old ones, all or none; return the reasons if they were refused.
+
+        The functions come first and stay beside those they replace, so that a call finds the function of its contract
+        whichever of both it was validated under.
+        """
+        known_digests = {tool.contract.digest for tool in old}
+        changed_contracts = [tool.contract for tool in new if tool.contract.digest not in known_digests]
+        self._runtime.driver.replace_functions(new)
+        problems = await self._register_all(changed_contracts)
+        if problems:
+            self._runtime.driver.replace_functions(old)
+            names = {each.full_name for each in changed_contracts}
+            await self._register_all([tool.contract for tool in old if tool.contract.full_name in names])
+        return problems
+
+    async def _register_all(self, contracts: Sequence[Contract]) -> list[RegistryProblem]:
+        operator = await self._complete_caller(operator_caller(self._runtime.settings.tools.tenant))
+        problems: list[RegistryProblem] = []
+        # Tools that only read come first: other tools may name them as their status.
+        for contract in sorted(contracts, key=lambda each: each.effects is not Effects.READ):
+            try:
+                await self._commands.register_tool(operator, contract)
+            except RegistryProblem as problem:
+                problems.append(problem)
+        return problems
+
+    async def load_active_policies(self, files: Sequence[PolicyFile] = ()) -> tuple[PolicyFile, ...]:
+        """Load the policies that are active: those of the first tenant whose policies differ from the files.
+
+        The project's own tenant comes first, and counts if none differs.
+        """
+        own_tenant = self._runtime.settings.tools.tenant
+        own_policies = (await self._runtime.authority.load_tenant(own_tenant)).policy
+        digest = compute_set_digest(files)
+        if own_policies.digest == digest:
+            for tenant in self._tenants:
+                policies = (await self._runtime.authority.load_tenant(tenant)).policy
+                if policies.digest != digest:
+                    return tuple(policies.policies.files)
+        return tuple(own_policies.policies.files)
+
+    async def check_policies(self, files: Sequence[PolicyFile]) -> PolicyFindings:
+        """Check policies as if they were activated now."""
+        authority = await self._runtime.authority.load_tenant(self._runtime.settings.tools.tenant)
+        return await check_policies(self._runtime, authority, files)
+
+    async def activate_policies(self, files: Sequence[PolicyFile]) -> None:
+        """Activate policies for every tenant of the settings; raise `PolicyInvalid` if they do not fit one of them."""
+        for tenant in self._tenants:
+            await self._commands.put_policies(await self._complete_caller(operator_caller(tenant)), files)
+
+
+def _use_contract(tool: PythonTool, contract: Contract | None) -> PythonTool | None:
+    """Put a function under a contract, if that is its own: what the function declares stays its declaration."""
+    if contract is None or contract.handler.target != tool.target:
+        return None
+    return replace(tool, contract=contract, declaration=tool.declaration or tool.contract)

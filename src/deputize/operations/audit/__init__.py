@@ -1,0 +1,1 @@
+"""Read the audit: search it, show one entry, follow it live, and export it."""

@@ -1,0 +1,218 @@
+"""Read audit entries that a caller may see: translate names into pseudonyms, read pages, and name who is in them.
+
+An administrator sees the tenant's entries. A user sees those in which they are the user, an agent only those of exactly
+its chain: entries of another agent may tell what exceeds its delegation. Names are looked up for each page and never
+kept, so a person who was erased is found by no name, and their entries show the pseudonym.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from deputize.core.caller import Caller
+from deputize.core.canonical import compute_commitment
+from deputize.core.errors import AuditQuestionTooBroad
+from deputize.core.sensitive.text import redact_personal_data
+from deputize.core.subject import AGENT_PREFIX
+from deputize.evidence.audit_entries import encode_act
+from deputize.evidence.entry_filters import EntryFilter, get_decision
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.commit_rows import AuditEntryRow
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("audit_search")
+_KEYS = load_statements("keys")
+FIRST_ID: Final = UUID(int=0)
+END_ID: Final = UUID(int=(1 << 128) - 1)
+_PSEUDONYM_LENGTH: Final = 64
+# How long one search reads, and when its statement is ended.
+SEARCH_MS: Final = 1000
+_STATEMENT_TIMEOUT: Final = "5s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditQuery:
+    """What someone asks of the audit: callers and agents by name, or by pseudonym, and the time."""
+
+    caller: str | None = None
+    agent: str | None = None
+    filter: EntryFilter = field(default_factory=EntryFilter)
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PermittedSearch:
+    """A query with the limits of who makes it. `filter` is None if nothing can match."""
+
+    filter: EntryFilter | None
+    first: UUID
+    before: UUID
+    # What the audit entry says about the search: pseudonyms, no names.
+    description: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EntryPage:
+    """Entries newest first; `searched_to` is where the search stopped, None if nothing older is left."""
+
+    rows: Sequence[tuple[UUID, bytes, dict[str, Any]]]
+    searched_to: UUID | None
+    is_cut: bool = False
+
+
+class EntryReader:
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    async def check_caller(self, caller: Caller) -> None:
+        """Raise if the caller was revoked."""
+        (await self.runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+
+    async def permit(self, caller: Caller, query: AuditQuery) -> PermittedSearch:
+        """Translate a query, and limit it to what the caller may see."""
+        await self.check_caller(caller)
+        user, agent = await self._find_pseudonyms(caller.tenant, query)
+        is_known = (user is None) == (query.caller is None) and (agent is None) == (query.agent is None)
+        named_filter = replace(query.filter, user=user, agent=agent)
+        entry_filter: EntryFilter | None = named_filter
+        if not caller.is_admin:
+            own_user = caller.pseudonyms[0]
+            chain = caller.pseudonyms if caller.agents else ()
+            is_own = user in (None, own_user) and bool(own_user)
+            entry_filter = replace(named_filter, user=own_user, chain=chain) if is_own else None
+        return PermittedSearch(
+            filter=entry_filter if is_known else None,
+            first=FIRST_ID if query.since is None else build_first_id(query.since),
+            before=END_ID if query.until is None else build_first_id(query.until),
+            description=_describe(named_filter, query),
+        )
+
+    async def _find_pseudonyms(self, tenant: str, query: AuditQuery) -> tuple[str | None, str | None]:
+        """Find the pseudonyms of the named user and agent. A name that has none gets none: nothing is written."""
+        subjects = {"user": query.caller, "agent": query.agent and f"{AGENT_PREFIX}{query.agent}"}
+        names = [subject for subject in subjects.values() if subject]
+        if not names:
+            return None, None
+        async with self.runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(_KEYS["load_subject_salts"], tenant, names)
+        known_pseudonyms = {row["subject"]: compute_commitment(row["salt"], row["subject"].encode()) for row in rows}
+        pseudonyms = [
+            known_pseudonyms.get(subject or "") or (text if text and _is_pseudonym(text) else None)
+            for subject, text in ((subjects["user"], query.caller), (subjects["agent"], query.agent))
+        ]
+        return pseudonyms[0], pseudonyms[1]
+
+    async def read_page(
+        self, tenant: str, search: PermittedSearch, before: UUID | None, limit: int, *, milliseconds: int = SEARCH_MS
+    ) -> EntryPage:
+        """Read a page before an id. A page that is cut has less than it could, because the time was over."""
+        entry_filter = search.filter
+        position = search.before if before is None else min(before, search.before)
+        if entry_filter is None or position <= search.first:
+            return EntryPage(rows=(), searched_to=None)
+        try:
+            # One snapshot for all statements of the function: an entry committed between two would push another out.
+            async with self.runtime.store.read_transaction(tenant, repeatable=True) as connection:
+                await connection.execute(_SQL["set_time_limit"], _STATEMENT_TIMEOUT)
+                rows = await connection.fetch(
+                    _SQL["search_entries"],
+                    entry_filter.list_labels(),
+                    orjson.dumps(entry_filter.list_needles()).decode(),
+                    search.first,
+                    position,
+                    limit,
+                    milliseconds,
+                )
+        except asyncpg.QueryCanceledError:
+            raise AuditQuestionTooBroad(
+                "the search was ended after five seconds; it changed nothing", nothing_happened=True
+            ) from None
+        is_cut = bool(rows) and rows[-1]["entry"] is None
+        searched_to = rows[-1]["id"] if is_cut or len(rows) >= limit else None
+        candidates = [(row["id"], row["entry"], orjson.loads(row["entry"])) for row in rows if row["entry"] is not None]
+        matches = [each for each in candidates if entry_filter.is_match(each[2])]
+        return EntryPage(rows=matches, searched_to=searched_to, is_cut=is_cut)
+
+    async def load_entry(self, tenant: str, entry_id: str) -> dict[str, Any] | None:
+        """Load one entry; None if there is none, or the id is not one."""
+        try:
+            wanted_id = UUID(entry_id)
+        except ValueError:
+            return None
+        async with self.runtime.store.read_transaction(tenant) as connection:
+            row = await connection.fetchrow(_SQL["load_entry"], tenant, wanted_id)
+        return None if row is None else orjson.loads(row["entry"])
+
+    async def load_names(self, tenant: str, pseudonyms: Iterable[str]) -> dict[str, str]:
+        """Load the names behind pseudonyms; those of erased people have none."""
+        distinct_pseudonyms = sorted(set(pseudonyms))
+        if not distinct_pseudonyms:
+            return {}
+        async with self.runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(_SQL["name_pseudonyms"], distinct_pseudonyms)
+        return {row["pseudonym"]: row["subject"].removeprefix(AGENT_PREFIX) for row in rows}
+
+    async def describe_entries(
+        self, tenant: str, rows: Sequence[tuple[UUID, bytes, dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Describe entries with the names of their callers."""
+        names = await self.load_names(tenant, (each for _, _, entry in rows for each in entry["caller"]))
+        return [describe_entry(entry, names) for _, _, entry in rows]
+
+    async def record(self, caller: Caller, command: str, description: str) -> None:
+        """Record that someone reads the audit; what they read is released after that."""
+        runtime = self.runtime
+        entry_id = runtime.clock.new_id()
+        body = encode_act(caller, id=entry_id, time=runtime.stamps.now(), command=command, subject=description)
+        await runtime.writer.put(AuditEntryRow(caller.tenant, entry_id, None, body, None))
+
+
+def describe_entry(entry: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Describe an entry: its facts as they are stored, what was decided, and the names of its callers."""
+    people = [names.get(each) for each in entry["caller"]]
+    return {
+        "id": entry["id"],
+        "time": entry["time"],
+        "user": people[0] if people else None,
+        "agents": people[1:],
+        "decision": get_decision(entry),
+        "entry": entry,
+    }
+
+
+def build_first_id(moment: datetime) -> UUID:
+    """Build the smallest id of a moment."""
+    milliseconds = int(moment.astimezone(UTC).timestamp() * 1000)
+    return UUID(int=max(0, min(milliseconds, (1 << 48) - 1)) << 80)
+
+
+def get_time_of_id(entry_id: UUID) -> datetime:
+    """Read the time from an id."""
+    return datetime.fromtimestamp(min(entry_id.int >> 80, 253402300799999) / 1000, UTC)
+
+
+def _is_pseudonym(text: str) -> bool:
+    return len(text) == _PSEUDONYM_LENGTH and all(each in "0123456789abcdef" for each in text)
+
+
+def _describe(entry_filter: EntryFilter, query: AuditQuery) -> str:
+    parts = [
+        # What someone searches for may be personal data, and the entry about the search could not be erased.
+        f"{name}={value if name in ('user', 'agent') else redact_personal_data(value)}"
+        for name in ("user", "agent", "tool", "decision", "rule", "outcome", "resource", "session", "trace", "kind")
+        if (value := getattr(entry_filter, name)) is not None
+    ]
+    # A name without entries may be that of someone who was erased.
+    if query.caller is not None and entry_filter.user is None:
+        parts.append("user=(unknown)")
+    if query.agent is not None and entry_filter.agent is None:
+        parts.append("agent=(unknown)")
+    times = (("from", query.since), ("to", query.until))
+    parts += [f"{name}={moment.astimezone(UTC).isoformat()}" for name, moment in times if moment is not None]
+    return " ".join(parts) or "everything"

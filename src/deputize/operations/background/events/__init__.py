@@ -1,0 +1,1 @@
+"""Send events to other systems: `publisher.py` follows the logs, the sinks speak to receivers."""
