@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from deputize.catalog.importers.python import tool
     from deputize.catalog.importers.state_readers import digest_files, digest_rows, read_etag
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
+    from deputize.core.content import Content
     from deputize.core.contract.preview import Preview
     from deputize.core.contract.tools import ToolContext
     from deputize.core.errors import (
@@ -32,6 +33,7 @@ __all__ = [
     "CallFailed",
     "Canceled",
     "Client",
+    "Content",
     "Context",
     "DeputizeError",
     "Fact",
@@ -85,6 +87,7 @@ _HOME = {
         ("Context", "HookCall", "HookProblem", "Message", "Permission", "Stop", "Update", "hook"), "deputize.core.hooks"
     ),
     **dict.fromkeys(("digest_files", "digest_rows", "read_etag"), "deputize.catalog.importers.state_readers"),
+    "Content": "deputize.core.content",
     "Preview": "deputize.core.contract.preview",
     "Result": "deputize.core.outcome",
     "ToolContext": "deputize.core.contract.tools",

@@ -6,13 +6,28 @@ but `core` is imported.
 """
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import httpx2
 
+from deputize.client.model_tools import (
+    MAX_PARALLEL_CALLS,
+    ModelApi,
+    ModelCall,
+    ModelResult,
+    build_messages,
+    check_model_api,
+    describe_reply,
+    get_definition_name,
+    list_model_calls,
+    refuse_call,
+)
 from deputize.client.protocol import (
     CallFailed,
     ClientProtocol,
@@ -26,7 +41,19 @@ from deputize.client.protocol import (
     WaitStep,
 )
 
-__all__ = ["CallFailed", "Client", "DeputizeError", "Failure", "Reply", "SyncClient", "Unreachable"]
+__all__ = [
+    "CallFailed",
+    "Client",
+    "DeputizeError",
+    "Failure",
+    "ModelCall",
+    "ModelResult",
+    "ModelTools",
+    "Reply",
+    "SyncClient",
+    "SyncModelTools",
+    "Unreachable",
+]
 
 T = TypeVar("T")
 
@@ -47,6 +74,7 @@ class _BaseClient:
         of making them twice. `token` may be a function that returns a fresh token. `attempts` includes the first.
         """
         self._protocol = ClientProtocol(url, token, session, secret, attempts)
+        self._connect_lock = threading.Lock()
 
     @property
     def session(self) -> str:
@@ -104,6 +132,18 @@ class Client(_BaseClient):
         """List a page of the tools you can call; continue with `after=page["next_after"]`."""
         return await self._run(self._protocol.tools(after, limit))
 
+    async def model_tools(
+        self, api: ModelApi, names: Sequence[str] | None = None, *, conversation: str | None = None
+    ) -> "ModelTools":
+        """Load tools in the shape of a model API: these, or all that you can call.
+
+        `conversation` names the conversation: the idempotency keys of its calls are derived from it and the model's ids
+        of the calls. Default: the session of this client.
+        """
+        check_model_api(api)
+        definitions = await self._run(self._protocol.export_tools(names, api))
+        return ModelTools(self, api, definitions, conversation or self.session)
+
     async def search(self, query: str, *, limit: int | None = None) -> dict[str, Any]:
         """Search the tools you can call, best match first."""
         return await self._run(self._protocol.search(query, limit))
@@ -159,16 +199,37 @@ class Client(_BaseClient):
 
 
 class SyncClient(_BaseClient):
-    """A client for programs without asyncio, with the methods of `Client`."""
+    """A client for programs without asyncio, with the methods of `Client`.
+
+    It connects at its first call. `close()`, the end of a `with` block, or the garbage collector closes its
+    connections; a later call connects again.
+    """
+
+    _http: httpx2.Client | None = None
 
     def __enter__(self) -> Self:
-        self._http = httpx2.Client(base_url=self._protocol.url)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._connect_lock:
+            if self._http is not None:
+                # Runs httpx2's own close once, here or when this client is collected, and never twice.
+                self._finalizer()
+                self._http = None
+
+    def _connect(self) -> httpx2.Client:
+        """Return the HTTP client; threads that call first at the same time share one."""
+        with self._connect_lock:
+            if self._http is None:
+                self._http = httpx2.Client(base_url=self._protocol.url)
+                self._finalizer = weakref.finalize(self, self._http.close)
+            return self._http
 
     def call(
         self,
@@ -200,6 +261,14 @@ class SyncClient(_BaseClient):
 
     def tools(self, *, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
         return self._run(self._protocol.tools(after, limit))
+
+    def model_tools(
+        self, api: ModelApi, names: Sequence[str] | None = None, *, conversation: str | None = None
+    ) -> "SyncModelTools":
+        """Load tools in the shape of a model API, as `Client.model_tools` does."""
+        check_model_api(api)
+        definitions = self._run(self._protocol.export_tools(names, api))
+        return SyncModelTools(self, api, definitions, conversation or self.session)
 
     def search(self, query: str, *, limit: int | None = None) -> dict[str, Any]:
         return self._run(self._protocol.search(query, limit))
@@ -238,9 +307,71 @@ class SyncClient(_BaseClient):
 
     def _perform(self, step: SendStep) -> StepResponse:
         try:
-            response = self._http.request(
+            response = self._connect().request(
                 step.method, step.path, headers=step.headers, content=step.content, timeout=step.seconds
             )
         except httpx2.TransportError as error:
             return StepResponse(transport_error=error)
         return StepResponse(status=response.status_code, headers=response.headers, body=response.content)
+
+
+class _BaseModelTools:
+    """Tools for one conversation with a model: `definitions` are in the shape of its API."""
+
+    def __init__(self, api: ModelApi, definitions: list[dict[str, Any]], conversation: str) -> None:
+        self.api: ModelApi = api
+        self.definitions = definitions
+        self.conversation = conversation
+        self._names = frozenset(get_definition_name(api, each) for each in definitions)
+
+
+class ModelTools(_BaseModelTools):
+    """Tools for a model, with asyncio. `Client.model_tools` makes it."""
+
+    def __init__(self, client: Client, api: ModelApi, definitions: list[dict[str, Any]], conversation: str) -> None:
+        super().__init__(api, definitions, conversation)
+        self._client = client
+        self._slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
+
+    async def run(self, reply: Any) -> list[dict[str, Any]]:
+        """Execute the tool calls of a model's reply side by side; return the messages that answer it, empty if it made
+        none. Refusals and pending approvals are results that the model can read. Raises `Unreachable` if the gateway
+        does not answer: run the same reply again, and no call acts twice.
+        """
+        return build_messages(self.api, await self.run_calls(list_model_calls(self.api, reply)))
+
+    async def run_calls(self, calls: Sequence[ModelCall]) -> list[ModelResult]:
+        """Execute tool calls, and return their results with the replies of the gateway."""
+        return list(await asyncio.gather(*(self._run_call(each) for each in calls)))
+
+    async def _run_call(self, call: ModelCall) -> ModelResult:
+        refusal = refuse_call(call, self._names)
+        if refusal is not None:
+            return refusal
+        async with self._slots:
+            key = call.derive_key(self.conversation)
+            return describe_reply(call, await self._client.call(call.name, call.arguments, key=key, check=False))
+
+
+class SyncModelTools(_BaseModelTools):
+    """Tools for a model, without asyncio. `SyncClient.model_tools` makes it."""
+
+    def __init__(self, client: SyncClient, api: ModelApi, definitions: list[dict[str, Any]], conversation: str) -> None:
+        super().__init__(api, definitions, conversation)
+        self._client = client
+
+    def run(self, reply: Any) -> list[dict[str, Any]]:
+        """Execute the tool calls of a model's reply, as `ModelTools.run` does."""
+        return build_messages(self.api, self.run_calls(list_model_calls(self.api, reply)))
+
+    def run_calls(self, calls: Sequence[ModelCall]) -> list[ModelResult]:
+        """Execute tool calls, and return their results with the replies of the gateway."""
+        with ThreadPoolExecutor(max_workers=MAX_PARALLEL_CALLS) as threads:
+            return list(threads.map(self._run_call, calls))
+
+    def _run_call(self, call: ModelCall) -> ModelResult:
+        refusal = refuse_call(call, self._names)
+        if refusal is not None:
+            return refusal
+        key = call.derive_key(self.conversation)
+        return describe_reply(call, self._client.call(call.name, call.arguments, key=key, check=False))

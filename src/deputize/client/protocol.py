@@ -9,7 +9,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -22,6 +22,8 @@ _BASE_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 10.0
 _DEFAULT_TIMEOUT_SECONDS = 330.0
 _GRACE_SECONDS = 5.0
+# What model APIs take in one request.
+_MAX_EXPORTS = 128
 T = TypeVar("T")
 
 
@@ -195,6 +197,26 @@ class ClientProtocol:
     def tool(self, name: str, version: str | None) -> Steps[dict[str, Any]]:
         """Show one tool."""
         return self._request_json("GET", f"/v1/tools/{quote(name, safe='')}", version=version)
+
+    def export_tools(self, names: Sequence[str] | None, form: str) -> Steps[list[dict[str, Any]]]:
+        """Export these tools, or all that can be called, as definitions of a model API."""
+        if names is None:
+            names, after = [], None
+            while True:
+                page = yield from self.tools(after, None)
+                names += [each["name"] for each in page["tools"]]
+                after = page["next_after"]
+                if after is None or len(names) > _MAX_EXPORTS:
+                    break
+        if len(names) > _MAX_EXPORTS:
+            raise DeputizeError(
+                f"model APIs take at most {_MAX_EXPORTS} tools: name those that this conversation needs"
+            )
+        definitions = []
+        for name in names:
+            path = f"/v1/tools/{quote(name, safe='')}/export"
+            definitions.append((yield from self._request_json("GET", path, format=form))["definition"])
+        return definitions
 
     def calls(self, before: str | None, limit: int | None) -> Steps[dict[str, Any]]:
         """List a page of calls."""
