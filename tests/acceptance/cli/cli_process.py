@@ -1,12 +1,16 @@
 """A person at a shell: runs the installed `deputize` in a folder, with no environment variables at all."""
 
+import codecs
+import contextlib
 import json
+import os
 import queue
+import select
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -55,8 +59,37 @@ def run_as_operator(*words: str, folder: Path, stdin: str | None = None) -> Comp
     """Run a command that gives authority, and again with the code that the terminal of `deputize dev` shows."""
     refused = run_deputize(*words, folder=folder, stdin=stdin)
     assert (refused.code, "E3231" in refused.output) == (1, True), refused.output
-    code = _running[folder.resolve()].wait_for_line("⏸ confirm ").rpartition("code ")[2]
-    return run_deputize(*words, "--code", code, folder=folder, stdin=stdin)
+    return run_deputize(*words, "--code", read_code(folder), folder=folder, stdin=stdin)
+
+
+def read_code(folder: Path) -> str:
+    """Wait for the next code for an act that the terminal of `deputize dev` shows."""
+    return _running[folder.resolve()].wait_for_line("⏸ confirm ").rpartition("code ")[2]
+
+
+def read_terminal(terminal: int, words: str) -> str:
+    """Read what a pseudo-terminal shows until it has shown these words."""
+    said, decode = "", make_decoder()
+    while words not in said:
+        assert select.select([terminal], [], [], TIMEOUT_SECONDS)[0], said
+        said += decode(os.read(terminal, 65_536))
+    return said
+
+
+def make_decoder() -> Callable[[bytes], str]:
+    """Make a function that decodes what is read piece by piece: a read may end inside a character."""
+    return codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+
+
+def list_files_containing(folder: Path, text: str) -> list[Path]:
+    """List the files below a folder that contain a text; a database that runs there makes and deletes files."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and text.encode() in path.read_bytes():
+                    found.append(path)
+    return found
 
 
 _running: dict[Path, "BackgroundCommand"] = {}
@@ -65,14 +98,21 @@ _running: dict[Path, "BackgroundCommand"] = {}
 class BackgroundCommand:
     """A command that goes on until it is told to stop; its lines are read as they come."""
 
-    def __init__(self, *words: str, folder: Path, env: Mapping[str, str] | None = None, program: str = PROGRAM) -> None:
+    def __init__(
+        self,
+        *words: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        program: str = PROGRAM,
+        with_stderr: bool = True,
+    ) -> None:
         self._process = subprocess.Popen(
             [program, *words],
             cwd=folder,
             env=dict(env or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if with_stderr else subprocess.DEVNULL,
             text=True,
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.cli_process import BackgroundCommand, find_postgres_pids, make_project, run_deputize
+from tests.acceptance.cli.cli_process import (
+    BackgroundCommand,
+    find_postgres_pids,
+    list_files_containing,
+    make_project,
+    run_deputize,
+)
+from tests.acceptance.cli.dev_terminal import edit_file
 
 REJECTED_TOOL = '''
 from deputize import tool
@@ -46,7 +53,7 @@ def test_a_tool_that_is_not_admitted_hears_every_reason_and_keeps_nobody_out(wor
         effects: read
         handler: {target: "tools.plain:shout"}
         auth: {}
-        timeout: interactive
+        timeout: standard
         idempotency: idempotent
         input_schema:
           type: object
@@ -64,8 +71,8 @@ def test_a_tool_that_is_not_admitted_hears_every_reason_and_keeps_nobody_out(wor
         assert "✓ 1 tool from tools/sums.py: 1 read" in said
         assert "✗ sums.poke 0.1.0 (tools/sums.py) was not registered:" in said
         for reason in (
-            "number has no description",
-            "auth requires no scope",
+            "the parameter number has no description",
+            "the tool requires no scope",
             "resources is missing",
             "undo is missing",
         ):
@@ -102,7 +109,7 @@ def test_an_end_and_a_new_start_keep_everything_but_the_processes(workspace: Pat
     assert find_postgres_pids(folder) == []
 
 
-def test_a_changed_declaration_under_the_same_version_explains_how_to_fix_it(workspace: Path) -> None:
+def test_without_a_terminal_edited_code_is_used_and_nothing_that_changes_authority(workspace: Path) -> None:
     folder = make_project(workspace / "changed")
     file = folder / "tools" / "hello.py"
     with BackgroundCommand("dev", folder=folder) as dev:
@@ -111,11 +118,15 @@ def test_a_changed_declaration_under_the_same_version_explains_how_to_fix_it(wor
     file.write_text(file.read_text().replace("Say hello to a person.", "Say hello, warmly."))
     with BackgroundCommand("dev", folder=folder) as dev:
         dev.wait_for_line("▶")
-        said = "\n".join(dev.lines)
-        assert "✗ hello.greet 0.1.0 (tools/hello.py) was not registered:" in said
-        assert 'raise the version, for example version="0.1.1"' in said
-        done = run_deputize("call", "hello.remember", "text=still here", folder=folder)
-        assert done.code == 0, done.output
+        assert not any("was not registered" in line for line in dev.lines)
+        assert "Say hello, warmly." in run_deputize("tool", "show", "hello.greet", folder=folder).out
+        edit_file(folder, "tools/hello.py", "Hello, {name}!", "Hi, {name}!")
+        dev.wait_for_line("✓ tools/hello.py loaded: hello.greet 0.1.0-dev")
+        assert run_deputize("call", "hello.greet", "name=Ana", folder=folder).out == '"Hi, Ana!"\n'
+        edit_file(folder, "policies/default.cedar", "@id", '@id("all")\npermit(principal, action, resource);\n\n@id')
+        dev.wait_for_line("! This changes what callers may do and was not taken over; what was confirmed last")
+        run_deputize("call", "hello.remember", "text=milk", folder=folder)
+        assert run_deputize("call", "hello.forget", "number=1", folder=folder).code == 3
         dev.interrupt()
 
 
@@ -146,14 +157,15 @@ def test_an_interrupt_on_the_way_leaves_nothing_running(workspace: Path) -> None
 
 def test_every_event_is_a_line_of_json_for_programs(workspace: Path) -> None:
     folder = make_project(workspace / "machine")
-    with BackgroundCommand("dev", "--json", folder=folder) as dev:
+    # Not stderr, where the gateway logs, such as that the machine let it wait.
+    with BackgroundCommand("dev", "--json", folder=folder, with_stderr=False) as dev:
         dev.wait_for_line('{"event": "ready"')
         dev.interrupt()
         events = [json.loads(line) for line in dev.lines]
-    names = ["postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
+    names = ["files", "postgres", "schema", "token", "tools", "policies", "ready", "stopped"]
     assert [each["event"] for each in events] == names
-    assert events[4] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 5}
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[5]["docs"])
+    assert events[5] == {"event": "policies", "files": ["policies/default.cedar"], "rules": 5}
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/docs", events[6]["docs"])
 
 
 def test_a_port_that_is_taken_is_refused_when_asked_for_and_passed_over_when_usual(workspace: Path) -> None:
@@ -182,7 +194,7 @@ def test_a_call_that_waits_for_a_person_shows_its_code_here_and_nowhere_else(wor
         assert code is not None, line
         shown = run_deputize("calls", "list", "--json", folder=folder)
         assert code[2] not in call.output + shown.output
-        assert not [path for path in folder.rglob("*") if path.is_file() and code[2].encode() in path.read_bytes()]
+        assert list_files_containing(folder, code[2]) == []
         assert dev.interrupt() == 0
     with BackgroundCommand("dev", folder=folder) as dev:
         dev.wait_for_line("▶")

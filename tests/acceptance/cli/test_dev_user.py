@@ -20,6 +20,7 @@ from tests.acceptance.cli.cli_process import (
     TIMEOUT_SECONDS,
     BackgroundCommand,
     CompletedCommand,
+    make_decoder,
     make_project,
     run_deputize,
 )
@@ -144,14 +145,14 @@ class _TerminalCommand:
             stdin=process_side, stdout=process_side, stderr=process_side,
         )  # fmt: skip
         os.close(process_side)
-        self._shown = ""
+        self._shown, self._decode = "", make_decoder()
 
     def read_until(self, text: str) -> str:
         ends_at = time.monotonic() + TIMEOUT_SECONDS
         while text not in self._shown:
             ready, _, _ = select.select([self._terminal], [], [], ends_at - time.monotonic())
             assert ready, self._shown
-            self._shown += os.read(self._terminal, 65_536).decode(errors="replace")
+            self._shown += self._decode(os.read(self._terminal, 65_536))
         return self._shown
 
     def type_line(self, text: str) -> None:

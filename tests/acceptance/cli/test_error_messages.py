@@ -52,6 +52,8 @@ def test_what_init_made_is_admitted(folder: Path) -> None:
         (("cal",), 2, "Did you mean 'call'"),
         (("serve",), 2, "set url under [database]"),
         (("migrate",), 2, "No database is configured"),
+        (("keys", "status"), 2, "In development, start deputize dev first"),
+        (("keys", "reseal", "--all"), 2, "In development, start deputize dev first"),
         (("tool", "check", "nowhere.py"), 2, "nowhere.py does not exist"),
         (("tool", "check", "tools"), 2, "tools is not a file"),
         (("tool", "diff", "tools/hello.py"), 2, "Missing argument 'NEW'"),

@@ -135,7 +135,7 @@ def test_a_token_can_be_narrower_than_the_developers(shop_project: Path) -> None
 def test_a_tool_is_registered_from_a_manifest_and_retired(shop_project: Path) -> None:
     manifest = {
         "name": "extra.greet", "version": "1.0.0", "description": "Says hello under another name.", "effects": "read",
-        "handler": {"target": "tools.hello:greet"}, "auth": {}, "timeout": "interactive", "idempotency": "idempotent",
+        "handler": {"target": "tools.hello:greet"}, "auth": {}, "timeout": "standard", "idempotency": "idempotent",
         "input_schema": {
             "type": "object", "additionalProperties": False, "required": ["name"],
             "properties": {"name": {"type": "string", "description": "Who.", "examples": ["Ana"]}},

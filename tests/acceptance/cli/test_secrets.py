@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.cli_process import run_as_operator, run_deputize
+from tests.acceptance.cli.cli_process import list_files_containing, run_as_operator, run_deputize
 
 pytestmark = pytest.mark.requirement("GOV-7")
 VALUE = "canary-77e0ab31"
@@ -44,5 +44,4 @@ def test_secret_errors_do_not_show_the_value(shop_project: Path) -> None:
 
 def test_the_gateways_own_files_do_not_hold_it(shop_project: Path) -> None:
     run_as_operator("secrets", "set", "crm/other", folder=shop_project, stdin=VALUE)
-    holding = [path for path in shop_project.rglob("*") if path.is_file() and VALUE.encode() in path.read_bytes()]
-    assert holding == []
+    assert list_files_containing(shop_project, VALUE) == []

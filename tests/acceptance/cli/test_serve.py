@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +80,8 @@ def test_from_an_empty_database_to_a_served_call(server_project: ServerProject) 
     (state / "master.key").chmod(0o600)
 
     with BackgroundCommand("serve", "--json", folder=server_project.folder, env=server_project.env) as serving:
-        url = json.loads(serving.wait_for_line('{"event": "ready"'))["url"]
+        ready = json.loads(serving.wait_for_line('{"event": "ready"'))
+        url = ready["url"]
         good = run_deputize(
             "call",
             "hello.greet",
@@ -90,12 +93,17 @@ def test_from_an_empty_database_to_a_served_call(server_project: ServerProject) 
             folder=server_project.folder,
         )
         assert (good.code, good.out) == (0, '"Hello, Ana!"\n')
+        # What is queued is executed: a worker is part of the command.
+        assert (ready["worker"], ready["workers"]) == (True, 1)
+        reach = ("--url", url, "--token", server_project.sign_token())
+        queued = run_deputize("call", "hello.greet", "name=Ana", "--async", *reach, folder=server_project.folder)
+        _watch_to_the_end(queued.output, reach, server_project.folder)
         development = run_deputize("token", folder=server_project.folder).out.strip()
         refused = run_deputize(
             "call", "hello.greet", "name=Ana", "--url", url, "--token", development, folder=server_project.folder
         )
         assert (refused.code, "E3209" in refused.err) == (1, True)
-        assert serving.interrupt() == 0
+        assert serving.interrupt(signal.SIGTERM) == 0
 
 
 def test_the_doctor_warns_loudly_of_what_a_failover_would_lose(server_project: ServerProject) -> None:
@@ -163,26 +171,36 @@ def test_no_gateway_starts_with_a_login_that_could_rewrite_the_audit(server_proj
     assert "tried and refused" in found["audit is append-only"]["found"]
 
 
-def test_gateway_and_worker_execute_a_queued_call_with_the_gateways_login(server_project: ServerProject) -> None:
+def test_gateway_and_worker_apart_say_whether_a_worker_runs_and_execute_a_queued_call(
+    server_project: ServerProject,
+) -> None:
     run_deputize("migrate", folder=server_project.folder, env=server_project.migration_env)
     state = server_project.folder / ".deputize"
     state.mkdir(mode=0o700)
     (state / "master.key").write_bytes(os.urandom(32))
     (state / "master.key").chmod(0o600)
-    with (
-        BackgroundCommand("serve", "--json", folder=server_project.folder, env=server_project.env) as serving,
-        BackgroundCommand(
-            "work", "--json", "--port", "0", folder=server_project.folder, env=server_project.env
-        ) as worker,
-    ):
-        url = json.loads(serving.wait_for_line('{"event": "ready"'))["url"]
-        worker.wait_for_line('{"event": "ready"')
-        reach = ("--url", url, "--token", server_project.sign_token())
-        queued = run_deputize("call", "hello.greet", "name=Ana", "--async", *reach, folder=server_project.folder)
-        assert queued.code == 0, queued.output
-        call_id = next(word for word in queued.output.split() if word.count("-") == 4)
-        done = run_deputize("calls", "watch", call_id, *reach, folder=server_project.folder)
-        assert (done.code, "succeeded" in done.output) == (0, True), done.output
+    folder, env = server_project.folder, server_project.env
+    with BackgroundCommand("serve", "--no-worker", "--json", folder=folder, env=env) as serving:
+        ready = json.loads(serving.wait_for_line('{"event": "ready"'))
+        assert (ready["worker"], ready["workers"]) == (False, 0)
+        reach = ("--url", ready["url"], "--token", server_project.sign_token())
+        queued = run_deputize("call", "hello.greet", "name=Ana", "--async", *reach, folder=folder)
+        assert (queued.code, "no worker is running" in queued.output) == (0, True), queued.output
+        with urllib.request.urlopen(ready["url"] + "/readyz") as answer:
+            workers = json.load(answer)["checks"][-1]
+        assert (workers["name"], workers["ok"], workers["optional"]) == ("workers", False, True)
+        # The port that both would use for their metrics is taken, as on a host where both run with one file.
+        taken = {"DEPUTIZE_SERVER__METRICS_PORT": ready["metrics"].rpartition(":")[2].partition("/")[0]}
+        with BackgroundCommand("work", folder=folder, env={**env, **taken}) as worker:
+            worker.wait_for_line("! Port ")
+            worker.wait_for_line("▶ executing")
+            _watch_to_the_end(queued.output, reach, folder)
+
+
+def _watch_to_the_end(output: str, reach: tuple[str, ...], folder: Path) -> None:
+    call_id = next(word for word in output.split() if word.count("-") == 4)
+    done = run_deputize("calls", "watch", call_id, *reach, folder=folder)
+    assert (done.code, "succeeded" in done.output) == (0, True), done.output
 
 
 def _read_findings(server_project: ServerProject, env: dict[str, str]) -> dict[str, dict[str, str]]:

@@ -2,13 +2,26 @@
 
 import hashlib
 import json
+import os
+import pty
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli.cli_process import BackgroundCommand, make_project, run_as_operator, run_deputize
+from tests.acceptance.cli.cli_process import (
+    PROGRAM,
+    TIMEOUT_SECONDS,
+    BackgroundCommand,
+    CompletedCommand,
+    make_project,
+    read_code,
+    read_terminal,
+    run_as_operator,
+    run_deputize,
+)
 from tests.support.mcp_servers.upstream import Upstream, make_definition, run_upstream
 
 pytestmark = pytest.mark.requirement("REG-2")
@@ -79,6 +92,89 @@ def test_a_server_is_seen_tested_and_its_change_reviewed(project_with_server: Pa
     assert run_deputize("call", "orders.cancel_order", "name=Ana", folder=shop).code == 0
 
 
+@pytest.mark.requirement("NEW-4")
+def test_effects_are_confirmed_at_a_terminal(project_with_server: Path, orders_server: Upstream) -> None:
+    shop = project_with_server
+    orders_server.tools = [
+        make_definition(name) for name in ("get_order", "cancel_order", "list_orders", "pay", "stat")
+    ]
+    assert run_deputize("servers", "test", "orders", folder=shop).code == 0
+    for name in ("pay", "stat"):
+        accepted = run_as_operator("servers", "review", "orders", "--accept", name, folder=shop)
+        assert accepted.code == 0, accepted.output
+    listed = run_deputize("servers", "effects", "orders", folder=shop)
+    assert "3 tools not confirmed" in listed.err
+    assert "Accept the proposals: deputize servers effects orders --accept" in listed.err
+
+    # One by one: a wrong word is asked about again, one tool is left as it is, and one is said to be something else.
+    shown = _answer_prompts(
+        shop, ("no", "edit"), ("[read]", "what"), ("[read]", ""), ("[destructive]", "wri"), ("[read]", "skip")
+    )
+    assert "Answer read, write, destructive or skip." in shown
+    assert "list_orders is read: orders.list_orders@1.1.0" in shown
+    assert "pay is write: orders.pay@1.1.0" in shown
+    tools = {
+        each["name"]: (each["effects"], each["source"])
+        for each in run_deputize("servers", "effects", "orders", "--json", folder=shop).json["tools"]
+    }
+    assert tools == {
+        "cancel_order": ("write", "settings"), "get_order": ("read", "settings"), "list_orders": ("read", "confirmed"),
+        "pay": ("write", "confirmed"), "stat": ("destructive", "unconfirmed"),
+    }  # fmt: skip
+    assert run_deputize("call", "orders.list_orders", "name=Ana", folder=shop).code == 0
+    # What only tightens needs no operator.
+    tightened = run_deputize("servers", "effects", "orders", "--set", "pay=destructive", folder=shop)
+    assert tightened.out == "✓ pay is destructive: orders.pay@1.2.0\n"
+    wrong = run_deputize("servers", "effects", "orders", "--set", "pay=none", folder=shop)
+    assert (wrong.code, "the effects are read, write, destructive" in wrong.err) == (2, True)
+
+
+@pytest.mark.requirement("NEW-4")
+def test_rules_about_a_servers_tools_are_tested_without_the_gateway(project_with_server: Path) -> None:
+    shop = project_with_server
+    missing = run_deputize("policy", "check", folder=shop)
+    assert (missing.code, "servers.json is missing" in missing.err) == (0, True)
+    exported = run_deputize("servers", "export", "--json", folder=shop).json
+    assert (exported["written"], exported["servers"]) == ("servers.json", ["orders"])
+    settings = (shop / "deputize.toml").read_text()
+    (shop / "deputize.toml").write_text(settings + 'facts.customer = "arguments.name"\n')
+    (shop / "policies/orders.cedar").write_text(
+        '@id("no-zoe") forbid (principal, action, resource in Server::"orders")\n'
+        'unless { context.facts has customer && context.facts.customer like "A*" };\n'
+    )
+    checked = run_deputize("policy", "check", folder=shop)
+    assert (checked.code, f"checked against {3 + exported['tools']} tools" in checked.out, checked.err) == (
+        0,
+        True,
+        "",
+    ), checked.output
+    words = ("policy", "explain", "--tool", "orders.get_order", "--json", "--arguments")
+    decisions = [
+        run_deputize(*words, json.dumps(arguments), folder=shop).json["behavior"]
+        for arguments in ({"name": "Ana"}, {"name": "Zoe"})
+    ]
+    assert decisions == ["allow", "deny"]
+    (shop / "policies/orders.cedar").unlink()
+
+
+def _answer_prompts(folder: Path, *answers: tuple[str, str]) -> str:
+    """Run `servers effects` at a terminal, type each answer when its prompt is there, then the operator's code."""
+    mine, theirs = pty.openpty()
+    command = [PROGRAM, "servers", "effects", "orders"]
+    with subprocess.Popen(command, cwd=folder, env={}, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = ""
+        for prompt, answer in answers:
+            shown += read_terminal(mine, f"{prompt}: " if prompt.startswith("[") else f"[{prompt}]: ")
+            os.write(mine, f"{answer}\n".encode())
+        shown += read_terminal(mine, "Code shown in the terminal of deputize dev")
+        os.write(mine, f"{read_code(folder)}\n".encode())
+        shown += read_terminal(mine, "orders.pay@1.1.0")
+        assert process.wait(TIMEOUT_SECONDS) == 0
+    os.close(mine)
+    return shown
+
+
 def test_server_command_errors_are_readable(project_with_server: Path) -> None:
     shop = project_with_server
     unknown = run_deputize("servers", "show", "parcels", folder=shop)
@@ -132,9 +228,67 @@ def test_servers_of_another_client_are_imported_without_their_keys(workspace: Pa
     assert "files" not in written[0]
 
     again = run_deputize("import", ".mcp.json", "--json", folder=folder).json
-    assert (again["taken"], again["written"], len(again["left_out"])) == ([], None, 4)
+    assert (again["taken"], again["changed"], again["written"], len(again["left_out"])) == ([], [], None, 1)
+    assert again["unchanged"] == ["github", "web", "own"]
     # What was written are settings that every other command reads.
     assert run_deputize("policy", "check", folder=folder).code == 0
+
+
+def test_a_second_import_shows_what_changed_and_takes_it_over_when_asked(workspace: Path) -> None:
+    folder, home = make_project(workspace / "again"), workspace / "home"
+    file = home / ".cursor" / "mcp.json"
+    file.parent.mkdir(parents=True)
+
+    def write(**servers: object) -> None:
+        own = {"command": PROGRAM, "args": ["mcp", "--project", str(folder)]}
+        file.write_text(json.dumps({"mcpServers": {**servers, "shop": own}}))
+
+    def run(*words: str) -> CompletedCommand:
+        return run_deputize("import", "cursor", *words, folder=folder, env={"HOME": str(home)})
+
+    web, other = {"url": "https://web.example/mcp"}, {"url": "https://other.example/mcp"}
+    write(web=web, other=other, third=other)
+    done = run("--include", "*e*", "--exclude", "other")
+    assert (done.code, f"from {file}" in done.err) == (0, True), done.output
+    settings = folder / "deputize.toml"
+    assert [each["name"] for each in tomllib.loads(settings.read_text())["servers"]] == ["web"]
+    settings.write_text(settings.read_text() + 'reads = ["get_*"]  # mine\n')
+    confirmed = settings.read_text()
+
+    write(web={"url": "https://new.example/mcp", "headers": {"X-Api-Key": "k3y"}})
+    for words in ((), ("--plan", "--update")):
+        shown = run(*words)
+        assert (shown.code, settings.read_text()) == (0, confirmed), shown.output
+        assert '  - url = "https://web.example/mcp"\n  + url = "https://new.example/mcp"\n' in shown.out
+        assert "Nothing was written." in shown.out
+    updated = run("--update")
+    assert "Updated 1 server in deputize.toml" in updated.out, updated.output
+    assert "k3y" not in settings.read_text() + updated.output
+    [table] = tomllib.loads(settings.read_text())["servers"]
+    assert (table["url"], table["reads"], table["header"]) == ("https://new.example/mcp", ["get_*"], "X-Api-Key")
+    assert "# mine" in settings.read_text()
+    assert run("--json").json["unchanged"] == ["web"]
+
+
+def test_an_openapi_document_is_imported_by_the_same_command(workspace: Path) -> None:
+    folder = make_project(workspace / "described")
+    operation = {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}
+    document = {
+        "info": {"title": "Pets", "version": "1"},
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://pets.example/v1"}],
+        "paths": {"/pets": {"get": operation, "delete": {**operation, "operationId": "dropPets"}}},
+    }
+    (folder / "pets.json").write_text(json.dumps(document, indent=1))
+
+    planned = run_deputize("import", "pets.json", "--plan", folder=folder)
+    assert (planned.code, "services" in tomllib.loads((folder / "deputize.toml").read_text())) == (0, False)
+    assert "read" in planned.out
+    assert "destructive" in planned.out
+    done = run_deputize("import", "pets.json", "--exclude", "drop*", folder=folder)
+    assert done.code == 0, done.output
+    [service] = tomllib.loads((folder / "deputize.toml").read_text())["services"]
+    assert (service["name"], service["excluded_operations"]) == ("pets", ["drop*"])
 
 
 def test_client_files_that_cannot_be_imported_explain_why(workspace: Path) -> None:

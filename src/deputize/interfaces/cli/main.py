@@ -1,7 +1,6 @@
 """Assemble the command line, and turn every expected error into a message and an exit code.
 
-`__main__.py` passes in the function that opens a gateway, so that no interface imports upward. Exit codes: 0 success,
-1 refused or failed, 2 invalid command or configuration, 3 a call that waits for approval.
+`__main__.py` passes in the function that opens a gateway, so that no interface imports upward.
 """
 
 import contextlib
@@ -10,6 +9,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.refusal import GatewayRefusal
@@ -17,7 +17,9 @@ from deputize.interfaces.cli.commands import (
     approvals,
     call,
     calls,
+    connect,
     contract_tests,
+    cost,
     erase,
     grants,
     import_servers,
@@ -27,6 +29,7 @@ from deputize.interfaces.cli.commands import (
     secrets,
     servers,
     service_levels,
+    services,
     switch,
     token,
     tool,
@@ -34,8 +37,11 @@ from deputize.interfaces.cli.commands import (
     tool_versions,
     webhooks,
 )
-from deputize.interfaces.cli.commands.service import doctor, init, keys, mcp, migrate, recover
+from deputize.interfaces.cli.commands.audit import entries
+from deputize.interfaces.cli.commands.observe import group as observe
+from deputize.interfaces.cli.commands.service import doctor, events, init, keys, login, mcp, migrate, receipt, recover
 from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.render.help import HELP_OPTIONS, find_help, use_plain_help
 from deputize.interfaces.cli.render.output import EXIT_FAILED, EXIT_USAGE, CommandExit, Json, printer
 from deputize.interfaces.cli.render.problems import show_problem
 
@@ -43,7 +49,7 @@ app = typer.Typer(
     name="deputize",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": list(HELP_OPTIONS)},
     epilog="Start with: deputize init shop && cd shop && deputize dev",
 )
 app.command(epilog="Example: deputize init shop")(init.init)
@@ -82,6 +88,14 @@ def dev(
             help="Run everything as this user, in a copy of the project whose changes you confirm. Needs root.",
         ),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each call.")] = False,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Apply what the files changed in settings, policies and contracts since the last start, unasked.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Start everything the project needs on this machine: database, keys, token, tools and API. Ctrl-C stops it all."""
@@ -89,19 +103,39 @@ def dev(
     from deputize.interfaces.cli.commands.service import dev as development
     from deputize.interfaces.cli.commands.service import dev_user
 
+    if user is not None and accept_changes:
+        raise ConfigError("--accept-changes is not for --user, where you confirm changes with a code: leave one out.")
     if user is not None:
-        dev_user.run_development_as(context.obj, user, port)
+        dev_user.run_development_as(context.obj, user, port, is_quiet=quiet)
         return
-    development.run_development(context.obj, load_settings(), port)
+    development.run_development(context.obj, load_settings(), port, is_quiet=quiet, is_confirmed=accept_changes)
 
 
 @app.command(epilog="Example: deputize serve")
-def serve(context: typer.Context, json: Json = False) -> None:
-    """Run the gateway in production, with the database, issuers and keys of deputize.toml. It creates none of them."""
+def serve(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port of REST, MCP and console; metrics use the next one; 0 picks free ones. Default: server.port.",
+        ),
+    ] = None,
+    no_worker: Annotated[
+        bool,
+        typer.Option("--no-worker", help="Execute no queued calls in this process: run deputize work beside it."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run the gateway and a worker in production, with the database, issuers and keys of deputize.toml.
+
+    It creates none of them. SIGTERM turns it unready, lets calls finish, and stops the worker, then the rest.
+    """
     enter_project()
     from deputize.interfaces.cli.commands.service import serve
 
-    serve.run_server(context.obj, load_settings())
+    serve.run_server(context.obj, load_settings(), port, worker=not no_worker)
 
 
 @app.command(epilog="Example: deputize work --port 7072")
@@ -110,7 +144,9 @@ def work(
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65_535, help="Port of /healthz and /metrics; 0 picks a free one. Default: server.metrics_port."
+            min=0,
+            max=65_535,
+            help="Port of /healthz and /metrics; 0 picks a free one. Default: the metrics port, or the next free one.",
         ),
     ] = None,
     json: Json = False,
@@ -125,7 +161,11 @@ def work(
 app.command(epilog="Example: deputize migrate --check")(migrate.migrate)
 app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.add_typer(keys.group, name="keys", epilog="Example: deputize keys status")
+app.add_typer(events.group, name="events", epilog="Example: deputize events status")
 app.add_typer(recover.group, name="recover", epilog="Example: deputize recover confirm")
+app.command(epilog="Example: deputize login --url https://deputize.example.com")(login.login)
+app.command(epilog="Example: deputize logout --url https://deputize.example.com")(login.logout)
+app.command(epilog="Example: deputize whoami --url https://deputize.example.com")(login.whoami)
 app.add_typer(token.group, name="token")
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(revoke.group, name="revoke", epilog="Example: deputize revoke agent notes-bot")
@@ -141,12 +181,19 @@ tool.group.command("test-results", epilog="Example: deputize tool test-results h
 tool.group.command("service-levels", epilog="Example: deputize tool service-levels hello.greet@0.1.0 --days 30")(
     service_levels.report_service_levels
 )
+app.command("health", epilog="Example: deputize health --json")(service_levels.report_health)
+app.command("cost", epilog="Example: deputize cost --by tool --since 7d")(cost.report_costs)
 app.add_typer(tool.group, name="tool", epilog="Example: deputize tool list")
 app.command(epilog="Example: deputize call hello.greet name=Ana")(call.call)
 app.command(epilog="Example: deputize mcp   (started by a client: claude mcp add shop -- deputize mcp)")(mcp.mcp)
+app.command(epilog="Example: deputize connect claude-code")(connect.connect)
+app.command(epilog="Example: deputize disconnect claude-code")(connect.disconnect)
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
+app.add_typer(entries.group, name="audit", epilog="Example: deputize audit search --from 1h")
+app.command(epilog="Example: deputize receipt 01a1b2c3-d4e5-7f60-8a9b-0c1d2e3f4a5b -o call.receipt")(receipt.receipt)
+app.command(epilog="Example: deputize verify call.receipt --key log.key")(receipt.verify)
 app.add_typer(approvals.group, name="approvals", epilog="Example: deputize approvals list")
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
@@ -155,7 +202,10 @@ app.add_typer(
     reconciliation_tasks.group, name="tickets", hidden=True, callback=reconciliation_tasks.print_renaming_note
 )
 app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
+app.add_typer(services.group, name="services", epilog="Example: deputize services show petstore")
 app.command("import", epilog="Example: deputize import .mcp.json")(import_servers.import_servers)
+app.add_typer(observe.group, name="observe", cls=observe.ObserveGroup, epilog="Example: deputize observe .mcp.json")
+use_plain_help(app)
 
 
 def run_cli(open_gateway: object) -> None:
@@ -165,7 +215,12 @@ def run_cli(open_gateway: object) -> None:
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # absent on replaced streams
     try:
-        _run_app(open_gateway)
+        command = typer.main.get_command(app)
+        help_text = find_help(command, sys.argv[1:])
+        if help_text is not None:
+            typer.echo(help_text)
+            return
+        _run_command(command, open_gateway)
     except CommandExit as command_exit:
         sys.exit(command_exit.code)
     except ConfigError as error:
@@ -180,10 +235,10 @@ def run_cli(open_gateway: object) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _run_app(open_gateway: object) -> None:
+def _run_command(command: Any, open_gateway: object) -> None:
     """Run the command; print what was typed wrongly as every other error is printed."""
     try:
-        code = app(obj=open_gateway, prog_name="deputize", standalone_mode=False)
+        code = command(obj=open_gateway, prog_name="deputize", standalone_mode=False)
     except typer.Abort:
         printer.note("Aborted.")
         sys.exit(EXIT_FAILED)

@@ -5,7 +5,7 @@ A broken stream is resumed after the last event received.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,22 @@ def follow_call(gateway: "GatewayClient", call_id: str, *, to_stderr: bool = Fal
         return _show_bar(events, call_id, to_stderr) if sys.stderr.isatty() else _print_lines(events, to_stderr)
     except KeyboardInterrupt:
         exit_with_error(f"Stopped watching. The call continues: deputize calls show {call_id}", EXIT_FAILED)
+
+
+def wait_for_outcome(load_state: Callable[[], str]) -> str:
+    """Print each new state of a call that only its state may be read of, until it ends; return the last one."""
+    last_state = ""
+    try:
+        while last_state not in _TERMINAL_STATES:
+            state = load_state()
+            if state != last_state:
+                printer.line(f"  {state}")
+            last_state = state
+            if state not in _TERMINAL_STATES:
+                time.sleep(_PAUSE_SECONDS)
+    except KeyboardInterrupt:
+        exit_with_error("Stopped watching. The call continues.", EXIT_FAILED)
+    return last_state
 
 
 def _stream_events(gateway: "GatewayClient", call_id: str) -> Iterator[_Event]:

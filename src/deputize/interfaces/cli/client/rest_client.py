@@ -15,9 +15,10 @@ from urllib.parse import urlencode, urlsplit
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.refusal import GatewayRefusal
 
-_TIMEOUT_SECONDS = 330.0  # a little more than the longest a synchronous call may take
+TIMEOUT_SECONDS = 330.0  # a little more than the longest a synchronous call may take
 _CONNECT_SECONDS = 10.0
-_CONNECTION_ERRORS = (OSError, http.client.HTTPException)
+_CHUNK_BYTES = 65_536
+CONNECTION_ERRORS = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,16 +57,16 @@ class GatewayClient:
         with self._open(method, path, body, headers) as response:
             try:
                 raw = response.read()
-            except _CONNECTION_ERRORS as error:
-                raise self._make_unreachable_error(error) from None
-            return GatewayResponse(value=_parse_response(response, raw, self.url), headers=dict(response.getheaders()))
+            except CONNECTION_ERRORS as error:
+                raise make_unreachable_error(self.url, error) from None
+            return GatewayResponse(value=parse_response(response, raw, self.url), headers=dict(response.getheaders()))
 
     def stream_events(self, path: str, after: str = "") -> Iterator[tuple[str, str, Any]]:
         """Yield server-sent events as id, name and value, until the gateway ends the stream."""
         request_headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
         with self._open("GET", path, None, request_headers) as response:
             if response.status >= 400:
-                _parse_response(response, response.read(), self.url)
+                parse_response(response, response.read(), self.url)
             event_id, name, data = "", "message", ""
             try:
                 for line in response:
@@ -79,26 +80,37 @@ class GatewayClient:
                     elif not text and data:
                         yield event_id, name, json.loads(data)
                         name, data = "message", ""
-            except _CONNECTION_ERRORS as error:
-                raise self._make_unreachable_error(error) from None
+            except CONNECTION_ERRORS as error:
+                raise make_unreachable_error(self.url, error) from None
+
+    def stream_bytes(self, path: str, **query: str) -> Iterator[bytes]:
+        """Get a response piece by piece; raise `ConfigError` if it breaks off."""
+        with self._open("GET", f"{path}?{urlencode(query)}", None, {"Accept": "*/*"}) as response:
+            if response.status >= 400:
+                parse_response(response, response.read(), self.url)
+            try:
+                while chunk := response.read(_CHUNK_BYTES):
+                    yield chunk
+            except CONNECTION_ERRORS as error:
+                raise make_unreachable_error(self.url, error) from None
 
     def stream_lines(self, path: str, body: Any) -> Iterator[Any]:
         """Post a JSON body, and yield the JSON value on each line of the response."""
         with self._open("POST", path, body, {"Accept": "application/x-ndjson"}) as response:
             if response.status >= 400:
-                _parse_response(response, response.read(), self.url)
+                parse_response(response, response.read(), self.url)
             try:
                 for line in response:
                     yield json.loads(line)
-            except (*_CONNECTION_ERRORS, ValueError) as error:
-                raise self._make_unreachable_error(error) from None
+            except (*CONNECTION_ERRORS, ValueError) as error:
+                raise make_unreachable_error(self.url, error) from None
 
     @contextlib.contextmanager
     def _open(
         self, method: str, path: str, body: Any, headers: Mapping[str, str] | None
     ) -> Iterator[http.client.HTTPResponse]:
         url_parts = urlsplit(self.url)
-        connection = _make_connection(url_parts.scheme, url_parts.hostname or "", url_parts.port)
+        connection = make_connection(url_parts.scheme, url_parts.hostname or "", url_parts.port)
         request_headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json", **(headers or {})}
         data = None
         if isinstance(body, bytes):
@@ -110,34 +122,36 @@ class GatewayClient:
             try:
                 connection.connect()
                 if connection.sock is not None:
-                    connection.sock.settimeout(_TIMEOUT_SECONDS)
+                    connection.sock.settimeout(TIMEOUT_SECONDS)
                 connection.request(method, url_parts.path.rstrip("/") + path, data, request_headers)
                 response = connection.getresponse()
-            except _CONNECTION_ERRORS as error:
-                raise self._make_unreachable_error(error) from None
+            except CONNECTION_ERRORS as error:
+                raise make_unreachable_error(self.url, error) from None
             yield response
         finally:
             connection.close()
 
-    def _make_unreachable_error(self, error: Exception) -> ConfigError:
-        if isinstance(error, ConnectionRefusedError):
-            reason = "nothing listens there"
-        elif isinstance(error, TimeoutError):
-            reason = "it did not answer in time"
-        else:
-            reason = (str(getattr(error, "strerror", None) or error) or type(error).__name__).lower()
-        return ConfigError(
-            f"The gateway at {self.url} cannot be reached ({reason}): start it with deputize dev, or set --url."
-        )
+
+def make_unreachable_error(url: str, error: Exception) -> ConfigError:
+    """Make the error for a gateway that cannot be reached, with the reason."""
+    if isinstance(error, ConnectionRefusedError):
+        reason = "nothing listens there"
+    elif isinstance(error, TimeoutError):
+        reason = "it did not answer in time"
+    else:
+        reason = (str(getattr(error, "strerror", None) or error) or type(error).__name__).lower()
+    return ConfigError(f"The gateway at {url} cannot be reached ({reason}): start it with deputize dev, or set --url.")
 
 
-def _make_connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+def make_connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+    """Make a connection that is not open yet."""
     if scheme == "https":
         return http.client.HTTPSConnection(host, port, timeout=_CONNECT_SECONDS, context=ssl.create_default_context())
     return http.client.HTTPConnection(host, port, timeout=_CONNECT_SECONDS)
 
 
-def _parse_response(response: http.client.HTTPResponse, raw: bytes, url: str) -> Any:
+def parse_response(response: http.client.HTTPResponse, raw: bytes, url: str) -> Any:
+    """Parse the JSON of a response; raise `GatewayRefusal` for a problem."""
     try:
         value = json.loads(raw) if raw else None
     except ValueError:

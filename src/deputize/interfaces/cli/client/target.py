@@ -47,7 +47,7 @@ Token = Annotated[
     typer.Option(
         envvar=_TOKEN_VARIABLE,
         callback=_require_non_empty_token,
-        help="Bearer token. Default: the development token of this project.",
+        help="Bearer token. Default: that of deputize login, else the development token of this project.",
     ),
 ]
 AgentToken = Annotated[
@@ -56,6 +56,14 @@ AgentToken = Annotated[
         envvar=_TOKEN_VARIABLE,
         callback=_require_non_empty_token,
         help="Bearer token. Default: the token for agents of this project.",
+    ),
+]
+OperatorToken = Annotated[
+    str,
+    typer.Option(
+        envvar=_TOKEN_VARIABLE,
+        callback=_require_non_empty_token,
+        help="Bearer token of an operator. Needed in production, where there is no default; not used in development.",
     ),
 ]
 
@@ -71,6 +79,8 @@ class EffectOption(StrEnum):
 def find_gateway(url: str = "", token: str = "", *, for_agent: bool = False) -> "GatewayClient":
     """Return a client for the gateway that options, the environment or a running `deputize dev` name, in this order.
 
+    The token is the one of `--token`, of the environment, of `deputize login`, or of `deputize dev`, in this order.
+
     With `for_agent`, the token of `deputize dev` is the one for agents, which administers nothing.
     """
     from deputize.interfaces.cli.client.rest_client import GatewayClient
@@ -83,15 +93,19 @@ def find_gateway(url: str = "", token: str = "", *, for_agent: bool = False) -> 
             "No gateway is running for this folder: start one with deputize dev in another terminal, "
             "or name one with --url or DEPUTIZE_URL."
         )
-    if not _is_gateway_url(gateway_url):
-        raise ConfigError(f"{gateway_url} is not a gateway URL: write it like http://127.0.0.1:7070.")
+    plain_url = parse_gateway_url(gateway_url)
     # Never send the development token to another gateway.
     is_dev_gateway = dev_gateway is not None and gateway_url.rstrip("/") == dev_gateway.url.rstrip("/")
     # A gateway that runs as another user leaves no token for its developer where agents can read it.
     file = AGENT_TOKEN_FILE if for_agent or (folder and is_client_folder(folder)) else TOKEN_FILE
+    # An agent gets a token of its own: what it may do is not what the person who signed in may do.
+    token = token or ("" if for_agent else _find_login_token(plain_url))
     token = token or (read_saved_token(folder, file) if folder and is_dev_gateway else None) or ""
     if not token:
-        raise ConfigError("No token: set DEPUTIZE_TOKEN or --token. In development, deputize token creates one.")
+        sign_in = "" if for_agent else f"run deputize login --url {plain_url}, or "
+        raise ConfigError(
+            f"No token: {sign_in}set DEPUTIZE_TOKEN or --token. In development, deputize token creates one."
+        )
     if "${" in token:
         raise ConfigError(
             f"The token contains {token[token.index('${') :][:20]!r}, which was not expanded: set that variable."
@@ -100,7 +114,24 @@ def find_gateway(url: str = "", token: str = "", *, for_agent: bool = False) -> 
         raise ConfigError(
             "The token contains invalid characters: copy it again, without spaces, quotes or line breaks."
         )
-    return GatewayClient(url=gateway_url.rstrip("/").removesuffix("/v1"), token=token)
+    return GatewayClient(url=plain_url, token=token)
+
+
+def parse_gateway_url(url: str) -> str:
+    """Return the URL of a gateway as tokens are stored for it; refuse what is no URL of a gateway."""
+    if not _is_gateway_url(url):
+        raise ConfigError(f"{url} is not a gateway URL: write it like http://127.0.0.1:7070.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _find_login_token(url: str) -> str:
+    from deputize.interfaces.cli.project.stored_tokens import load_token
+
+    if load_token(url) is None:
+        return ""
+    from deputize.interfaces.cli.client.sign_in.session import find_stored_token
+
+    return find_stored_token(url) or ""
 
 
 def _is_gateway_url(url: str) -> bool:

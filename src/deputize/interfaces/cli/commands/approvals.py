@@ -49,6 +49,14 @@ BindingDigest = Annotated[
         "terminal.",
     ),
 ]
+SignIn = Annotated[
+    bool,
+    typer.Option("--sign-in", help="Sign in for this decision: with a token for approvals, which is not stored."),
+]
+Wait = Annotated[
+    bool | None,
+    typer.Option("--wait/--no-wait", help="Show the outcome of the call as it arrives. Default: on a terminal."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")]
 RequestState = Literal["open", "approved", "used", "denied", "expired", "void", "canceled", "all"]
 Decision = Literal["approve", "deny"]
@@ -132,18 +140,23 @@ def approve(
     code: Code = "",
     binding_digest: BindingDigest = "",
     yes: Yes = False,
+    wait: Wait = None,
+    sign_in: SignIn = False,
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
     """Approve a request. The call continues automatically when all approvals are given. You cannot approve your own."""
-    gateway = find_gateway(url, token)
+    gateway = _sign_in_to_decide(url) if sign_in else find_gateway(url, token)
     answer = _send_decision(gateway, "approve", request_id, reason, code=code, binding_digest=binding_digest, yes=yes)
     call_id = answer["call_id"]
     if answer["state"] == "open":
         printer.success("Approval recorded. The call needs more approvals before it continues.")
     else:
         printer.success(f"Approved: call {call_id} continues automatically")
+        if _is_terminal() if wait is None else wait:
+            _show_outcome(gateway, answer["ticket_id"])
+            return
     printer.note(dim_text(f"  Follow it: deputize calls watch {call_id}", sys.stderr))
 
 
@@ -242,7 +255,7 @@ def batch(
 @group.command(epilog="Example: deputize approvals suggest > policies/learned.cedar")
 def suggest(
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Start of the period: 30d, 12h or 45m ago, or a date.")
+        str, typer.Option(metavar="TIME", help="Start of the period: 30d, 12h or 45m ago, or a date; in UTC.")
     ] = "30d",
     days: Annotated[int, typer.Option(min=1, max=90, help="How many days a permit stays valid.")] = 30,
     url: Url = "",
@@ -250,10 +263,10 @@ def suggest(
     json: Json = False,
 ) -> None:
     """Draft the narrowest permits for calls that people keep approving, and backtest them. Activates nothing."""
-    from deputize.interfaces.cli.project.offline_policy import parse_since
+    from deputize.interfaces.cli.client.times import parse_time
     from deputize.interfaces.cli.render.suggestions import show_suggestions
 
-    answer = find_gateway(url, token).get("/v1/approvals/suggestions", since=parse_since(since), days=days)
+    answer = find_gateway(url, token).get("/v1/approvals/suggestions", since=parse_time(since, "since"), days=days)
     if json:
         printer.json(answer)
     else:
@@ -316,6 +329,30 @@ def _send_decision(
     if printer.as_json:
         printer.json(answer)
     return answer
+
+
+def _sign_in_to_decide(url: str) -> "GatewayClient":
+    """Sign in for one decision. The token is kept in memory only: a stored one could decide without the person."""
+    from deputize.interfaces.cli.client.rest_client import GatewayClient
+    from deputize.interfaces.cli.client.sign_in.session import sign_in
+    from deputize.interfaces.cli.client.target import parse_gateway_url
+
+    gateway_url = parse_gateway_url(url)
+    return GatewayClient(url=gateway_url, token=sign_in(gateway_url, for_approvals=True).access_token)
+
+
+def _show_outcome(gateway: "GatewayClient", request_id: str) -> None:
+    """Show the states of the approved call until it has ended. Approvers see the state, not the result."""
+    from deputize.interfaces.cli.client.follow import wait_for_outcome
+
+    def load_state() -> str:
+        return str(gateway.get(_build_approval_path(request_id))["call_state"])
+
+    state = wait_for_outcome(load_state)
+    if printer.as_json:
+        printer.json({"call_state": state})
+    if state != "succeeded":
+        raise CommandExit(EXIT_FAILED)
 
 
 def _refuse_unseen(request_id: str) -> NoReturn:

@@ -1,13 +1,13 @@
-"""Define `deputize import`: copy the MCP servers of another client into deputize.toml.
+"""Define `deputize import`: copy the MCP servers of another client, or an OpenAPI service, into deputize.toml.
 
 The previous file is kept as a backup. No server is started, and no secret is copied. Programs are pinned by the digests
 of their files.
 """
 
 import os
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,59 +15,146 @@ import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.core.display_text import to_display_text
+from deputize.interfaces.cli.commands.services import import_service
+from deputize.interfaces.cli.project.client_setup.clients import CLIENTS, ClientName, ConfigScope, locate_client_file
 from deputize.interfaces.cli.project.project_file import SETTINGS_FILE, enter_project
-from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, printer
+from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, format_json, printer
 
 if TYPE_CHECKING:
     from deputize.interfaces.cli.project.client_configs import ImportedServer, SkippedServer
+    from deputize.interfaces.cli.project.server_changes import ServerChange
 
 # Folders inside a project where clients keep their files.
 _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".windsurf"})
 
 _MAX_FILE_BYTES = 1_048_576
+_HEAD_BYTES = 65_536
+# The first key of an OpenAPI document, or a later one on a line of its own, as JSON or YAML.
+_OPENAPI = re.compile(
+    rb"""^[ \t{]*["']?openapi["']?[ \t]*:[ \t]*["']?3\.|\A\s*\{[^{}\[\]]{0,2000}"openapi"\s*:""", re.MULTILINE
+)
 
 
 def import_servers(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="The client's file: .mcp.json, .vscode/mcp.json, .cursor/mcp.json."),
+        str,
+        typer.Argument(
+            metavar="FILE|URL|CLIENT",
+            help="A client's file such as .mcp.json, an OpenAPI document, or a client: claude-desktop, cursor, vscode.",
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be added, and write nothing.")] = False,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Import only these servers; repeat for more.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave these servers out; repeat for more.")
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Take over what changed in servers that were imported before.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", "--dry-run", help="Print what would be imported, and write nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Import the MCP servers of another client into deputize.toml.
+    """Import MCP servers of another client, or an OpenAPI document, into deputize.toml.
 
     Environment variables are not read: ${VAR:-default} becomes its default, and a server with ${VAR} in its URL or
     command is left out. Values of env are treated as secrets and not copied, except a few such as LOG_LEVEL: the
-    output says what to store with deputize secrets set. Every imported tool counts as destructive until deputize.toml
-    says what it does.
+    output says what to store with deputize secrets set. Every imported tool counts as destructive until you say what it
+    does: deputize servers effects. Import again to see what changed. An OpenAPI document is imported as deputize
+    services import does; GET, HEAD and OPTIONS count as reads.
     """
-    text, source = _read_client_file(file), file.absolute()
-    enter_project(is_required=True)
-    target = Path(SETTINGS_FILE)
-    old_text = _read_settings(target)
-    servers, skipped_servers = _collect_servers(text, source, old_text)
-    new_text = "".join(_render_table(each.table) for each in servers)
-    backup = None
-    if servers:
-        _validate_settings(old_text + new_text)
-        backup = None if dry_run else _write_settings(target, old_text, new_text)
-    if json:
-        printer.json(
-            {
-                "taken": [
-                    {"name": each.name, "called": each.original_name, **_describe_server(each)} for each in servers
-                ],
-                "left_out": [{"called": each.original_name, "why": each.reason} for each in skipped_servers],
-                "written": SETTINGS_FILE if backup else None,
-                "backup": backup,
-            }
-        )
+    path = _locate_source(file)
+    if path is None:
+        if update:
+            raise ConfigError("An OpenAPI document is compared and updated without --update: leave it out.")
+        import_service(file, include=include, exclude=exclude, dry_run=plan, json=json)
         return
-    _print_summary(servers, skipped_servers, new_text, backup, dry_run=dry_run)
+    name_filter = NameFilter(include=tuple(include or ()), exclude=tuple(exclude or ()))
+    _import_client_file(path, name_filter, is_plan=plan, is_updated=update, file=file)
 
 
-def _read_client_file(file: Path) -> str:
+def _import_client_file(path: Path, name_filter: "NameFilter", *, is_plan: bool, is_updated: bool, file: str) -> None:
+    from deputize.interfaces.cli.project.settings_text import read_settings_text, render_table, write_settings_text
+
+    text, source = read_client_file(path), path.absolute()
+    enter_project(is_required=True)
+    old_text = read_settings_text()
+    found_servers = collect_servers(text, source, old_text, name_filter)
+    new_tables = "".join(render_table("servers", each.table) for each in found_servers.servers)
+    new_text = _apply_changes(old_text, found_servers.changes) if is_updated else old_text
+    if found_servers.servers:
+        new_text = new_text.rstrip("\n") + "\n" + new_tables
+    backup = None
+    if new_text != old_text:
+        validate_settings(new_text)
+        backup = None if is_plan else write_settings_text(old_text, new_text)
+    if printer.as_json:
+        printer.json(_describe_import(found_servers, backup, is_updated=is_updated))
+        return
+    _print_summary(found_servers, new_tables, backup, is_plan=is_plan, is_updated=is_updated, file=file)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NameFilter:
+    """Globs over the names that servers have in the client's file."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def is_chosen(self, name: str) -> bool:
+        """Tell whether a server is imported."""
+        from deputize.core.patterns import matches_glob
+
+        is_included = not self.include or any(matches_glob(name, glob) for glob in self.include)
+        return is_included and not any(matches_glob(name, glob) for glob in self.exclude)
+
+
+_ALL_NAMES = NameFilter()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundServers:
+    """Servers of a client's file: new ones, those that changed, those that did not, and those that are left out."""
+
+    servers: "list[ImportedServer]"
+    changes: "list[ServerChange]"
+    unchanged_names: list[str]
+    skipped_servers: "list[SkippedServer]"
+
+
+def _locate_source(file: str) -> Path | None:
+    """Locate the client's file that is meant; None for an OpenAPI document."""
+    if file.startswith(("https://", "http://")):
+        return None
+    path = Path(file)
+    if not path.exists() and file in list(ClientName):
+        enter_project()
+        client = CLIENTS[ClientName(file)]
+        places = [locate_client_file(client, scope, Path.cwd()) for scope in ConfigScope]
+        existing_files = [each for each in places if each is not None and each.is_file()]
+        if not existing_files or client.is_toml:
+            names = ", ".join(str(each) for each in places if each is not None)
+            exit_with_error(f"{file} has no configuration that can be imported ({names}): name the file.")
+        path = existing_files[0]
+        printer.note(f"  from {path}")
+    return None if _is_openapi_document(path) else path
+
+
+def _is_openapi_document(path: Path) -> bool:
+    """Tell whether a file begins like an OpenAPI document; a client's file has no such key."""
+    try:
+        # A named pipe must not block.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            head = stream.read(_HEAD_BYTES) or b""
+    except OSError:
+        return False
+    return _OPENAPI.search(head) is not None
+
+
+def read_client_file(file: Path) -> str:
+    """Read a client's file, within limits, or end the command."""
     try:
         # A named pipe must not block, and a device must not be read without end.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
@@ -80,30 +167,38 @@ def _read_client_file(file: Path) -> str:
         exit_with_error(f"{file} cannot be read ({why}): name the file that lists the client's servers.")
 
 
-def _read_settings(target: Path) -> str:
-    try:
-        return target.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{SETTINGS_FILE} cannot be read ({error.strerror}): check its permissions.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{SETTINGS_FILE} is not UTF-8 text: save it as UTF-8.") from None
-
-
-def _collect_servers(text: str, file: Path, settings_text: str) -> "tuple[list[ImportedServer], list[SkippedServer]]":
+def collect_servers(text: str, file: Path, settings_text: str, name_filter: NameFilter = _ALL_NAMES) -> FoundServers:
+    """Convert the servers of a client's file, pin their programs, and compare them with those in the settings."""
     from deputize.interfaces.cli.project.client_configs import ImportedServer, read_servers
+    from deputize.interfaces.cli.project.server_changes import compare_server
 
     project_folder = file.parent.parent if file.parent.name in _CLIENT_FOLDERS else file.parent
     folder = "." if project_folder == Path.cwd() else str(project_folder)
-    results = list(
-        read_servers(
+    tables = _read_server_tables(settings_text)
+    results = [
+        each
+        for each in read_servers(
             text,
             folder=folder,
-            existing_names=_list_server_names(settings_text),
+            existing_names=frozenset(tables),
             exists=lambda each: (project_folder / each).is_file(),
         )
-    )
+        if name_filter.is_chosen(each.original_name)
+    ]
     servers = [_pin_program(each) for each in results if isinstance(each, ImportedServer)]
-    return servers, [each for each in results if not isinstance(each, ImportedServer)]
+    comparisons = {each.name: compare_server(each, tables[each.name]) for each in servers if each.is_known}
+    return FoundServers(
+        servers=[each for each in servers if not each.is_known],
+        changes=[each for each in comparisons.values() if each is not None],
+        unchanged_names=[name for name, each in comparisons.items() if each is None],
+        skipped_servers=[each for each in results if not isinstance(each, ImportedServer)],
+    )
+
+
+def _apply_changes(text: str, changes: "list[ServerChange]") -> str:
+    from deputize.interfaces.cli.project.server_changes import apply_changes
+
+    return apply_changes(text, changes)
 
 
 def _pin_program(server: "ImportedServer") -> "ImportedServer":
@@ -111,7 +206,7 @@ def _pin_program(server: "ImportedServer") -> "ImportedServer":
     from pydantic import ValidationError
 
     from deputize.core.settings import McpServerSettings
-    from deputize.interfaces.cli.project.server_files import compute_pins
+    from deputize.interfaces.cli.project.program_pins import compute_pins
 
     if "command" not in server.table:
         return server
@@ -132,22 +227,15 @@ def _pin_program(server: "ImportedServer") -> "ImportedServer":
     return replace(server, table=table, notes=(*server.notes, *notes))
 
 
-def _list_server_names(text: str) -> frozenset[str]:
+def _read_server_tables(text: str) -> dict[str, dict[str, Any]]:
     try:
         servers = tomllib.loads(text).get("servers", [])
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{SETTINGS_FILE} is not valid TOML: {str(error).lower()}; fix it first.") from None
-    return frozenset(str(each.get("name")) for each in servers if isinstance(each, dict))
+    return {str(each.get("name")): each for each in servers if isinstance(each, dict)}
 
 
-def _render_table(table: Mapping[str, Any]) -> str:
-    from deputize.interfaces.cli.project.server_files import render_toml_value
-
-    rows = "".join(f"{key} = {render_toml_value(value)}\n" for key, value in table.items())
-    return f"\n[[servers]]\n{rows}"
-
-
-def _validate_settings(text: str) -> None:
+def validate_settings(text: str) -> None:
     """Check the new settings before they are written, so that the file stays readable."""
     from pydantic import ValidationError
 
@@ -168,64 +256,73 @@ def _validate_settings(text: str) -> None:
         ) from None
 
 
-def _write_settings(target: Path, old_text: str, new_text: str) -> str:
-    """Write the settings in one step, and return the name of the backup."""
-    try:
-        backup = next(
-            name
-            for number in range(1, 1000)
-            if not (name := target.with_name(f"{SETTINGS_FILE}.{number}.bak")).exists()
-        )
-        _write_private_file(backup, old_text)
-        draft = target.with_name(f".{SETTINGS_FILE}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        _write_private_file(draft, old_text.rstrip("\n") + "\n" + new_text)
-        draft.replace(target)
-    except OSError as error:
-        exit_with_error(
-            f"{SETTINGS_FILE} cannot be written ({error.strerror}): check its permissions and its folder's."
-        )
-    return backup.name
-
-
-def _write_private_file(path: Path, text: str) -> None:
-    """Create a file that only its owner can read; never follow a link or reuse a file that is there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def _describe_server(server: "ImportedServer") -> dict[str, Any]:
-    return {"secret": server.secret, "notes": list(server.notes)}
+def _describe_import(found_servers: FoundServers, backup: str | None, *, is_updated: bool) -> dict[str, Any]:
+    return {
+        "taken": [
+            {"name": each.name, "called": each.original_name, "secret": each.secret, "notes": list(each.notes)}
+            for each in found_servers.servers
+        ],
+        "changed": [
+            {"name": each.server.name, "before": each.before, "after": each.after, "updated": is_updated}
+            for each in found_servers.changes
+        ],
+        "unchanged": found_servers.unchanged_names,
+        "left_out": [{"called": each.original_name, "why": each.reason} for each in found_servers.skipped_servers],
+        "written": SETTINGS_FILE if backup else None,
+        "backup": backup,
+    }
 
 
 def _print_summary(
-    servers: "list[ImportedServer]",
-    skipped_servers: "list[SkippedServer]",
-    new_text: str,
-    backup: str | None,
-    *,
-    dry_run: bool,
+    found_servers: FoundServers, new_tables: str, backup: str | None, *, is_plan: bool, is_updated: bool, file: str
 ) -> None:
+    print_servers(found_servers.servers, found_servers.skipped_servers)
+    for change in found_servers.changes:
+        _print_change(change)
+    if found_servers.unchanged_names:
+        printer.line(f"Not changed since the last import: {', '.join(found_servers.unchanged_names)}")
+    if is_plan and new_tables:
+        printer.line(new_tables.rstrip("\n"))
+    if backup is None:
+        printer.line("Nothing was written.")
+    else:
+        updated_count = len(found_servers.changes) if is_updated else 0
+        actions = [f"Added {format_count(len(found_servers.servers), 'server')} to"] if found_servers.servers else []
+        actions += [f"updated {format_count(updated_count, 'server')} in"] if updated_count else []
+        sentence = " and ".join(actions)
+        printer.success(f"{sentence[:1].upper()}{sentence[1:]} {SETTINGS_FILE}; the previous file is {backup}")
+    if found_servers.changes and not is_updated:
+        printer.line(f"  Take over what changed: deputize import {to_display_text(file, 200)} --update")
+    if backup is not None and found_servers.servers:
+        printer.line("  Every tool counts as destructive until you say what it does.")
+        printer.line(f"  Next: deputize dev, and then deputize servers effects {found_servers.servers[0].name}")
+
+
+def print_servers(servers: "list[ImportedServer]", skipped_servers: "list[SkippedServer]") -> None:
+    """Print what is imported from a client's file, with what to do about it, and what is not."""
     for each in servers:
         target = each.table.get("url") or " ".join(each.table["command"])
         alias = f" (imported from {to_display_text(each.original_name, 80)})" if each.original_name != each.name else ""
         printer.success(f"{each.name}{alias}: {to_display_text(target, 200)}")
-        for note in each.notes:
-            printer.line(f"  {to_display_text(note, 200)}")
-        if each.secret:
-            printer.line(f"  Store its credential: deputize secrets set {each.secret}")
+        _print_notes(each)
     for skipped_server in skipped_servers:
         printer.warn(
             f"{to_display_text(skipped_server.original_name, 80)} was not imported: "
             f"{to_display_text(skipped_server.reason, 400)}"
         )
-    if dry_run and servers:
-        printer.line(new_text.rstrip("\n"))
-        return
-    if backup is None:
-        printer.line("Nothing was written.")
-        return
-    printer.success(f"Added {format_count(len(servers), 'server')} to {SETTINGS_FILE}; the previous file is {backup}")
-    printer.line(f'  Every tool counts as destructive until {SETTINGS_FILE} says what it does, e.g. reads = ["get_*"].')
-    printer.line("  Next: deputize dev")
+
+
+def _print_notes(server: "ImportedServer") -> None:
+    for note in server.notes:
+        printer.line(f"  {to_display_text(note, 200)}")
+    if server.secret:
+        printer.line(f"  Store its credential: deputize secrets set {server.secret}")
+
+
+def _print_change(change: "ServerChange") -> None:
+    printer.line(f"{change.server.name} differs from {SETTINGS_FILE}:")
+    for key in change.after:
+        for sign, value in (("-", change.before[key]), ("+", change.after[key])):
+            if value is not None:
+                printer.line(f"  {sign} {key} = {to_display_text(format_json(value), 300)}")
+    _print_notes(change.server)

@@ -32,7 +32,9 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="FILES", resolve_path=True, help="Cedar files. Default: those named in deputize.toml."),
 ]
-Since = Annotated[str, typer.Option(metavar="TIME", help="Start of the period: 30d, 12h or 45m ago, or a date.")]
+Since = Annotated[
+    str, typer.Option(metavar="TIME", help="Start of the period: 30d, 12h or 45m ago, or a date; in UTC.")
+]
 
 
 @group.command(epilog="Example: deputize policy check policies/*.cedar")
@@ -171,7 +173,7 @@ def backtest(files: Files = None, since: Since = "30d", url: Url = "", token: To
     policy_files = offline_policy.read_policy_payload(files or ())
     if not policy_files:
         exit_with_error("No policy files: name the draft's files, or list them under [policy] files in deputize.toml.")
-    result = _run_backtest(gateway, policy_files, since)
+    result = run_backtest(gateway, policy_files, since)
     if json:
         printer.json(result)
     else:
@@ -259,7 +261,7 @@ def _preview_policies(gateway: "GatewayClient", files: Sequence[dict[str, str]],
             "active"
         )
         raise CommandExit(EXIT_FAILED)
-    result = _run_backtest(gateway, files, since)
+    result = run_backtest(gateway, files, since)
     if printer.as_json:
         printer.json({"check": findings, "backtest": result})
         return
@@ -268,10 +270,11 @@ def _preview_policies(gateway: "GatewayClient", files: Sequence[dict[str, str]],
     printer.line("  Nothing was changed. To activate these policies, run the command without --dry-run.")
 
 
-def _run_backtest(gateway: "GatewayClient", files: Sequence[dict[str, str]], since: str) -> dict[str, Any]:
-    from deputize.interfaces.cli.project.offline_policy import parse_since
+def run_backtest(gateway: "GatewayClient", files: Sequence[dict[str, str]], since: str) -> dict[str, Any]:
+    """Backtest a draft on the calls since a time; without files, the default policies."""
+    from deputize.interfaces.cli.client.times import parse_time
 
-    body = {"files": list(files), "since": parse_since(since)}
+    body = {"files": list(files), "since": parse_time(since, "since")}
     with printer.progress_bar("Replaying recorded calls") as show_share:
         for line in gateway.stream_lines("/v1/policies/backtest", body):
             if "progress" in line:

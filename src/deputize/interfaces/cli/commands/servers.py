@@ -1,10 +1,11 @@
-"""Define `deputize servers`: list, show and test upstream MCP servers, and review changes to their definitions.
+"""Define `deputize servers`: list, show and test upstream MCP servers, review their changes, confirm their effects.
 
 The gateway makes hidden characters in a server's text visible before it sends them here.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,10 +28,12 @@ from deputize.interfaces.cli.render.output import (
 )
 
 group = typer.Typer(
-    no_args_is_help=True, help="List and test upstream MCP servers, and review changes to their definitions."
+    no_args_is_help=True,
+    help="List and test upstream MCP servers, review their changes, and confirm what their tools do.",
 )
 
 _STATUS_SIGNS = {"connected": OK, "unavailable": NO, "unseen": NOTE}
+_CIRCUIT_SIGNS = {"closed": OK, "open": NO, "half_open": NOTE}
 _CHANGE_TEXTS = {"same": "", "changed": "changed since", "removed": "no longer offered", None: ""}
 _TOOL_PREFIX = "tool:"
 
@@ -78,7 +81,7 @@ def pin_program(
 
     Review the files first: the gateway starts the program only from files with the digests in its settings.
     """
-    from deputize.interfaces.cli.project.server_files import (
+    from deputize.interfaces.cli.project.program_pins import (
         compute_pins,
         find_program_server,
         list_differences,
@@ -99,6 +102,32 @@ def pin_program(
     printer.line(f"# For the [[servers]] table of {server} in deputize.toml; restart the gateway afterwards")
     for key, value in pins.items():
         printer.line(f"{key} = {render_toml_value(value)}")
+
+
+@group.command("circuits", epilog="Example: deputize servers circuits")
+def list_circuits(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """List external services whose calls failed lately: which are paused, since when and why, and the last changes."""
+    answer = find_gateway(url, token).get("/v1/circuits")
+    if json:
+        printer.json(answer)
+        return
+    if not answer["circuits"]:
+        printer.line("No call failed because of its service in the last day.")
+        return
+    rows = [
+        (
+            _CIRCUIT_SIGNS[each["state"]], each["service"], each["state"].replace("_", " "),
+            _format_time(each["since"]), _format_time(each["retry_at"]), str(each["failures"]), each["reason"] or "",
+        )
+        for each in answer["circuits"]
+    ]  # fmt: skip
+    printer.table(("", "service", "circuit", "since", "tried again at", "failures", "opened by"), rows)
+    changes = [
+        (_format_time(each["at"]), each["service"], f"{each['before']} to {each['state']}".replace("_", " "))
+        for each in answer["transitions"]
+    ]
+    if changes:
+        printer.table(("at", "service", "change"), changes)
 
 
 @group.command("test", epilog="Example: deputize servers test shop")
@@ -181,6 +210,81 @@ def review(
         printer.success(f"{each['shown']} {word}ed{registration_text}")
     if json:
         printer.json({"decided": results})
+
+
+@group.command(epilog="Example: deputize servers effects shop --set list_orders=read")
+def effects(
+    server: Server,
+    set_effects: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="TOOL=EFFECTS", help="Say what a tool does: read, write, destructive; repeatable."
+        ),
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Confirm what is proposed for every other tool.")] = False,
+    code: Code = "",
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Show what a server's tools do, and confirm it. On a terminal, the command asks.
+
+    A tool that neither deputize.toml nor an operator has described counts as destructive. Proposals come from the
+    server's annotations and the names. A confirmation is for one definition: a changed one counts as destructive again.
+    """
+    from deputize.interfaces.cli.render.server_effects import (
+        ask_effects,
+        list_unconfirmed_tools,
+        parse_choices,
+        show_effects,
+    )
+
+    gateway = find_gateway(url, token)
+    tools: list[dict[str, Any]] = gateway.get(f"{_build_server_path(server)}/tools")["tools"]
+    if set_effects or accept:
+        choices = parse_choices(tools, set_effects or (), accept=accept)
+    elif json:
+        printer.json({"tools": tools})
+        return
+    else:
+        show_effects(server, tools)
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        choices = ask_effects(tools) if is_terminal and list_unconfirmed_tools(tools) else {}
+        if is_terminal and list_unconfirmed_tools(tools) and not choices:
+            printer.line("Nothing was changed.")
+    if not choices:
+        printer.json({"tools": []}) if json else None
+        return
+    digests = {each["name"]: each["digest"] for each in tools}
+    body = [{"tool": name, "digest": digests[name], "effects": each} for name, each in choices.items()]
+    result = OperatorRequests(gateway, code).send("POST", f"{_build_server_path(server)}/effects", {"tools": body})
+    if json:
+        printer.json(result)
+    for each in result["tools"]:
+        version = f": {each['registered']}" if each["registered"] else ""
+        printer.success(f"{to_display_text(each['tool'], 120)} is {each['effects']}{version}")
+
+
+@group.command("export", epilog="Example: deputize servers export")
+def export_servers(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Write what the servers declare to servers.json, so that deputize policy check and test know their tools offline.
+
+    Commit the file beside deputize.toml, and write it again when a change of a server was accepted.
+    """
+    from deputize.core.clock import Clock
+    from deputize.interfaces.cli.project.exported_servers import SERVERS_FILE, write_servers_file
+
+    gateway = find_gateway(url, token)
+    enter_project(is_required=True)
+    servers = [
+        {**each, "tools": gateway.get(f"{_build_server_path(each['name'])}/tools")["tools"]}
+        for each in gateway.get("/v1/servers")["servers"]
+    ]
+    write_servers_file(Path.cwd(), servers, Clock())
+    count = sum(len(each["tools"]) for each in servers)
+    if json:
+        printer.json({"written": SERVERS_FILE, "servers": [each["name"] for each in servers], "tools": count})
+    printer.success(f"Wrote {format_count(count, 'tool')} of {format_count(len(servers), 'server')} to {SERVERS_FILE}")
 
 
 def _select_changes(changes: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Define `deputize tool service-levels`: how a tool does against what its contract promises."""
+"""Define `deputize tool service-levels`, how a tool does against its contract, and `deputize health`, how all do."""
 
 from typing import Annotated, Any
 
@@ -8,6 +8,8 @@ from deputize.interfaces.cli.client.target import Token, Url, build_tool_path, c
 from deputize.interfaces.cli.render.output import Json, printer
 
 _LABELS = {"p99_seconds": "p99", "availability": "availability", "accuracy": "accuracy", "cost": "cost per call"}
+_BAR_WIDTH = 10
+_MIN_PENALTY = 0.005
 _ENDS = {
     "successes": "succeeded",
     "rejections": "returned a wrong result",
@@ -41,6 +43,47 @@ def report_service_levels(
         return
     for each in answer["versions"]:
         print_version(answer, each)
+
+
+def report_health(url: Url = "", token: Token = "", json: Json = False) -> None:
+    """Show the health of the tools that were called in the last 15 minutes, the worst first. Needs an administrator.
+
+    A score of 1 is perfect. Errors take up to 0.5 off, a p99 close to the timeout up to 0.3, timeouts up to 0.2.
+    """
+    answer = find_gateway(url, token).get("/v1/tool-health")
+    if json:
+        printer.json(answer)
+        return
+    print_health(answer)
+
+
+def print_health(answer: dict[str, Any]) -> None:
+    """Print a line for each tool: its score, also as a bar, and what lowers it."""
+    if not answer["tools"]:
+        printer.line(f"No tool was called in the last {answer['minutes']} minutes.")
+        return
+    rows = [
+        (
+            each["tool"],
+            f"{each['score']:.2f}",
+            "█" * round(each["score"] * _BAR_WIDTH) + "░" * (_BAR_WIDTH - round(each["score"] * _BAR_WIDTH)),
+            f"{each['calls']:,}",
+            f"{each['error_share']:.1%}",
+            f"{each['timeout_share']:.1%}",
+            "-"
+            if each["p99_seconds"] is None
+            else f"{_format_seconds(each['p99_seconds'])} of {each['limit_seconds']:g} s",
+            _describe_penalties(each["penalties"]),
+        )
+        for each in answer["tools"]
+    ]
+    printer.table(("tool", "health", "", "calls", "errors", "timeouts", "p99", "lowered by"), rows)
+
+
+def _describe_penalties(penalties: dict[str, float]) -> str:
+    """Name what lowers a score by a hundredth or more, the most first."""
+    causes = sorted(penalties.items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{cause} {penalty:.2f}" for cause, penalty in causes if penalty >= _MIN_PENALTY) or "-"
 
 
 def print_version(answer: dict[str, Any], levels: dict[str, Any]) -> None:

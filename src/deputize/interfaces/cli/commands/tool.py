@@ -1,5 +1,6 @@
-"""Define `deputize tool`: list, search, show, check, compare, register and retire tools."""
+"""Define `deputize tool`: list, search, show, write, check, compare, register and retire tools."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from deputize.interfaces.cli.project.tool_diff import ToolDiff
     from deputize.interfaces.cli.project.tool_loader import ToolFileCheck
 
-group = typer.Typer(no_args_is_help=True, help="List, search, show, check, compare, register and retire tools.")
+group = typer.Typer(no_args_is_help=True, help="Write, check, list, search, show, compare, register and retire tools.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=complete_tool, help="The tool, for example hello.greet.")
@@ -32,6 +33,7 @@ ToolFile = Annotated[
     Path,
     typer.Argument(metavar="FILE", resolve_path=True, help="A Python file with @tool, or a YAML or JSON manifest."),
 ]
+_SHORTEST_DESCRIPTION = 10
 SurfaceStatus = Literal["loaded", "deferred", "blocked", "excluded"]
 
 
@@ -205,14 +207,71 @@ def register(file: ToolFile, code: Code = "", url: Url = "", token: Token = "", 
 
 
 @group.command(epilog="Example: deputize tool check tools/hello.py")
-def check(file: ToolFile, json: Json = False) -> None:
-    """Check whether the tools of a file can be registered, and list every reason why not. Works offline."""
+def check(
+    file: ToolFile,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix", help="Write missing docstring lines and examples into the file, with CHANGEME for texts."
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check whether the tools of a file can be registered, and list every reason why not. Works offline.
+
+    --fix writes what can be inferred and leaves everything else as it is; it never writes effects or scopes.
+    """
     file_check = _check_file(file)
+    if fix and file_check.source_gaps:
+        file_check = _fix_file(file, file_check)
     _print_check(file_check, json)
     if file_check.refusals:
         raise CommandExit(EXIT_FAILED)
     if not file_check.contracts:
         exit_with_error(f"{file.name} declares no tools: write @tool above a function.")
+
+
+@group.command("new", epilog="Example: deputize tool new stock.count --effects read")
+def new_tool(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Namespace and name, for example stock.count.")],
+    effects: Annotated[
+        EffectOption | None,
+        typer.Option(metavar="EFFECT", help="What it does to data: read, write (reversible) or destructive."),
+    ] = None,
+    description: Annotated[str, typer.Option(help="What it does, in one sentence.")] = "",
+    json: Json = False,
+) -> None:
+    """Write a new tool into tools/NAMESPACE.py of this project. Asks what is not given; never overwrites a file."""
+    from deputize.interfaces.cli.project.project_file import enter_project
+    from deputize.interfaces.cli.project.tool_source.template import parse_tool_name, write_tool_file
+
+    enter_project(is_required=True)
+    parse_tool_name(name)
+    effects = effects or _ask_effects()
+    if not description and sys.stdin.isatty():
+        description = typer.prompt("What does it do, in one sentence", default=f"Return {name}", show_default=False)
+    if len(description) < _SHORTEST_DESCRIPTION:
+        exit_with_error(
+            f"--description is missing or has fewer than {_SHORTEST_DESCRIPTION} characters: say what it does."
+        )
+    file = write_tool_file(Path.cwd(), name, effects, description)
+    path = str(file.relative_to(Path.cwd()))
+    if json:
+        printer.json({"tool": name, "file": path})
+    printer.success(f"Created {path}: write what {name} does, then try deputize call {name} item=apple")
+
+
+def _ask_effects() -> EffectOption:
+    if not sys.stdin.isatty():
+        exit_with_error("--effects is missing: write --effects read, write (a tool reverses it) or destructive.")
+    printer.note(
+        "What does it do to data? read: nothing. write: something that a tool reverses. destructive: the rest."
+    )
+    answer = typer.prompt("Effects (read, write, destructive)")
+    for each in EffectOption:
+        if answer.strip() == each:
+            return each
+    exit_with_error(f"{answer} is not one of read, write and destructive.")
 
 
 @group.command(epilog="Example: deputize tool diff old/crm.yaml tools/crm.yaml")
@@ -292,6 +351,19 @@ def _check_file(file: Path) -> "ToolFileCheck":
         what = "is not a file" if file.exists() else "does not exist"
         exit_with_error(f"{file} {what}: check the file name.")
     return check_tool_file(file)
+
+
+def _fix_file(file: Path, file_check: "ToolFileCheck") -> "ToolFileCheck":
+    from deputize.interfaces.cli.project.tool_source.source_edit import SourceNotEdited, edit_tool_file
+
+    try:
+        is_written = edit_tool_file(file, file_check.source_gaps)
+    except SourceNotEdited as error:
+        exit_with_error(f"{file.name} was not changed: {error}.", EXIT_FAILED)
+    if not is_written:
+        return file_check
+    printer.success(f"Wrote missing lines into {file.name}: replace each CHANGEME, and check the rest")
+    return _check_file(file)
 
 
 def _print_check(file_check: "ToolFileCheck", json: bool) -> None:

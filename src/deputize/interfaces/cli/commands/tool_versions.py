@@ -25,7 +25,7 @@ def add_commands(group: typer.Typer) -> None:
 
 def negotiate(
     name: Name,
-    version: Annotated[str, typer.Option(help="The versions that the agent can use, for example ^1.")] = "latest",
+    version: Annotated[str, typer.Option(help="The versions that the agent can use, for example ^1; * is any.")] = "*",
     expect: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A JSON file with input, output and effects, as the API takes them."),
@@ -170,7 +170,7 @@ def retire(
 ) -> None:
     """Retire a version for good: every gateway refuses new calls of it before the command returns.
 
-    A deprecated version that was used in the last 24 hours is retired only with --force.
+    Needs an administrator. A deprecated version that was used in the last 24 hours is retired only with --force.
     """
     body = {"state": "retired", "force": force}
     requests = OperatorRequests(find_gateway(url, token), code)

@@ -9,18 +9,21 @@ from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import IssuerSettings, Settings
 from deputize.execute.egress import Egress
+from deputize.govern.identity.dev_issuer import reject_dev_issuers
 from deputize.govern.identity.issuer_checks import check_issuers
 from deputize.govern.identity.jwks import list_issuer_hosts, read_keys
 from deputize.interfaces.cli.diagnostics.consistency_checks import check_consistency_rules
+from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
 from deputize.interfaces.cli.diagnostics.finding import Finding, Status
+from deputize.interfaces.cli.diagnostics.lineage_checks import check_lineage
 from deputize.interfaces.cli.diagnostics.policy_checks import check_rules
+from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.project import database
 from deputize.store.database_checks import DatabaseFacts, inspect_database
 from deputize.store.keys import MasterKey
 from deputize.store.local_postgres_host import LocalPostgresError, choose_account, find_installation
-from deputize.store.schema_revision import is_from_development
+from deputize.store.schema_revision import MIN_SERVER_VERSION, is_from_development
 
-_MIN_POSTGRES_VERSION = 160_000
 _MIN_PARTITION_DAYS = 2
 _MIN_FREE_BYTES = 1 << 30
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -36,6 +39,8 @@ async def check_installation(settings: Settings, *, local_dsn: str | None) -> As
     development = configured_dsn is None
     for each in _check_machine(settings, development):
         yield each
+    async for each in check_environment(settings):
+        yield each
     dsn = configured_dsn or local_dsn
     if dsn is None:
         yield _check_local_postgres()
@@ -48,6 +53,8 @@ async def check_installation(settings: Settings, *, local_dsn: str | None) -> As
     if not development:
         yield _check_approvers(settings)
     async for each in check_rules(settings, development=development):
+        yield each
+    for each in await check_upstreams(settings):
         yield each
     if settings.consistency:
         yield await check_consistency_rules(settings, dsn)
@@ -109,12 +116,14 @@ async def _check_database(settings: Settings, dsn: str, development: bool) -> As
     size = f"{facts.bytes / (1 << 20):.0f} MiB"
     summary = f"{address} answers, {size}" + (", a read-only standby" if facts.is_standby else "")
     yield _make_finding("database", not facts.is_standby, summary, "set database.url to the primary")
-    is_recent = facts.version_number >= _MIN_POSTGRES_VERSION
+    is_recent = facts.version_number >= MIN_SERVER_VERSION
     yield _make_finding("PostgreSQL version", is_recent, facts.version.partition(" ")[0], "upgrade to 16 or newer")
     vector = "available" if facts.has_vector else "not available"
     yield _make_finding(
         "pgvector", facts.has_vector, vector, "install it: semantic search will need it", failure_status="warning"
     )
+    if facts.schema.is_current and not facts.is_standby:
+        yield await check_lineage(settings, dsn)
     for each in (
         *_check_schema(facts),
         *_check_login(facts, development),
@@ -200,7 +209,8 @@ def _check_durability(facts: DatabaseFacts, settings: Settings, development: boo
         "durable writes", facts.is_durable, write_text, todo, failure_status="warning" if development else "broken"
     )
     is_synchronous = bool(facts.standbys) and facts.synchronous_commit in ("on", "remote_apply")
-    summary = f"to {facts.standbys}" if is_synchronous else "off"
+    mode = f"synchronous_commit is {facts.synchronous_commit}" if facts.standbys else "off"
+    summary = f"to {facts.standbys}" if is_synchronous else mode
     if development and not is_synchronous:
         yield Finding(
             check="synchronous replication", status="skipped", summary=summary, todo="not needed in development"
@@ -208,7 +218,7 @@ def _check_durability(facts: DatabaseFacts, settings: Settings, development: boo
         return
     yield _make_finding(
         "synchronous replication", is_synchronous, summary,
-        "A FAILOVER MAY LOSE ACKNOWLEDGED CALLS: set synchronous_standby_names, "
+        "A FAILOVER MAY LOSE ACKNOWLEDGED CALLS: set synchronous_standby_names and synchronous_commit = on, "
         "or check that your provider replicates the storage",
         failure_status="warning",
     )  # fmt: skip
@@ -237,6 +247,8 @@ async def _check_issuers(settings: Settings, development: bool) -> AsyncIterator
         yield Finding(check="issuers", status=status, summary="none configured", todo=todo)
         return
     try:
+        if not development:
+            reject_dev_issuers(settings)
         check_issuers(settings.identity)
     except ConfigError as error:
         yield Finding(check="issuers", status="broken", summary="the settings cannot be used", todo=str(error))

@@ -26,7 +26,10 @@ async def check_consistency_rules(settings: Settings, dsn: str | None) -> Findin
         todo = "start the gateway, then run doctor again: the registry knows which tools there are"
         return Finding(check="consistency", status="skipped", summary=counts, todo=todo)
     try:
-        contracts = [each.contract for each in load_project(settings, Path.cwd()).tools]
+        contracts = [
+            each.contract
+            for each in load_project(settings, Path.cwd(), admits_drafts=settings.database.url is None).tools
+        ]
     except ConfigError:
         contracts = []  # reported by the check of the files
     try:

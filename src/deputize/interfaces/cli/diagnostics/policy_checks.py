@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
-from deputize.core.errors import CredentialExpired, CredentialMissing, Problem
+from deputize.core.errors import CredentialExpired, CredentialMissing, EgressDenied, Problem, UpstreamUnavailable
 from deputize.core.settings import Settings
+from deputize.execute.egress import normalize_host, resolve_allowed_addresses, resolve_host
 from deputize.govern.policy.checks.validate import validate_policies
 from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import parse_with_diagnostics
@@ -39,7 +40,7 @@ async def check_rules(settings: Settings, *, development: bool) -> AsyncIterator
 def _check_files(settings: Settings, *, development: bool) -> Iterator[Finding]:
     """Check the tools, hooks and policies. An invalid tool stops `serve`, and `dev` ignores it."""
     try:
-        project_tools = load_project(settings, Path.cwd())
+        project_tools = load_project(settings, Path.cwd(), admits_drafts=settings.database.url is None)
     except ConfigError as error:
         yield Finding(check="hooks", status="broken", summary="a hook cannot be loaded", todo=str(error))
         return
@@ -89,10 +90,15 @@ async def _check_decision_point(settings: Settings) -> Finding:
     if target.scheme not in _DEFAULT_PORTS or not target.hostname:
         todo = "set authzen_url under [policy], for example https://pdp.example.com"
         return Finding(check="decision point", status="broken", summary="policy.authzen_url is not set", todo=todo)
+    host, port = target.hostname, target.port or _DEFAULT_PORTS[target.scheme]
     try:
         async with asyncio.timeout(settings.policy.authzen_seconds):
-            _, writer = await asyncio.open_connection(target.hostname, target.port or _DEFAULT_PORTS[target.scheme])
-    except (OSError, TimeoutError):
+            addresses = await resolve_allowed_addresses(host, port, frozenset({normalize_host(host)}), resolve_host)
+            _, writer = await asyncio.open_connection(addresses[0], port)
+    except EgressDenied as error:
+        todo = "set authzen_url under [policy] to the decision point: every call is denied until it answers"
+        return Finding(check="decision point", status="broken", summary=error.message, todo=todo)
+    except (OSError, TimeoutError, UpstreamUnavailable):
         todo = "start it, or correct policy.authzen_url: every call is denied until it answers"
         return Finding(check="decision point", status="broken", summary=f"nothing answers at {address}", todo=todo)
     writer.close()

@@ -9,7 +9,8 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -27,6 +28,14 @@ _REFERENCE = re.compile(
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|bearer|\bpat\b|_pat$", re.IGNORECASE)
 # A flag that takes a secret as its value.
 _SECRET_FLAG = re.compile(r"-{1,2}[a-z0-9_-]*(?:key|token|secret|passw)[a-z0-9_-]*(=.*)?", re.IGNORECASE)
+# A secret behind its name: PASSWORD=x, "Api-Key: x" or "bearer x". Ports and tags, as in keycloak:8080, are none.
+_NAMED_SECRET = re.compile(
+    r"(?:(?:key|token|secret|passw|credential)[\w.-]{0,40}|(?<![a-z0-9-])(?:auth|pat)|(?<![a-z0-9])pass|[;_-]pwd)"
+    r"[\"']?\s{0,4}=\s{0,4}\S"
+    r"|(?:key|token|secret|passw(?:or)?d|credentials?|authorization)[\"']?\s{0,4}:(?!//)\s{0,4}\S"
+    r"|\bbearer\s{1,4}\S",
+    re.IGNORECASE,
+)
 _EMBEDDED_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 # Values that are secrets whatever they are called: known prefixes, JWTs, private keys, and long random texts.
 _SECRET_VALUE = re.compile(
@@ -50,13 +59,17 @@ _SUPPORTED_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedServer:
-    """Server converted to a `[[servers]]` table, with notes for the user."""
+    """Server converted to a `[[servers]]` table, with notes for the user.
+
+    `is_known` says that the settings have a server of this name, to compare with.
+    """
 
     name: str
     original_name: str
     table: Mapping[str, Any]
     secret: str | None = None
     notes: tuple[str, ...] = ()
+    is_known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +103,7 @@ class _ReferenceResolver:
                 )
             if kind in ("input", "config", "command") or _SECRET_NAME.search(name):
                 raise _NotImportable(
-                    f"{label} contains the secret {match[0]}, which must not be in a file; pass it in env instead"
+                    f"{label} contains the secret {name}, which must not be in a file; pass it in env instead"
                 )
             default = match["else"]
             if default is None:
@@ -115,31 +128,41 @@ def read_servers(
     existing_names: frozenset[str],
     exists: Callable[[str], bool],
 ) -> Iterator[ImportedServer | SkippedServer]:
-    """Convert every server of the file, in its order.
+    """Convert every server of the file, in its order. `existing_names` are those that the settings have.
 
     `exists` tells whether a path relative to the client's project exists.
     """
-    names = set(existing_names)
+    names: set[str] = set()
     for original_name, entry in _parse_server_entries(text).items():
         name = _normalize_name(original_name)
         if name in names:
             yield SkippedServer(
                 original_name=original_name,
-                reason=f"deputize.toml already has a server named {name}; rename one of them",
+                reason=f"the file has another server that would be named {name}; rename one of them",
             )
             continue
         try:
+            if _is_own_entry(entry):
+                raise _NotImportable("it is a Deputize gateway, which deputize connect wrote")
             server = _import_server(name, original_name, entry, _ReferenceResolver(folder=folder), exists)
         except _NotImportable as error:
             yield SkippedServer(original_name=original_name, reason=str(error))
             continue
         names.add(name)
-        yield server
+        yield replace(server, is_known=name in existing_names)
+
+
+def _is_own_entry(entry: Any) -> bool:
+    """Tell whether an entry starts `deputize mcp`: a gateway that imports itself would call itself."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("command"), str):
+        return False
+    arguments = entry.get("args")
+    return PurePath(entry["command"]).name == "deputize" and isinstance(arguments, list) and "mcp" in arguments[:1]
 
 
 def _parse_server_entries(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(_strip_comments(text))
+        document = json.loads(strip_comments(text))
     except (ValueError, RecursionError):
         raise ConfigError("The file is not valid JSON: check its commas and quotes.") from None
     if isinstance(document, dict):
@@ -149,7 +172,8 @@ def _parse_server_entries(text: str) -> dict[str, Any]:
                 if isinstance(holder.get(key), dict):
                     return dict(holder[key])
     raise ConfigError(
-        'The file lists no servers: expected an object "mcpServers" (Claude Code, Cursor) or "servers" (VS Code).'
+        'The file lists no servers: expected an object "mcpServers" (Claude Code, Cursor) or "servers" (VS Code). '
+        "An OpenAPI document is imported by deputize services import."
     )
 
 
@@ -183,7 +207,8 @@ def _import_stdio_server(
     ):
         raise _NotImportable("its command and args must be strings")
     command = [resolver.resolve_text(each, "its command") for each in words]
-    if any(_SECRET_FLAG.fullmatch(each) or _has_secret_value(each) for each in (*words, *command)):
+    texts = (*words, *command)
+    if any(_SECRET_FLAG.fullmatch(each) or _NAMED_SECRET.search(each) or _has_secret_value(each) for each in texts):
         raise _NotImportable(
             "its args contain a secret, which must not be in a file; pass it in env, if the server supports that"
         )
@@ -330,7 +355,7 @@ _STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*(?:[^*]|\*(?!
 _TRAILING_COMMA = re.compile(r',(?=\s*+[\]}])|"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 
 
-def _strip_comments(text: str) -> str:
+def strip_comments(text: str) -> str:
     """Remove `//` and `/* */` comments, then trailing commas, outside strings."""
     text = _STRING_OR_COMMENT.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
     return _TRAILING_COMMA.sub(lambda match: match[0] if match[0][0] == '"' else "", text)

@@ -48,6 +48,31 @@ def find_local_dsn(folder: Path) -> str | None:
     return LocalPostgres(folder).start().dsn
 
 
+def require_dsn(settings: Settings) -> str:
+    """Return the database of the settings, or else of the `deputize dev` that is running; explain if there is none."""
+    dsn = get_direct_dsn(settings) or find_local_dsn(settings.folder)
+    if dsn is None:
+        raise ConfigError(
+            "No database is configured: set url under [database] in deputize.toml, or DEPUTIZE_DATABASE__URL. In "
+            "development, start deputize dev first: this command uses its database while it runs."
+        )
+    return dsn
+
+
+def locate_local_lineage(folder: Path) -> Path:
+    """Locate the records of the local database. They are apart from those of a configured one, which `deputize serve`
+    uses in the same folder: neither knows the other's entries.
+    """
+    return folder / "local-lineage"
+
+
+def locate_lineage(settings: Settings) -> Path:
+    """Locate the records of the database of the settings, or of the local one if they name none."""
+    if get_direct_dsn(settings) is None:
+        return locate_local_lineage(settings.folder)
+    return settings.database.lineage_folder or settings.folder / "lineage"
+
+
 def explain_error(error: BaseException, dsn: str) -> ConfigError:
     """Explain why the database did not answer, and what to do about it."""
     address = describe_dsn(dsn)
@@ -61,7 +86,8 @@ def explain_error(error: BaseException, dsn: str) -> ConfigError:
             message = f"There is no database {name} at {host}: create it, or correct database.url."
         case asyncpg.InsufficientPrivilegeError():
             message = (
-                f"The user of database.url lacks a privilege at {address} ({error}): grant it, or connect as the owner."
+                f"The login of the database lacks a privilege at {address} ({error.args[0]}). The SQL that deputize "
+                "migrate --print-roles prints creates the logins with all rights they need: run it as an administrator."
             )
         case asyncpg.InvalidSQLStatementNameError() | asyncpg.DuplicatePreparedStatementError():
             message = (
@@ -100,6 +126,7 @@ def read_schema_state(dsn: str) -> SchemaState:
     async def read_state() -> SchemaState:
         connection: asyncpg.Connection = await asyncpg.connect(dsn, timeout=10)
         try:
+            await schema_revision.require_supported_server(connection)
             return await schema_revision.read_schema_state(connection)
         finally:
             await connection.close()

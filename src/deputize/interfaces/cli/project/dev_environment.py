@@ -31,6 +31,8 @@ def make_folder(folder: Path) -> None:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+            # Its keys and tokens stay out of a repository whose own .gitignore does not name it.
+            (folder / ".gitignore").write_text("*\n", encoding="ascii")
     except OSError as error:
         raise ConfigError(
             f"The folder {folder} cannot be created ({error.strerror}): "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import jwt
 
 from deputize.catalog.importers.mcp import list_scopes
+from deputize.catalog.importers.openapi.contracts import list_service_scopes
 from deputize.core.caller import ADMIN_SCOPE
 from deputize.core.contract.tools import PythonTool
 from deputize.core.settings import Settings
@@ -70,6 +71,8 @@ def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
     tenant = settings.tools.tenant
     scopes = {scope for tool in tools for scope in tool.contract.auth.required_scopes}
     scopes |= {scope for each in settings.servers if each.tenant in (None, tenant) for scope in list_scopes(each)}
+    services = [each for each in settings.services if each.tenant in (None, tenant)]
+    scopes |= {scope for each in services for scope in list_service_scopes(each)}
     # Scopes of the gateway itself, such as admin, are for people, even if a tool asks for one.
     agent_scopes = {scope for scope in scopes if not scope.startswith(_OWN_SCOPES)}
     load_dev_issuer(settings.folder)

@@ -11,6 +11,7 @@ from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter, encode_act
+from deputize.evidence.tenant_log.log_keys import list_log_keys, rotate_log_key
 from deputize.govern.identity.signing_keys import list_signing_keys, rotate_signing_key
 from deputize.interfaces.cli.project import database
 from deputize.store.key_rotation import (
@@ -50,6 +51,17 @@ class KeyStore:
                 kid = await rotate_signing_key(connection, keys, self.clock)
                 await self._record_act(connection, tenant, "rotate_key:signing", kid)
             rotations.append({"tenant": tenant, "kid": kid})
+        return rotations
+
+    async def rotate_log_keys(self, tenants: Sequence[str]) -> list[dict[str, Any]]:
+        """Give each tenant's log a new key; return the public halves."""
+        rotations = []
+        for tenant in await self._choose_tenants(tenants):
+            keys = await self.keys.load(self.store, tenant)
+            async with self.store.write_transaction() as connection:
+                verifier_key = await rotate_log_key(connection, keys, self.clock)
+                await self._record_act(connection, tenant, "rotate_key:log", verifier_key)
+            rotations.append({"tenant": tenant, "verifier_key": verifier_key})
         return rotations
 
     async def rotate_tenant_keys(self, tenants: Sequence[str]) -> list[dict[str, Any]]:
@@ -98,7 +110,7 @@ class KeyStore:
         return rewrap_count
 
     async def describe_keys(self) -> dict[str, Any]:
-        """Describe all keys: which master key wraps how many, each tenant's newest, and the signing keys."""
+        """Describe all keys: which master key wraps how many, each tenant's newest, and the keys that sign."""
         async with self.store.write_transaction() as connection:
             counts = await count_keys_by_master(connection)
             return {
@@ -112,6 +124,7 @@ class KeyStore:
                 },
                 "tenants": await list_tenant_keys(connection),
                 "signing": await list_signing_keys(connection, self.settings.identity.max_grant_seconds),
+                "logs": await list_log_keys(connection),
             }
 
     async def _choose_tenants(self, tenants: Sequence[str]) -> Sequence[str]:
@@ -134,11 +147,7 @@ class KeyStore:
 
 def run_with_keys(settings: Settings, act: Callable[[KeyStore], Awaitable[T]]) -> T:
     """Open the database and its keys, run a command, and explain what goes wrong."""
-    dsn = database.get_direct_dsn(settings) or database.find_local_dsn(settings.folder)
-    if dsn is None:
-        raise ConfigError(
-            "No database is configured: set url under [database] in deputize.toml, or DEPUTIZE_DATABASE__URL."
-        )
+    dsn = database.require_dsn(settings)
     master = MasterKey.read(settings.keys.master_file)
     accepted_masters = tuple(MasterKey.read(file) for file in settings.keys.accepted_master_files)
 

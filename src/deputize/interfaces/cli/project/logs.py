@@ -5,10 +5,12 @@ import sys
 
 import structlog
 
-from deputize.core.sensitive.text import redact_secrets
+from deputize.core.sensitive.text import redact_text, redact_texts
 from deputize.core.settings import TelemetrySettings
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+# Written by this code alone.
+_OWN_FIELDS = frozenset({"level", "timestamp", "call_id", "trace_id"})
 
 
 def configure_logs(telemetry: TelemetrySettings) -> None:
@@ -37,15 +39,25 @@ def configure_logs(telemetry: TelemetrySettings) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(
-        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING))
 
 
 def _redact_texts(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Redact secrets in reasons and tracebacks, which may quote what a tool or a server said."""
-    for name in ("reason", "exception"):
-        text = event.get(name)
-        if isinstance(text, str):
-            event[name] = redact_secrets(text)
+    """Redact every text of an event: it may quote what a caller, a tool or a server said."""
+    for name, value in event.items():
+        if isinstance(value, str) and name not in _OWN_FIELDS:
+            event[name] = redact_text(value)
+        elif isinstance(value, dict | list | tuple):
+            event[name] = redact_texts(value, redact_text)
+        elif isinstance(value, BaseException):
+            event[name] = redact_text(str(value))
     return event
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats records of libraries, with their tracebacks, as redacted text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact_text(super().format(record))

@@ -1,15 +1,17 @@
-"""Check, test and explain policies without a gateway, on the files and tools of a project."""
+"""Check, test and explain policies without a gateway, on the files and tools of a project.
+
+The tools of MCP servers come from servers.json (`exported_servers.py`).
+"""
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from deputize.catalog.builtin_contracts import list_companions
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import PolicyInvalid
@@ -22,13 +24,12 @@ from deputize.govern.policy.checks.validate import PolicyFindings, validate_poli
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.files import describe_read_error, read_files
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, parse_with_diagnostics
+from deputize.interfaces.cli.project.exported_servers import load_server_contracts
 from deputize.interfaces.cli.project.project_file import enter_project, load_settings
 from deputize.interfaces.cli.project.tool_loader import load_project
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, exit_with_error, format_count, printer
 from deputize.interfaces.cli.render.policy import show_failed_case, show_findings, show_requirements
 from deputize.operations.admin.policy.rehearsal import InvalidCase, Rehearsal, collect_fact_types, collect_names
-
-_UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,29 +158,21 @@ def read_policy_payload(paths: Sequence[Path]) -> list[dict[str, str]]:
     return [{"path": file.path, "text": file.text} for file in files]
 
 
-def parse_since(text: str) -> str:
-    """Parse `30d` or a date as an ISO time."""
-    number, unit = text[:-1], text[-1:]
-    if unit in _UNITS and number.isdigit():
-        with suppress(OverflowError):
-            return (Clock().now() - timedelta(**{_UNITS[unit]: int(number)})).isoformat()
-    with suppress(ValueError):
-        when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).isoformat()
-    exit_with_error(f"--since {text} is not a time: write 30d, 12h, 45m, or a date like 2026-11-01.")
-
-
 def _load_policy_project(paths: Sequence[Path]) -> PolicyProject:
     has_settings = enter_project()
     settings = load_settings()
-    project_tools = load_project(settings, Path.cwd()) if has_settings else None
+    project_tools = load_project(settings, Path.cwd(), admits_drafts=True) if has_settings else None
     for each in project_tools.refusals if project_tools else ():
         printer.warn(f"{each.what} is ignored, because it cannot be registered: {each.reasons[0]}")
+    contracts = tuple(tool.contract for tool in project_tools.tools) if project_tools else ()
+    server_contracts = load_server_contracts(settings, Path.cwd(), contracts, Clock())
+    for warning in server_contracts.warnings:
+        printer.warn(warning)
     files = _read_policy_files(paths) if paths else read_files(settings.policy.files)
     return PolicyProject(
         tenant=settings.tools.tenant,
         files=files or load_default_files(),
-        contracts=tuple(tool.contract for tool in project_tools.tools) if project_tools else (),
+        contracts=(*contracts, *server_contracts.contracts, *list_companions(*contracts)),
         approvers=settings.approvals.groups,
     )
 

@@ -48,15 +48,21 @@ def enter_project(*, is_required: bool = False) -> bool:
     return False
 
 
-def load_settings() -> "Settings":
-    """Load the settings; raise `ConfigError` with one line for each error, naming its place and the fix."""
+def load_settings(content: bytes | None = None) -> "Settings":
+    """Load the settings; raise `ConfigError` with one line for each error, naming its place and the fix.
+
+    `content` takes the place of what the settings file has now.
+    """
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 
-    from deputize.core.settings import Settings
+    from deputize.core.settings import Settings, use_file_values
 
     try:
-        return Settings()
+        if content is None:
+            return Settings()
+        with use_file_values(tomllib.loads(content.decode())):
+            return Settings()
     except ValidationError as error:
         raise ConfigError("\n".join(_explain_errors(error, Settings))) from None
     except tomllib.TOMLDecodeError as error:

@@ -2,34 +2,28 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from deputize.core.caller import Caller, operator_caller
+from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter, encode_act
-from deputize.execute.egress import Egress
-from deputize.govern.identity.jwks import list_issuer_hosts
-from deputize.govern.identity.primary_issuers import PrimaryIssuers
-from deputize.govern.identity.token_verifier import TokenVerifier
 from deputize.interfaces.cli.project import database
-from deputize.lifecycle.operator_check import require_person
+from deputize.interfaces.cli.project.operator_identity import complete_caller, identify_operator
+from deputize.store.lineage.checkpoint_files import CheckpointFiles
 from deputize.store.lineage.lineage import DatabaseState
 from deputize.store.lineage.record_files import LineageRecord, read_records
 from deputize.store.lineage.recovery import Recovery, begin_lineage, list_tenants, load_state, stop_gateways
 from deputize.store.local_postgres import LocalPostgres
 from deputize.store.pool import Connection, Store
-from deputize.store.pseudonyms import Pseudonyms
 from deputize.store.queries import load_statements
 
 _RUNS = load_statements("runs")
-_TERMINAL_RULE = "operator-terminal"
 T = TypeVar("T")
 
 
@@ -46,19 +40,7 @@ class RestoredDatabase:
 
     async def identify_person(self, token: str) -> tuple[Caller | None, str]:
         """Return the operator whose token this is, and the rule that accepts them; in development, who sits there."""
-        if self.is_development:
-            return None, _TERMINAL_RULE
-        if not token:
-            raise ConfigError("Who confirms it? Sign in as an operator and set DEPUTIZE_TOKEN or --token to the token.")
-        identity, clock = self.settings.identity, Clock()
-        egress = Egress(allow_hosts=list_issuer_hosts(identity.issuers))
-        try:
-            primary_issuers = PrimaryIssuers(self.store, identity.issuers)
-            verifier = TokenVerifier(identity, clock, egress.get, find_primary_issuer=primary_issuers.get)
-            caller = await verifier.verify_caller(token.encode())
-        finally:
-            await egress.aclose()
-        return caller, require_person(identity, caller, now=int(time.time()))
+        return await identify_operator(self.settings, self.store, token, is_development=self.is_development)
 
     async def confirm(self, person: Caller | None, rule: str) -> Recovery | None:
         """Begin a new lineage and record it in every tenant's audit log; None if another operator did meanwhile."""
@@ -69,7 +51,7 @@ class RestoredDatabase:
             )
         await stop_gateways(self.store, self.state)
         clock, tenants = Clock(), await list_tenants(self.store)
-        callers = {tenant: await self._complete_caller(clock, tenant, person) for tenant in tenants}
+        callers = {tenant: await complete_caller(self.store, clock, tenant, person) for tenant in tenants}
 
         async def record(connection: Connection, tenant: str, lineage: str) -> None:
             if tenant not in callers:
@@ -83,17 +65,11 @@ class RestoredDatabase:
         known_sum = max((each.epoch_sum for each in self.records), default=0)
         return await begin_lineage(self.store, self.state, self.records, known_sum - self.state.epoch_sum, record)
 
-    async def _complete_caller(self, clock: Clock, tenant: str, person: Caller | None) -> Caller:
-        """Name the person in the audit log of their own tenant, and the operator in those of the others."""
-        caller = person if person is not None and person.tenant == tenant else operator_caller(tenant)
-        subjects = caller.pseudonym_subjects
-        return replace(caller, pseudonyms=await Pseudonyms(clock).get_or_create(self.store, tenant, subjects))
-
 
 def run_recovery(settings: Settings, act: Callable[[RestoredDatabase], Awaitable[T]]) -> T:
     """Open the database of the settings, run a command on it, and explain what goes wrong."""
     configured_dsn = database.get_direct_dsn(settings)
-    folder = settings.database.lineage_folder or settings.folder / "lineage"
+    folder = database.locate_lineage(settings)
 
     async def open_and_act(dsn: str) -> T:
         async with _open_store(dsn) as store:
@@ -103,7 +79,7 @@ def run_recovery(settings: Settings, act: Callable[[RestoredDatabase], Awaitable
                 address=database.describe_dsn(dsn),
                 store=store,
                 records=records,
-                state=await load_state(store, records),
+                state=await load_state(store, records, CheckpointFiles(folder)),
                 is_development=configured_dsn is None,
             )
             return await act(target)
@@ -123,7 +99,8 @@ def _start_local(folder: Path, stack: contextlib.ExitStack) -> str:
     """Start the local database: `deputize dev` does not run on a database that went back."""
     if not (folder / "pg.json").exists():
         raise ConfigError(
-            "No database is configured: set url under [database] in deputize.toml, or DEPUTIZE_DATABASE__URL."
+            "No database is configured: set url under [database] in deputize.toml, or DEPUTIZE_DATABASE__URL. In "
+            "development, deputize dev creates one, and there is none in this project yet."
         )
     return stack.enter_context(LocalPostgres(folder)).dsn
 

@@ -12,10 +12,13 @@ StartupEvent = tuple[str, dict[str, Any], str]
 """An event's name, its facts for programs, and a message for people."""
 
 
-def describe_rules(settings: Settings) -> Iterator[StartupEvent]:
+def describe_rules(settings: Settings, *, are_policies_held: bool = False) -> Iterator[StartupEvent]:
     """Describe what decides about calls: policies, a decision point, limits and consistency rules."""
     policy, limits = settings.policy, settings.limits
-    if policy.engine != "authzen":
+    if policy.engine != "authzen" and are_policies_held:
+        message = "active policies as confirmed last; the files have others: deputize policy show"
+        yield "policies", {"files": [], "held": True}, message
+    elif policy.engine != "authzen":
         yield _describe_policies(policy.files)
     if policy.engine != "cedar":
         yield "decision_point", {"url": policy.authzen_url}, f"decision point {policy.authzen_url}"

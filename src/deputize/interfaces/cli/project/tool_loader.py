@@ -4,6 +4,7 @@ An invalid file or tool does not affect the others; an invalid hook stops the st
 """
 
 import contextlib
+import hashlib
 import importlib
 import inspect
 import sys
@@ -13,14 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deputize.catalog.admission import collect_reasons, find_no_owner
+from deputize.catalog.admission import collect_faults, collect_gaps, collect_reasons, find_no_owner
 from deputize.catalog.importers.code_digest import begin_loading, compute_code_digest
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.function_adapter import adapt_plain_previewer
 from deputize.catalog.importers.hooks import load_hooks
 from deputize.catalog.importers.manifest import parse_manifest
 from deputize.catalog.importers.python import ATTRIBUTE, collect_tools
-from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, forget_modules, import_file
+from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, forget_modules, import_file_once
+from deputize.catalog.schema_rules import Reason
+from deputize.core.call_report import ReportCall, ReportToolError
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.handler import NO_DRIVER
 from deputize.core.contract.safety_floor import list_weakenings
@@ -30,6 +33,11 @@ from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
 from deputize.govern.approvals.approval_codes import ApprovalCode
 from deputize.govern.approvals.confirmation_codes import ConfirmationCode
+from deputize.interfaces.cli.project.tool_source.registration_advice import (
+    SourceGaps,
+    explain_reasons,
+    find_source_gaps,
+)
 from deputize.interfaces.cli.render.output import printer
 from deputize.operations.gateway import Gateway
 from deputize.store.instance_lock import InstanceLock
@@ -54,7 +62,13 @@ class ProjectTools:
     tools: list[PythonTool] = field(default_factory=list)
     files: dict[tuple[str, str], str] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
+    # What authors have yet to write about tools that this gateway registers all the same.
+    gaps: list[Refusal] = field(default_factory=list)
+    source_gaps: list[SourceGaps] = field(default_factory=list)
+    admits_drafts: bool = False
     hooks: tuple[LoadedHook, ...] = ()
+    # Of the manifests as they were read.
+    manifest_digests: dict[Path, str] = field(default_factory=dict)
 
     def find_file(self, contract: Contract) -> str:
         """Return the path of the file that declares a tool."""
@@ -78,30 +92,56 @@ def print_refusals(refusals: Iterable[Refusal], verb: str) -> None:
             printer.note(f"    {reason}")
 
 
-def load_project(settings: Settings, base: Path) -> ProjectTools:
-    """Load the tools of the files that `[tools]` names, and the hooks of `[[hooks]]`."""
-    project_tools = load_tool_files(settings.tools.python, settings.tools.manifests, base)
+def print_gaps(gaps: Iterable[Refusal]) -> None:
+    """Print what is missing before `deputize serve` registers a tool, too."""
+    for each in gaps:
+        if printer.as_json:
+            printer.json({"event": "incomplete", "what": each.what, "file": each.file, "reasons": each.reasons})
+        printer.warn(f"{each.what} is registered here, but deputize serve would refuse it:")
+        for reason in each.reasons:
+            printer.note(f"    {reason}")
+        if each.file.endswith(".py"):
+            printer.note(f"    To write what can be inferred: deputize tool check --fix {each.file}")
+
+
+def load_project(settings: Settings, base: Path, *, admits_drafts: bool = False) -> ProjectTools:
+    """Load the tools of the files that `[tools]` names, and the hooks of `[[hooks]]`.
+
+    `admits_drafts` is for development: there, what authors have not written yet is a gap and no refusal.
+    """
+    project_tools = load_tool_files(settings.tools.python, settings.tools.manifests, base, admits_drafts=admits_drafts)
     project_tools.hooks = load_hooks(settings.hooks, base)
     return project_tools
 
 
-def load_tool_files(python: Sequence[str], manifests: Sequence[str], base: Path) -> ProjectTools:
+def load_tool_files(
+    python: Sequence[str], manifests: Sequence[str], base: Path, *, admits_drafts: bool = False
+) -> ProjectTools:
     """Load the tools of Python files and manifests, given as patterns relative to a folder."""
-    base = base.resolve()
-    project_tools = ProjectTools()
     forget_modules()
+    return reload_tool_files(python, manifests, base, admits_drafts=admits_drafts)
+
+
+def reload_tool_files(
+    python: Sequence[str], manifests: Sequence[str], base: Path, *, admits_drafts: bool = False
+) -> ProjectTools:
+    """Load tools as `load_tool_files` does, and import only the files whose modules are not loaded."""
+    base = base.resolve()
+    project_tools = ProjectTools(admits_drafts=admits_drafts)
     begin_loading(base)
     # A namespace package caches its folder's listing; an edited file must be read again.
     importlib.invalidate_caches()
     for path in _find_files(python, base, project_tools):
         with _record_refusals(project_tools, str(path.relative_to(base))):
-            for tool in collect_tools(import_file(path, base)):
+            for tool in collect_tools(import_file_once(path, base)):
                 _add_tool(project_tools, tool, str(path.relative_to(base)))
     by_target = {tool.target: tool for tool in project_tools.tools}
     for path in _find_files(manifests, base, project_tools):
         file = str(path.relative_to(base))
         with _record_refusals(project_tools, file):
-            for contract in parse_manifest(path.read_text(encoding="utf-8"), source=file):
+            content = path.read_bytes()
+            project_tools.manifest_digests[path] = hashlib.sha256(content).hexdigest()
+            for contract in parse_manifest(content.decode(), source=file):
                 with _record_refusals(project_tools, file, f"{contract.full_name} {contract.version}"):
                     _add_tool(project_tools, _bind_contract(contract, by_target), file)
     # After everything was imported: what is loaded now is what runs.
@@ -148,17 +188,27 @@ def _add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
         project_tools.refusals.append(Refusal(what=" ".join(key), file=file, reasons=(reason,)))
         return
     project_tools.files[key] = file
-    reasons = [
-        _format_reason(each.path, each.reason, each.fix) for each in collect_reasons(contract, find_owner=find_no_owner)
-    ]
-    if reasons:
-        project_tools.add_refusal(contract, reasons)
-    else:
-        project_tools.tools.append(tool)
+    faults, gaps = list(collect_faults(contract, find_owner=find_no_owner)), list(collect_gaps(contract))
+    if gaps and file.endswith(".py"):
+        project_tools.source_gaps.append(find_source_gaps(tool, gaps))
+    if faults or (gaps and not project_tools.admits_drafts):
+        project_tools.add_refusal(contract, _explain_reasons(tool, file, [*faults, *gaps]))
+        return
+    project_tools.tools.append(tool)
+    if gaps:
+        what = f"{contract.full_name} {contract.version}"
+        project_tools.gaps.append(Refusal(what=what, file=file, reasons=tuple(_explain_reasons(tool, file, gaps))))
 
 
-def _format_reason(path: str, reason: str, fix: str) -> str:
-    return f"{path.lstrip('/').replace('/', '.')} {reason}; {fix}".strip()
+def _explain_reasons(tool: PythonTool, file: str, reasons: Sequence[Reason]) -> list[str]:
+    """Explain reasons by the function if its decorator declares the tool, and by the contract's fields otherwise."""
+    if file.endswith(".py"):
+        return explain_reasons(tool, file, reasons)
+    return [_format_reason(each) for each in reasons]
+
+
+def _format_reason(reason: Reason) -> str:
+    return f"{reason.path.lstrip('/').replace('/', '.')} {reason.reason}; {reason.fix}".strip()
 
 
 def _bind_contract(contract: Contract, by_target: Mapping[str, PythonTool]) -> PythonTool:
@@ -247,6 +297,10 @@ async def open_project_gateway(
     show_code: Callable[[ApprovalCode], None] | None = None,
     instance_lock: InstanceLock | None = None,
     show_confirmation: Callable[[ConfirmationCode], None] | None = None,
+    report_call: ReportCall | None = None,
+    report_tool_error: ReportToolError | None = None,
+    replaces_versions: bool = False,
+    holds_changes: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Open a gateway with the project's tools; add those that the registry refuses to the refusals."""
     async with open_gateway(
@@ -259,30 +313,38 @@ async def open_project_gateway(
         show_code=show_code,
         instance_lock=instance_lock,
         show_confirmation=show_confirmation,
+        report_call=report_call,
+        report_tool_error=report_tool_error,
+        replaces_versions=replaces_versions,
+        holds_changes=holds_changes,
     ) as gateway:
         for problem in gateway.startup_problems:
-            contract = _find_refused_contract(problem, project_tools)
-            if contract is None:
+            tool = _find_refused_tool(problem, project_tools)
+            if tool is None:
                 project_tools.refusals.append(Refusal(what="a tool", file="", reasons=(problem.message,)))
             else:
-                project_tools.add_refusal(contract, _explain_refusal(problem, contract))
+                file = project_tools.find_file(tool.contract)
+                project_tools.add_refusal(tool.contract, _explain_refusal(problem, tool, file))
         yield gateway
 
 
-def _find_refused_contract(problem: Problem, project_tools: ProjectTools) -> Contract | None:
+def _find_refused_tool(problem: Problem, project_tools: ProjectTools) -> PythonTool | None:
     """Find the tool that a problem is about: its message starts with the name and version."""
-    contracts = (tool.contract for tool in project_tools.tools)
-    return next((each for each in contracts if problem.message.startswith(f"{each.full_name} {each.version} ")), None)
+    for tool in project_tools.tools:
+        if problem.message.startswith(f"{tool.contract.full_name} {tool.contract.version} "):
+            return tool
+    return None
 
 
-def _explain_refusal(problem: Problem, contract: Contract) -> list[str]:
+def _explain_refusal(problem: Problem, tool: PythonTool, file: str) -> list[str]:
+    contract = tool.contract
     if isinstance(problem, VersionConflict):
         return [
             f"the declaration changed, but version {contract.version} is already registered and stays as it was; "
             f'raise the version, for example version="{_suggest_next_version(contract.version)}"'
         ]
-    reasons = problem.details.get("reasons", ())
-    return [_format_reason(each["path"], each["reason"], each["fix"]) for each in reasons] or [problem.message]
+    reasons = [Reason(**each) for each in problem.details.get("reasons", ())]
+    return _explain_reasons(tool, file, reasons) or [problem.message]
 
 
 def _suggest_next_version(version: str) -> str:
@@ -296,6 +358,8 @@ class ToolFileCheck:
 
     contracts: tuple[Contract, ...]
     refusals: tuple[Refusal, ...]
+    # What `--fix` can write.
+    source_gaps: tuple[SourceGaps, ...] = ()
 
 
 def check_tool_file(file: Path) -> ToolFileCheck:
@@ -304,17 +368,16 @@ def check_tool_file(file: Path) -> ToolFileCheck:
     if file.suffix == ".py":
         project_tools = load_tool_files([str(file.relative_to(base))], [], base)
         return ToolFileCheck(
-            contracts=tuple(tool.contract for tool in project_tools.tools), refusals=tuple(project_tools.refusals)
+            contracts=tuple(tool.contract for tool in project_tools.tools),
+            refusals=tuple(project_tools.refusals),
+            source_gaps=tuple(project_tools.source_gaps),
         )
     project_tools, relative_path = ProjectTools(), str(file.relative_to(base))
     contracts: list[Contract] = []
     with _record_refusals(project_tools, relative_path):
         for contract in parse_manifest(file.read_text(encoding="utf-8"), source=relative_path):
             project_tools.files[contract.full_name, contract.version] = relative_path
-            reasons = [
-                _format_reason(each.path, each.reason, each.fix)
-                for each in collect_reasons(contract, find_owner=find_no_owner)
-            ]
+            reasons = [_format_reason(each) for each in collect_reasons(contract, find_owner=find_no_owner)]
             if reasons:
                 project_tools.add_refusal(contract, reasons)
             else:

@@ -61,6 +61,8 @@ def render_approval(approval: Mapping[str, Any], *, now: datetime) -> Iterator[s
     yield f"{style_sign(sign, sys.stdout)} {state_text} · approval request {_sanitize_text(approval['ticket_id'])}"
     yield from _render_call(approval)
     yield from _render_section("Arguments", render_arguments(approval["arguments"]))
+    suspicions = approval.get("suspicions") or ()
+    yield from _render_section("Caution", (_sanitize_text(f"{each['number']} {each['text']}") for each in suspicions))
     if approval.get("answers"):
         yield from _render_section("Answers to the server's questions", render_arguments(approval["answers"]))
     preview_source = "from the tool's preview" if approval["preview"]["by"] == "tool" else "from the tool's contract"

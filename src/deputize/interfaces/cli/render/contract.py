@@ -22,6 +22,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "recipient_argument": "recipient argument",
     "labels": "labels",
     "sandbox": "sandbox",
+    "service_limits": "limits of its service",
     "native_ids": "native ids",
 }
 _SENTENCES: Final[Mapping[tuple[str, bool], str]] = {

@@ -26,7 +26,13 @@ _UNSAFE = re.compile(
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_PENDING = 1, 2, 3
-"""Exit codes: a call or check failed; the command or configuration is invalid; the call waits for approval."""
+EXIT_CODES = {
+    0: "success",
+    EXIT_FAILED: "failed or refused",
+    EXIT_USAGE: "invalid command or configuration",
+    EXIT_PENDING: "a call waits for approval, or a test could not try every case",
+}
+"""What each exit code means; help and the reference list them."""
 
 
 class Printer:

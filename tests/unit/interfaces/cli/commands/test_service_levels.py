@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deputize.interfaces.cli.commands.service_levels import print_version
+from deputize.interfaces.cli.commands.service_levels import print_health, print_version
 
 pytestmark = pytest.mark.requirement("OBS-3")
 _ANSWER = {"name": "crm.find", "since": "2030-01-01"}
@@ -66,3 +66,24 @@ def test_failures_alone_have_no_latency(capsys: pytest.CaptureFixture[str]) -> N
     ends = {"successes": 0, "rejections": 0, "failures": 2, "timeouts": 0, "unknown_outcomes": 0}
     lines = _render(capsys, _build_levels(calls=2, ends=ends, timeout_share=0.0, mean_cost=0.0))
     assert lines[1:3] == ["2 failed; 0% timed out", "mean cost 0"]
+
+
+def _build_score(score: float, **penalties: float) -> dict[str, Any]:
+    return {
+        "tool": "crm.find", "score": score, "calls": 1200, "error_share": 0.05, "timeout_share": 0.01,
+        "p99_seconds": 0.5, "limit_seconds": 5.0, "penalties": {"errors": 0, "latency": 0, "timeouts": 0, **penalties},
+    }  # fmt: skip
+
+
+def test_the_health_of_tools_is_a_table_with_what_lowers_it(capsys: pytest.CaptureFixture[str]) -> None:
+    tools = [_build_score(0.68, errors=0.25, timeouts=0.04, latency=0.03), _build_score(1.0) | {"p99_seconds": None}]
+    print_health({"minutes": 15, "tools": tools})
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "tool health calls errors timeouts p99 lowered by"
+    assert "crm.find 0.68 ███████░░░ 1,200 5.0% 1.0% 0.5 s of 5 s errors 0.25, timeouts 0.04, latency 0.03" in lines
+    assert "crm.find 1.00 ██████████ 1,200 5.0% 1.0% - -" in lines
+
+
+def test_without_calls_no_tool_has_a_score(capsys: pytest.CaptureFixture[str]) -> None:
+    print_health({"minutes": 15, "tools": []})
+    assert capsys.readouterr().out == "No tool was called in the last 15 minutes.\n"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import McpServerSettings
-from deputize.interfaces.cli.commands.import_servers import _render_table
 from deputize.interfaces.cli.project.client_configs import ImportedServer, SkippedServer, read_servers
+from deputize.interfaces.cli.project.settings_text import render_table
 
 
 def read_config(servers: dict[str, Any], key: str = "mcpServers", **more: Any) -> list[ImportedServer | SkippedServer]:
@@ -123,10 +123,59 @@ def test_a_server_that_cannot_be_imported_is_skipped_with_the_reason(declared: d
     assert said in skip_reason(declared)
 
 
-def test_a_name_in_use_is_skipped() -> None:
+@pytest.mark.requirement("GOV-2")
+@pytest.mark.parametrize(
+    ("args", "value"),
+    [
+        (["run", "-e", "DB_PASSWORD=hunter2", "acme/db"], "hunter2"),
+        (["run", "--env=GITHUB_PAT=hunter2"], "hunter2"),
+        (["--header", "Authorization: Bearer 123e4567-e89b-12d3-a456-426614174000"], "123e4567"),
+        (["--header", "X-Api-Key:hunter2"], "hunter2"),
+        (["--auth-header", "bearer hunter2"], "hunter2"),
+        (["Server=db;Password=hunter2"], "hunter2"),
+        (["--dsn", "host=db password = hunter2"], "hunter2"),
+        (["--config", '{"token": "hunter2"}'], "hunter2"),
+        (["${DB_TOKEN:-hunter2}"], "hunter2"),
+    ],
+)
+def test_a_secret_behind_its_name_is_neither_imported_nor_shown(args: list[str], value: str) -> None:
+    reason = skip_reason({"command": "docker", "args": args})
+    assert "secret" in reason
+    assert value not in reason
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "DB_PASSWORD",
+        "http://keycloak:8080/",
+        "acme/auth-proxy:1.2",
+        "author=ana",
+        "--auth=none",
+        "NODE_ENV=x",
+        "PWD=/a",
+    ],
+)
+def test_an_argument_without_a_secret_is_imported(argument: str) -> None:
+    assert read_one_server({"command": "x", "args": ["-e", argument]}).table["command"] == ["x", "-e", argument]
+
+
+@pytest.mark.parametrize("part", ["key", "token-", "password ", "bearer", "authorization", "x-"])
+def test_long_arguments_take_time_in_proportion(part: str) -> None:
+    """A search from every name to the end of the text would take minutes."""
+    assert read_one_server({"command": "x", "args": [f"{part * 40_000}{' ' * 40_000}"]}).secret is None
+
+
+def test_a_name_in_use_is_marked_and_one_that_the_file_repeats_is_skipped() -> None:
     found = read_config({"shop": {"command": "x"}, "Shop": {"command": "y"}}, existing_names=frozenset({"shop"}))
     reasons = [each.reason for each in found if isinstance(each, SkippedServer)]
-    assert reasons == ["deputize.toml already has a server named shop; rename one of them"] * 2
+    assert reasons == ["the file has another server that would be named shop; rename one of them"]
+    assert [each.is_known for each in found if isinstance(each, ImportedServer)] == [True]
+
+
+def test_a_gateway_does_not_import_itself() -> None:
+    own = {"command": "/opt/bin/deputize", "args": ["mcp", "--project", "/shop"]}
+    assert "which deputize connect wrote" in skip_reason(own)
 
 
 def test_a_program_beside_the_file_is_started_there_and_others_in_a_folder_of_their_own() -> None:
@@ -180,6 +229,6 @@ def test_every_imported_server_is_valid_toml_and_valid_settings(
 ) -> None:
     for found in read_config({called: {"command": command, "args": args, "env": env}}):
         if isinstance(found, ImportedServer):
-            (written,) = tomllib.loads(_render_table(found.table))["servers"]
+            (written,) = tomllib.loads(render_table("servers", found.table))["servers"]
             assert written == found.table
             McpServerSettings.model_validate(written)

@@ -43,7 +43,7 @@ def make_request(text: str, **changes: Any) -> dict[str, Any]:
         "rules": [{"id": text, "where": text, "reason": text}],
         "demands": [{"rule": text, "groups": [text], "quorum": 2, "step_up": text, "have": 1}],
         "groups": [text], "escalates_at": "2026-11-14T14:17:00+00:00", "expires_at": "2026-11-15T14:02:00+00:00",
-        "votes": [vote], **changes,
+        "votes": [vote], "suspicions": [{"number": "E3305", "kind": "sql", "path": text, "text": text}], **changes,
     }  # fmt: skip
 
 
@@ -57,6 +57,14 @@ def test_every_word_of_others_is_plain_and_on_its_own_line(words: str) -> None:
     assert not [line for line in lines if HARMFUL.search(line)]
     # Nothing of theirs begins a line, where a state of ours would stand.
     assert [line[:1] for line in lines if not line.startswith("  ")] == ["⏸", "⏸"]
+
+
+@pytest.mark.requirement("GOV-6")
+def test_what_looks_like_an_injection_attempt_is_below_the_arguments() -> None:
+    suspicion = {"number": "E3305", "kind": "sql", "path": "/q", "text": "looks like SQL injection in /q"}
+    lines = list(render_approval(make_request("x", suspicions=[suspicion]), now=NOW))
+    assert lines[lines.index("  Caution") + 1] == "    E3305 looks like SQL injection in /q"
+    assert "  Caution" not in list(render_approval(make_request("x", suspicions=None), now=NOW))
 
 
 def test_the_screen_has_an_end_however_much_was_written() -> None:

@@ -9,8 +9,9 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +20,8 @@ import uvloop
 from pydantic import SecretStr
 
 from deputize.core.config_error import ConfigError
-from deputize.core.settings import Settings
+from deputize.core.settings import ServiceSettings, Settings
+from deputize.interfaces.cli.project.database import locate_local_lineage
 from deputize.interfaces.cli.project.dev_environment import (
     DEV_ENVIRONMENT,
     DatabaseLock,
@@ -33,20 +35,26 @@ from deputize.interfaces.cli.project.dev_environment import (
     publish_agent_token,
 )
 from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, ensure_tokens
+from deputize.interfaces.cli.project.edit_loop.confirmed_settings import choose_settings, record_settings
+from deputize.interfaces.cli.project.edit_loop.edit_messages import print_not_watching
+from deputize.interfaces.cli.project.edit_loop.loop import EditLoop
 from deputize.interfaces.cli.project.local_database import prepare_schema, provide_database
 from deputize.interfaces.cli.project.logs import configure_logs
 from deputize.interfaces.cli.project.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
-from deputize.interfaces.cli.project.startup_events import describe_rules, describe_servers
+from deputize.interfaces.cli.project.startup_events import StartupEvent, describe_rules, describe_servers
 from deputize.interfaces.cli.project.tool_loader import (
     OpenGateway,
     ProjectTools,
     load_project,
     open_project_gateway,
+    print_gaps,
     print_refusals,
 )
 from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
+from deputize.interfaces.cli.render.call_lines import CallLinePrinter
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign
-from deputize.interfaces.server import serve
+from deputize.interfaces.cli.render.tool_errors import ToolErrorPrinter
+from deputize.interfaces.server import ListenUrls, serve
 from deputize.operations.gateway import Gateway
 
 _EFFECTS = ("read", "write", "destructive")
@@ -54,16 +62,50 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DRAIN_SECONDS = 1.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DevSession:
+    """What one development gateway is opened with."""
+
+    open_gateway: OpenGateway
+    settings: Settings
+    # As the files and the environment say them, before this command added its own.
+    file_settings: Settings
+    project_tools: ProjectTools
+    lock: DatabaseLock
+    client_folder: Path | None
+    is_quiet: bool
+    # Whether what changes authority since the last start waits for a person.
+    holds_changes: bool
+    # Written into the state folder once the gateway is ready.
+    settings_to_record: bytes | None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    code_printer: ApprovalCodePrinter = field(default_factory=ApprovalCodePrinter)
+    # The rules and servers as they were when the gateway had opened.
+    rules: list[StartupEvent] = field(default_factory=list)
+    servers: list[dict[str, Any]] = field(default_factory=list)
+
+
 def run_development(
-    open_gateway: OpenGateway, settings: Settings, port: int | None, client_folder: Path | None = None
+    open_gateway: OpenGateway,
+    settings: Settings,
+    port: int | None,
+    client_folder: Path | None = None,
+    *,
+    is_quiet: bool = False,
+    is_confirmed: bool = False,
 ) -> None:
     """Start everything in order, serve, and stop in reverse order, even after a failure.
 
     With `client_folder`, the gateway's address and the token for agents are also written there, for another user.
+    `is_quiet` leaves the line for each call out. With `is_confirmed`, nothing is asked about the files.
     """
     make_folder(settings.folder)
     configure_logs(settings.telemetry)
     with hold_dev_lock(settings.folder), _shut_down_gracefully(settings.folder):
+        # Another user's copy of the project was confirmed as a whole.
+        start = None if client_folder else choose_settings(settings.folder, is_confirmed=is_confirmed)
+        file_settings = settings = start.settings if start else settings
         _require_free_port(settings, port)
         locks: list[DatabaseLock] = []
         with (
@@ -75,11 +117,22 @@ def run_development(
         ):
             settings = _set_database(settings, dsn)
             prepare_schema(dsn)
-            project_tools = load_project(settings, Path.cwd())
+            project_tools = load_project(settings, Path.cwd(), admits_drafts=True)
             _print_tokens(settings, project_tools, client_folder)
             # Chosen last: another process may have taken a free port while the database started.
             settings = _set_public_url(_set_ports(add_dev_issuer(settings), port))
-            runner.run(_serve_api(open_gateway, settings, project_tools, locks[0], client_folder))
+            session = _DevSession(
+                open_gateway=open_gateway,
+                settings=settings,
+                file_settings=file_settings,
+                project_tools=project_tools,
+                lock=locks[0],
+                client_folder=client_folder,
+                is_quiet=is_quiet,
+                holds_changes=start is not None and not is_confirmed,
+                settings_to_record=start.content_to_record if start else None,
+            )
+            runner.run(_serve_api(session))
 
 
 @contextmanager
@@ -119,7 +172,8 @@ def _set_ports(settings: Settings, port: int | None) -> Settings:
     if port is None and api_port != server.port:
         printer.warn(f"Port {server.port} is in use; using {api_port}. Choose another with --port.")
     api_port = api_port or pick_free_port(server.host)
-    metrics_port = find_free_port(server.metrics_host, server.metrics_port, avoid=api_port)
+    first_metrics_port = server.model_copy(update={"port": api_port}).get_metrics_port()
+    metrics_port = find_free_port(server.metrics_host, first_metrics_port, avoid=api_port)
     server_settings = server.model_copy(update={"port": api_port, "metrics_port": metrics_port})
     return settings.model_copy(update={"server": server_settings})
 
@@ -135,7 +189,9 @@ def _set_public_url(settings: Settings) -> Settings:
 def _set_database(settings: Settings, dsn: str) -> Settings:
     if settings.database.url is not None:
         return settings
-    return settings.model_copy(update={"database": settings.database.model_copy(update={"url": SecretStr(dsn)})})
+    # What is remembered of it is apart from what `deputize serve` remembers of its own database.
+    changes = {"url": SecretStr(dsn), "lineage_folder": locate_local_lineage(settings.folder)}
+    return settings.model_copy(update={"database": settings.database.model_copy(update=changes)})
 
 
 def _print_tokens(settings: Settings, project_tools: ProjectTools, client_folder: Path | None) -> None:
@@ -155,69 +211,99 @@ def _print_tokens(settings: Settings, project_tools: ProjectTools, client_folder
         printer.line(f"  For agents and MCP clients, shown once: {tokens.agent}")
 
 
-async def _serve_api(
-    open_gateway: OpenGateway,
-    settings: Settings,
-    project_tools: ProjectTools,
-    lock: DatabaseLock,
-    client_folder: Path | None,
-) -> None:
-    stop, code_printer = asyncio.Event(), ApprovalCodePrinter()
-    servers: list[dict[str, Any]] = []
+async def _serve_api(session: _DevSession) -> None:
+    stop, settings, project_tools = session.stop, session.settings, session.project_tools
     # From here on a signal sets an event, so that one that arrives while the gateway opens is not lost.
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # The terminal was closed: no person can see this gateway any more, or answer it.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop.set)
     with ExitStack() as stack:
 
-        def on_ready(url: str, metrics_url: str) -> None:
+        def on_ready(urls: ListenUrls) -> None:
             if not stop.is_set():
-                _print_tools(project_tools, settings)
-                _print_servers(servers)
-                dev_gateway = DevGateway(url=url, pid=os.getpid())
-                stack.enter_context(announce_gateway(settings.folder, dev_gateway, client_folder))
-                _print_ready(url, metrics_url, project_tools)
-                code_printer.flush()
+                _print_services(settings.services)
+                _print_tools(project_tools, session.rules, has_servers=bool(settings.servers or settings.services))
+                _print_servers(session.servers)
+                dev_gateway = DevGateway(url=urls.api, pid=os.getpid())
+                stack.enter_context(announce_gateway(settings.folder, dev_gateway, session.client_folder))
+                _print_ready(urls, project_tools)
+                session.code_printer.flush()
+                session.ready.set()
 
-        await serve(
-            lambda: _open_dev_gateway(open_gateway, settings, project_tools, code_printer, servers, lock, stop),
-            settings,
-            on_ready,
-            stop=stop,
-        )
+        await serve(lambda: _open_dev_gateway(session), settings, on_ready, stop=stop)
 
 
 @asynccontextmanager
-async def _open_dev_gateway(
-    open_gateway: OpenGateway,
-    settings: Settings,
-    project_tools: ProjectTools,
-    code_printer: ApprovalCodePrinter,
-    servers: list[dict[str, Any]],
-    lock: DatabaseLock,
-    stop: asyncio.Event,
-) -> AsyncIterator[Gateway]:
+async def _open_dev_gateway(session: _DevSession) -> AsyncIterator[Gateway]:
+    settings, lock = session.settings, session.lock
     # Ctrl-C should not wait for a run, which continues when the project is started again.
     runs = settings.runs.model_copy(update={"drain_seconds": min(settings.runs.drain_seconds, _DRAIN_SECONDS)})
     settings = settings.model_copy(update={"runs": runs})
     async with open_project_gateway(
-        open_gateway,
+        session.open_gateway,
         settings,
-        project_tools,
+        session.project_tools,
         development=True,
         worker=True,
-        show_code=code_printer,
+        show_code=session.code_printer,
         instance_lock=lock,
-        show_confirmation=code_printer.show_confirmation,
+        show_confirmation=session.code_printer.show_confirmation,
+        report_call=CallLinePrinter(is_quiet=session.is_quiet),
+        report_tool_error=ToolErrorPrinter(Path.cwd()),
+        replaces_versions=True,
+        holds_changes=session.holds_changes,
     ) as gateway:
-        watcher = asyncio.create_task(_watch_lock(lock, gateway, stop), name="instance lock")
+        _use_held_tools(session, gateway)
+        if session.settings_to_record is not None:
+            record_settings(settings.folder, session.settings_to_record)
+        watcher = asyncio.create_task(_watch_lock(lock, gateway, session.stop), name="instance lock")
+        edits = asyncio.create_task(_follow_edits(session, gateway), name="edit loop")
         try:
-            servers.extend(await gateway.servers.list_all_servers())
+            session.rules.extend(describe_rules(settings, are_policies_held=_are_policies_held(gateway)))
+            session.servers.extend(await gateway.servers.list_all_servers())
             yield gateway
         finally:
             _ignore_signals()
+            session.stop.set()
+            session.ready.set()
+            await edits
             watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await watcher
+
+
+def _use_held_tools(session: _DevSession, gateway: Gateway) -> None:
+    """Take over which tools the gateway uses: some have the contract that was confirmed last, or are left out."""
+    edits, project_tools = gateway.project_edits, session.project_tools
+    if edits is None:
+        return
+    for declaration in edits.held_declarations:
+        project_tools.tools = [
+            each for each in project_tools.tools if each.contract is not declaration.new_tool.contract
+        ]
+        if declaration.confirmed_tool is not None:
+            contract = declaration.confirmed_tool.contract
+            project_tools.tools.append(declaration.confirmed_tool)
+            file = project_tools.find_file(declaration.new_tool.contract)
+            project_tools.files.setdefault((contract.full_name, contract.version), file)
+
+
+def _are_policies_held(gateway: Gateway) -> bool:
+    return gateway.project_edits is not None and gateway.project_edits.holds_policies
+
+
+async def _follow_edits(session: _DevSession, gateway: Gateway) -> None:
+    """Take over edited files, once the first lines are printed. Another user's copy of the project is not edited."""
+    await session.ready.wait()
+    if session.stop.is_set() or gateway.project_edits is None:
+        return
+    if session.client_folder is not None:
+        print_not_watching("the gateway runs a copy of the project that you confirmed")
+        return
+    loop = EditLoop(session.file_settings, session.project_tools, gateway.project_edits, Path.cwd())
+    await loop.run(session.stop)
 
 
 async def _watch_lock(lock: DatabaseLock, gateway: Gateway, stop: asyncio.Event) -> None:
@@ -236,7 +322,13 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _print_tools(project_tools: ProjectTools, settings: Settings) -> None:
+def _print_services(services: Sequence[ServiceSettings]) -> None:
+    for service in services:
+        facts = {"name": service.name, "document": str(service.document), "url": service.url}
+        printer.event("service", facts, f"service {service.name} from {service.document} at {service.url}")
+
+
+def _print_tools(project_tools: ProjectTools, rules: Sequence[StartupEvent], *, has_servers: bool) -> None:
     by_file: dict[str, Counter[str]] = {}
     for tool in project_tools.tools:
         by_file.setdefault(project_tools.find_file(tool.contract), Counter())[tool.contract.effects.value] += 1
@@ -248,10 +340,11 @@ def _print_tools(project_tools: ProjectTools, settings: Settings) -> None:
     for hook in project_tools.hooks:
         facts = {"name": hook.name, "moment": hook.moment, "tools": hook.tools, "file": hook.file}
         printer.event("hook", facts, f"hook {hook.name} from {hook.file}: {hook.moment} {hook.tools}")
-    for name, event_facts, message in describe_rules(settings):
+    for name, event_facts, message in rules:
         printer.event(name, event_facts, message)
-    if not by_file and not settings.servers:
+    if not by_file and not has_servers:
         printer.warn("No tools loaded: write a function with @tool in tools/. For an example, see deputize init.")
+    print_gaps(project_tools.gaps)
     print_refusals(project_tools.refusals, "was not registered")
 
 
@@ -265,21 +358,26 @@ def _print_servers(servers: list[dict[str, Any]]) -> None:
         printer.warn(message)
 
 
-def _print_ready(url: str, metrics_url: str, project_tools: ProjectTools) -> None:
+def _print_ready(urls: ListenUrls, project_tools: ProjectTools) -> None:
+    url = urls.api
     facts = {
         "url": url,
         "rest": f"{url}/v1",
         "mcp": f"{url}/mcp",
         "docs": f"{url}/docs",
-        "metrics": f"{metrics_url}/metrics",
+        "metrics": f"{urls.metrics}/metrics",
         "pid": os.getpid(),
     }
+    if urls.grpc is not None:
+        facts["grpc"] = urls.grpc
     if printer.as_json:
         printer.json({"event": "ready", **facts})
         return
     go = style_sign(GO, sys.stdout)
     printer.line(f"{go} REST {facts['rest']}   JSON-RPC {url}/rpc   docs {facts['docs']}   metrics {facts['metrics']}")
     printer.line(f"{go} MCP  {facts['mcp']}   for clients that use stdio: deputize mcp")
+    if urls.grpc is not None:
+        printer.line(f"{go} gRPC {urls.grpc}")
     if any(tool.contract.full_name == "hello.greet" for tool in project_tools.tools):
         printer.line("  Try it in a second terminal, in this folder: deputize call hello.greet name=Ana")
     printer.line("  Press Ctrl-C to stop everything.")

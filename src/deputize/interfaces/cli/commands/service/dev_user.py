@@ -36,7 +36,7 @@ from deputize.interfaces.cli.render.file_changes import describe_differences
 from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
 
 
-def run_development_as(open_gateway: OpenGateway, user: str, port: int | None) -> None:
+def run_development_as(open_gateway: OpenGateway, user: str, port: int | None, *, is_quiet: bool = False) -> None:
     """Copy the project with its owner's rights, become the user, confirm what changed, and run the gateway."""
     project = Path.cwd()
     account = find_gateway_account(user)
@@ -58,7 +58,7 @@ def run_development_as(open_gateway: OpenGateway, user: str, port: int | None) -
             {"user": user, "owner": owner.name, "folder": str(folder)},
             f"running as {user}; what {owner.name} cannot read is in {folder}",
         )
-        run_development(open_gateway, settings, port, client_folder=folder / CLIENT_FOLDER)
+        run_development(open_gateway, settings, port, client_folder=folder / CLIENT_FOLDER, is_quiet=is_quiet)
 
 
 def update_copy(copy: WorkingCopy, snapshot: Snapshot, project: Path) -> None:

@@ -18,7 +18,7 @@ _STATUS_SIGNS = {"good": OK, "warning": NOTE, "broken": NO, "skipped": "·"}
 
 
 def doctor(json: Json = False) -> None:
-    """Check settings, database, keys, issuers, clock, tools, policies, counters and vault, and print how to fix them.
+    """Check settings, database, keys, issuers, clock, tools, policies, servers and clients, and print how to fix them.
 
     Exits with 1 if anything is broken; warnings alone exit with 0.
     """

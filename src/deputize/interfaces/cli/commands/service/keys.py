@@ -1,4 +1,4 @@
-"""Define `deputize keys`: rotate signing keys, tenants' keys and the master key while gateways run."""
+"""Define `deputize keys`: rotate signing keys, keys of logs, tenants' keys and the master key while gateways run."""
 
 from typing import Annotated, Any
 
@@ -26,6 +26,19 @@ def rotate_signing(tenant: TenantOption = None, every: EveryTenant = False, json
         printer.json({"rotated": rotations})
     for each in rotations:
         printer.success(f"{each['tenant']}: {each['kid']} signs within 5 minutes on every gateway")
+
+
+@rotation.command("log", epilog="Example: deputize keys rotate log --tenant acme")
+def rotate_log(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
+    """Sign checkpoints of the audit log with a new key. The old one signs too for a week, and verifies for ever."""
+    from deputize.interfaces.cli.project.key_rotation import run_with_keys
+
+    tenants = _choose_tenants(tenant, every)
+    rotations = run_with_keys(load_settings(), lambda keys: keys.rotate_log_keys(tenants))
+    if json:
+        printer.json({"rotated": rotations})
+    for each in rotations:
+        printer.success(f"{each['tenant']}: give this key to those who verify receipts: {each['verifier_key']}")
 
 
 @rotation.command("tenant", epilog="Example: deputize keys rotate tenant --tenant acme")
@@ -79,7 +92,7 @@ def reseal(tenant: TenantOption = None, every: EveryTenant = False, json: Json =
 
 @group.command(epilog="Example: deputize keys status")
 def status(json: Json = False) -> None:
-    """Show which master key wraps how many keys, and the newest key of each tenant."""
+    """Show which master key wraps how many keys, and each tenant's own, signing and log keys."""
     from deputize.interfaces.cli.project.key_rotation import run_with_keys
 
     enter_project()
@@ -94,11 +107,19 @@ def status(json: Json = False) -> None:
     for each in master_state["accepted"]:
         printer.line(f"Accepted master key {each['id']}: wraps {format_count(each['wrapped_keys'], 'key')}")
     rows = [
-        (each["tenant"], f"version {each['version']}", each["state"], each["active_from"]) for each in answer["tenants"]
+        (each["tenant"], "tenant", f"version {each['version']}", each["state"], each["active_from"])
+        for each in answer["tenants"]
     ]
-    rows += [(each["tenant"], each["kid"], each["state"], each["verifies_until"] or "") for each in answer["signing"]]
+    rows += [
+        (each["tenant"], "signing", each["kid"], each["state"], each["verifies_until"] or "")
+        for each in answer["signing"]
+    ]
+    rows += [
+        (each["tenant"], "log", each["verifier_key"], each["state"], each["signs_until"] or "")
+        for each in answer["logs"]
+    ]
     if rows:
-        printer.table(("tenant", "key", "state", "from or until"), rows)
+        printer.table(("tenant", "kind", "key", "state", "from or until"), rows)
 
 
 def _choose_tenants(tenants: list[str] | None, every: bool) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.client.target import Token
+from deputize.interfaces.cli.client.target import OperatorToken
 from deputize.interfaces.cli.project.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import Json, format_count, printer
 
@@ -27,7 +27,7 @@ _CONSEQUENCES = (
 
 
 @group.command(epilog="Example: deputize recover confirm")
-def confirm(token: Token = "", json: Json = False) -> None:
+def confirm(token: OperatorToken = "", json: Json = False) -> None:
     """Confirm that the database is to be used although it went back in time. Gateways then go on by themselves.
 
     In production with the token of an operator who signed in within the last minutes; in development at the terminal.

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ import uvloop
 
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
-from deputize.core.settings import Settings
+from deputize.core.settings import ServerSettings, Settings
 from deputize.interfaces.cli.project import database
 from deputize.interfaces.cli.project.dev_tokens import require_real_issuers
 from deputize.interfaces.cli.project.logs import configure_logs
@@ -26,16 +26,18 @@ from deputize.interfaces.cli.project.tool_loader import (
     print_refusals,
 )
 from deputize.interfaces.cli.render.output import EXIT_USAGE, GO, CommandExit, format_count, printer, style_sign
-from deputize.interfaces.server import serve
-from deputize.operations.gateway import Gateway
+from deputize.interfaces.server import ListenUrls, serve
+from deputize.operations.gateway import NO_WORKER, Gateway
 
 # Pauses between attempts to open a gateway after its database dropped a connection.
 _RETRY_DELAYS: Final = (1.0, 3.0)
 log = structlog.get_logger(__name__)
 
 
-def run_server(open_gateway: OpenGateway, settings: Settings) -> None:
-    """Check the settings and the schema, then serve until a signal arrives."""
+def run_server(open_gateway: OpenGateway, settings: Settings, port: int | None, *, worker: bool) -> None:
+    """Check the settings and the schema, then serve until a signal arrives; with `worker`, execute queued calls too."""
+    if port is not None:
+        settings = settings.model_copy(update={"server": settings.server.model_copy(update={"port": port})})
     require_real_issuers(settings)
     if settings.database.url is None:
         raise ConfigError(
@@ -58,13 +60,24 @@ def run_server(open_gateway: OpenGateway, settings: Settings) -> None:
     project_tools = load_project(settings, Path.cwd())
     require_no_refusals(project_tools)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(
-            serve(
-                lambda: open_strict_gateway(open_gateway, settings, project_tools, dsn),
-                settings,
-                _make_ready_printer(project_tools, settings),
-            )
-        )
+        runner.run(_serve_until_stopped(open_gateway, settings, project_tools, dsn, worker=worker))
+
+
+async def _serve_until_stopped(
+    open_gateway: OpenGateway, settings: Settings, project_tools: ProjectTools, dsn: str, *, worker: bool
+) -> None:
+    gateways: list[Gateway] = []
+
+    @contextlib.asynccontextmanager
+    async def open_served_gateway() -> AsyncIterator[Gateway]:
+        async with open_strict_gateway(open_gateway, settings, project_tools, dsn, worker=worker) as gateway:
+            gateways.append(gateway)
+            yield gateway
+
+    def on_ready(urls: ListenUrls) -> None:
+        _print_ready(gateways[-1], project_tools, urls)
+
+    await serve(open_served_gateway, settings, on_ready)
 
 
 def require_no_refusals(project_tools: ProjectTools) -> None:
@@ -112,25 +125,37 @@ async def open_strict_gateway(
         yield gateway
 
 
-def _make_ready_printer(project_tools: ProjectTools, settings: Settings) -> Callable[[str, str], None]:
-    def print_ready(url: str, metrics_url: str) -> None:
-        if printer.as_json:
-            printer.json(
-                {
-                    "event": "ready",
-                    "url": url,
-                    "mcp": f"{url}/mcp",
-                    "metrics": f"{metrics_url}/metrics",
-                    "tools": len(project_tools.tools),
-                }
-            )
-            return
-        printer.success(f"{format_count(len(project_tools.tools), 'tool')} from files")
-        for _, _, message in describe_rules(settings):
-            printer.success(message)
-        printer.line(
-            f"{style_sign(GO, sys.stdout)} REST {url}/v1   MCP {url}/mcp   docs {url}/docs   metrics "
-            f"{metrics_url}/metrics"
-        )
+def _print_ready(gateway: Gateway, project_tools: ProjectTools, urls: ListenUrls) -> None:
+    url, metrics_url = urls.api, urls.metrics
+    settings, worker_count = gateway.settings, gateway.health.worker_count
+    if printer.as_json:
+        facts = {"url": url, "mcp": f"{url}/mcp", "metrics": f"{metrics_url}/metrics", "worker": gateway.has_worker}
+        if urls.grpc is not None:
+            facts["grpc"] = urls.grpc
+        printer.json({"event": "ready", **facts, "workers": worker_count, "tools": len(project_tools.tools)})
+        return
+    printer.success(f"{format_count(len(project_tools.tools), 'tool')} from files")
+    for _, _, message in describe_rules(settings):
+        printer.success(message)
+    if gateway.has_worker:
+        printer.success(f"worker in this process: up to {format_count(settings.runs.at_once, 'queued call')} at once")
+    elif worker_count:
+        printer.success(f"{format_count(worker_count, 'worker')} in other processes")
+    else:
+        printer.warn(f"Workers: {NO_WORKER}.")
+    if urls.grpc is not None:
+        printer.success(f"gRPC on {urls.grpc}")
+    warn_of_other_port(settings.server, metrics_url)
+    printer.line(
+        f"{style_sign(GO, sys.stdout)} REST {url}/v1   MCP {url}/mcp   docs {url}/docs   metrics {metrics_url}/metrics"
+    )
 
-    return print_ready
+
+def warn_of_other_port(server: ServerSettings, metrics_url: str) -> None:
+    """Say that metrics and health are not on the port where monitoring looks for them, because it was in use."""
+    first_port = server.get_metrics_port()
+    if first_port and not metrics_url.endswith(f":{first_port}"):
+        printer.warn(
+            f"Port {first_port} is in use, so health and metrics are at {metrics_url}. To choose the port, set "
+            "metrics_port under [server], or DEPUTIZE_SERVER__METRICS_PORT."
+        )

@@ -18,9 +18,9 @@ from pydantic import SecretStr
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.commands.service.serve import open_strict_gateway, require_no_refusals
+from deputize.interfaces.cli.commands.service.serve import open_strict_gateway, require_no_refusals, warn_of_other_port
 from deputize.interfaces.cli.project import database
-from deputize.interfaces.cli.project.dev_environment import DEV_ENVIRONMENT, find_free_port
+from deputize.interfaces.cli.project.dev_environment import DEV_ENVIRONMENT
 from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, require_real_issuers
 from deputize.interfaces.cli.project.logs import configure_logs
 from deputize.interfaces.cli.project.process_protection import protect_process
@@ -33,7 +33,7 @@ from deputize.interfaces.cli.project.tool_loader import (
     print_refusals,
 )
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign
-from deputize.interfaces.server import serve_health
+from deputize.interfaces.server import PORT_ATTEMPTS, serve_health
 from deputize.operations.gateway import Gateway
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -53,7 +53,7 @@ def run_worker(open_gateway: OpenGateway, settings: Settings, port: int | None) 
             "In development, start deputize dev first: it includes a worker, and this command adds another."
         )
     database.require_current_schema(dsn)
-    project_tools = load_project(settings, Path.cwd())
+    project_tools = load_project(settings, Path.cwd(), admits_drafts=development)
     if development:
         settings = use_dev_database(settings, dsn)
     else:
@@ -62,7 +62,8 @@ def run_worker(open_gateway: OpenGateway, settings: Settings, port: int | None) 
         database.require_prepared_statements(settings)
         settings = protect_process(settings)
         require_no_refusals(project_tools)
-    settings = _set_port(settings, port, development)
+    if port is not None:
+        settings = settings.model_copy(update={"server": settings.server.model_copy(update={"metrics_port": port})})
     # A caller waits for the gateway, but not for a queued call: give the gateway the processor first.
     os.nice(settings.runs.nice)
 
@@ -74,7 +75,9 @@ def run_worker(open_gateway: OpenGateway, settings: Settings, port: int | None) 
         return open_strict_gateway(open_gateway, settings, project_tools, dsn, worker=True, applies_files=False)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run_until_stopped(open_worker_gateway, settings, project_tools))
+        # Another process of this host may use the settings' port; a port that was asked for is not replaced.
+        attempts = PORT_ATTEMPTS if port is None else 1
+        runner.run(_run_until_stopped(open_worker_gateway, settings, project_tools, attempts))
 
 
 def use_dev_database(settings: Settings, dsn: str) -> Settings:
@@ -86,16 +89,9 @@ def use_dev_database(settings: Settings, dsn: str) -> Settings:
     return add_dev_issuer(settings).model_copy(update=changes)
 
 
-def _set_port(settings: Settings, port: int | None, development: bool) -> Settings:
-    """Choose the metrics port; in development the configured one belongs to `deputize dev`."""
-    server = settings.server
-    metrics_port = server.metrics_port if port is None else port
-    if port is None and development:
-        metrics_port = find_free_port(server.metrics_host, server.metrics_port)
-    return settings.model_copy(update={"server": server.model_copy(update={"metrics_port": metrics_port})})
-
-
-async def _run_until_stopped(open_gateway: Any, settings: Settings, project_tools: ProjectTools) -> None:
+async def _run_until_stopped(
+    open_gateway: Any, settings: Settings, project_tools: ProjectTools, port_attempts: int
+) -> None:
     stop = asyncio.Event()
     gateways: list[Gateway] = []
 
@@ -115,6 +111,7 @@ async def _run_until_stopped(open_gateway: Any, settings: Settings, project_tool
         for difference in gateway.file_differences:
             printer.warn(difference)
         print_refusals(project_tools.refusals, "is not executed here")
+        warn_of_other_port(settings.server, url)
         _print_ready(settings, project_tools, url)
 
     def on_stop(gateway: Gateway) -> None:
@@ -123,7 +120,7 @@ async def _run_until_stopped(open_gateway: Any, settings: Settings, project_tool
         message = f"Stopping: taking no new calls, {format_count(run_count, 'call')} still running{wait_text}."
         printer.event("stopping", {"carrying": run_count}, message)
 
-    await serve_health(open_gateway, settings, on_ready, on_stop, stop=stop)
+    await serve_health(open_gateway, settings, on_ready, on_stop, stop=stop, attempts=port_attempts)
     _print_stopped(sum(each.unfinished_run_count for each in gateways))
 
 

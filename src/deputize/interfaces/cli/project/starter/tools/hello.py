@@ -1,4 +1,4 @@
-"""Define three example tools. Change them, add your own, and restart `deputize dev`.
+"""Define three example tools. Change them and add your own: `deputize dev` uses what you save.
 
 The file's name is the first part of each tool's name: `greet` below is called as `hello.greet`.
 """

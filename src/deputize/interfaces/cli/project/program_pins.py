@@ -55,7 +55,9 @@ def list_differences(server: McpServerSettings, pins: Mapping[str, Any]) -> list
 
 
 def render_toml_value(value: Any) -> str:
-    """Render a string, or a list or table of strings, as TOML, whose strings differ from JSON's in one character."""
+    """Render a string, a boolean, or a list or table, as TOML, whose strings differ from JSON's in one character."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, str):
         return dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):

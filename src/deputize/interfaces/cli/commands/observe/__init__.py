@@ -1,0 +1,1 @@
+"""Define `deputize observe`: record what agents do before anything is enforced, report it, and begin to enforce."""

@@ -1,0 +1,191 @@
+"""Define `deputize services`: import HTTP and gRPC services from their documents, and list their operations."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deputize.core.display_text import to_display_text
+from deputize.interfaces.cli.project.project_file import SETTINGS_FILE, enter_project, load_settings
+from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, format_count, printer
+
+if TYPE_CHECKING:
+    from deputize.core.contract.contract import Contract
+    from deputize.interfaces.cli.project.service_import import ImportPlan
+
+group = typer.Typer(no_args_is_help=True, help="Import HTTP and gRPC services, and list their operations.")
+# More rows than this are not read in a terminal; --json has all of them.
+_MOST_ROWS = 40
+
+_GLOB = "GLOB"
+
+
+@group.command("import", epilog="Example: deputize services import petstore.yaml --name petstore --writes 'addPet'")
+def import_service(
+    source: Annotated[str, typer.Argument(metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, or gRPC descriptor set.")],
+    name: Annotated[str | None, typer.Option(help="Name of the service. Default: from the document's title.")] = None,
+    service_url: Annotated[
+        str | None, typer.Option("--url", help="URL of the service. Default: the document's first server.")
+    ] = None,
+    include: Annotated[
+        list[str] | None, typer.Option(metavar=_GLOB, help="Import only these operations; repeat for more.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar=_GLOB, help="Leave these operations out; repeat for more.")
+    ] = None,
+    reads: Annotated[
+        list[str] | None, typer.Option(metavar=_GLOB, help="These operations change nothing; repeat for more.")
+    ] = None,
+    writes: Annotated[
+        list[str] | None, typer.Option(metavar=_GLOB, help="Changes by these can be undone; repeat for more.")
+    ] = None,
+    security: Annotated[
+        str | None, typer.Option(help="Security scheme to use. Default: the one that most operations accept.")
+    ] = None,
+    allow_ref: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL|FOLDER", help="Include documents below it that are referred to; repeat for more."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be imported; write nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Import the operations of an HTTP or gRPC service as tools.
+
+    The document is copied into the project and pinned in deputize.toml: the gateway serves what you reviewed and never
+    fetches it again. GET, HEAD, OPTIONS and NO_SIDE_EFFECTS read; all else is destructive until you say otherwise.
+    Import again after the service has changed: the output says which tools change.
+    """
+    from deputize.interfaces.cli.project.service_import import ImportOptions, plan_import, read_source, write_import
+
+    content = read_source(source)
+    options = ImportOptions(
+        name=name, url=service_url, include=tuple(include or ()), exclude=tuple(exclude or ()),
+        reads=tuple(reads or ()), writes=tuple(writes or ()), security=security, allow_refs=tuple(allow_ref or ()),
+    )  # fmt: skip
+    enter_project(is_required=True)
+    plan = plan_import(source, content, options)
+    is_changed = plan.is_new or plan.old_sha256 != plan.service.sha256
+    backup = None if dry_run or not is_changed else write_import(plan)
+    if json:
+        printer.json({**_describe_plan(plan), "written": backup is not None, "backup": backup})
+        return
+    _print_plan(plan)
+    _print_written(plan, backup, "" if is_changed else "The document is the imported one. ")
+
+
+@group.command("show", epilog="Example: deputize services show petstore")
+def show_service(
+    name: Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service in deputize.toml.")],
+    json: Json = False,
+) -> None:
+    """Show the tools of an imported service and what each does, and the operations that are left out.
+
+    Exits with 1 if the document differs from its digest in deputize.toml: a gateway does not use it then.
+    """
+    from deputize.interfaces.cli.project.service_import import load_imported_service
+
+    enter_project(is_required=True)
+    plan, found_sha256 = load_imported_service(name, load_settings().services)
+    is_pinned = found_sha256 == plan.service.sha256
+    if json:
+        printer.json({**_describe_plan(plan), "found_sha256": found_sha256, "is_pinned": is_pinned})
+    else:
+        _print_plan(plan)
+    if not is_pinned:
+        document = plan.service.document
+        printer.error(
+            f"{document} differs from its digest in {SETTINGS_FILE}, so gateways refuse it: restore the imported "
+            f"document, or review it and run deputize services import {document} --name {name}"
+        )
+        raise CommandExit(EXIT_FAILED)
+
+
+def _print_written(plan: "ImportPlan", backup: str | None, reason: str) -> None:
+    if backup is None:
+        printer.line(f"{reason}Nothing was written.")
+        return
+    printer.success(f"Wrote {plan.service.document} and {SETTINGS_FILE}; the previous settings are {backup}")
+    if plan.service.credential == "vault":
+        printer.line(f"  Store its credential: deputize secrets set {plan.service.secret}")
+    printer.line("  Next: review both files, then restart deputize dev or deputize serve")
+
+
+def _describe_plan(plan: "ImportPlan") -> dict[str, Any]:
+    return {
+        "name": plan.service.name,
+        "url": plan.service.url,
+        "document": str(plan.service.document),
+        "sha256": plan.service.sha256,
+        "tools": [_describe_tool(key, contract) for key, contract in plan.contents.contracts.items()],
+        "left_out": [
+            {"operation": each.key, "method": each.method, "path": each.path, "why": each.reason}
+            for each in plan.contents.refusals
+        ],
+        "changes": {"added": plan.new_keys, "changed": plan.changed_keys, "removed": plan.removed_keys},
+        "unknown_globs": plan.unknown_globs,
+        "flags": [
+            {
+                "operation": key,
+                "code": each.code,
+                "where": each.where,
+                "sentence": each.sentence,
+                "excerpt": each.excerpt,
+            }
+            for key, flags in plan.flags.items()
+            for each in flags
+        ],
+    }
+
+
+def _describe_tool(key: str, contract: "Contract") -> dict[str, Any]:
+    request = contract.handler.request
+    assert request is not None
+    native_facts = contract.external_mappings.get("openapi", {})
+    return {
+        "tool": contract.full_name,
+        "operation": key,
+        "method": request.method,
+        "path": request.path,
+        "effects": contract.effects.value,
+        "credential": contract.auth.credential,
+        "repeatable": contract.idempotency.upstream.value,
+        "notes": native_facts.get("left_out", []),
+    }
+
+
+def _print_plan(plan: "ImportPlan") -> None:
+    tools = [_describe_tool(key, contract) for key, contract in plan.contents.contracts.items()]
+    title = to_display_text(plan.title, 80)
+    printer.success(
+        f"{plan.service.name}: {len(tools)} of {format_count(plan.operation_count, 'operation')} of {title} at "
+        f"{to_display_text(plan.service.url, 200)}"
+    )
+    rows = [(each["effects"], each["tool"], f"{each['method']} {to_display_text(each['path'], 120)}") for each in tools]
+    printer.table(("effects", "tool", "operation"), rows[:_MOST_ROWS])
+    if len(rows) > _MOST_ROWS:
+        printer.line(f"  and {len(rows) - _MOST_ROWS} more: --json lists all")
+    for each in tools[:_MOST_ROWS]:
+        for note in each["notes"]:
+            printer.warn(f"{each['tool']}: {to_display_text(note, 300)}")
+    _print_flags(plan)
+    for refusal in plan.contents.refusals[:_MOST_ROWS]:
+        printer.warn(f"{to_display_text(refusal.key, 120)} is left out: {to_display_text(refusal.reason, 300)}")
+    if len(plan.contents.refusals) > _MOST_ROWS:
+        printer.warn(f"{len(plan.contents.refusals) - _MOST_ROWS} more are left out: --json lists all")
+    for glob in plan.unknown_globs:
+        printer.warn(f"{to_display_text(glob, 120)} matches no operation: check its spelling")
+    if not plan.is_new:
+        for word, keys in (("new", plan.new_keys), ("changed", plan.changed_keys), ("removed", plan.removed_keys)):
+            if keys:
+                printer.line(f"  {word}: {', '.join(to_display_text(key, 80) for key in keys[:_MOST_ROWS])}")
+
+
+def _print_flags(plan: "ImportPlan") -> None:
+    """Print the texts of the document that may be meant to mislead an agent."""
+    flags = [(key, each) for key, operation_flags in plan.flags.items() for each in operation_flags]
+    for key, each in flags[:_MOST_ROWS]:
+        printer.warn(
+            f"{to_display_text(key, 120)}: the text at {to_display_text(each.where, 120)} {each.sentence}: "
+            f"{to_display_text(each.excerpt, 300)}"
+        )
+    if len(flags) > _MOST_ROWS:
+        printer.warn(f"{len(flags) - _MOST_ROWS} more texts are suspicious: --json lists all")

@@ -1,0 +1,1 @@
+"""Write the configuration of MCP clients, and take it back."""

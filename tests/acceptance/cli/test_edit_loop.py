@@ -1,0 +1,76 @@
+"""Edit a project while `deputize dev` runs in a terminal: a real pseudo-terminal, whose keys the test presses."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli.cli_process import find_postgres_pids, make_project, run_deputize
+from tests.acceptance.cli.dev_terminal import DevTerminal, edit_file
+
+
+@pytest.fixture(scope="module")
+def dev(workspace: Path) -> Iterator[DevTerminal]:
+    terminal = DevTerminal(make_project(workspace / "edited"))
+    terminal.wait_for("Press Ctrl-C to stop everything.")
+    yield terminal
+    terminal.stop()
+
+
+def call(dev: DevTerminal, *words: str) -> str:
+    return run_deputize("call", *words, folder=dev.folder).out.strip()
+
+
+def test_saved_code_is_used_and_broken_code_leaves_the_old(dev: DevTerminal) -> None:
+    edit_file(dev.folder, "tools/hello.py", "Hello, {name}!", "Hi, {name}!")
+    dev.wait_for("tools/hello.py loaded: hello.greet 0.1.0-dev")
+    assert call(dev, "hello.greet", "name=Ana") == '"Hi, Ana!"'
+    edit_file(dev.folder, "tools/hello.py", "def greet(", "def greet((")
+    line = dev.wait_for("What was in use before stays in use.")
+    assert "tools/hello.py was not loaded" in line
+    assert re.search(r"line 2\d|:2\d", line), line
+    assert call(dev, "hello.greet", "name=Ana") == '"Hi, Ana!"'
+    broken = (dev.folder / "tools" / "hello.py").read_text()
+    edit_file(
+        dev.folder,
+        "tools/hello.py",
+        broken,
+        broken.replace("greet((", "greet(").replace("Hi, {name}!", "Good day, {name}!"),
+    )
+    dev.wait_for("tools/hello.py loaded")
+    assert call(dev, "hello.greet", "name=Ana") == '"Good day, Ana!"'
+    assert "hello.greet · allow by" in dev.wait_for("succeeded")
+
+
+@pytest.mark.requirement("GOV-3")
+def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
+    forget = '    effects="destructive",\n    resources=["delete'
+    weaker = '    effects="write",\n    undo="hello.remember",\n    resources=["delete'
+    call(dev, "hello.remember", "text=milk")
+    edit_file(dev.folder, "tools/hello.py", forget, weaker)
+    assert "effects: destructive → write" in dev.wait_for("Press y to apply it")
+    assert run_deputize("call", "hello.forget", "number=1", folder=dev.folder).code == 3
+    dev.press("n")
+    dev.wait_for("Not applied: what was active stays active")
+    edit_file(dev.folder, "tools/hello.py", weaker, forget)
+
+    # Typed before the question is shown, a key is no answer.
+    dev.press("y")
+    edit_file(dev.folder, "policies/default.cedar", "@id", '@id("all")\npermit(principal, action, resource);\n\n@id')
+    dev.wait_for("Press y to apply it")
+    assert run_deputize("call", "hello.forget", "number=1", folder=dev.folder).code == 3
+    edit_file(dev.folder, "policies/default.cedar", '@id("all")', '@id("everything")')
+    dev.wait_for("The question is withdrawn")
+    assert "everything" in dev.wait_for("Press y to apply it")
+    dev.press("y")
+    dev.wait_for("policies active: policies/default.cedar")
+    assert "everything" in run_deputize("policy", "show", folder=dev.folder).out
+
+
+def test_a_setting_is_shown_and_needs_a_restart_and_a_closed_terminal_ends_it(dev: DevTerminal) -> None:
+    with (dev.folder / "deputize.toml").open("a") as file:
+        file.write("\n[telemetry]\nlog_level = 'debug'\n")
+    assert "telemetry.log_level" in dev.wait_for("1 setting changed in deputize.toml: restart deputize dev to apply.")
+    dev.hang_up()
+    assert find_postgres_pids(dev.folder) == []

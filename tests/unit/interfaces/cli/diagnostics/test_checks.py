@@ -1,0 +1,173 @@
+"""The doctor names what keeps a gateway from working: each mistake has a finding, and without it there is none."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deputize.core.settings import IdentitySettings, IssuerSettings, McpServerSettings, Settings
+from deputize.interfaces.cli.diagnostics import checks
+from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
+from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
+from deputize.store.database_checks import DatabaseFacts
+from deputize.store.schema_revision import SchemaState
+
+JWT = "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhbmEifQ.c2lnbmF0dXJl"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DEPUTIZE_TOKEN", raising=False)
+    (tmp_path / "deputize.toml").write_text("[tools]\n")
+    return tmp_path
+
+
+def collect(found: AsyncIterator[Finding]) -> list[tuple[str, str, str]]:
+    async def read() -> list[tuple[str, str, str]]:
+        return [(each.check, each.status, f"{each.summary}: {each.todo}") async for each in found]
+
+    return asyncio.run(read())
+
+
+def make_server(**values: Any) -> Settings:
+    return Settings(servers=(McpServerSettings(name="orders", **values),))
+
+
+def test_a_variable_that_nothing_expands_is_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert collect(check_environment(Settings())) == []
+
+    (project / "deputize.toml").write_text('[server]\nhost = "${HOST}"\n')
+    monkeypatch.setenv("DEPUTIZE_TOKEN", "${env:MY_TOKEN}")
+    (project / ".mcp.json").write_text("{ broken")
+
+    findings = collect(check_environment(Settings.model_construct(servers=())))
+    assert [each[:2] for each in findings] == [("variables", "broken")] * 2
+    assert "server.host in deputize.toml" in findings[0][2]
+    assert "DEPUTIZE_TOKEN contains" in findings[1][2]
+
+
+def test_tokens_and_wrong_references_in_clients_files_are_found(project: Path) -> None:
+    def write(name: str, section: str, value: str) -> None:
+        (project / name).parent.mkdir(exist_ok=True)
+        entry = {"url": "http://127.0.0.1:7070/mcp", "headers": {"Authorization": value}}
+        (project / name).write_text(json.dumps({section: {"shop": entry}}))
+
+    write(".mcp.json", "mcpServers", "Bearer ${DEPUTIZE_TOKEN}")
+    write(".cursor/mcp.json", "mcpServers", "Bearer ${env:DEPUTIZE_TOKEN}")
+    write(".vscode/mcp.json", "servers", "Bearer ${input:token}")
+    assert collect(check_environment(Settings())) == []
+
+    write(".mcp.json", "mcpServers", "Bearer ${env:DEPUTIZE_TOKEN}")
+    write(".cursor/mcp.json", "mcpServers", "Bearer ${DEPUTIZE_TOKEN}")
+    write(".vscode/mcp.json", "servers", f"Bearer {JWT}")
+    findings = collect(check_environment(Settings()))
+    assert [each[:2] for each in findings] == [("clients", "broken"), ("clients", "broken"), ("clients", "warning")]
+    assert "Claude Code does not expand ${env:DEPUTIZE_TOKEN}" in findings[0][2]
+    assert "write ${env:DEPUTIZE_TOKEN} in .cursor/mcp.json" in findings[1][2]
+    assert JWT not in findings[2][2]
+    assert "deputize connect vscode" in findings[2][2]
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("v12.22.9", "broken"), ("v18.0.0", "good"), ("v24.1.0", "good"), ("what?", "warning"), (None, "broken")],
+)
+def test_a_node_that_is_too_old_or_missing_is_found(
+    project: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, status: str
+) -> None:
+    monkeypatch.setenv("PATH", str(project / "bin"))
+    (project / "bin").mkdir()
+    if version is not None:
+        (project / "bin" / "node").write_text(f"#!/bin/sh\necho {version}\n")
+        (project / "bin" / "node").chmod(0o755)
+
+    [finding] = collect(check_environment(make_server(command=("npx", "-y", "orders"))))
+
+    assert finding[:2] == ("node", status)
+    if status != "good":
+        assert "install node 18.0 or newer, which orders needs" in finding[2]
+
+
+def test_a_python_that_is_too_old_is_found_and_programs_of_projects_are_not_started(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project / "bin"))
+    (project / "bin").mkdir()
+    (project / "bin" / "python3").write_text(f"#!/bin/sh\necho started >> {project}/started\necho Python 3.8.1\n")
+    (project / "bin" / "python3").chmod(0o755)
+
+    [finding] = collect(check_environment(make_server(command=("python3", "server.py"))))
+    assert finding[:2] == ("python3", "broken")
+    (project / "started").unlink()
+    command = (str(project / "bin" / "python3"), "server.py")
+    assert collect(check_environment(make_server(command=command))) == []
+    assert not (project / "started").exists()
+
+
+def test_servers_that_cannot_be_reached_are_found(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        [finding] = asyncio.run(check_upstreams(make_server(url=f"http://127.0.0.1:{port}/mcp")))
+        assert (finding.check, finding.status) == ("server orders", "good")
+    [finding] = asyncio.run(check_upstreams(make_server(url=f"http://127.0.0.1:{port}/mcp")))
+    assert (finding.status, "nothing answers at 127.0.0.1" in finding.summary) == ("warning", True)
+    [finding] = asyncio.run(check_upstreams(make_server(url="http://169.254.169.254/mcp")))
+    assert (finding.status, "never allowed" in finding.summary) == ("broken", True)
+    [finding] = asyncio.run(check_upstreams(make_server(command=("/nowhere/orders",))))
+    assert (finding.status, "/nowhere/orders was not found" in finding.summary) == ("warning", True)
+    assert asyncio.run(check_upstreams(make_server(command=("/bin/sh",)))) == []
+
+
+def make_facts(**values: Any) -> DatabaseFacts:
+    facts: dict[str, Any] = {
+        "version_number": 170000,
+        "version": "17.0",
+        "has_vector": True,
+        "is_standby": False,
+        "is_durable": True,
+        "synchronous_commit": "on",
+        "standbys": "FIRST 1 (b)",
+        "skew_seconds": 0.0,
+        "bytes": 0,
+        "schema": SchemaState(current=None, engine_version=None),
+        "roles": (),
+    }
+    return DatabaseFacts(**(facts | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "check", "status"),
+    [
+        ({"skew_seconds": 60.0}, "clock", "broken"),
+        ({"skew_seconds": -60.0}, "clock", "broken"),
+        ({"is_durable": False}, "durable writes", "broken"),
+        ({"standbys": ""}, "synchronous replication", "warning"),
+        ({"synchronous_commit": "local"}, "synchronous replication", "warning"),
+        ({"synchronous_commit": "remote_write"}, "synchronous replication", "warning"),
+        ({"synchronous_commit": "off"}, "synchronous replication", "warning"),
+    ],
+)
+def test_what_may_lose_or_refuse_calls_is_found(values: dict[str, Any], check: str, status: str) -> None:
+    def judge(facts: DatabaseFacts) -> dict[str, str]:
+        found = checks._check_durability(facts, Settings(), development=False)
+        return {each.check: each.status for each in found}
+
+    good = judge(make_facts())
+    assert set(good.values()) == {"good"}
+    assert judge(make_facts(**values)) == {**good, check: status}
+
+
+def test_the_issuer_of_development_is_found_in_production(project: Path) -> None:
+    issuer = IssuerSettings(issuer="x", audience="y", tenant="z", development=True)
+    settings = Settings(identity=IdentitySettings(issuers=(issuer,)))
+
+    [finding] = collect(checks._check_issuers(settings, development=False))
+
+    assert finding[:2] == ("issuers", "broken")
+    assert "does not accept the development issuer" in finding[2]
