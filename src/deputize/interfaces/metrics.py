@@ -3,7 +3,7 @@
 A worker has no other listener, and a gateway's health can be read here while its API is flooded with connections.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import orjson
 from prometheus_client import generate_latest
@@ -20,7 +20,7 @@ from deputize.interfaces.asgi_http import (
     send_problem,
     send_response,
 )
-from deputize.operations.gateway import Gateway
+from deputize.operations.gateway import Gateway, HealthCheck
 
 _HEALTH_PATHS = ("/healthz", "/readyz")
 _ALIVE_BODY = b'{"status":"ok"}'
@@ -54,6 +54,13 @@ def build_metrics_app(get_gateway: Callable[[], Gateway]) -> ASGIApp:
 
 
 def _check_readiness(gateway: Gateway) -> tuple[int, bytes]:
-    checks = [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in gateway.health.run_checks()]
-    is_ready = all(each["ok"] for each in checks)
-    return 200 if is_ready else 503, orjson.dumps({"ready": is_ready, "checks": checks})
+    checks = gateway.health.run_checks()
+    is_ready = all(each.ok or not each.is_required for each in checks)
+    return 200 if is_ready else 503, orjson.dumps({"ready": is_ready, "checks": describe_checks(checks)})
+
+
+def describe_checks(checks: Iterable[HealthCheck]) -> list[dict[str, object]]:
+    """Describe checks as `/readyz` shows them, on this listener and in the API."""
+    return [
+        {"name": each.name, "ok": each.ok, "optional": not each.is_required, "detail": each.detail} for each in checks
+    ]

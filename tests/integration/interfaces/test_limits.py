@@ -58,6 +58,6 @@ async def test_a_spent_budget_says_when_it_begins_anew(limited_gateway: HttpGate
 async def test_what_was_refused_is_counted_by_rule_and_nothing_else(limited_gateway: HttpGateway) -> None:
     for _ in range(3):
         await limited_gateway.call("shop.get_user", {"id": 1})
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         text = (await client.get(f"{limited_gateway.metrics_url}/metrics")).text
     assert 'deputize_limit_refusals_total{rule="hourly"} 2.0' in text

@@ -42,12 +42,13 @@ async def test_the_page_loads_nothing_from_elsewhere(gateway: HttpGateway) -> No
 @pytest.mark.requirement("OBS-2")
 async def test_metrics_are_served_apart_and_name_no_tenant(gateway: HttpGateway) -> None:
     await gateway.call("shop.get_user", {"id": 1})
-    async with httpx2.AsyncClient(base_url=gateway.metrics_url) as http:
+    async with httpx2.AsyncClient(base_url=gateway.metrics_url, timeout=60) as http:
         text = (await http.get("/metrics")).text
         assert (await http.get("/v1/tools")).status_code == 404
         assert (await http.post("/metrics")).headers["allow"] == "GET, HEAD"
     assert 'deputize_tool_invocations_total{mutation_class="read",state="succeeded",tool="shop.get_user"' in text
-    assert "tenant" not in text
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in samples if "tenant" in line or '"dev"' in line]
     assert (await gateway.http.get("/metrics")).status_code == 404
 
 
@@ -108,7 +109,7 @@ async def test_at_sigterm_it_turns_unready_and_serves_on_until_load_balancers_no
 ) -> None:
     settings = gateway_settings(fresh_database, tmp_path, drain_seconds=60)
     async with _serve_until_signal(settings) as (serving, url):
-        async with httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
             assert "connection" not in (await http.get("/readyz")).headers
             os.kill(os.getpid(), signal.SIGTERM)
             answer = await _wait_for_status(http.get, "/readyz", 503)
@@ -119,7 +120,7 @@ async def test_at_sigterm_it_turns_unready_and_serves_on_until_load_balancers_no
                 assert (await http.get("/healthz")).status_code == 200
             assert not serving.done()
             os.kill(os.getpid(), signal.SIGTERM)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await serving
         with pytest.raises(httpx2.ConnectError):
             await httpx2.AsyncClient(base_url=url).get("/healthz")
@@ -129,7 +130,7 @@ async def test_an_interrupt_does_not_wait_for_load_balancers(fresh_database: str
     settings = gateway_settings(fresh_database, tmp_path, drain_seconds=60)
     async with _serve_until_signal(settings) as (serving, _):
         os.kill(os.getpid(), signal.SIGINT)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await serving
 
 
@@ -137,7 +138,9 @@ async def test_an_interrupt_does_not_wait_for_load_balancers(fresh_database: str
 async def _serve_until_signal(settings: Settings) -> AsyncIterator[tuple["asyncio.Task[None]", str]]:
     urls: asyncio.Queue[str] = asyncio.Queue()
     serving = asyncio.create_task(
-        serve(lambda: open_gateway(settings, development=True), settings, lambda url, _: urls.put_nowait(url))
+        serve(
+            lambda: open_gateway(settings, development=True), settings, lambda listening: urls.put_nowait(listening.api)
+        )
     )
     try:
         yield serving, await urls.get()

@@ -27,22 +27,25 @@ BODIES: dict[str, Any] = {
     "rollback": {"checkpoint": "half"}, "approve": {"binding": "0" * 64}, "deny": {"reason": "x"},
     "break-glass": {"reason": "x", "binding": "0" * 64},
     "decide": {"item": "instructions", "digest": "", "decision": "accept"},
+    "effects": {"tools": [{"tool": "get_order", "digest": f"sha256:{'0' * 64}", "effects": "read"}]},
 }  # fmt: skip
 # Routes that name nothing of anybody's: open to all, or answering only from the caller's own tenant (tested below).
 WITHOUT_IDS = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/v1/calls"), ("get", "/v1/tools"), ("get", "/v1/tools/search"),
+    ("get", "/v1/tool-health"), ("get", "/v1/cost"), ("get", "/v1/circuits"),
     ("get", "/v1/surface"), ("get", "/v1/surface/export"),
     ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
-    ("post", "/v1/erasures"),
+    ("post", "/v1/erasures"), ("post", "/v1/holds"), ("get", "/v1/holds"),
     ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
     ("get", "/.well-known/oauth-protected-resource/mcp"), ("get", "/.well-known/oauth-client"),
     ("get", "/v1/reconciliation-tasks"), ("get", "/v1/tickets"),
     ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
-    ("get", "/v1/servers"),
+    ("get", "/v1/servers"), ("get", "/v1/audit"), ("get", "/v1/audit/tail"), ("get", "/v1/audit/export"),
+    ("get", "/v1/observations"),
     ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),
 }  # fmt: skip
 
@@ -72,13 +75,13 @@ def _strip_ids(answer: httpx2.Response, *ids: str) -> tuple[int, str]:
 
 
 # What anybody may ask of a tenant: answered alike whether or not it exists, which test_oauth.py shows.
-OPEN = {route for route in _list_routes() if "{tenant}" in route[1]}
+OPEN = {route for route in _list_routes() if "{tenant}" in route[1] and not route[1].startswith("/log/")}
 WITH_IDS = [route for route in _list_routes() if "{" in route[1] and route not in OPEN]
 
 
 def test_every_route_is_either_tried_below_or_names_nothing() -> None:
     assert {route for route in _list_routes() if "{" not in route[1]} == WITHOUT_IDS
-    assert (len(WITH_IDS), len(OPEN)) == (35, 3)
+    assert (len(WITH_IDS), len(OPEN)) == (46, 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -121,7 +124,9 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
     token = gateway.other_token(scopes=scopes)
     body = BODIES.get(path.rpartition("/")[2])
 
-    async def send_request(call_id: str, tool: str, grant_id: str, task_id: str, delivery_id: str) -> httpx2.Response:
+    async def send_request(
+        call_id: str, tool: str, grant_id: str, task_id: str, delivery_id: str, tenant: str
+    ) -> httpx2.Response:
         filled = path.format(
             call_id=call_id,
             name=tool,
@@ -131,13 +136,17 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
             ticket_id=task_id,
             delivery_id=delivery_id,
             erasure_id=call_id,
+            hold_id=call_id,
+            entry_id=call_id,
+            tenant=tenant,
+            tile_path="entries/000.p/1",
         )
         headers = {"authorization": f"Bearer {token}"}
         return await gateway.http.request(verb.upper(), filled, headers=headers, json=body if verb == "post" else None)
 
-    ours = (our_call, OURS, our_grant, our_task, our_delivery)
+    ours = (our_call, OURS, our_grant, our_task, our_delivery, "dev")
     theirs = await send_request(*ours)
-    nobodys = await send_request(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL, UNKNOWN_CALL, UNKNOWN_CALL)
+    nobodys = await send_request(UNKNOWN_CALL, UNKNOWN_TOOL, UNKNOWN_CALL, UNKNOWN_CALL, UNKNOWN_CALL, "nobody")
     assert theirs.status_code >= 400
     assert _strip_ids(theirs, *ours) == _strip_ids(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
 
@@ -167,6 +176,12 @@ async def test_every_rpc_method_keeps_tenants_apart(method: str, gateway: HttpGa
 async def test_lists_and_searches_show_only_ones_own(gateway: HttpGateway, our_call: str) -> None:
     token = gateway.other_token(scopes=(*SCOPES, ADMIN))
     assert (await gateway.get("/v1/calls", token=token)).json() == {"calls": [], "next_before": None}
+    assert our_call not in (await gateway.get("/v1/audit", limit=200, token=token)).text
+    assert our_call not in (await gateway.get("/v1/audit/export", token=token)).text
+    observed = (await gateway.get("/v1/observations", token=token)).json()
+    # Attempts of this tenant on the other's tools are its own calls; it has no decision about them.
+    assert all(each["refusals"] == each["calls"] for each in observed["uses"])
+    assert our_call not in str(observed)
     assert (await gateway.get("/v1/tools", token=token)).json()["tools"] == []
     assert (await gateway.get("/v1/tools/search", q=OURS, token=token)).json()["matches"] == []
     assert (await gateway.get("/v1/surface", token=token)).json()["tools"] == []

@@ -63,7 +63,7 @@ async def test_a_body_of_many_small_values_is_refused_and_one_of_long_text_is_no
 def test_many_names_of_which_the_last_repeats_take_no_longer_than_others() -> None:
     names = [f'"n{number}":1' for number in range(19_000)]
     body = ("{" + ",".join([*names, '"n18999":2']) + "}").encode()
-    began_at = time.process_time()
+    began_at = time.thread_time()
     with pytest.raises(ParseFailed, match="twice in one object"):
         read_json(body, 32)
-    assert time.process_time() - began_at < 2
+    assert time.thread_time() - began_at < 2

@@ -51,6 +51,16 @@ _UNKNOWN_TEXTS = {
     "preconditions": "whether it can be done",
     "impact": "other consequences",
 }
+# States of an approved call. Any other one has ended without a result.
+_CALL_BADGES = {
+    "awaiting_approval": ("…", "waiting for more approvals", "plain"),
+    "queued": ("…", "waiting for a worker", "plain"),
+    "running": ("▶", "running", "plain"),
+    "succeeded": ("✓", "succeeded", "good"),
+    "unknown": ("?", "outcome unknown", "warn"),
+}
+_APPROVED_STATES = ("approved", "used")
+_ONGOING_STATES = ("awaiting_approval", "queued", "running")
 _ACCOUNT_BADGES = {
     "not linked": ("○", "Not linked", "pending"),
     "linked": ("✓", "Linked", "good"),
@@ -101,6 +111,19 @@ def build_account_view(account: Mapping[str, Any], *, now: datetime) -> dict[str
     }
 
 
+def _build_outcome(approval_request: Mapping[str, Any]) -> "StatusBadge | None":
+    """Describe how far the approved call has come; None for a request that was not approved."""
+    if approval_request["state"] not in _APPROVED_STATES:
+        return None
+    state = str(approval_request["call_state"])
+    icon, text, tone = _CALL_BADGES.get(state, ("✕", state.replace("_", " "), "bad"))
+    return StatusBadge(icon=icon, text=text, tone=tone)
+
+
+def _build_suspicions(suspicions: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    return [{name: _format_line(each[name]) for name in ("number", "text")} for each in suspicions[:_MAX_ITEMS]]
+
+
 def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     """Describe an approval request for its own page."""
     tool = approval_request["tool"]
@@ -111,6 +134,10 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
     return {
         **_build_heading(approval_request, now=now),
         "call_id": _format_line(approval_request["call_id"]),
+        "outcome": _build_outcome(approval_request),
+        # The page is loaded again until the call has ended.
+        "is_ongoing": approval_request["state"] in _APPROVED_STATES
+        and approval_request["call_state"] in _ONGOING_STATES,
         "title": _format_line(tool.get("title") or ""),
         "effects": _build_badge(_EFFECT_BADGES, str(approval_request["effects"])),
         "digest": _format_line(tool["digest"]),
@@ -120,6 +147,7 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         "environment": _format_line(approval_request.get("environment") or ""),
         "arguments": arguments,
         "input_responses": input_responses,
+        "suspicions": _build_suspicions(approval_request.get("suspicions") or ()),
         "undo": _format_line(undo) if undo else "",
         "preview": preview,
         # The page warns before a decision is made on an excerpt.

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from deputize.core.errors import TokenExpired
 from deputize.core.json_values import run_for_value
 from deputize.core.mcp.constants import URL_ELICITATION_REQUIRED
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
@@ -99,7 +100,8 @@ async def _follow_call(context: McpContext, call_id: str, seconds: float) -> Non
     finally:
         shutdown_task.cancel()
         follow_task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        # The token was valid when the request came, so the request is answered; it only waits no longer.
+        with contextlib.suppress(asyncio.CancelledError, TokenExpired):
             await follow_task
 
 

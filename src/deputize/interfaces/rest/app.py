@@ -18,9 +18,11 @@ from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
 from deputize.interfaces.asgi_http import ASGIApp, Receive, Scope, Send, hide_internal_error, read_trace_id
 from deputize.interfaces.rest import health, oauth
 from deputize.interfaces.rest.admin import (
+    circuits,
     contract_tests,
     erasures,
     grants,
+    legal_holds,
     revocations,
     secrets,
     servers,
@@ -29,13 +31,44 @@ from deputize.interfaces.rest.admin import (
     webhooks,
 )
 from deputize.interfaces.rest.approvals import approval_routes, reconciliation_tasks, suggestions
-from deputize.interfaces.rest.calls import call_routes
+from deputize.interfaces.rest.audit import audit_routes, log_routes, observation_routes
+from deputize.interfaces.rest.calls import call_routes, cost_routes
 from deputize.interfaces.rest.common import GetGateway, get_metadata_url, make_malformed_problem, make_problem_response
 from deputize.interfaces.rest.openapi import build_openapi
 from deputize.interfaces.rest.policies import policy_routes, switches
 
 _DESCRIPTION = (
     "The governed execution layer for agent tools: authenticate, authorize, run once, and audit every tool call."
+)
+
+
+_ROUTERS = (
+    call_routes.router,
+    cost_routes.router,
+    audit_routes.router,
+    observation_routes.router,
+    log_routes.router,
+    policy_routes.decisions,
+    surface.router,
+    tools.router,
+    tools.commands,
+    policy_routes.router,
+    secrets.router,
+    switches.router,
+    revocations.router,
+    contract_tests.router,
+    erasures.router,
+    legal_holds.router,
+    webhooks.router,
+    suggestions.router,
+    approval_routes.router,
+    reconciliation_tasks.router,
+    reconciliation_tasks.deprecated_router,
+    servers.router,
+    circuits.router,
+    grants.router,
+    oauth.router,
+    health.router,
 )
 
 
@@ -69,28 +102,7 @@ def build_rest_app(get_gateway: GetGateway, post_call: ASGIApp, shutdown: asynci
     app.state.gateway = get_gateway
     app.state.shutdown = shutdown
     app.router.routes.append(Route("/v1/calls", _PostCallRoute(post_call), methods=["POST"], name="post_call"))
-    for router in (
-        call_routes.router,
-        policy_routes.decisions,
-        surface.router,
-        tools.router,
-        tools.commands,
-        policy_routes.router,
-        secrets.router,
-        switches.router,
-        revocations.router,
-        contract_tests.router,
-        erasures.router,
-        webhooks.router,
-        suggestions.router,
-        approval_routes.router,
-        reconciliation_tasks.router,
-        reconciliation_tasks.deprecated_router,
-        servers.router,
-        grants.router,
-        oauth.router,
-        health.router,
-    ):
+    for router in _ROUTERS:
         app.include_router(router)
     describe_app: Callable[[], object] = lambda: build_openapi(app)  # noqa: E731 -- FastAPI calls this attribute of its app
     app.openapi = describe_app  # type: ignore[method-assign, assignment]

@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 GetGateway = Callable[[], Gateway]
 
 _MAX_ERRORS = 20
-_MOST_BUILT_ERRORS = 500
+_MAX_BUILT_ERRORS = 500
 BEARER_SCHEME = HTTPBearer(
     scheme_name="bearer", bearerFormat="JWT", auto_error=False, description="A token of a trusted issuer."
 )
@@ -70,7 +70,7 @@ def validate_body(model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value, strict=False)
     except ValidationError as error:
-        if error.error_count() > _MOST_BUILT_ERRORS:
+        if error.error_count() > _MAX_BUILT_ERRORS:
             # They are built all at once: 19,000 took 0.2 s.
             raise MalformedRequest(f"the body has {error.error_count():,} invalid fields") from None
         raise make_malformed_problem(

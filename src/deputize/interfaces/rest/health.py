@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
 from deputize.core.errors import InternalError, Unavailable
+from deputize.interfaces.metrics import describe_checks
 from deputize.interfaces.rest.common import CurrentGateway, make_json_response
 from deputize.interfaces.rest.docs_page import render_docs_page
 from deputize.interfaces.rest.models import LivenessModel, ReadinessModel
@@ -33,9 +34,10 @@ async def alive() -> Response:
     responses=describe_problems(common=(InternalError, Unavailable)),
 )
 async def ready(gateway: CurrentGateway) -> Response:
-    """Answer 503 with the failed checks if the gateway is not ready."""
-    checks = [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in gateway.health.run_checks()]
-    failures = [f"{each['name']} ({each['detail']})" for each in checks if not each["ok"]]
+    """Answer 503 with the failed checks if a required one failed. A gateway is ready without workers, and says so."""
+    health_checks = gateway.health.run_checks()
+    checks = describe_checks(health_checks)
+    failures = [f"{each.name} ({each.detail})" for each in health_checks if each.is_required and not each.ok]
     if failures:
         raise Unavailable(
             f"not ready: {', '.join(failures)}",

@@ -133,6 +133,19 @@ class ErasureBody(RequestModel):
     )
 
 
+class HoldBody(RequestModel):
+    reason: str = Field(min_length=1, max_length=400, description="Why it is held.")
+    user: str | None = Field(
+        None, min_length=1, max_length=1024, description="Hold the data of this user, as calls and grants show them."
+    )
+    issuer: str | None = Field(
+        None, min_length=1, max_length=255, description="The issuer of the user, if it is not the tenant's primary one."
+    )
+    call_id: UUID | None = Field(None, description="Hold the data of this call.")
+    from_: AwareDatetime | None = Field(None, alias="from", description="Hold what happened from this time on.")
+    to: AwareDatetime | None = Field(None, description="The end of that period. Without it, the period has no end.")
+
+
 class SwitchBody(RequestModel):
     kind: SwitchKind = Field(description="What to switch: a tool; an agent, anywhere in a chain; or your whole tenant.")
     value: str = Field("", max_length=512, description="Its name; your own tenant needs none.")
@@ -368,6 +381,7 @@ class LivenessModel(BaseModel):
 class HealthCheckModel(BaseModel):
     name: str
     ok: bool
+    optional: bool = Field(description="Whether the gateway is ready even while this check fails.")
     detail: str
 
 

@@ -73,12 +73,22 @@ _PARAMETERS: dict[str, str] = {
 }
 
 
+class LoginOfferModel(BaseModel):
+    """How people sign in from the command line."""
+
+    issuer: str
+    client_id: str
+    audience: str
+    console_audience: str | None = None
+
+
 class ProtectedResourceModel(BaseModel):
     resource: str
     resource_name: str
     bearer_methods_supported: list[str]
     authorization_servers: list[str] | None = None
     scopes_supported: list[str] | None = None
+    deputize_login: list[LoginOfferModel] | None = None
 
 
 class ClientMetadataModel(BaseModel):

@@ -29,7 +29,7 @@ from deputize.core.errors import (
 )
 from deputize.interfaces.asgi_http import PROBLEM_MEDIA
 from deputize.interfaces.negotiation_request import NegotiationBody
-from deputize.interfaces.rest.admin.server_models import ServerChangeDecisionBody
+from deputize.interfaces.rest.admin.server_models import ConfirmEffectsBody, ServerChangeDecisionBody
 from deputize.interfaces.rest.approvals.approval_models import ApproveBody, BreakGlassBody, DecisionBatchBody, DenyBody
 from deputize.interfaces.rest.approvals.reconciliation_task_models import ReconciliationTaskBody
 from deputize.interfaces.rest.calls.call_models import (
@@ -44,6 +44,7 @@ from deputize.interfaces.rest.models import (
     ContractTestBody,
     DeprecationBody,
     ErasureBody,
+    HoldBody,
     ProblemModel,
     RevocationBody,
     SecretBody,
@@ -66,12 +67,14 @@ _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     ToolStateBody,
     ContractTestBody,
     ErasureBody,
+    HoldBody,
     RevocationBody,
     SecretBody,
     SwitchBody,
     PoliciesBody,
     BacktestBody,
     ReconciliationTaskBody,
+    ConfirmEffectsBody,
     ServerChangeDecisionBody,
     RollbackBody,
     ApproveBody,

@@ -13,6 +13,7 @@ from deputize import ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.mcp.constants import HANDSHAKE_VERSIONS, MODERN_VERSION
 from deputize.interfaces.mcp import pending
+from deputize.interfaces.mcp.context import McpContext
 from tests.support import shop_tools
 from tests.support.approval_gateway import ApprovalGateway, open_approval_gateway
 from tests.support.mcp_client import TASKS_CAPABILITY, URL_ELICITATION, McpClient, McpResponse
@@ -32,6 +33,15 @@ async def count_slowly(name: Name, context: ToolContext) -> dict[str, int]:
     return {"counted": 2}
 
 
+@tool(
+    effects="write", namespace="shop", resources=["create shop.notes/{name}"], scopes=["shop:write"],
+    idempotency="cannot", undo="shop.rename_user",
+)  # fmt: skip
+async def note_at_once(name: Name) -> str:
+    """Write a note in the very request, once a test opens the gate of that name."""
+    return await shop_tools.slow_note(name)
+
+
 @tool(effects="read", namespace="shop", returns=str)
 async def tells(name: Name, context: ToolContext) -> str:
     """Say how far it is, in the very request."""
@@ -40,7 +50,12 @@ async def tells(name: Name, context: ToolContext) -> str:
     return name
 
 
-TOOLS = [*shop_tools.TOOLS, getattr(count_slowly, ATTRIBUTE), getattr(tells, ATTRIBUTE)]
+TOOLS = [
+    *shop_tools.TOOLS,
+    getattr(count_slowly, ATTRIBUTE),
+    getattr(tells, ATTRIBUTE),
+    getattr(note_at_once, ATTRIBUTE),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -76,7 +91,7 @@ class PendingClient:
         assert answer.status_code == 200, answer.text
 
     async def wait_for_end(self, call_id: str) -> dict[str, Any]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while True:
                 told = (
                     await self.client.call_tool("calls_get", {"call_id": call_id, "wait_ms": 5000})
@@ -262,14 +277,22 @@ async def test_something_long_is_a_run_that_tells_how_far_it_is(
     asking = PendingClient(approval_gateway)
     told = (await asking.client.call_tool("shop__count_slowly", {"name": "long"})).structured_content
     assert told["status"] in ("queued", "running")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await shop_tools.start_events.setdefault("long", asyncio.Event()).wait()
+    follows, forward_progress = asyncio.Event(), pending._forward_progress
+
+    async def note_follower(context: McpContext, call_id: str) -> None:
+        follows.set()
+        await forward_progress(context, call_id)
+
+    monkeypatch.setattr(pending, "_forward_progress", note_follower)
     following = asyncio.create_task(
         asking.client.call_tool(
             "calls_get", {"call_id": told["call_id"], "wait_ms": 20_000}, meta={"progressToken": "p1"}
         )
     )
-    await asyncio.sleep(1.5)
+    async with asyncio.timeout(90):
+        await follows.wait()
     shop_tools.release_events.setdefault("long", asyncio.Event()).set()
     answer = await following
     assert answer.structured_content["result"] == {"counted": 2}
@@ -303,15 +326,15 @@ async def test_progress_in_the_very_request_goes_before_the_answer(
 async def test_a_client_that_leaves_does_not_stop_a_write(approval_gateway: ApprovalGateway) -> None:
     client = McpClient(approval_gateway.gateway)
     before = len(shop_tools.effects)
-    leaving = asyncio.create_task(client.call_tool("shop__slow_note", {"name": "left"}, key="left"))
-    async with asyncio.timeout(30):
+    leaving = asyncio.create_task(client.call_tool("shop__note_at_once", {"name": "left"}, key="left"))
+    async with asyncio.timeout(90):
         await shop_tools.start_events.setdefault("left", asyncio.Event()).wait()
     leaving.cancel()
     await asyncio.sleep(0.2)
     shop_tools.release_events.setdefault("left", asyncio.Event()).set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
-            answer = await client.call_tool("shop__slow_note", {"name": "left"}, key="left")
+            answer = await client.call_tool("shop__note_at_once", {"name": "left"}, key="left")
             if not answer.result["isError"]:
                 break
             await asyncio.sleep(0.1)

@@ -21,6 +21,7 @@ from deputize.core.mcp.constants import TASKS_EXTENSION
 from tests.integration.interfaces.mcp.test_pending import TOOLS
 from tests.support import shop_tools
 from tests.support.approval_gateway import ApprovalGateway, open_approval_gateway
+from tests.support.gateway_lab import wait_until
 
 PROGRAM = str(Path(sys.executable).with_name("deputize"))
 TRANSPORTS = pytest.mark.parametrize("way", ["http", "stdio"])
@@ -69,7 +70,7 @@ async def test_a_client_lists_reads_writes_once_and_hears_of_the_end(
         before, note = len(shop_tools.effects), {"name": f"{way}-{mode}"}
         shop_tools.release_events.setdefault(note["name"], asyncio.Event()).set()
         for _ in range(2):
-            wrote = await client.call_tool("shop__slow_note", note, meta=_key_meta(f"note-{way}-{mode}"))
+            wrote = await client.call_tool("shop__note_at_once", note, meta=_key_meta(f"note-{way}-{mode}"))
             assert wrote.structured_content == {"result": note["name"]}
         assert len(shop_tools.effects) == before + 1
         assert (wrote.meta or {})["dev.deputize/replayed"] is True
@@ -111,6 +112,12 @@ async def test_progress_reaches_the_client_before_the_answer(
 
     async with open_client(approval_gateway, way, mode) as client:
         await client.call_tool("shop__tells", {"name": "x"}, progress_callback=on_progress)
+
+        # The client tells its callback in a task of its own.
+        async def has_seen_all() -> bool:
+            return len(set(seen)) >= 2
+
+        await wait_until(has_seen_all)
         assert set(seen) == {(1.0, 4.0, "begun"), (3.0, 4.0, "nearly")}
 
 
@@ -208,7 +215,7 @@ async def test_the_bridge_ends_with_its_input_and_says_in_words_what_is_wrong(
             PROGRAM, "mcp", "--url", url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE, env={"DEPUTIZE_TOKEN": token},
         )  # fmt: skip
-        out, err = await asyncio.wait_for(process.communicate(line), 60)
+        out, err = await asyncio.wait_for(process.communicate(line), 240)
         assert process.returncode == 0
         return out, err.decode()
 

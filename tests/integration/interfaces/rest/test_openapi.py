@@ -40,7 +40,8 @@ class OpenApiChecker:
         self.requested_routes.add((verb, template))
         self.check_response(verb, template, answer)
         told = answer.headers.get("content-type", "")
-        return None if told.startswith(("text/", "application/x-ndjson")) or not answer.content else answer.json()
+        is_json = not told.startswith(("text/", "application/x-ndjson", "application/octet-stream"))
+        return answer.json() if is_json and answer.content else None
 
     def check_response(self, verb: str, template: str, answer: httpx2.Response) -> None:
         documented = self.document["paths"][template][verb]["responses"][str(answer.status_code)]
@@ -78,14 +79,8 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     note = {"tool": "shop.rename_user", "arguments": {"id": "7", "name": "A"}}
     made = await ask("post", "/v1/calls", "/v1/calls", 200, token=ana, body=note)
     assert made["input"]["mutations"]
-    failed = await ask(
-        "post",
-        "/v1/calls",
-        "/v1/calls",
-        502,
-        token=ana,
-        body={**good, "tool": "shop.fail", "arguments": {"slug": "tool-failed"}},
-    )
+    failing_call = {**good, "tool": "shop.fail", "arguments": {"slug": "tool-failed"}}
+    failed = await ask("post", "/v1/calls", "/v1/calls", 502, token=ana, body=failing_call)
     for status, token, body in ((401, None, good), (400, ana, {}), (404, ana, {"tool": "x"})):
         await ask("post", "/v1/calls", "/v1/calls", status, token=token, body=body)
     await ask("get", "/v1/calls", "/v1/calls?limit=2", 200, token=ana)
@@ -101,7 +96,40 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     await ask("get", "/v1/calls/{call_id}", f"/v1/calls/{UNKNOWN_ID}", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{UNKNOWN_ID}/events", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/export", f"/v1/calls/{UNKNOWN_ID}/export", 404, token=ana)
+    await ask("get", "/v1/calls/{call_id}/receipt", f"/v1/calls/{UNKNOWN_ID}/receipt", 404, token=ana)
+    await checker.gateway.load_receipt(made["call_id"], ana)
+    path = f"/v1/calls/{made['call_id']}/receipt"
+    proven = await ask("get", "/v1/calls/{call_id}/receipt", path, 200, token=ana)
     await ask("post", "/v1/calls/{call_id}/cancel", f"/v1/calls/{made['call_id']}/cancel", 409, token=ana)
+    page = await ask("get", "/v1/audit", "/v1/audit?limit=2&tool=shop.list_users", 200, token=ana)
+    await ask("get", "/v1/audit/{entry_id}", f"/v1/audit/{page['entries'][0]['id']}", 200, token=ana)
+    await ask("get", "/v1/audit/{entry_id}", f"/v1/audit/{UNKNOWN_ID}", 404, token=ana)
+    await ask("get", "/v1/audit/{entry_id}/receipt", f"/v1/audit/{proven['entry_id']}/receipt", 200, token=ana)
+    await ask("get", "/v1/audit/{entry_id}/receipt", f"/v1/audit/{UNKNOWN_ID}/receipt", 404, token=ana)
+    for path in ("/v1/audit", "/v1/audit/tail", "/v1/audit/export"):
+        await ask("get", path, f"{path}?trace=x", 400, token=ana)
+        await ask("get", path, path, 401, token=None)
+    root = checker.gateway.token("root", scopes=(ADMIN,))
+    assert (await ask("get", "/v1/observations", "/v1/observations", 200, token=root))["calls"] >= 1
+    await ask("get", "/v1/observations", "/v1/observations?since=x", 400, token=root)
+    await ask("get", "/v1/observations", "/v1/observations", 403, token=ana)
+    await _check_log(checker)
+
+
+async def _check_log(checker: OpenApiChecker) -> None:
+    ask, ana, root = checker.request, checker.gateway.token(), checker.gateway.token("root", scopes=(ADMIN,))
+    for template, path in (
+        ("checkpoint", "checkpoint"),
+        ("keys", "keys"),
+        ("checkpoints", "checkpoints"),
+        ("unlogged", "unlogged"),
+        ("tile/{tile_path}", "tile/0/000.p/1"),
+    ):
+        template = f"/log/{{tenant}}/{template}"
+        await ask("get", template, f"/log/dev/{path}", 200, token=root)
+        await ask("get", template, f"/log/dev/{path}", 403, token=ana)
+        await ask("get", template, f"/log/nobody/{path}", 404, token=root)
+        await ask("get", template, f"/log/dev/{path}", 401, token=None)
 
 
 async def _check_switches(checker: OpenApiChecker) -> None:
@@ -127,6 +155,10 @@ async def _check_servers(checker: OpenApiChecker) -> None:
         await ask("post", f"{one}/test", f"{path}/test", status, token=token)
         await ask("get", f"{one}/changes", f"{path}/changes", status, token=token)
         await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", status, token=token, body=word)
+        await ask("get", f"{one}/tools", f"{path}/tools", status, token=token)
+        effects = {"tools": [{"tool": "get", "digest": f"sha256:{'0' * 64}", "effects": "read"}]}
+        await ask("post", f"{one}/effects", f"{path}/effects", status, token=token, body=effects)
+    await ask("post", f"{one}/effects", f"{path}/effects", 400, token=root, body={"tools": []})
     await ask("get", f"{one}/changes", f"{path}/changes?state=no", 400, token=root)
     await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", 400, token=root, body={})
 
@@ -222,6 +254,13 @@ async def _check_service_levels(checker: OpenApiChecker) -> None:
     await ask("get", levels, f"{at}?version=9.9.9", 404, token=root)
     await ask("get", levels, f"{at}?days=31", 400, token=root)
     await ask("get", levels, at, 403, token=ana)
+    report = await ask("get", "/v1/tool-health", "/v1/tool-health", 200, token=root)
+    assert "shop.get_user" in [each["tool"] for each in report["tools"]]
+    await ask("get", "/v1/tool-health", "/v1/tool-health", 403, token=ana)
+    assert (await ask("get", "/v1/cost", "/v1/cost?by=caller", 200, token=ana))["scope"] == "own"
+    await ask("get", "/v1/cost", "/v1/cost?by=tenant", 400, token=root)
+    await ask("get", "/v1/circuits", "/v1/circuits", 200, token=root)
+    await ask("get", "/v1/circuits", "/v1/circuits", 403, token=ana)
 
 
 async def _check_tools(checker: OpenApiChecker) -> None:
@@ -272,6 +311,22 @@ async def _check_tools(checker: OpenApiChecker) -> None:
     await ask("get", shown, f"/v1/erasures/{erasure['erasure_id']}", 200, token=root)
     await ask("get", shown, "/v1/erasures/nothing", 404, token=root)
     await ask("get", shown, "/v1/erasures/nothing", 403, token=ana)
+    await _check_holds(checker)
+
+
+async def _check_holds(checker: OpenApiChecker) -> None:
+    ask, ana, path = checker.request, checker.gateway.token(), "/v1/holds"
+    root, held = checker.gateway.token("root", scopes=(*SCOPES, ADMIN)), {"reason": "case", "user": "held-person"}
+    hold = await ask("post", path, path, 201, token=root, body=held)
+    await ask("post", path, path, 400, token=root, body={"reason": "case"})
+    await ask("post", path, path, 403, token=ana, body=held)
+    await ask("get", path, path, 200, token=root)
+    await ask("get", path, path, 403, token=ana)
+    await ask("post", "/v1/erasures", "/v1/erasures", 409, token=root, body={"user": "held-person"})
+    one = "/v1/holds/{hold_id}"
+    await ask("delete", one, f"{path}/{hold['hold_id']}", 403, token=ana)
+    await ask("delete", one, f"{path}/{hold['hold_id']}", 200, token=root)
+    await ask("delete", one, f"{path}/nothing", 404, token=root)
 
 
 async def _check_contract_tests(checker: OpenApiChecker) -> None:

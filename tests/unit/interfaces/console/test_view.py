@@ -284,3 +284,29 @@ def test_words_stand_out_from_what_they_stand_on(scheme: int) -> None:
         assert _contrast(colours["ink"], colours[ground]) >= 4.5, ground
     for fill in ("good-fill", "bad-fill"):
         assert _contrast("#ffffff", colours[fill]) >= 4.5, fill
+
+
+@pytest.mark.parametrize(
+    ("state", "call_state", "outcome", "is_followed"),
+    [
+        ("open", "awaiting_approval", None, False),
+        ("approved", "queued", "waiting for a worker", True),
+        ("used", "running", "running", True),
+        ("used", "succeeded", "succeeded", False),
+        ("used", "timed_out", "timed out", False),
+        ("denied", "denied", None, False),
+    ],
+)
+def test_an_approved_calls_page_follows_it_to_its_outcome(
+    state: str, call_state: str, outcome: str | None, is_followed: bool
+) -> None:
+    view = build_request_view({**make_request(), "state": state, "call_state": call_state}, now=NOW)
+    assert (view["outcome"] and view["outcome"].text, view["is_ongoing"]) == (outcome, is_followed)
+
+
+@pytest.mark.requirement("GOV-6")
+def test_what_looks_like_an_injection_attempt_is_shown_and_escaped() -> None:
+    suspicion = {"number": "E3305", "kind": "sql", "path": "/<b>", "text": "looks like SQL injection in /<b>"}
+    page = render_request(make_request(suspicions=[suspicion]))
+    assert "looks like SQL injection in /&lt;b&gt;</bdi> (E3305)." in page
+    assert "Caution" not in render_request(make_request())

@@ -19,7 +19,7 @@ from deputize.interfaces.mcp.tools.results import (
     build_text_block,
     describe_failure,
     describe_pending,
-    render_payload,
+    render_result,
 )
 from deputize.interfaces.mcp.tools.tool_definitions import is_tool_of_server
 
@@ -121,10 +121,10 @@ async def _get_call(context: McpContext, arguments: dict[str, Any]) -> dict[str,
         return _build_answer(context, envelope, facts, [build_text_block(f"{facts['status']}: {facts['message']}")])
     tool = envelope["tool"]
     tool_version = await context.gateway.surface.find_tool(context.caller, tool["name"], tool["version"])
-    content, structured_content = render_payload(envelope["result"], tool_version)
+    content, structured_content = render_result(envelope, tool_version)
     facts["result"] = (
         envelope["result"]
-        if tool_version is None or not is_tool_of_server(tool_version.contract)
+        if tool_version is None or "persistence" in envelope or not is_tool_of_server(tool_version.contract)
         else structured_content or {"content": content}
     )
     return _build_answer(context, envelope, facts, content)

@@ -7,6 +7,7 @@ holds no secrets, since clients may pass it to the model.
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 
@@ -37,7 +38,7 @@ def build_result(
     """Build the result of a call that ended; raise RpcError if its outcome is one. `base` is the gateway's URL."""
     if envelope.get("is_error"):
         return _build_failure(envelope, tool_version, base, is_replay=is_replay)
-    content, structured_content = render_payload(envelope.get("result"), tool_version)
+    content, structured_content = render_result(envelope, tool_version)
     result: dict[str, Any] = {
         "content": content,
         "isError": False,
@@ -64,6 +65,28 @@ def complete_envelope(envelope: dict[str, Any]) -> EnvelopeJson:
     return build_failure_envelope(
         problem, call_id=envelope["call_id"], state=state, trace_id=envelope.get("trace_id") or "", extra_fields={}
     ).fields
+
+
+def render_result(envelope: EnvelopeJson, tool_version: ToolView | None) -> tuple[list[ContentBlock], Any]:
+    """Render the result of a call that succeeded; a reference has the same form whatever the tool."""
+    is_reference = envelope.get("persistence") is not None
+    blocks, structured_content = render_payload(envelope.get("result"), None if is_reference else tool_version)
+    return [*blocks, *map(render_content_block, envelope.get("content") or ())], structured_content
+
+
+def render_content_block(item: Mapping[str, Any]) -> ContentBlock:
+    """Render what a tool returned beside its payload as the content block of its kind; diffs and logs are texts."""
+    mime_type = {"mimeType": item["media_type"]} if "media_type" in item else {}
+    match item["kind"]:
+        case "image" | "audio":
+            return {"type": item["kind"], "data": item["data"], **mime_type}
+        case "file":
+            uri = f"file:///{quote(item.get('name') or 'file', safe='')}"
+            return {"type": "resource", "resource": {"uri": uri, "blob": item["data"], **mime_type}}
+        case "link":
+            return {"type": "resource_link", "uri": item["uri"], "name": item.get("name") or item["uri"], **mime_type}
+        case _:
+            return build_text_block(item["text"])
 
 
 def render_payload(payload: Any, tool_version: ToolView | None) -> tuple[list[ContentBlock], Any]:

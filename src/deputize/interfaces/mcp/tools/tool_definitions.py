@@ -50,6 +50,20 @@ FAILURE_SCHEMA: Final[Schema] = {
     "properties": {"status": {"type": "string"}, "call_id": {"type": "string"}, "error": {"type": "object"}},
     "required": ["status", "call_id", "error"],
 }
+REFERENCE_SCHEMA: Final[Schema] = {
+    "type": "object",
+    "description": "The result is long or sensitive: a part of it, and how to read on with results_read.",
+    "properties": {
+        "reference": {"type": ["string", "null"]},
+        "level": {"type": "string", "enum": ["L1", "L2", "L3", "L4"]},
+        "shape": {"type": "string"},
+        "bytes": {"type": "integer"},
+        "expires_at": {"type": ["string", "null"]},
+        "read_on": {"type": "string"},
+        "preview": {},
+    },
+    "required": ["reference", "level", "shape", "bytes", "expires_at", "read_on", "preview"],
+}
 _DEFS_PREFIX: Final = "#/$defs/"
 
 
@@ -113,7 +127,7 @@ def build_output_schema(contract: Contract, *, modern: bool) -> Schema | None:
         own_schema = contract.output_schema
         if not is_object_schema(own_schema):
             own_schema = {"type": "object", "properties": {"result": own_schema}, "required": ["result"]}
-    return _build_union(own_schema, contract.output_schema)
+    return _build_union(own_schema, contract.output_schema, has_references=contract.max_inline is not None)
 
 
 def is_object_schema(schema: Schema) -> bool:
@@ -121,7 +135,7 @@ def is_object_schema(schema: Schema) -> bool:
     return schema.get("type") == "object"
 
 
-def _build_union(own_schema: Schema, full_schema: Schema) -> Schema | None:
+def _build_union(own_schema: Schema, full_schema: Schema, *, has_references: bool) -> Schema | None:
     """Unite the schemas. References start at the root, so definitions move there; None if one leads elsewhere."""
     references = list_references(own_schema)
     if any(not each.startswith(_DEFS_PREFIX) for each in references):
@@ -129,7 +143,8 @@ def _build_union(own_schema: Schema, full_schema: Schema) -> Schema | None:
     definitions = {**full_schema.get("$defs", {}), **own_schema.get("$defs", {})} if references else {}
     inner = {name: value for name, value in own_schema.items() if name not in ("$defs", "$schema")}
     root = {"type": "object"} if is_object_schema(own_schema) else {}
-    return {**root, "anyOf": [inner, PENDING_SCHEMA, FAILURE_SCHEMA], **({"$defs": definitions} if definitions else {})}
+    forms = [inner, *([REFERENCE_SCHEMA] if has_references else []), PENDING_SCHEMA, FAILURE_SCHEMA]
+    return {**root, "anyOf": forms, **({"$defs": definitions} if definitions else {})}
 
 
 def _build_description(tool_version: ToolView) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from deputize.core.errors import (
     ErasureNotFound,
+    LegalHoldActive,
     OperatorConfirmationRequired,
     ParseFailed,
     RequestTooLarge,
@@ -50,13 +51,13 @@ class ErasureResult(ErasureModel):
     status_code=202,
     response_model=ErasureResult,
     responses=describe_problems(
-        ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing, OperatorConfirmationRequired
+        ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing, OperatorConfirmationRequired, LegalHoldActive
     ),
     openapi_extra=describe_body("ErasureBody"),
 )
 async def erase_user(request: Request, gateway: CurrentGateway, caller: CurrentOperator) -> Response:
     """Erase what is stored about a user. Audit entries stay valid, and nothing leads from them to the name. It cannot
-    be undone. Needs an operator.
+    be undone. A legal hold forbids it. Needs an operator.
     """
     body = validate_body(ErasureBody, await read_json_body(request, gateway))
     return make_json_response(await gateway.erasures.erase_user(caller, body.user, issuer=body.issuer), status=202)

@@ -1,6 +1,6 @@
 """Define the request and response models of MCP servers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -33,6 +33,61 @@ class ServerChangeDecisionBody(RequestModel):
         description="`accept` registers it as the next version; `reject` keeps the pinned one."
     )
     reason: str = Field("", max_length=2000, description="Stored with the decision; required to reject.")
+
+
+class EffectChoiceBody(RequestModel):
+    tool: str = Field(min_length=1, max_length=1024, description="The tool, by the server's own name for it.")
+    digest: str = Field(pattern="^sha256:[0-9a-f]{64}$", description="The digest of the definition that was read.")
+    effects: Literal["read", "write", "destructive"] = Field(
+        description="`read` changes nothing, the changes of `write` can be undone."
+    )
+
+
+class ConfirmEffectsBody(RequestModel):
+    choices: list[EffectChoiceBody] = Field(
+        alias="tools", min_length=1, max_length=1000, description="What each tool does."
+    )
+
+
+class ServerToolModel(BaseModel):
+    item: str
+    name: str = Field(description="The server's own name for it.")
+    display_name: str = Field(alias="shown", description="The name, with hidden characters made visible.")
+    digest: str
+    tool: str = Field(description="The name that it is registered under.")
+    version: str
+    definition: dict[str, Any] = Field(description="The pinned definition, as the server declared it.")
+    effects: Literal["read", "write", "destructive"] | None = Field(
+        description="What calls are decided by; null if this gateway does not know the registered version yet."
+    )
+    source: Literal["settings", "confirmed", "unconfirmed", "protocol"] = Field(
+        description="Who says so: `[[servers]]`, an operator who confirmed it, no one, or MCP itself."
+    )
+    confirmed_effects: Literal["read", "write", "destructive"] | None = Field(
+        description="What was confirmed for this definition."
+    )
+    proposed_effects: Literal["read", "write", "destructive"] | None = Field(
+        description="What the server's annotations and the name suggest."
+    )
+    why: str | None = Field(description="What the proposal is derived from.")
+    facts: list[str] = Field(description="The facts that policies may read.")
+
+
+class ServerToolListModel(BaseModel):
+    tools: list[ServerToolModel]
+
+
+class ConfirmedEffectModel(BaseModel):
+    tool: str
+    digest: str
+    effects: Literal["read", "write", "destructive"]
+    registered_tool: str | None = Field(
+        alias="registered", description="`name@version` of the new version; null if nothing changed."
+    )
+
+
+class ConfirmedEffectListModel(BaseModel):
+    tools: list[ConfirmedEffectModel]
 
 
 class ServerSummaryModel(BaseModel):

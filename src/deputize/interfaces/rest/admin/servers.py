@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from deputize.core.contract.contract import Effects
 from deputize.core.errors import (
     CredentialExpired,
     CredentialMissing,
@@ -26,6 +27,8 @@ from deputize.core.errors import (
     VersionNotInCapability,
 )
 from deputize.interfaces.rest.admin.server_models import (
+    ConfirmedEffectListModel,
+    ConfirmEffectsBody,
     ServerChangeDecisionBody,
     ServerChangeDecisionResult,
     ServerChangeListModel,
@@ -33,6 +36,7 @@ from deputize.interfaces.rest.admin.server_models import (
     ServerListModel,
     ServerModel,
     ServerProbeResult,
+    ServerToolListModel,
 )
 from deputize.interfaces.rest.common import (
     CurrentCaller,
@@ -43,6 +47,7 @@ from deputize.interfaces.rest.common import (
     validate_body,
 )
 from deputize.interfaces.rest.openapi import describe_body, describe_problems
+from deputize.operations.gateway import EffectChoice
 
 router = APIRouter(prefix="/v1/servers", tags=["administration"])
 
@@ -128,3 +133,39 @@ async def decide_change(request: Request, gateway: CurrentGateway, caller: Curre
     return make_json_response(
         await gateway.review.decide_change(caller, name, body.item, body.digest, body.decision, body.reason)
     )
+
+
+@router.get(
+    "/{name}/tools",
+    summary="List the tools of an MCP server",
+    response_model=ServerToolListModel,
+    responses=describe_problems(ServerNotFound, ScopeMissing),
+)
+async def list_tools(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
+    """List the pinned tools with their definitions, what they do and who says so, and what else is proposed."""
+    return make_json_response({"tools": await gateway.effects.list_tools(caller, name)})
+
+
+@router.post(
+    "/{name}/effects",
+    summary="Confirm what tools of an MCP server do",
+    response_model=ConfirmedEffectListModel,
+    responses=describe_problems(
+        ServerNotFound,
+        ServerChangeNotFound,
+        ToolNotAdmitted,
+        OperatorConfirmationRequired,
+        ParseFailed,
+        RequestTooLarge,
+        UnsupportedMedia,
+        ScopeMissing,
+        VersionNotInCapability,
+        DisabledByKillSwitch,
+    ),
+    openapi_extra=describe_body("ConfirmEffectsBody"),
+)
+async def confirm_effects(request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str) -> Response:
+    """Confirm the effects of exactly these definitions. A tool whose effects change gets its next minor version."""
+    body = validate_body(ConfirmEffectsBody, await read_json_body(request, gateway))
+    choices = [EffectChoice(tool=each.tool, digest=each.digest, effects=Effects(each.effects)) for each in body.choices]
+    return make_json_response({"tools": await gateway.effects.confirm_effects(caller, name, choices)})

@@ -1,4 +1,4 @@
-"""Describe the query and the report of a tool's service levels."""
+"""Describe the reports of a tool's service levels and of the health of tools."""
 
 from typing import Literal
 
@@ -75,3 +75,29 @@ class ServiceLevelsModel(BaseModel):
     days: int
     since: str = Field(description="The first day.")
     versions: list[VersionLevelsModel]
+
+
+class HealthPenaltiesModel(BaseModel):
+    """What is taken off the score."""
+
+    errors: float = Field(description="Up to 0.5, at 10% of calls that did not succeed.")
+    latency: float = Field(description="Up to 0.3, at a p99 of what the timeout class allows.")
+    timeouts: float = Field(description="Up to 0.2, at 5% of calls that timed out.")
+
+
+class HealthScoreModel(BaseModel):
+    tool: str
+    score: float = Field(ge=0, le=1, description="1 is perfect.")
+    calls: int
+    error_share: float = Field(description="The share of calls that did not succeed, timeouts among them.")
+    timeout_share: float
+    p99_seconds: float | None = Field(description="Of the version that is closest to its limit.")
+    limit_seconds: float = Field(description="What the timeout class of that version allows.")
+    penalties: HealthPenaltiesModel
+
+
+class ToolHealthReport(BaseModel):
+    """The tools that were called in the last minutes, the worst first; of more than 200, those with most errors."""
+
+    minutes: int
+    tools: list[HealthScoreModel]

@@ -22,7 +22,7 @@ from deputize.core.errors import (
     VersionNotFound,
 )
 from deputize.interfaces.negotiation_request import parse_negotiation
-from deputize.interfaces.rest.admin.service_level_models import ServiceLevelsModel, ServiceLevelsQuery
+from deputize.interfaces.rest.admin.service_level_models import ServiceLevelsModel, ServiceLevelsQuery, ToolHealthReport
 from deputize.interfaces.rest.common import (
     CurrentCaller,
     CurrentGateway,
@@ -243,3 +243,16 @@ async def report_service_levels(
     objectives of its contract, and which timeout class fits. Needs an administrator.
     """
     return make_json_response(await gateway.service_levels.report_levels(caller, name, query.version, query.days))
+
+
+@commands.get(
+    "/tool-health",
+    summary="Report the health of tools",
+    response_model=ToolHealthReport,
+    responses=describe_problems(ScopeMissing),
+)
+async def report_tool_health(gateway: CurrentGateway, caller: CurrentCaller) -> Response:
+    """Report a score from 0 to 1 for each tool that was called in the last 15 minutes, the worst first, and what lowers
+    it. Needs an administrator.
+    """
+    return make_json_response(await gateway.tool_health.report_health(caller))

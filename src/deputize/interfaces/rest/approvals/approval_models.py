@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field, StringConstraints
 
 from deputize.core.contract.contract import Effects
+from deputize.core.injection.attack_patterns import InjectionKind
 from deputize.core.states import State
 from deputize.interfaces.rest.calls.preview_models import PreviewModel
 from deputize.interfaces.rest.models import Digest, RequestModel
@@ -124,6 +125,15 @@ class ApprovalVoteModel(BaseModel):
     broke_glass: bool
 
 
+class SuspicionModel(BaseModel):
+    """An argument that looks like an injection attempt. Nothing was changed or refused for it."""
+
+    number: str
+    kind: InjectionKind
+    path: str = Field(description="JSON pointer into the arguments.")
+    text: str
+
+
 class ApprovalModel(BaseModel):
     """Everything that an approver decides about. Texts are as callers wrote them: escape them where you show them."""
 
@@ -141,6 +151,7 @@ class ApprovalModel(BaseModel):
     environment: str
     arguments: dict[str, Any] = Field(description="The arguments, without sensitive values.")
     answers: dict[str, Any] | None = Field(None, description="The answers to the questions of its server.")
+    suspicions: list[SuspicionModel] | None = Field(None, description="What looks like an injection attempt.")
     preview: PreviewModel
     rules: list[ApprovalRuleModel]
     demands: list[ApprovalRequirementModel]

@@ -19,6 +19,7 @@ from deputize.interfaces.call_request import (
 )
 from deputize.interfaces.rest.approvals.approval_models import ApprovalSummaryModel
 from deputize.interfaces.rest.calls.preview_models import DryRunVerdictModel, PreviewModel
+from deputize.interfaces.rest.calls.result_models import ContentModel, PersistenceModel, ProvenanceModel
 from deputize.interfaces.rest.models import DeprecationModel, RequestModel, ToolRef, TraceId
 
 
@@ -132,12 +133,6 @@ class PaginationModel(BaseModel):
     total_count: int | None
 
 
-class ProvenanceModel(BaseModel):
-    source: str
-    retrieved_at: str
-    data_version: str | None
-
-
 class DecisionRulesModel(BaseModel):
     rules: list[str]
 
@@ -145,7 +140,12 @@ class DecisionRulesModel(BaseModel):
 class ExecutionModel(BaseModel):
     duration_ms: float
     attempts: int
-    cost: float | None = Field(description="What the call was charged: as its result reports, else as declared.")
+    cost: float | None = Field(
+        description="What the call was charged: as its result reports, else as declared, and what it used at the "
+        "prices of its contract."
+    )
+    currency: str | None = Field(None, description="Present if the contract has prices.")
+    costs: dict[str, float] | None = Field(None, description="The cost by component, if the contract has prices.")
 
 
 class InputMutationModel(BaseModel):
@@ -184,6 +184,8 @@ class EnvelopeModel(BaseModel):
     created_at: str
     deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
     continues: UUID | None = Field(None, description="The call whose questions this one answered.")
+    content: list[ContentModel] | None = Field(None, description="What the tool returned beside its payload.")
+    persistence: PersistenceModel | None = Field(None, description="How a result is stored that is not given whole.")
 
 
 class InputRequestsModel(BaseModel):
@@ -324,6 +326,15 @@ class AuditEntryModel(BaseModel):
 class AuditEntryList(BaseModel):
     call_id: UUID
     entries: list[AuditEntryModel] = Field(description="Oldest first.")
+
+
+class ReceiptModel(BaseModel):
+    """What proves offline that a call was recorded: `deputize verify` reads the receipt."""
+
+    call_id: UUID
+    entry_id: UUID = Field(description="The newest audit entry of the call; the receipt contains it.")
+    receipt: str = Field(description="A proof in the form c2sp.org/tlog-proof@v1.")
+    verifier_keys: list[str] = Field(description="Keys of the tenant's log, newest first, as NAME+ID+KEY.")
 
 
 class CancellationResult(BaseModel):

@@ -17,6 +17,7 @@ from deputize.core.errors import (
     NotRetryable,
     ParseFailed,
     Problem,
+    ReceiptPending,
     RequestTooLarge,
     ScopeMissing,
     ToolNotFound,
@@ -38,6 +39,7 @@ from deputize.interfaces.rest.calls.call_models import (
     EnvelopeModel,
     InputRequiredModel,
     OpenCallModel,
+    ReceiptModel,
     RollbackBody,
     RollbackResult,
 )
@@ -108,6 +110,19 @@ async def list_entries(gateway: CurrentGateway, caller: CurrentCaller, call_id: 
     """
     entries = await gateway.calls.describe_entries(caller, call_id)
     return make_json_response({"call_id": call_id, "entries": entries})
+
+
+@router.get(
+    "/{call_id}/receipt",
+    summary="Get a call's receipt",
+    response_model=ReceiptModel,
+    responses=describe_problems(CallNotFound, ReceiptPending),
+)
+async def get_receipt(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
+    """Get a receipt of your own call, or of any call as an administrator. It proves offline what was recorded; a call
+    of the last second may have none yet (`receipt-pending`).
+    """
+    return make_json_response(await gateway.call_receipts.make_receipt(caller, call_id))
 
 
 @router.post(

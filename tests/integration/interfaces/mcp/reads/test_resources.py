@@ -19,6 +19,7 @@ from mcp_types import PromptReference, TextContent, TextResourceContents
 from deputize.core.mcp.constants import HANDSHAKE_VERSIONS, MODERN_VERSION
 from deputize.core.settings import McpServerSettings, PolicySettings, Settings
 from tests.integration.conftest import ADMIN, HttpGateway, serve_gateway
+from tests.support.gateway_lab import wait_until
 from tests.support.mcp_client import McpClient, McpResponse
 from tests.support.mcp_servers.resources_server import (
     BLOB,
@@ -62,6 +63,12 @@ class DocsGateway:
 
     def make_client(self, version: str = MODERN_VERSION, *, scopes: tuple[str, ...] = (SCOPE,)) -> McpClient:
         return McpClient(self.gateway, token=self.gateway.token("ana", scopes=scopes), version=version)
+
+    async def has_looked_at_servers(self) -> bool:
+        """A gateway that starts waits only a while for what servers offer."""
+        theirs = McpClient(self.gateway, token=self.gateway.other_token(scopes=(SCOPE,)))
+        answers = [await client.send_request("resources/list") for client in (self.make_client(), theirs)]
+        return all(answer.result["resources"] for answer in answers)
 
     async def read_resource(self, uri: str, version: str = MODERN_VERSION) -> McpResponse:
         return await send_request(self.make_client(version), "resources/read", uri=uri)
@@ -119,7 +126,9 @@ async def docs_gateway(module_database: str, tmp_path_factory: pytest.TempPathFa
             return settings.model_copy(update={"servers": servers, "policy": policy})
 
         async with serve_gateway(module_database, folder, change=change, gateway_options={"tools": ()}) as gateway:
-            yield DocsGateway(gateway, docs, others)
+            docs_gateway = DocsGateway(gateway, docs, others)
+            await wait_until(docs_gateway.has_looked_at_servers)
+            yield docs_gateway
 
 
 @ERAS

@@ -1,12 +1,16 @@
 """tools/list and tools/call over real HTTP, in both eras."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 
+from deputize import tool
+from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.mcp.constants import HANDSHAKE_VERSIONS, MODERN_VERSION, SERVER_INFO
-from tests.integration.conftest import HttpGateway
+from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support import shop_tools
 from tests.support.mcp_client import McpClient
 
@@ -131,16 +135,26 @@ async def test_a_tool_that_is_not_there_is_an_error_of_the_protocol(gateway: Htt
 
 
 @pytest.mark.requirement("INV-3")
-async def test_the_clients_trace_and_deadline_go_with_the_call(gateway: HttpGateway) -> None:
+async def test_the_clients_trace_goes_with_the_call_and_a_deadline_is_a_number(gateway: HttpGateway) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     answer = await McpClient(gateway).call_tool("shop__get_user", {"id": 7}, meta={"traceparent": parent})
     assert answer.result["_meta"]["dev.deputize/call"]["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
-    late = await McpClient(gateway).call_tool(
-        "shop__slow_read", {"name": "never"}, meta={"dev.deputize/deadline-ms": 50}
-    )
-    assert late.structured_content["error"]["slug"] in ("tool-timeout", "deadline-exceeded")
     wrong = await McpClient(gateway).call_tool("shop__get_user", {"id": 7}, meta={"dev.deputize/deadline-ms": "soon"})
     assert wrong.error["code"] == -32602
+
+
+@tool(effects="read", namespace="shop")
+async def wait_forever() -> str:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return ""
+
+
+async def test_the_clients_deadline_ends_the_call(fresh_database: str, tmp_path: Path) -> None:
+    options = {"tools": [getattr(wait_forever, ATTRIBUTE)]}
+    async with serve_gateway(fresh_database, tmp_path, gateway_options=options) as gateway:
+        late = await McpClient(gateway).call_tool("shop__wait_forever", {}, meta={"dev.deputize/deadline-ms": 50})
+        assert late.structured_content["error"]["slug"] in ("tool-timeout", "deadline-exceeded")
 
 
 async def test_a_token_that_lists_tools_sees_only_those_and_ours(gateway: HttpGateway) -> None:

@@ -59,6 +59,12 @@ async def test_every_answer_about_a_server_is_as_documented(upstream_gateway: Up
         word = {"item": change["item"], "digest": change["digest"], "decision": "accept"}
         await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", 200, token=root, body=word)
         await ask("post", f"{one}/changes/decide", f"{path}/changes/decide", 404, token=root, body=word)
+    tools = (await ask("get", f"{one}/tools", f"{path}/tools", 200, token=root))["tools"]
+    choice = next({key: each[key] for key in ("digest", "tool")} for each in tools if each["name"] == "list_orders")
+    effects = {"tools": [{**choice, "tool": "list_orders", "effects": "read"}]}
+    await ask("post", f"{one}/effects", f"{path}/effects", 200, token=root, body=effects)
+    wrong = {"tools": [{"tool": "list_orders", "digest": f"sha256:{'0' * 64}", "effects": "read"}]}
+    await ask("post", f"{one}/effects", f"{path}/effects", 404, token=root, body=wrong)
     upstream_gateway.upstream.failure_status = 503
     await ask("post", f"{one}/test", f"{path}/test", 503, token=root)
     await ask("get", one, path, 200, token=root)

@@ -450,10 +450,10 @@ async def test_a_program_waits_for_people_and_reads_why_they_said_no(approval_ga
         assert still.approval == {**yes.approval, "reason": None}
         await approval_gateway.decide("approve", yes.call_id, token=approval_gateway.sign_token())
         await approval_gateway.decide("deny", no.call_id, token=approval_gateway.sign_token(), reason="keep them")
-        done = await gateway.wait(yes.call_id, seconds=20)
+        done = await gateway.wait(yes.call_id, seconds=60)
         assert (done.pending, done.result) == (False, {"deleted": 72})
         with pytest.raises(CallFailed, match="keep them") as failed:
-            await gateway.wait(no.call_id, seconds=20)
+            await gateway.wait(no.call_id, seconds=60)
         assert failed.value.failure.slug == "approval-rejected"
 
 

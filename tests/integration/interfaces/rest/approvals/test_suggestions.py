@@ -109,7 +109,7 @@ async def fetch_suggestions(approval_gateway: ApprovalGateway, token: str | None
 async def run_suggest_command(approval_gateway: ApprovalGateway) -> "subprocess.CompletedProcess[str]":
     words = [sys.executable, "-m", "deputize", "approvals", "suggest", "--url", approval_gateway.gateway.url]
     env = {**os.environ, "DEPUTIZE_TOKEN": approval_gateway.gateway.token("root", scopes=[ADMIN])}
-    return await asyncio.to_thread(subprocess.run, words, env=env, capture_output=True, text=True, timeout=60)
+    return await asyncio.to_thread(subprocess.run, words, env=env, capture_output=True, text=True, timeout=240)
 
 
 async def put_policies(approval_gateway: ApprovalGateway, files: list[dict[str, str]]) -> None:

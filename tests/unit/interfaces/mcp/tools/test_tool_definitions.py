@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.contract.contract import Contract
+from deputize.core.results.model_view import build_model_view
 from deputize.interfaces.mcp.tools.tool_definitions import (
     FAILURE_SCHEMA,
     PENDING_SCHEMA,
@@ -54,6 +55,15 @@ def test_what_is_no_object_is_published_as_what_it_is_wrapped_in(kind: str) -> N
     assert shown["type"] == "object"
     assert is_valid(shown, {"result": value})
     assert is_valid(shown, PENDING_ENVELOPE)
+
+
+@pytest.mark.requirement("INV-10")
+def test_a_tool_that_may_give_a_reference_says_so() -> None:
+    view = build_model_view("x" * 9_000, summary=None, reference=None, size=9_002, expires_at=None, max_length=1_000)
+    own_schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    for max_inline in (1_000, None):
+        shown = build_output_schema(make_contract(own_schema, max_inline=max_inline), modern=True)
+        assert is_valid(shown, view.content) is (max_inline is not None)
 
 
 def test_references_lead_from_the_root_as_before() -> None:

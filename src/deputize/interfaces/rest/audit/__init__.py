@@ -1,0 +1,1 @@
+"""Serve the audit: search, show, follow and export entries."""
