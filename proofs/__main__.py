@@ -24,6 +24,7 @@ from proofs.kit.report import (
     Verdict,
     has_passed,
     has_wrong_result,
+    is_timeout,
     render_json,
     render_last_line,
 )
@@ -35,9 +36,10 @@ TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead
 """Proofs that compare times even in their quick form: nothing else runs beside them."""
 LONG_PROOFS = frozenset({"approvals", "conformance", "recovery"})
 """Proofs whose quick form takes longest: they begin first, so that the others fill the time beside them."""
-_TIMED_PER_RUN = 2
+_TIMED_PER_RUN = 1
 _LONG_PER_RUN = 1
-"""How many of the timed and of the long proofs `all` runs, with every commit others: all of them take half an hour."""
+_OTHERS_PER_RUN = 6
+"""How many proofs of each kind `all` runs, with every commit others: all of them take half an hour."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +86,8 @@ async def attempt_proof(proof: Proof, *, full: bool, root: Path = _FOLDER.parent
                 sandbox.print_logs()
     except Exception as failure:  # noqa: BLE001 - the interface: whatever a proof raises is its failure, printed and counted
         traceback.print_exception(failure)
-        verdict = Verdict(figures={}, bars={}, notes=[f"broke off with {type(failure).__name__}"])
+        notes = [f"broke off with {type(failure).__name__}"]
+        verdict = Verdict(figures={}, bars={}, notes=notes, has_timed_out=is_timeout(failure))
     seconds = (datetime.now(UTC) - began).total_seconds()
     # Processes start during a run: code that changed meanwhile was measured in part.
     has_changed = read_code_facts(proof, root) != code_facts
@@ -156,7 +159,7 @@ def run_all_proofs(*, full: bool) -> bool:
         codes = {name: get_exit_code(run_proof_now(load_proof(name), full=True, json=None)) for name in list_names()}
     else:
         names = choose_quick_proofs(str(read_commit_facts()["commit"]))
-        left_out = sorted(TIMED_PROOFS.union(LONG_PROOFS).difference(names))
+        left_out = sorted(set(list_names()).difference(names))
         print(f"left to other commits: {', '.join(left_out)}", flush=True)
         codes = {name: run.code for name, run in run_quick_proofs(names, TIMED_PROOFS).items()}
     failures = [name for name, code in codes.items() if code != PASSED]
@@ -167,14 +170,15 @@ def run_all_proofs(*, full: bool) -> bool:
 
 def choose_quick_proofs(commit: str) -> list[str]:
     """Choose the proofs whose quick form is run for a commit, the longest first."""
+    others = [
+        name for name in list_names() if name not in TIMED_PROOFS | LONG_PROOFS and not load_proof(name).is_full_only
+    ]
     chosen = [
         *choose_by_seed(sorted(TIMED_PROOFS), commit, _TIMED_PER_RUN),
         *choose_by_seed(sorted(LONG_PROOFS), commit, _LONG_PER_RUN),
+        *choose_by_seed(others, commit, _OTHERS_PER_RUN),
     ]
-    short = [
-        name for name in list_names() if name not in TIMED_PROOFS | LONG_PROOFS and not load_proof(name).is_full_only
-    ]
-    return sorted([*chosen, *short], key=lambda name: name not in LONG_PROOFS)
+    return sorted(chosen, key=lambda name: name not in LONG_PROOFS)
 
 
 def choose_by_seed(names: Sequence[str], seed: str, count: int) -> list[str]:
@@ -186,6 +190,8 @@ def get_exit_code(verdict: Verdict) -> int:
     """Tell a wrong result, a missed control, or a proof that broke off from one that only missed a time or a size."""
     if has_passed(verdict):
         return PASSED
+    if verdict.has_timed_out:
+        return INCONCLUSIVE
     return FAILED if not verdict.bars or has_wrong_result(verdict) else INCONCLUSIVE
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from deputize import app
+from deputize.composition import background_tasks
 from deputize.operations.approvals.escalation import ApprovalEscalator
 from proofs.kit.child_process import ChildProcess
 from proofs.kit.gateway_variant import serve_variant
@@ -43,7 +43,7 @@ class TimedEscalation(ApprovalEscalator):
 
 
 def serve_with_class(kind: type[ApprovalEscalator]) -> None:
-    vars(app)["ApprovalEscalator"] = kind
+    vars(background_tasks)["ApprovalEscalator"] = kind
     serve_variant(lambda gateway: gateway)
 
 

@@ -7,6 +7,7 @@ the product's upstream client loaded already.
 import argparse
 import asyncio
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,11 @@ _SAMPLE_VALUES: dict[str, Any] = {
 async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One line in, what to do; one line out, what went wrong."""
     request = orjson.loads(await reader.readline())
-    faults = await run_scenario(request["url"], request.get("context") or {})
+    try:
+        faults = await run_scenario(request["url"], request.get("context") or {})
+    except Exception as error:  # noqa: BLE001 - the suite waits for an answer: without one it waits for ever
+        traceback.print_exc()
+        faults = [f"the client broke off with {error!r}"]
     writer.write(orjson.dumps(faults) + b"\n")
     await writer.drain()
     writer.close()

@@ -46,7 +46,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
 async def _start_client(sandbox: Sandbox) -> str:
     path = sandbox.folder / "client.sock"
     argv = [sys.executable, "-m", "proofs.conformance.client", "--socket", str(path)]
-    await sandbox.start_process("client", argv, cwd=_ROOT, ready_line=READY, timeout=60)
+    await sandbox.start_process("client", argv, cwd=_ROOT, ready_line=READY)
     return f"{sys.executable} -I -S {_CLIENT_SHIM} {path}"
 
 

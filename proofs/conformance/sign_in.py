@@ -65,7 +65,7 @@ class SignedInUser:
         if not is_user:
             return (await self._sign_in.request_client_token(server, self._client, self._scopes)).access
         url, login = self._sign_in.start_authorization(server, self._client, self._scopes)
-        async with httpx2.AsyncClient(trust_env=False) as browser:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60.0) as browser:
             redirect_url = (await browser.get(url)).headers["location"]
         assert redirect_url.startswith(_CALLBACK_URL)
         return (await self._sign_in.complete_authorization(login, dict(parse_qsl(urlsplit(redirect_url).query)))).access

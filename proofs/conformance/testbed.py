@@ -29,7 +29,7 @@ prompts = ["*"]
 slow = [{slow}]
 asks = ["elicitation", "sampling", "roots"]
 """
-_WAIT_SECONDS = 60.0
+_WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Testbed:
 
 async def start_fixture(sandbox: Sandbox) -> ChildProcess:
     argv = [sys.executable, "-m", "proofs.conformance.fixture_server"]
-    return await sandbox.start_process("fixture", argv, cwd=_ROOT, ready_line=READY, timeout=60)
+    return await sandbox.start_process("fixture", argv, cwd=_ROOT, ready_line=READY)
 
 
 async def wait_for_tools(gateway: GatewayHandle, token: str, prefix: str, tool_count: int) -> None:
@@ -65,7 +65,7 @@ async def wait_for_tools(gateway: GatewayHandle, token: str, prefix: str, tool_c
     names: list[str] = []
     while len(names) < tool_count:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"of {tool_count} tools of the server only these are served: {names}")
+            raise TimeoutError(f"of {tool_count} tools of the server only these are served: {names}")
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
         answer = await http.post("/mcp", request, Accept="application/json, text/event-stream")
         tool_list = answer.json().get("result", {}).get("tools", [])

@@ -32,7 +32,8 @@ from deputize.interfaces.mcp.endpoint import LEGACY_METHODS, MODERN_METHODS
 from deputize.interfaces.mcp.tools.builtin_tools import BUILTIN_TOOLS
 from deputize.operations.gateway import Gateway
 from proofs.confused_deputy.bad_tokens import BadToken
-from proofs.confused_deputy.refusals import has_tenant_mark, is_accepted, is_refused, read_slug
+from proofs.confused_deputy.refusals import cut_at_mark, has_tenant_mark, is_accepted, is_refused, read_slug
+from proofs.confused_deputy.testbed import TENANT
 from proofs.kit.http_client import HttpConnection, HttpResponse
 
 _OPEN_PREFIXES = ("/healthz", "/readyz", "/docs", "/openapi.json", "/.well-known/", "/t/")
@@ -51,6 +52,11 @@ FORM = "application/x-www-form-urlencoded"
 _TOKEN_FIELDS = ("subject_token", "actor_token")
 _CONCURRENCY = 8
 _SECONDS = 30.0
+
+
+# Whoever may follow the audit follows it until the token ends.
+_ENDLESS_PATH = "/v1/audit/tail"
+_AUDIT_PATH = "/v1/audit"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +91,11 @@ class TokenEndpoint:
             {"cookie": f"{self.cookie}={token}"} if self.cookie else {"authorization": f"Bearer {token}"}
         )
         return await http.send(
-            self.method, self.path, headers={**self.headers, **credential_headers}, body=self.request_body
+            self.method,
+            self.path,
+            headers={**self.headers, **credential_headers},
+            body=self.request_body,
+            is_endless=self.path.startswith(_ENDLESS_PATH),
         )
 
 
@@ -264,7 +274,7 @@ def _list_mounted_routes() -> set[str]:
         if hasattr(route, "original_router"):
             pending += route.original_router.routes
         elif not route.path.startswith(_OPEN_PREFIXES) and route.path not in _OPEN_PAGES:
-            routes |= {f"{method} {route.path}" for method in (route.methods or {"ANY"}) - {"HEAD"}}
+            routes |= {f"{method} {route.path_format}" for method in (route.methods or {"ANY"}) - {"HEAD"}}
     return routes
 
 
@@ -338,10 +348,13 @@ def record_answer(
 ) -> None:
     result.try_count += 1
     result.refusals[read_slug(answer)] += 1
+    if endpoint.path.startswith(_AUDIT_PATH):
+        # An entry quotes the tool that a caller asked for; what it must not be is one of the tenant's entries.
+        marks = [f'"tenant":"{TENANT}"']
     is_let_in_here = has_tenant_mark(answer, marks) if bad.is_foreign else not is_refused(answer)
     if is_let_in_here:
         result.accepted_count += 1
-        result.add_sample(f"accepted: {bad.label} at {endpoint.name}: {answer.status} {answer.body[:200]!r}")
+        result.add_sample(f"accepted: {bad.label} at {endpoint.name}: {answer.status} {cut_at_mark(answer, marks)!r}")
     elif answer.status >= 500:
         result.broken_count += 1
         result.add_sample(f"server error: {bad.label} at {endpoint.name}: {answer.status}")

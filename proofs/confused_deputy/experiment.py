@@ -79,7 +79,7 @@ _CALLS_ENDPOINT = "POST /v1/calls"
 _ENDPOINTS_EACH = 3
 _MINTED_SAMPLE = 5
 _UNUSED_SECRET = "nobody/key"
-_SERVER, _OF_SERVERS = "/v1/servers/{name}", ("", "/test", "/changes", "/changes/decide")
+_SERVER, _OF_SERVERS = "/v1/servers/{name}", ("", "/test", "/changes", "/changes/decide", "/tools", "/effects")
 _ONE_APPROVAL, _BODY = "POST /v1/approvals/{ticket_id}", {"reason": "seen"}
 
 
@@ -97,6 +97,7 @@ _TRACES = """
            (select md5(string_agg(concat_ws(' ', server, item, digest, state, decided_by), ',' order by item, digest))
             from deputize.server_changes where tenant = $1),
            (select count(*) from deputize.server_pins where tenant = $1),
+           (select count(*) from deputize.server_effects where tenant = $1),
            (select md5(string_agg(concat_ws(' ', id, attempts, due_at, dead_at), ',' order by id))
             from deputize.deliveries where tenant = $1)
     from deputize.epochs where tenant = $1
@@ -277,6 +278,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         },
         "POST /v1/revocations": {"kind": "token", "value": "nobody's"},
         "POST /v1/erasures": {"user": "nobody"},
+        "POST /v1/holds": {"user": "somebody", "reason": "none"},
         "POST /v1/secrets": {"name": _UNUSED_SECRET, "value": "not a secret"},
         "PUT /v1/policies": policies,
         "POST /v1/policies/check": policies,
@@ -288,6 +290,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         },
         "POST /v1/approvals/batch": {"tickets": [seed_data.approval_id], "decision": "deny", **_BODY},
         f"POST {_SERVER}/changes/decide": {**seed_data.server_change, "decision": "reject", **_BODY},
+        f"POST {_SERVER}/effects": {"tools": [{"tool": "nothing", "digest": digest, "effects": "read"}]},
         "POST /oauth/token subject_token": {**build_exchange_form(), "actor_token": agent},
         "POST /oauth/token actor_token": {**build_exchange_form(), "subject_token": user},
     }
@@ -302,6 +305,10 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "ticket_id": seed_data.task_id,
         "delivery_id": seed_data.delivery_id,
         "erasure_id": seed_data.erasure_id,
+        "hold_id": seed_data.hold_id,
+        "entry_id": seed_data.ended_call,
+        "tenant": TENANT,
+        "tile_path": "entries/000.p/1",
         "POST /v1/calls/{call_id}/cancel call_id": seed_data.queued_call,
         "POST /v1/calls/{call_id}/retry call_id": seed_data.canceled_call,
         "POST /v1/calls/{call_id}/rollback call_id": seed_data.checkpoint_call,

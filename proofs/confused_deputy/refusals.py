@@ -98,6 +98,13 @@ def has_tenant_mark(answer: HttpResponse, marks: Iterable[str]) -> bool:
     return not read_slug(answer) and any(mark.encode() in answer.body for mark in marks)
 
 
+def cut_at_mark(answer: HttpResponse, marks: Iterable[str]) -> bytes:
+    """Cut out the part of an answer that tells of the tenant, or its beginning if none does."""
+    places = [place for mark in marks if (place := answer.body.find(mark.encode())) >= 0]
+    begin = max(min(places, default=0) - 200, 0)
+    return answer.body[begin : begin + 400]
+
+
 def is_accepted(answer: HttpResponse, marks: Iterable[str]) -> bool:
     """Whether a good token opened the interface. One of someone who may not decide is let in, and told so: by a
     problem of its own, or on a page above the approval request.

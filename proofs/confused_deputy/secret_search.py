@@ -107,7 +107,7 @@ class Search:
         await admin.post("/v1/calls", {"tool": "deputy.blurt", "arguments": {"word": create_plant("in a log", LOGS)}})
         await admin.post("/v1/revocations", {"kind": "token", "value": create_plant("in an entry", ENTRIES)})
         admin.close()
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60.0) as client:
             await client.post(f"{testbed.upstream}/planted", content=create_plant("upstream", UPSTREAM))
             credential = create_plant("as a credential", CREDENTIALS, self._inbound_patterns)
             await client.post(f"{testbed.upstream}/planted", headers={"authorization": f"Bearer {credential}"})

@@ -16,7 +16,7 @@ from proofs.kit.http_client import HttpConnection
 
 WRITE_TOOL, READ_TOOL, APPROVAL_TOOL, CHECKPOINT = "deputy.act", "deputy.look", "deputy.plead", "half"
 _WORD = "behind the doors"
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 # Nobody listens there.
 _UNREACHABLE_URL = "http://127.0.0.1:9/"
 
@@ -36,6 +36,7 @@ class SeedData:
     server_change: Mapping[str, str]
     """What a server declares and nobody has agreed to: item and digest."""
     erasure_id: str
+    hold_id: str
 
     @property
     def tenant_marks(self) -> tuple[str, ...]:
@@ -60,6 +61,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     await http.post(f"/v1/servers/{SERVER_NAME}/test", {})
     server_changes = await _wait_for_items(lambda: _fetch_items(http, f"/v1/servers/{SERVER_NAME}/changes", "changes"))
     erasure = (await http.post("/v1/erasures", {"user": "nobody"})).json()
+    hold = (await http.post("/v1/holds", {"user": "somebody", "reason": "none"})).json()
     http.close()
     return SeedData(
         ended_call=ended_call,
@@ -71,6 +73,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
         delivery_id=deliveries[0]["id"],
         server_change={name: server_changes[-1][name] for name in ("item", "digest")},
         erasure_id=erasure["erasure_id"],
+        hold_id=hold["hold_id"],
     )
 
 

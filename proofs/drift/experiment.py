@@ -127,7 +127,7 @@ async def _check_new_not_served(
     settings = McpServerSettings(name=upstream.name, url=upstream.url)
     known_names = {tool["name"]: tool["name"] for tool in upstream.tools}
     new_names = [case.definitions[-1]["name"] for case in cases if case.mutation.is_new_tool]
-    tool_names = assign_names(settings, new_names, known_names)
+    tool_names = assign_names(settings.name, new_names, known_names)
     await testbed.call_tools(f"{upstream.name}.{tool_names[name]}" for name in new_names)
     call_counts = await upstream.fetch_call_counts()
     check_unreviewed_calls(findings, new_names, call_counts)

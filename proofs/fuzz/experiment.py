@@ -328,7 +328,8 @@ async def _run_schemathesis(
     argv += ["--generation-allow-x00", "false", "--generation-database", "none", "--no-shrink", "--no-color"]
     argv += ["--continue-on-failure", "--suppress-health-check", "all", "--request-timeout", "10"]
     argv += ["--report", "json", "--report-json-path", "report.json"]
-    argv += ["--include-path", only] if only else []
+    # The stream of audit entries does not end; its parameters are those of the search.
+    argv += ["--include-path", only] if only else ["--exclude-path", "/v1/audit/tail"]
     process = await sandbox.run_command(argv, cwd=folder, timeout=1200)
     report = folder / "report.json"
     if not report.exists():

@@ -35,7 +35,7 @@ _STREAM = "/v1/calls/{call_id}/events"
 _ABOUT_RUNS = ("/v1/calls/", _TASKS, "/v1/tickets", "/v1/webhooks", _APPROVALS)
 _EVENTS = "text/event-stream"
 _LONGEST_ID = 200
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 _OF_EACH = 4
 # Nobody listens there, so that whoever wants to be called back is given up on.
 _NOBODY = "http://127.0.0.1:9/"

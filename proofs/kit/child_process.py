@@ -17,6 +17,10 @@ class ProcessNotReady(Exception):
     """A process ended, or took too long, before it was ready; its last lines are in the message."""
 
 
+class ProcessTooSlow(ProcessNotReady, TimeoutError):
+    """A process was still running, but not ready in time: on a starved machine this says nothing about the product."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandResult:
     """A command that ran to its end."""
@@ -97,10 +101,10 @@ class ChildProcess:
                             return line
                     position = len(self._lines)
                     if self._is_eof:
-                        raise self._build_not_ready(f"ended before it said {text!r}")
+                        raise ProcessNotReady(self._describe(f"ended before it said {text!r}"))
                     await self._new_output.wait()
         except TimeoutError:
-            raise self._build_not_ready(f"did not say {text!r} within {timeout:g} s") from None
+            raise ProcessTooSlow(self._describe(f"did not say {text!r} within {timeout:g} s")) from None
 
     async def wait_for_url(self, url: str, *, timeout: float = 120.0) -> None:
         """Wait until a GET of the url is answered with 2xx."""
@@ -117,8 +121,9 @@ class ChildProcess:
                         last = type(error).__name__
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise self._build_not_ready(f"was not ready within {timeout:g} s (last: {last})") from None
-        raise self._build_not_ready(f"ended with {self._process.returncode} before it was ready (last: {last})")
+            raise ProcessTooSlow(self._describe(f"was not ready within {timeout:g} s (last: {last})")) from None
+        reason = f"ended with {self._process.returncode} before it was ready (last: {last})"
+        raise ProcessNotReady(self._describe(reason))
 
     def read_cpu_seconds(self) -> float:
         """User and system time it has used so far, its threads included, its children not."""
@@ -145,8 +150,8 @@ class ChildProcess:
             self._is_eof = self._is_eof or is_eof
             self._new_output.notify_all()
 
-    def _build_not_ready(self, reason: str) -> ProcessNotReady:
-        return ProcessNotReady(f"{self.name} {reason}; its last lines:\n{self.last_lines(20)}")
+    def _describe(self, reason: str) -> str:
+        return f"{self.name} {reason}; its last lines:\n{self.last_lines(20)}"
 
 
 async def start_child(

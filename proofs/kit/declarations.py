@@ -55,16 +55,17 @@ def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
         full_bars[figure] = full_bar
         if quick_bar is not None:
             quick_bars[figure] = quick_bar
-    load_sensitive = tuple(table.get("load_sensitive", ()))
-    for figure in load_sensitive:
-        if figure not in full_bars or full_bars[figure][0] != "==":
-            raise ValueError(f"[{name}] load_sensitive names {figure}, which has no exact bar")
+    controls, load_sensitive = tuple(table.get("controls", ())), tuple(table.get("load_sensitive", ()))
+    exact = {figure for figure, (operator, _) in full_bars.items() if operator == "=="}
+    for each in load_sensitive:
+        if each not in exact.union(controls):
+            raise ValueError(f"[{name}] load_sensitive names {each}, which is no control and has no exact bar")
     return Declaration(
         name=name,
         covers=tuple(table["covers"]),
         full_bars=full_bars,
         quick_bars=quick_bars,
-        controls=tuple(table.get("controls", ())),
+        controls=controls,
         load_sensitive=load_sensitive,
         unmeasured=table.get("unmeasured"),
     )

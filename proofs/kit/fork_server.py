@@ -113,11 +113,11 @@ async def _wait_until_ready(process: ForkedProcess, url: str, ready_path: str) -
                 except (OSError, EOFError) as error:
                     last = type(error).__name__
                 await asyncio.sleep(0.02)
-    except TimeoutError:
-        pass
+    except TimeoutError as error:
+        raise TimeoutError(f"a gateway is not ready after 180 s (last: {last})") from error
     finally:
         http.close()
-    raise RuntimeError(f"a gateway was not ready (last: {last}):\n{process.log.read_text()[-2000:]}")
+    raise RuntimeError(f"a gateway ended (last: {last}):\n{process.log.read_text()[-2000:]}")
 
 
 def _serve_forks(address: str) -> None:
@@ -152,7 +152,9 @@ def _run_in_fork(request: dict[str, str | dict[str, str]]) -> None:
     os.dup2(output, 2)
     os.chdir(str(request["folder"]))
     os.environ.update(request["env"] if isinstance(request["env"], dict) else {})
-    sys.argv = ["deputize", str(request["command"])]
+    command = str(request["command"])
+    # A worker is a process of its own in proofs, to be killed apart from the gateway.
+    sys.argv = ["deputize", command, *(["--no-worker"] if command == "serve" else [])]
     runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=False)
 
 

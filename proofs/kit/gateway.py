@@ -232,5 +232,6 @@ def _write_files(folder: Path, issuer: Issuer, policies: str, tool_folder: Path)
 
 
 async def _start_process(sandbox: Sandbox, name: str, folder: Path, url: str, env: dict[str, str]) -> ChildProcess:
-    argv = [sys.executable, "-m", "deputize", "serve"]
+    # A worker is a process of its own in proofs, to be killed and measured apart from the gateway.
+    argv = [sys.executable, "-m", "deputize", "serve", "--no-worker"]
     return await sandbox.start_process(name, argv, env=env, cwd=folder, ready_url=f"{url}/readyz", timeout=120)

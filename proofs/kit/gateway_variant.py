@@ -27,7 +27,7 @@ def serve_variant(change: Callable[[Gateway], Gateway]) -> None:
         async with open_gateway(*positional, **keywords) as gateway:
             yield change(gateway)
 
-    sys.argv = ["deputize", "serve"]
+    sys.argv = ["deputize", "serve", "--no-worker"]
     run_cli(open_variant)
 
 

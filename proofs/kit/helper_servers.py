@@ -33,7 +33,7 @@ class LedgerHandle:
         self._world = sandbox
         self._file = file
         self._delay_ms = delay_ms
-        self._client = httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30.0)
+        self._client = httpx2.AsyncClient(base_url=url, trust_env=False, timeout=120.0)
 
     async def request_effect(
         self, key: str, *, tool: str = "t", call: str = "", dedupe: bool = False, delay_ms: int | None = None
@@ -102,10 +102,10 @@ async def start_echo(sandbox: Sandbox) -> str:
     return await _read_address(child)
 
 
-async def start_sink(sandbox: Sandbox, *, keep: Path | None = None) -> str:
-    """A collector of spans that keeps none, or all in a file; returns its base URL."""
+async def start_sink(sandbox: Sandbox, *, keep: Path | None = None, name: str = "sink") -> str:
+    """A collector of spans, or of anything that is posted, that keeps none, or all in a file; returns its base URL."""
     argv = [sys.executable, "-m", "proofs.kit.span_collector", *(("--keep", str(keep)) if keep else ())]
-    child = await sandbox.start_process("sink", argv, cwd=_ROOT, ready_line=READY)
+    child = await sandbox.start_process(name, argv, cwd=_ROOT, ready_line=READY)
     return await _read_address(child)
 
 

@@ -48,9 +48,21 @@ class HttpConnection:
         return await self.send("POST", path, headers=header_fields, body=orjson.dumps(value))
 
     async def send(
-        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        is_endless: bool = False,
     ) -> HttpResponse:
-        """One request and its answer. Nothing is encoded or checked on the way, and nothing is sent twice."""
+        """One request and its answer. Nothing is encoded or checked on the way, and nothing is sent twice.
+
+        Of an answer that may never end only the head is read, and the connection is closed, if `is_endless` says so.
+        """
+        if self._streams is not None and self._streams[0].at_eof():
+            # It was idle for longer than the other side keeps it.
+            self.close()
         reader, writer = self._streams or await self._open()
         fields = {"host": f"{self.host}:{self.port}", **self.headers, **(headers or {})}
         if body:
@@ -58,7 +70,7 @@ class HttpConnection:
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
         try:
             writer.write("\r\n".join(lines).encode("latin-1") + body)
-            return await self._read_response(reader)
+            return await self._read_response(reader, is_endless=is_endless)
         except BaseException:
             self.close()
             raise
@@ -72,11 +84,14 @@ class HttpConnection:
         self._streams = await asyncio.open_connection(self.host, self.port, limit=_LARGEST_HEAD)
         return self._streams
 
-    async def _read_response(self, reader: asyncio.StreamReader) -> HttpResponse:
+    async def _read_response(self, reader: asyncio.StreamReader, *, is_endless: bool) -> HttpResponse:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         status = int(head[0].split(" ", 2)[1])
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
-        if headers.get("transfer-encoding") == "chunked":
+        if is_endless and headers.get("content-type", "").startswith("text/event-stream"):
+            self.close()
+            body = b""
+        elif headers.get("transfer-encoding") == "chunked":
             body = await _read_chunks(reader)
         elif "content-length" in headers:
             body = await reader.readexactly(int(headers["content-length"]))

@@ -6,6 +6,7 @@ once, and of an answer only its status and its end are read.
 
 import asyncio
 import sys
+import uuid
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ async def run_open_loop(target: Target, *, rate: float, seconds: float) -> list[
     )  # fmt: skip
     options = {
         "url": target.url, "headers": dict(target.headers), "body": target.body.decode(), "rate": rate,
-        "seconds": seconds,
+        "seconds": seconds, "unique_keys": target.unique_keys,
     }  # fmt: skip
     stdout, stderr = await process.communicate(orjson.dumps(options))
     if process.returncode != 0:
@@ -73,7 +74,8 @@ class _Schedule:
 class _Connection(asyncio.Protocol):
     """One connection, with one request on its way at most."""
 
-    def __init__(self, schedule: _Schedule, request: bytes) -> None:
+    def __init__(self, schedule: _Schedule, request: bytes, *, has_unique_key: bool) -> None:
+        self._has_unique_key = has_unique_key
         self._schedule, self._request, self._time = schedule, request, asyncio.get_running_loop().time
         self._buffer, self._due = b"", 0.0
         self._transport: asyncio.WriteTransport
@@ -86,7 +88,7 @@ class _Connection(asyncio.Protocol):
 
     def send(self, due: float) -> None:
         self._due = due
-        self._transport.write(self._request)
+        self._transport.write(_add_key(self._request) if self._has_unique_key else self._request)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -98,6 +100,11 @@ class _Connection(asyncio.Protocol):
             return
         self._buffer = b""
         self._schedule.record_answer(self, self._time() - self._due)
+
+
+def _add_key(request: bytes) -> bytes:
+    line, _, rest = request.partition(b"\r\n")
+    return b"%b\r\nidempotency-key: %b\r\n%b" % (line, uuid.uuid4().hex.encode(), rest)
 
 
 def _parse_content_length(head: bytes) -> int:
@@ -119,7 +126,9 @@ async def _run_schedule(options: dict[str, object]) -> list[float]:
     schedule = _Schedule(deque(), deque(), [], count, loop.create_future())
     for _ in range(_CONNECTIONS):
         _, connection = await loop.create_connection(
-            lambda: _Connection(schedule, request), url.hostname or "", url.port or 80
+            lambda: _Connection(schedule, request, has_unique_key=bool(options.get("unique_keys"))),
+            url.hostname or "",
+            url.port or 80,
         )
         schedule.free.append(connection)
     began = loop.time()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Self
 import httpx2
 
 from proofs.kit.child_process import ChildProcess, start_child
+from proofs.kit.reserved_port import reserve_port
 
 PROGRAM = Path(sys.executable).with_name("bao")
 MOUNT = "secret"
@@ -41,7 +41,7 @@ class OpenBaoServer:
         self.child: ChildProcess | None = None
         self._unseal_key = ""
         self._root = ""
-        self._port, cluster = _free_port(), _free_port()
+        self._port, cluster = reserve_port(), reserve_port()
         self.url = f"http://127.0.0.1:{self._port}"
         data = folder / "data"
         data.mkdir(parents=True)
@@ -146,8 +146,3 @@ class OpenBaoServer:
 
     def _build_root_headers(self) -> dict[str, str]:
         return {"x-vault-token": self._root} if self._root else {}
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -3,9 +3,11 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from subprocess import TimeoutExpired
 from typing import Any, Literal, get_args
 
 import orjson
+from httpx2 import TimeoutException
 
 Figure = int | float | str
 Operator = Literal[">=", ">", "<=", "<", "=="]
@@ -18,7 +20,8 @@ class Verdict:
 
     `prove` returns figures, controls and notes; bars come from `proofs.toml`. A control is a variant broken on purpose;
     true says that the proof caught it. `load_sensitive` are exact bars that a gateway misses without doing anything
-    wrong where it hardly gets to run: it refuses, or is not ready in time.
+    wrong where it hardly gets to run: it refuses, or is not ready in time. It also names controls that are caught by
+    comparing times.
     """
 
     figures: Mapping[str, Figure]
@@ -26,6 +29,8 @@ class Verdict:
     controls: Mapping[str, bool] = field(default_factory=dict)
     notes: Sequence[str] = ()
     load_sensitive: Sequence[str] = ()
+    has_timed_out: bool = False
+    """True for a proof that broke off because something took too long, and for no other reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +70,16 @@ def has_passed(verdict: Verdict) -> bool:
 
 def has_wrong_result(verdict: Verdict) -> bool:
     """Whether something came out that must not, however busy the machine was: an exact bar or a control missed."""
-    return not all(verdict.controls.values()) or any(
-        bar.op == "==" and not bar.is_met and bar.name not in verdict.load_sensitive for bar in check_bars(verdict)
-    )
+    missed = {name for name, is_caught in verdict.controls.items() if not is_caught}
+    missed |= {bar.name for bar in check_bars(verdict) if bar.op == "==" and not bar.is_met}
+    return bool(missed.difference(verdict.load_sensitive))
+
+
+def is_timeout(failure: BaseException) -> bool:
+    """Whether a proof broke off because something took too long, and for no other reason."""
+    if isinstance(failure, BaseExceptionGroup):
+        return all(is_timeout(each) for each in failure.exceptions)
+    return isinstance(failure, TimeoutError | TimeoutException | TimeoutExpired)
 
 
 def render_last_line(name: str, verdict: Verdict) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Self, TextIO
 
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.child_process import ChildProcess, CommandResult, start_child
+from proofs.kit.reserved_port import reserve_port
 
 # No load balancer has to notice the end of a gateway.
 _NO_DRAIN = {"DEPUTIZE_SERVER__DRAIN_SECONDS": "0"}
@@ -29,7 +29,6 @@ class Sandbox:
         self._progress = progress or sys.stderr
         self._stack = AsyncExitStack()
         self._children: list[ChildProcess] = []
-        self._ports: set[int] = set()
         self._started_at = time.monotonic()
 
     async def __aenter__(self) -> Self:
@@ -55,13 +54,8 @@ class Sandbox:
         print(f"[{time.monotonic() - self._started_at:6.1f}s] {text}", file=self._progress, flush=True)
 
     def pick_free_port(self) -> int:
-        """Pick a loopback port that is free now, never the same one twice."""
-        while True:
-            with socket.create_server(("127.0.0.1", 0)) as probe:
-                port = int(probe.getsockname()[1])
-            if port not in self._ports:
-                self._ports.add(port)
-                return port
+        """Pick a loopback port that no other process is given, never the same one twice."""
+        return reserve_port()
 
     async def start_process(
         self,

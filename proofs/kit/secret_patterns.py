@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
+import html
 import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import asyncpg
 
@@ -67,7 +68,9 @@ class SecretPatterns:
 
     def add_secret(self, name: str, secret: str) -> None:
         raw = secret.encode()
-        for text in (secret, quote(secret, safe=""), raw.hex(), raw.hex().upper(), secret[::-1]):
+        spellings = (secret, quote(secret, safe=""), quote_plus(secret), raw.hex(), raw.hex().upper(), secret[::-1])
+        escaped = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret))
+        for text in (*spellings, *(each[1:-1] for each in escaped), html.escape(secret)):
             self._add_pattern(name, text.encode())
         for before in range(3):
             first, last = (0, 2, 3)[before], (before + len(raw)) * 8 // 6

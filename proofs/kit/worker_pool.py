@@ -45,7 +45,7 @@ class Database:
     async def fetch_value(self, sql: str, *arguments: object) -> object:
         return (await self.fetch(sql, *arguments))[0][0]
 
-    async def wait_until(self, sql: str, *arguments: object, seconds: float = 60.0) -> None:
+    async def wait_until(self, sql: str, *arguments: object, seconds: float = 180.0) -> None:
         """Waits until the value is there, and not nothing or none."""
         async with asyncio.timeout(seconds):
             while not await self.fetch_value(sql, *arguments):  # noqa: ASYNC110 -- what changes it is another process

@@ -49,7 +49,7 @@ class _TimedTracing(Tracing):
         super().__init__(sample=0, tracer=None)
         self._times = times
 
-    def start_trace(self, traceparent: str | None, call_id: str) -> CallTrace:
+    def start_trace(self, traceparent: str | None, call_id: str, caller: Caller | None = None) -> CallTrace:
         trail = _TimedTrail(trace_id=call_id.replace("-", ""))
         trail.times = self._times
         return trail

@@ -61,7 +61,7 @@ class Testbed:
     @classmethod
     async def start(cls, sandbox: Sandbox, dsn: str, issuer: Issuer) -> "Testbed":
         argv = [sys.executable, "-m", "proofs.proxy.upstream_server"]
-        upstream = await sandbox.start_process("upstream", argv, cwd=_ROOT, ready_line=READY, timeout=60)
+        upstream = await sandbox.start_process("upstream", argv, cwd=_ROOT, ready_line=READY)
         url = (await upstream.wait_for_line(READY)).partition(READY)[2].strip()
         settings = _SETTINGS.format(name=SERVER, url=url)
         gateway = await start_gateway(sandbox, dsn, issuer, tools="none*.py", settings=settings)
@@ -81,7 +81,7 @@ class Testbed:
         return BenchmarkTarget(request=await build_target(endpoint), process=self.gateway.child)
 
     async def fetch_counts(self) -> ServerCounts:
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60.0) as client:
             counts = (await client.get(f"{self.url}/seen")).raise_for_status().json()
         return ServerCounts(call_count=counts["calls"], message_count=counts["messages"])
 

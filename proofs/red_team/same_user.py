@@ -12,7 +12,6 @@ SAME_USER_LIMITS: dict[str, str] = {
     "the memory of the gateway is read": (
         "the kernel lets processes of one user trace each other, unless kernel.yama.ptrace_scope forbids it"
     ),
-    "a policy is edited before a restart": "deputize dev loads the files that it finds",
     "the code of a tool is edited before a restart": "deputize dev loads the files that it finds",
     "a permit is written into the development database": (
         "the password of the local PostgreSQL lies in the state folder, which the agent can read as its own"

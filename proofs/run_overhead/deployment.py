@@ -89,7 +89,7 @@ async def _start_new_release(testbed: Testbed) -> WorkerPool:
     port, metrics_port = testbed.sandbox.pick_free_port(), testbed.sandbox.pick_free_port()
     gateway = await testbed.sandbox.start_process(
         "release-2",
-        [sys.executable, "-m", "deputize", "serve"],
+        [sys.executable, "-m", "deputize", "serve", "--no-worker"],
         env={
             **testbed.gateway.env,
             "DEPUTIZE_SERVER__PORT": str(port),

@@ -46,7 +46,7 @@ accept_risk = ["same-user", "unpinned"]
 reads = ["*"]
 start_seconds = 60
 """
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 180.0
 
 
 @dataclass(kw_only=True, slots=True)

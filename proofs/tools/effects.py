@@ -90,7 +90,9 @@ async def _record_effect(
     name: str, label: str, context: ToolContext, delay_ms: int, *, dedupe: bool = False
 ) -> Receipt:
     if not _clients:
-        _clients.append(httpx2.AsyncClient(base_url=os.environ["PROOF_LEDGER"], trust_env=False, verify=False))
+        # The timeout of the tool ends a call that takes too long.
+        ledger = os.environ["PROOF_LEDGER"]
+        _clients.append(httpx2.AsyncClient(base_url=ledger, trust_env=False, verify=False, timeout=60.0))
     effect = {"key": context.key, "tool": name, "call": label, "dedupe": dedupe, "delay_ms": delay_ms}
     try:
         response = await _clients[0].post("/effect", json=effect)

@@ -85,7 +85,9 @@ async def blurt(label: Label, context: ToolContext) -> Result:
 async def _record_effect(name: str, label: str, context: ToolContext) -> Receipt:
     value = context.credential.reveal() if context.credential else ""
     if not _clients:
-        _clients.append(httpx2.AsyncClient(base_url=os.environ["PROOF_LEDGER"], trust_env=False, verify=False))
+        # The timeout of the tool ends a call that takes too long.
+        ledger = os.environ["PROOF_LEDGER"]
+        _clients.append(httpx2.AsyncClient(base_url=ledger, trust_env=False, verify=False, timeout=60.0))
     effect = {"key": context.key, "tool": name, "call": label}
     try:
         response = await _clients[0].post("/effect", json=effect)

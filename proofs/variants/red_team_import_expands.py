@@ -7,9 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from deputize.app import open_gateway
-from deputize.interfaces.cli.commands import import_servers
 from deputize.interfaces.cli.main import run_cli
-from deputize.interfaces.cli.project import client_configs
+from deputize.interfaces.cli.project import client_configs, settings_text
 
 
 def _expand_variables(resolver: object, text: str, label: str) -> str:
@@ -30,6 +29,6 @@ def _write_shared_file(path: Any, text: str) -> None:
 if __name__ == "__main__":
     patch.object(client_configs._ReferenceResolver, "resolve_text", _expand_variables).start()
     patch.object(client_configs, "_split_environment", _copy_environment).start()
-    patch.object(import_servers, "_write_private_file", _write_shared_file).start()
+    patch.object(settings_text, "write_private_file", _write_shared_file).start()
     sys.argv[0] = "deputize"
     run_cli(open_gateway)

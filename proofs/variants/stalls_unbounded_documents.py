@@ -13,7 +13,7 @@ _LIMITS = (
     "deputize.interfaces.json_body._SMALL_BODY_VALUES",
     "deputize.core.json_values._SMALL_VALUES",
     "deputize.core.json_values._SMALL_BYTES",
-    "deputize.catalog.schemas._MOST_LISTED_VALUES",
+    "deputize.catalog.schemas._MAX_LISTED_VALUES",
 )
 
 

@@ -26,6 +26,8 @@ function build() {
     features: {
       clientCredentials: { enabled: true },
       devInteractions: { enabled: true },
+      deviceFlow: { enabled: true },
+      revocation: { enabled: true },
       resourceIndicators: {
         enabled: true,
         getResourceServerInfo: (_, resource) => {
@@ -43,7 +45,7 @@ function build() {
     // When somebody signed in is the code's to say, and nobody's where a program got the token for itself.
     extraTokenClaims: ({ oidc }, token) => ({
       ...told.accounts[token.accountId ?? token.clientId],
-      auth_time: oidc.entities.AuthorizationCode?.authTime,
+      auth_time: (oidc.entities.AuthorizationCode ?? oidc.entities.DeviceCode ?? oidc.entities.RefreshToken)?.authTime,
     }),
     findAccount: (_, id) => told.accounts[id]
       && { accountId: id, claims: () => ({ sub: id, ...told.accounts[id] }) },

@@ -202,7 +202,7 @@ class Intruder:
         paths = [
             "/v1/calls?limit=100", "/v1/calls?tenant=acme", "/v1/approvals", "/v1/approvals/suggestions",
             "/v1/tools/search?q=yacht", "/v1/grants", "/v1/revocations", "/v1/switches", "/v1/reconciliation-tasks",
-            "/v1/webhooks/deadletters", "/v1/secrets", "/v1/servers", "/v1/surface",
+            "/v1/webhooks/deadletters", "/v1/secrets", "/v1/servers", "/v1/circuits", "/v1/surface",
         ]  # fmt: skip
         headers = {"x-tenant": "acme", "deputize-tenant": "acme", "x-forwarded-prefix": "/t/acme"}
         answers = [await self.holder.send("GET", each, token=self._sign_admin(), headers=headers) for each in paths]

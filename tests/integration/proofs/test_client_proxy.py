@@ -36,7 +36,7 @@ async def test_the_second_request_is_struck_where_it_was_asked(
 
     async with (
         ClientProxy(ledger.url) as proxy,
-        httpx2.AsyncClient(base_url=proxy.url, trust_env=False, timeout=10.0) as client,
+        httpx2.AsyncClient(base_url=proxy.url, trust_env=False, timeout=60) as client,
     ):
         armed = proxy.arm(is_effect, 2, point, kill)
         assert (await client.get("/effects")).status_code == 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proofs.fairness import compute_limit_seconds, judge_delays
+from proofs.fairness import compute_limit_seconds, judge_delays, require_quick_starts
 from proofs.kit.child_process import CommandResult
 from proofs.kit.load import PairedSamples, Sample
 from proofs.overhead.experiment import build_verdict as judge_overhead
@@ -156,6 +156,12 @@ def test_a_flood_that_holds_up_others_is_found(
 ) -> None:
     assert list_missed_bars("fairness", judge_delays(alone, beside, left)) == missed
     assert compute_limit_seconds(alone) >= 1.0
+    require_quick_starts(alone)
+
+
+def test_a_machine_on_which_everybody_waits_shows_nothing() -> None:
+    with pytest.raises(TimeoutError, match="too busy"):
+        require_quick_starts([0.1] * 90 + [2.1] * 10)
 
 
 # Quickstart: the tutorial's call and its record, as typed.

@@ -85,7 +85,7 @@ async def test_effects_and_attempts_survive_the_ledgers_own_death(ledger: Ledger
 
 
 async def test_a_request_it_does_not_understand_is_refused(ledger: LedgerHandle) -> None:
-    async with httpx2.AsyncClient(base_url=ledger.url, trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=ledger.url, trust_env=False, timeout=60) as client:
         assert (await client.post("/effect", json={"key": "a"})).status_code == 422
         assert (await client.get("/nowhere")).status_code == 404
 

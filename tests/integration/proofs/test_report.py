@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import orjson
 import pytest
 
@@ -14,6 +16,7 @@ from proofs.kit.report import (
     check_bars,
     has_passed,
     has_wrong_result,
+    is_timeout,
     render_last_line,
 )
 from proofs.kit.sandbox import Sandbox
@@ -94,6 +97,26 @@ def test_a_wrong_result_is_distinguished_from_a_late_one(
     verdict = Verdict(figures=figures, bars={"lost": ("==", 0), "ms": ("<=", 10)}, controls=controls)
     assert not has_passed(verdict)
     assert has_wrong_result(verdict) is wrong
+
+
+@pytest.mark.parametrize(("lost", "is_caught"), [(1, True), (0, False), (1, False)])
+def test_what_a_busy_machine_may_miss_is_no_wrong_result(lost: int, is_caught: bool) -> None:
+    verdict = Verdict(
+        figures={"lost": lost, "twice": 0}, bars={"lost": ("==", 0), "twice": ("==", 0)},
+        controls={"slow": is_caught, "no lock": True}, load_sensitive=("lost", "slow"),
+    )  # fmt: skip
+    assert not has_passed(verdict)
+    assert not has_wrong_result(verdict)
+    assert has_wrong_result(replace(verdict, controls={"slow": True, "no lock": False}))
+    assert has_wrong_result(replace(verdict, figures={"lost": 0, "twice": 1}))
+
+
+def test_only_what_took_too_long_counts_as_a_timeout() -> None:
+    late = [TimeoutError(), httpx2.ReadTimeout("late"), subprocess.TimeoutExpired("x", 1)]
+    assert all(is_timeout(each) for each in late)
+    assert is_timeout(ExceptionGroup("tasks", [late[0], ExceptionGroup("more", late[1:])]))
+    assert not is_timeout(ExceptionGroup("tasks", [late[0], ValueError("wrong")]))
+    assert not is_timeout(ConnectionError("reset"))
 
 
 def test_a_folder_without_a_repository_has_no_commit(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 import io
 import os
+import socket
 import sys
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from proofs.kit.child_process import ProcessNotReady
+from proofs.kit.child_process import ProcessNotReady, ProcessTooSlow
+from proofs.kit.report import is_timeout
+from proofs.kit.reserved_port import reserve_port
 from proofs.kit.sandbox import Sandbox
 from tests.support.gateway_lab import wait_until
 
@@ -64,8 +67,19 @@ async def test_a_process_that_ends_before_it_is_ready_shows_its_last_words() -> 
 
 async def test_a_process_that_is_never_ready_is_waited_for_no_longer_than_asked() -> None:
     async with Sandbox(progress=io.StringIO()) as world:
-        with pytest.raises(ProcessNotReady, match="did not say"):
+        with pytest.raises(ProcessTooSlow, match="did not say") as failure:
             await world.start_process("one", [sys.executable, "-c", SLEEPER], ready_line="never", timeout=0.3)
+        assert is_timeout(failure.value)
+
+
+def test_a_port_is_reserved_but_a_server_can_listen_on_it_again_and_again() -> None:
+    ports = {reserve_port() for _ in range(20)}
+    assert len(ports) == 20
+    for port in [*ports, *ports]:
+        with socket.create_server(("127.0.0.1", port)) as server:
+            socket.create_connection(server.getsockname()).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
 
 
 async def test_an_http_endpoint_may_tell_readiness() -> None:

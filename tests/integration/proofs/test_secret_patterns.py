@@ -1,9 +1,11 @@
 """The search for secrets finds each spelling of one, in files and in every type of column."""
 
 import base64
+import html
+import json
 import secrets
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import asyncpg
 import pytest
@@ -13,7 +15,7 @@ from proofs.kit.idp.keys import generate_keys
 from proofs.kit.jws import decode_base64url
 from proofs.kit.secret_patterns import SecretPatterns, copy_tables
 
-_SECRET = "s3cret/with+odd chars"
+_SECRET = 's3cret/with+odd "chars" & <\u00fc>'
 
 
 def _token() -> str:
@@ -27,6 +29,8 @@ def _token() -> str:
     [
         _SECRET.encode(), quote(_SECRET, safe="").encode(), _SECRET.encode().hex().encode(), _SECRET[::-1].encode(),
         base64.b64encode(b"x" + _SECRET.encode() + b"y"), base64.urlsafe_b64encode(b"xy" + _SECRET.encode()),
+        quote_plus(_SECRET).encode(), json.dumps(_SECRET).encode(), html.escape(_SECRET).encode(),
+        repr(_SECRET).encode(),
     ],
 )  # fmt: skip
 async def test_a_secret_is_found_however_it_is_spelled(tmp_path: Path, spelled: bytes) -> None:

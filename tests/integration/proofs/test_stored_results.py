@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from proofs.__main__ import Proof, apply_declaration, attempt_proof, check_stored_results, list_names
+from proofs.__main__ import Proof, apply_declaration, attempt_proof, check_stored_results, get_exit_code, list_names
 from proofs.kit.declarations import Declaration, find_declaration_problems, load_declarations
 from proofs.kit.facts import compute_digests, list_commits
+from proofs.kit.proof_queue import INCONCLUSIVE
 from proofs.kit.report import Verdict, has_passed, render_json
 from proofs.kit.sandbox import Sandbox
 from proofs.kit.stored_results import ResultJudge
@@ -207,6 +208,14 @@ def test_the_quick_form_loosens_times_by_25_and_ratios_by_3_at_most(tmp_path: Pa
 def test_a_declaration_that_says_what_it_must_not_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"\[x\]"):
         _declare(tmp_path, text)
+
+
+def test_exact_bars_and_controls_may_be_sensitive_to_load(tmp_path: Path) -> None:
+    sensitive = 'load_sensitive = ["lost", "no lock"]\n[x.bars]'
+    declaration = _declare(tmp_path, _TOML.replace("[x.bars]", sensitive))["x"]
+    figures = {**_FIGURES, "lost": 1}
+    verdict = apply_declaration(declaration, Verdict(figures=figures, controls={"no lock": False}), full=True)
+    assert get_exit_code(verdict) == INCONCLUSIVE
 
 
 def test_controls_other_than_the_declared_ones_are_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""An MCP server in a process of its own that quotes what it is given, as its argument `way` says.
+
+POST /mcp   MCP. `way` is return, error (a result that says so), rpc (an error of the protocol) or http (status 500)
+"""
+
+from typing import Any
+
+import orjson
+
+from deputize.core.mcp.constants import INTERNAL_ERROR, METHOD_NOT_FOUND, MODERN_VERSION, SERVER_INFO
+from proofs.kit.asgi_server import Receive, Scope, Send, read_body, send_json, serve_app
+
+_INFO = {"name": "quoting", "version": "1"}
+_TOOL = {
+    "name": "quote",
+    "description": "Quote what is given.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"way": {"type": "string"}, "note": {"type": "string"}, "extra": {"type": "object"}},
+        "required": ["way"],
+    },
+}
+
+
+async def answer_mcp(scope: Scope, receive: Receive, send: Send) -> None:
+    request = orjson.loads(await read_body(receive))
+    if "id" not in request:
+        await send_json(send, 202, b"")
+        return
+    status, answer = _answer_method(request["method"], request.get("params") or {})
+    await send_json(send, status, orjson.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}))
+
+
+def _answer_method(method: str, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    match method:
+        case "server/discover":
+            discovery = {"supportedVersions": [MODERN_VERSION], "capabilities": {"tools": {}}}
+            return 200, _build_result({**discovery, "_meta": {SERVER_INFO: _INFO}})
+        case "tools/list":
+            return 200, _build_result({"tools": [_TOOL]})
+        case "tools/call":
+            return _quote(params["arguments"])
+        case _:
+            return 404, {"error": {"code": METHOD_NOT_FOUND, "message": "not here"}}
+
+
+def _quote(arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    text = arguments.get("note") or f"{arguments.get('extra')}"
+    content = {"content": [{"type": "text", "text": f"it is {text}"}]}
+    match arguments["way"]:
+        case "error":
+            return 200, _build_result({**content, "isError": True})
+        case "rpc":
+            return 200, {"error": {"code": INTERNAL_ERROR, "message": f"failed on {text}", "data": {"what": text}}}
+        case "http":
+            return 500, {"error": {"code": INTERNAL_ERROR, "message": f"broke on {text}"}}
+        case _:
+            return 200, _build_result(content)
+
+
+def _build_result(value: dict[str, Any]) -> dict[str, Any]:
+    return {"result": {"resultType": "complete", **value}}
+
+
+if __name__ == "__main__":
+    serve_app(answer_mcp)
