@@ -56,7 +56,8 @@ _DESCRIPTIONS = {
     "context.environment": "`development`, `staging` or `production`, as configured.",
     "context.time": "UTC: `epoch` in seconds, `hour` from 0 to 23, `weekday` from 0 for Monday.",
     "context.cost": "The session's cost so far, in millionths.",
-    "context.labels": "Labels of the data that the session has read.",
+    "context.labels": "Labels of the call: `suspected-sql-injection`, and likewise `command`, `script`, `prompt`, if "
+    "an argument looks like it.",
     "context.changes": "The resources that the tool may change.",
     "context.operations": "`create`, `update`, `delete`: how it may change them.",
     "context.scopes": "Which of them, with the arguments filled in, as in `7` of `orders/{order}`.",

@@ -22,6 +22,7 @@ from deputize.core.errors import Problem, list_problem_types
 from deputize.core.settings import Settings
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.cli.main import app
+from deputize.interfaces.cli.render.output import EXIT_CODES
 from deputize.operations.gateway import Gateway
 from docs import agent_tool, audit_entries, cedar_schema, contract_reference
 
@@ -251,14 +252,19 @@ def walk_commands() -> Iterator[tuple[str, Any]]:
 
 def render_cli_page() -> str:
     about = (
-        "`deputize COMMAND --help` shows the same in a terminal. Exit codes: 0 for success, 1 if a call or check "
-        "failed or was refused, 2 if the command or the configuration is invalid. Results go to stdout, messages to "
-        "stderr. `deputize --install-completion` adds completion of commands and of your tools' names to your shell."
+        "`deputize COMMAND --help` shows the same in a terminal. Results go to stdout, messages to stderr. "
+        "`deputize --install-completion` adds completion of commands and of your tools' names to your shell."
     )
     return render_page("Commands", about, _render_commands())
 
 
+def _render_exit_codes() -> Iterator[str]:
+    yield from ("", "| exit code | meaning |", "|---|---|")
+    yield from (f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
+
+
 def _render_commands() -> Iterator[str]:
+    yield from _render_exit_codes()
     for name, command in walk_commands():
         if name == "deputize":
             continue
@@ -299,7 +305,8 @@ def render_telemetry_page() -> str:
     about = (
         "Metrics are served as Prometheus text at `/metrics`, on a port of their own (`metrics_host` and "
         "`metrics_port` under `[server]`). No metric names a tenant. Spans are sent to `otlp_endpoint` under "
-        "`[telemetry]`. A call with a `traceparent` header continues that trace."
+        "`[telemetry]`. A call with a `traceparent` header continues that trace; other calls of an agent whose "
+        "delegation names a task have one trace for the whole task."
     )
     return render_page("Telemetry", about, _render_telemetry())
 
@@ -312,6 +319,11 @@ def _render_telemetry() -> Iterator[str]:
     yield from ("", "## Spans", "", "Each call has one span, with a span for each phase inside it.", "")
     yield from (f"- `{span}`" for span in telemetry.Span)
     yield from ("", "## Attributes of spans", "")
+    yield from (
+        f"Names that begin with `gen_ai.` and `error.` are those of OpenTelemetry's semantic conventions, version "
+        f"{telemetry.SEMANTIC_CONVENTIONS}.",
+        "",
+    )
     yield from (f"- `{attribute}`" for attribute in telemetry.Attribute)
 
 
