@@ -11,7 +11,7 @@ JOBS ?= 2
 setup: ## a virtual environment with every pinned version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt hatchling
-	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,notify,otlp,redis,vault]'
+	$(BIN)/pip install --quiet --no-build-isolation -c constraints.txt -e '.[local,dev,grpc,keyring,nats,notify,otlp,parquet,redis,vault]'
 
 check: check-types check-style check-rules ## everything that can be known without running the product
 
@@ -22,6 +22,8 @@ check-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
+	PYTHONPATH=verifier $(BIN)/lint-imports --no-logo --config verifier/pyproject.toml
+	$(BIN)/python -m checks.verifier
 	$(BIN)/python -m checks.commits
 	$(BIN)/python -m checks.sizes
 	$(BIN)/python -m checks.words

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("src", "proofs", "tests", "checks")
+FOLDERS = ("src", "verifier", "proofs", "tests", "checks")
 SUFFIXES = (".py", ".sql")
 MAX_LINES = {"file": 400, "function": 50}
 

@@ -1,4 +1,4 @@
-"""Builds the wheel and compares it with the package folder, so that nothing a user needs stays behind.
+"""Builds the wheels and compares each with its package folder, so that nothing a user needs stays behind.
 
 The named SQL files and the migrations are data inside the package; a build setting that loses one would only
 show on a user's machine.
@@ -11,33 +11,42 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "deputize"
+# The package folder of each distribution, by the folder of its pyproject.toml.
+PACKAGES = {ROOT: ROOT / "src" / "deputize", ROOT / "verifier": ROOT / "verifier" / "deputize_verify"}
 
 
-def list_package_files() -> set[str]:
-    """Every file of the package as it should be named in the wheel."""
-    files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(PACKAGE.parent).as_posix() for path in files}
+def list_package_files(package: Path) -> set[str]:
+    """Every file of a package as it should be named in the wheel."""
+    files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(package.parent).as_posix() for path in files}
 
 
-def build_wheel(folder: Path) -> set[str]:
-    """Build the wheel into a folder and list what it holds."""
+def build_wheel(project: Path, folder: Path) -> Path:
+    """Build the wheel of a distribution into a folder."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=project, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+    return wheel
+
+
+def list_absent_files(project: Path, package: Path) -> list[str]:
+    """List the files of a package that its wheel does not hold."""
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(build_wheel(project, Path(folder))) as archive:
+        return sorted(list_package_files(package) - set(archive.namelist()))
 
 
 def main() -> int:
-    """Compare the wheel with the folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        absent = sorted(list_package_files() - build_wheel(Path(folder)))
-    for name in absent:
-        print(f"wheel: {name} is not in it; see [tool.hatch.build] in pyproject.toml", file=sys.stderr)
-    if not absent:
-        print("wheel: holds every file of the package")
-    return 1 if absent else 0
+    """Compare each wheel with its folder."""
+    status = 0
+    for project, package in PACKAGES.items():
+        absent = list_absent_files(project, package)
+        for name in absent:
+            print(f"wheel: {name} is not in it; see [tool.hatch.build] in {project}/pyproject.toml", file=sys.stderr)
+        if absent:
+            status = 1
+        else:
+            print(f"wheel: that of {package.name} holds every file of the package")
+    return status
 
 
 if __name__ == "__main__":

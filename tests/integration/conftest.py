@@ -1,7 +1,7 @@
 """A whole gateway over real HTTP and a real PostgreSQL, shared by the tests of one module."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from deputize import app
 from deputize.app import open_gateway
 from deputize.core.clock import Clock
 from deputize.core.hooks import LoadedHook
@@ -28,7 +29,9 @@ from deputize.core.settings import (
     ToolSettings,
 )
 from deputize.govern.identity.dev_issuer import mint_dev_token
-from deputize.interfaces.server import serve
+from deputize.govern.limits import budgets
+from deputize.interfaces.server import ListenUrls, serve
+from deputize.operations.background import deprecation_reports, measurement_storage
 from deputize.operations.gateway import Gateway
 from tests.support import scripted_tools as lab_tools
 from tests.support.gateway_lab import GatewayLab, open_lab
@@ -54,6 +57,20 @@ def _reset_scripted_tools() -> None:
     lab_tools.previews.clear()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _allow_for_a_busy_machine() -> Iterator[None]:
+    """Wait longer for what a busy machine does late: the first probe of MCP servers, and leases of budgets.
+
+    What is counted in memory is stored when tests store it, and not in between by a background task.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "_SERVER_WAIT_SECONDS", 60.0)
+        patch.setattr(budgets, "_LEASE_SECONDS", 60.0)
+        patch.setattr(measurement_storage, "_INTERVAL_SECONDS", 3600.0)
+        patch.setattr(deprecation_reports, "_INTERVAL_SECONDS", 3600.0)
+        yield
+
+
 @dataclass
 class HttpGateway:
     """One running gateway, and tokens for its callers."""
@@ -63,6 +80,7 @@ class HttpGateway:
     other_key: Ed25519PrivateKey
     url: str = ""
     metrics_url: str = ""
+    grpc_address: str | None = None
     in_process: Gateway | None = None
     http: httpx2.AsyncClient = field(default_factory=httpx2.AsyncClient)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -113,6 +131,19 @@ class HttpGateway:
             path, params=params or None, headers={"authorization": f"Bearer {token or self.token()}"}
         )
 
+    async def load_receipt(self, call_id: str, token: str) -> dict[str, Any]:
+        """Get a call's receipt as soon as a checkpoint covers the call."""
+        async with asyncio.timeout(90):
+            while True:
+                answer = await self.get(f"/v1/calls/{call_id}/receipt", token=token)
+                if answer.status_code != 409:
+                    assert answer.status_code == 200, answer.text
+                    receipt: dict[str, Any] = answer.json()
+                    return receipt
+                assert answer.json()["error"]["slug"] == "receipt-pending"
+                assert answer.headers["retry-after"] == "1"
+                await asyncio.sleep(0.05)
+
     async def post(self, path: str, body: Any = None, *, token: str | None = None) -> httpx2.Response:
         return await self.http.post(path, json=body, headers={"authorization": f"Bearer {token or self.token()}"})
 
@@ -155,7 +186,8 @@ def gateway_settings(dsn: str, folder: Path, **server: Any) -> Settings:
         keys=KeySettings(master_file=folder / "master.key"),
         tools=ToolSettings(shared_with=("other",)),
         policy=open_policy(folder),
-        timing=TimingSettings(refresh_seconds=0.2),
+        # A process that a busy machine does not let run for a while keeps its lease.
+        timing=TimingSettings(lease_seconds=120, refresh_seconds=0.2),
         telemetry=TelemetrySettings(),
     )
 
@@ -193,8 +225,8 @@ async def serve_gateway(
             http_gateway.in_process = gateway
             yield gateway
 
-    def on_ready(url: str, metrics_url: str) -> None:
-        http_gateway.url, http_gateway.metrics_url = url, metrics_url
+    def on_ready(urls: ListenUrls) -> None:
+        http_gateway.url, http_gateway.metrics_url, http_gateway.grpc_address = urls.api, urls.metrics, urls.grpc
         ready.set()
 
     running = asyncio.create_task(serve(open_with_tools, http_gateway.settings, on_ready, stop=http_gateway.stop))
@@ -202,7 +234,7 @@ async def serve_gateway(
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         running.result()
-    async with httpx2.AsyncClient(base_url=http_gateway.url, timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=http_gateway.url, timeout=60) as http:
         http_gateway.http = http
         try:
             yield http_gateway

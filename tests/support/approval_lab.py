@@ -95,7 +95,7 @@ async def open_approval_lab(
     dsn: str, folder: Path, *, with_worker: bool = True, rules: str | None = RULES, **more: Any
 ) -> AsyncIterator[ApprovalLab]:
     runs = RunSettings(poll_seconds=0.05, drain_seconds=1)
-    timing = {"lease_seconds": 10, "sweep_seconds": 0.1}
+    timing = {"lease_seconds": 60, "sweep_seconds": 0.1}
     async with open_lab(dsn, folder, runs=runs, **{**timing, **more}) as lab:
         approval_lab = ApprovalLab(lab=lab)
         if rules is not None:

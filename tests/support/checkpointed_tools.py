@@ -14,6 +14,8 @@ from deputize.core.contract.tools import PythonTool
 LOG = Annotated[str, Field(description="The file its steps are written into", examples=["steps.txt"])]
 STEPS = Annotated[int, Field(description="How many steps it takes", ge=1, examples=[3])]
 PAUSE = Annotated[float, Field(description="Seconds between steps", ge=0, examples=[0.1])]
+HALT_STEP = 9
+"""Where the process that took the first step waits to be killed, however late the test comes to it."""
 
 
 @tool(
@@ -30,6 +32,8 @@ async def sail(log: LOG, steps: STEPS, pause: PAUSE, context: ToolContext) -> di
     """Go from place to place, and remember each."""
     state = context.saved_state or {"next": 0, "seen": []}
     for step in range(state["next"], steps):
+        if step == HALT_STEP and read_steps(Path(log))[0][0] == os.getpid():
+            await asyncio.Event().wait()
         with Path(log).open("a") as steps_taken:
             steps_taken.write(f"{os.getpid()} {step} {context.key}\n")
         state = {"next": step + 1, "seen": [*state["seen"], {"place": f"place-{step}", "weather": "fair"}]}

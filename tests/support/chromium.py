@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 EXECUTABLE = shutil.which("chromium")
-_SECONDS = 20.0
+_SECONDS = 90.0
 _OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
     "--disable-background-networking", "--disable-component-update", "--disable-extensions",
@@ -33,6 +33,8 @@ class Tab:
     number: int = 0
     complaints: list[str] = field(default_factory=list)
     """What the browser itself found wrong with pages: refused scripts, styles, forms."""
+    _loaded_pages: set[str] = field(default_factory=set)
+    """The documents that were loaded, also while an answer was awaited."""
 
     async def send_command(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One command and its answer; what the browser says in between is noted."""
@@ -48,8 +50,9 @@ class Tab:
                 return result
 
     async def open_url(self, url: str) -> None:
-        await self.send_command("Page.navigate", url=url)
-        await self._wait_for_event("Page.loadEventFired")
+        page = (await self.send_command("Page.navigate", url=url))["loaderId"]
+        while page not in self._loaded_pages:
+            await self._read_message()
 
     async def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page; the debugger may do what the page's own policy forbids."""
@@ -62,17 +65,18 @@ class Tab:
 
     async def click(self, selector: str) -> None:
         """And wait for the page it leads to."""
+        pages = set(self._loaded_pages)
         await self.evaluate(f"document.querySelector({selector!r}).click()")
-        await self._wait_for_event("Page.loadEventFired")
+        await self._wait_for_another(pages)
 
     async def press_key(self, key: str, *, loads: bool = False) -> None:
-        text = "\r" if key == "Enter" else ""
+        text, pages = "\r" if key == "Enter" else "", set(self._loaded_pages)
         for kind in ("keyDown", "keyUp"):
             await self.send_command(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_KEYS[key], text=text
             )
         if loads:
-            await self._wait_for_event("Page.loadEventFired")
+            await self._wait_for_another(pages)
 
     async def resize(self, pixels: int, height: int = 844) -> None:
         await self.send_command(
@@ -86,15 +90,18 @@ class Tab:
         )
         return base64.b64decode((await self.send_command("Page.captureScreenshot", format="png"))["data"])
 
-    async def _wait_for_event(self, name: str) -> None:
-        while (await self._read_message()).get("method") != name:
-            pass
+    async def _wait_for_another(self, pages: set[str]) -> None:
+        """Wait until another document than these is loaded, which may have happened before the last answer came."""
+        while self._loaded_pages <= pages:
+            await self._read_message()
 
     async def _read_message(self) -> dict[str, Any]:
         async with asyncio.timeout(_SECONDS):
             heard: dict[str, Any] = orjson.loads((await self.reader.readuntil(b"\0"))[:-1])
         if heard.get("method") == "Log.entryAdded" and heard["params"]["entry"]["source"] == "security":
             self.complaints.append(heard["params"]["entry"]["text"])
+        if heard.get("method") == "Page.lifecycleEvent" and heard["params"]["name"] == "load":
+            self._loaded_pages.add(heard["params"]["loaderId"])
         return heard
 
 
@@ -125,6 +132,7 @@ async def open_tab(folder: Path) -> AsyncIterator[Tab]:
             tab.session = (await tab.send_command("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
             for domain in ("Page", "Log", "Runtime"):
                 await tab.send_command(f"{domain}.enable")
+            await tab.send_command("Page.setLifecycleEventsEnabled", enabled=True)
             yield tab
     finally:
         transport.close()

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from deputize.core.settings.runs import RunSettings
 from deputize.govern.approvals.approval_codes import ApprovalCode
 from deputize.govern.identity.dev_issuer import ISSUER as DEV_ISSUER
 from proofs.kit.idp.provider import Provider, complete_sign_in
+from proofs.kit.reserved_port import reserve_port
 from proofs.kit.sandbox import Sandbox
 from tests.integration.conftest import ADMIN, HttpGateway, serve_gateway
 from tests.support.approval_gateway import APPROVAL_POLICIES
@@ -38,11 +38,6 @@ PEOPLE: dict[str, dict[str, Any]] = {
     },
     "mob": {"tenant": "dev", "groups": [f"group-{number}-{pow(3, number, 2**127):x}" for number in range(900)]},
 }
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -139,7 +134,7 @@ async def open_console_gateway(
     dsn: str, folder: Path, *, codes: bool = False, servers: Sequence[McpServerSettings] = ()
 ) -> AsyncIterator[ConsoleGateway]:
     """With a provider, or with codes."""
-    port = find_free_port()
+    port = reserve_port()
     url, told = f"http://127.0.0.1:{port}", list[ApprovalCode]()
     secret = folder / "client-secret"
     secret.write_text(SECRET)

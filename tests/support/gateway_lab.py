@@ -1,8 +1,8 @@
 """Open a gateway without HTTP, call it as anyone, and look into its database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import orjson
+import pytest
 
 from deputize.app import open_gateway
 from deputize.core.call import CallRequest
@@ -28,6 +29,7 @@ from deputize.core.settings import (
 from deputize.core.settings.limits import LimitSettings
 from deputize.core.settings.runs import RunSettings
 from deputize.govern.identity.dev_issuer import mint_dev_token
+from deputize.lifecycle import claim
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.runtime import Runtime
@@ -40,6 +42,8 @@ from tests.support.policies import open_policy
 from tests.support.scripted_tools import TOOLS
 
 SCOPES = ("lab:write",)
+# Seconds that no test lasts.
+NEVER = 3600.0
 CLOSE_BARRIER = "select pg_advisory_xact_lock(deputize.barrier_key($1))"
 
 
@@ -162,6 +166,20 @@ class GatewayLab:
         await wait_until(is_blocked)
 
 
+@contextmanager
+def watch_joins() -> Iterator[asyncio.Event]:
+    """An event that is set once a call has found another one that holds its key."""
+    found, resolve_holder = asyncio.Event(), claim._resolve_holder
+
+    async def note_holder(*positional: Any) -> Any:
+        found.set()
+        return await resolve_holder(*positional)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claim, "_resolve_holder", note_holder)
+        yield found
+
+
 async def wait_until(condition: Callable[[], Awaitable[bool]], seconds: float = 90) -> None:
     """Returns once it holds; for what only shows itself from outside."""
     async with asyncio.timeout(seconds):
@@ -172,14 +190,16 @@ async def wait_until(condition: Callable[[], Awaitable[bool]], seconds: float = 
 
 
 def lab_settings(dsn: str, folder: Path, **timing: float) -> Settings:
-    timing = {"lease_seconds": 300, "sweep_seconds": 60, "margin_seconds": 0, "refresh_seconds": 0.2, **timing}
+    timing = {"lease_seconds": 300, "margin_seconds": 0, "refresh_seconds": 0.2, **timing}
+    # Longer than settings may say, unless it is given: what tests sweep themselves is not swept behind their backs.
+    sweep_seconds = timing.pop("sweep_seconds", NEVER)
     return Settings(
         folder=folder,
         database=DatabaseSettings(url=dsn),  # type: ignore[arg-type]  # pydantic makes the secret of it
         identity=make_operator_identity(folder),
         keys=KeySettings(master_file=folder / "master.key"),
         policy=open_policy(folder),
-        timing=TimingSettings(**timing),
+        timing=TimingSettings(**timing).model_copy(update={"sweep_seconds": sweep_seconds}),
         telemetry=TelemetrySettings(),
         # Tests perform acts faster than people do.
         limits=LimitSettings(admin_acts_per_second=10_000, admin_acts_at_once=10_000),

@@ -115,6 +115,7 @@ class ToolGenerator:
             "alerts": {"error_rate": 0.05},
             "authority_rank": draw.randrange(1, 100),
             "external_service": word,
+            "service_limits": {"max_concurrent": draw.randrange(1, 100)},
             "priority": draw.randrange(1, 11),
         }
 

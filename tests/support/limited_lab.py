@@ -1,6 +1,6 @@
 """A lab whose calls are limited, and tools that cost something."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +11,11 @@ from pydantic import Field
 from deputize import Result, ToolContext, tool
 from deputize.app import open_gateway
 from deputize.catalog.importers.python import ATTRIBUTE
+from deputize.core.contract.tools import PythonTool
 from deputize.core.settings.limits import LimitRule, LimitSettings
 from deputize.core.settings.runs import RunSettings
 from tests.support.gateway_lab import GatewayLab, lab_settings
-from tests.support.scripted_tools import TOOLS
+from tests.support.scripted_tools import AMPLE_SECONDS, TOOLS
 
 Tag = Annotated[str, Field(description="Which test this belongs to", examples=["a"])]
 prices: dict[str, float | None] = {}
@@ -34,13 +35,14 @@ def _charge(tag: str) -> Result:
     observability={"cost_per_call": 1.0},
     returns=dict[str, Any],
     retry={"max_attempts": 1},
+    timeout=AMPLE_SECONDS,
 )
 async def pay(tag: Tag) -> Result:
     """Look something up where each look costs one."""
     return _charge(tag)
 
 
-@tool(effects="read", namespace="lab", returns=dict[str, Any])
+@tool(effects="read", namespace="lab", returns=dict[str, Any], timeout=AMPLE_SECONDS)
 async def metered_look(tag: Tag) -> Result:
     """Look something up where only the answer says what it cost."""
     return _charge(tag)
@@ -55,6 +57,7 @@ async def metered_look(tag: Tag) -> Result:
     undo="lab.note",
     observability={"cost_per_call": 1.0},
     returns=dict[str, Any],
+    timeout=AMPLE_SECONDS,
 )
 async def buy(tag: Tag, context: ToolContext) -> Result:
     """Buy something once for each key."""
@@ -71,14 +74,19 @@ def make_rule(kind: str, limit: float, name: str = "some", **more: Any) -> Limit
 
 @asynccontextmanager
 async def open_limited_lab(
-    dsn: str, folder: Path, *rules: LimitRule, redis_url: str | None = None, **timing: float
+    dsn: str,
+    folder: Path,
+    *rules: LimitRule,
+    redis_url: str | None = None,
+    tools: Sequence[PythonTool] = (),
+    **timing: float,
 ) -> AsyncIterator[GatewayLab]:
-    limits = LimitSettings.model_validate({"rules": rules, "redis_url": redis_url, "redis_seconds": 1.0})
+    limits = LimitSettings.model_validate({"rules": rules, "redis_url": redis_url, "redis_seconds": 5.0})
     runs = RunSettings(poll_seconds=0.05, drain_seconds=1)
     settings = lab_settings(dsn, folder, **timing).model_copy(update={"limits": limits, "runs": runs})
     db = await asyncpg.connect(dsn)
     try:
-        async with open_gateway(settings, tools=[*TOOLS, *PAID_TOOLS], development=True) as gateway:
+        async with open_gateway(settings, tools=[*TOOLS, *PAID_TOOLS, *tools], development=True) as gateway:
             assert not gateway.startup_problems, [problem.details for problem in gateway.startup_problems]
             yield GatewayLab(gateway=gateway, folder=folder, dsn=dsn, db=db)
     finally:

@@ -42,7 +42,7 @@ class LinkingGateway:
     async def give_consent(self, url: str, account: str) -> str:
         """Someone's consent there; the address they are sent back to."""
         self.server.account = account
-        async with httpx2.AsyncClient(trust_env=False) as elsewhere:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60.0) as elsewhere:
             answer = await elsewhere.get(url)
         assert answer.status_code == 302, answer.text
         return str(answer.headers["location"])

@@ -7,7 +7,7 @@ from pydantic import Field
 from deputize import Sensitive, ToolContext, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.contract.tools import PythonTool
-from tests.support.scripted_tools import Tag, _behave
+from tests.support.scripted_tools import AMPLE_SECONDS, Tag, _behave
 
 Key = Annotated[str, Field(description="The key of the call it is about", examples=["k"])]
 WRITE_OPTIONS: dict[str, Any] = {
@@ -16,6 +16,7 @@ WRITE_OPTIONS: dict[str, Any] = {
     "retry": {"max_attempts": 1},
     "undo": "lab.send",
     "resources": ["create lab.parcels/{tag}"],
+    "timeout": AMPLE_SECONDS,
 }
 
 status_answers: dict[str, Any] = {}
@@ -24,7 +25,7 @@ status_requests: list[tuple[str, str, str]] = []
 """Key, user and agent of everything the status was asked."""
 
 
-@tool(effects="read", namespace="lab", scopes=["lab:read_status"], retry={"max_attempts": 1})
+@tool(effects="read", namespace="lab", scopes=["lab:read_status"], retry={"max_attempts": 1}, timeout=AMPLE_SECONDS)
 async def track_parcel(key: Key, context: ToolContext) -> Any:
     """Tell what became of a parcel."""
     status_requests.append((key, context.user, context.agent))

@@ -70,16 +70,23 @@ async def _behave(name: str, tag: str, context: ToolContext) -> dict[str, Any]:
 
 
 RETRY: dict[str, Any] = {"max_attempts": 3, "base_seconds": 0.001}
-WRITE_OPTIONS: dict[str, Any] = {"scopes": ["lab:write"], "namespace": "lab", "retry": RETRY, "undo": "lab.note"}
+# So much that no test runs out of it on a busy machine while a gate holds its tool.
+AMPLE_SECONDS = 60.0
+# Tests wait until this is over, and a call has to reach its tool within it.
+BRIEF_SECONDS = 4.0
+WRITE_OPTIONS: dict[str, Any] = {
+    "scopes": ["lab:write"], "namespace": "lab", "retry": RETRY, "undo": "lab.note", "timeout": AMPLE_SECONDS,
+}  # fmt: skip
+BRIEF_WRITE_OPTIONS: dict[str, Any] = {**WRITE_OPTIONS, "timeout": BRIEF_SECONDS}
 
 
-@tool(effects="read", namespace="lab", retry=RETRY)
+@tool(effects="read", namespace="lab", retry=RETRY, timeout=AMPLE_SECONDS)
 async def look(tag: Tag, context: ToolContext, count: Count = 1) -> dict[str, Any]:
     """Look at something and change nothing."""
     return await _behave("look", tag, context)
 
 
-@tool(effects="read", namespace="lab", timeout=0.15, retry=RETRY)
+@tool(effects="read", namespace="lab", timeout=BRIEF_SECONDS, retry=RETRY)
 async def brief_look(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Look at something in very little time."""
     return await _behave("brief_look", tag, context)
@@ -109,7 +116,7 @@ async def note(tag: Tag, context: ToolContext, count: Count = 1) -> dict[str, An
     return await _behave("note", tag, context)
 
 
-@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", timeout=0.15, **WRITE_OPTIONS)
+@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", **BRIEF_WRITE_OPTIONS)
 async def brief_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Write a note in very little time."""
     return await _behave("brief_note", tag, context)
@@ -133,13 +140,14 @@ async def _preview_erase(tag: str, context: ToolContext) -> Any:
     scopes=["lab:write"],
     preview=_preview_erase,
     preview_volatile=["/impact/seen_at"],
+    timeout=AMPLE_SECONDS,
 )
 async def erase(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Erase a note for good."""
     return await _behave("erase", tag, context)
 
 
-@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", timeout=0.15, **WRITE_OPTIONS)
+@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", **BRIEF_WRITE_OPTIONS)
 def thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Write a note in a thread, which cannot be stopped."""
     effects.append(Effect("thread_note", tag, context.key, context.attempt))
@@ -155,7 +163,7 @@ def thread_put(tag: Tag, context: ToolContext) -> dict[str, Any]:
     return answer
 
 
-@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", timeout=20.0, **WRITE_OPTIONS)
+@tool(effects="write", resources=["create lab.notes/{tag}"], idempotency="cannot", **WRITE_OPTIONS)
 def slow_thread_note(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Write a note in a thread, and take a while."""
     effects.append(Effect("slow_thread_note", tag, context.key, context.attempt))

@@ -17,9 +17,11 @@ effects: list[tuple[str, Any]] = []
 release_events: dict[str, asyncio.Event] = {}
 """Slow tools wait for the event of their name."""
 start_events: dict[str, asyncio.Event] = {}
+# So much that no test runs out of it on a busy machine while a gate holds its tool. Through MCP such a tool is queued.
+AMPLE_SECONDS = 60.0
 
 
-@tool(effects="read", namespace="shop", version="1.2.0", timeout="interactive")
+@tool(effects="read", namespace="shop", version="1.2.0")
 async def get_user(id: UserId) -> dict[str, Any]:
     """Look up one user of the shop by number."""
     return {"id": id, "plan": "pro"}
@@ -77,6 +79,7 @@ async def delete_user(id: UserId) -> dict[str, Any]:
     scopes=["shop:write"],
     idempotency="cannot",
     undo="shop.rename_user",
+    timeout=AMPLE_SECONDS,
 )
 async def slow_note(name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])]) -> str:
     """Write a note once a test opens the gate of that name."""
@@ -86,7 +89,7 @@ async def slow_note(name: Annotated[str, Field(description="Whose gate to wait f
     return name
 
 
-@tool(effects="read", namespace="shop")
+@tool(effects="read", namespace="shop", timeout=AMPLE_SECONDS)
 async def slow_read(name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])]) -> str:
     """Read a name once a test opens its gate."""
     start_events.setdefault(name, asyncio.Event()).set()
@@ -102,6 +105,7 @@ async def slow_read(name: Annotated[str, Field(description="Whose gate to wait f
     idempotency="deduplicates",
     undo="shop.rename_user",
     checkpoints={"enabled": True},
+    timeout=AMPLE_SECONDS,
 )
 async def count_stock(
     name: Annotated[str, Field(description="Whose gate to wait for", examples=["a"])], context: ToolContext

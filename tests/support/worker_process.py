@@ -10,7 +10,7 @@ from tests.support.gateway_lab import open_lab
 
 
 async def run_worker(dsn: str, folder: Path) -> None:
-    async with open_lab(dsn, folder, tools=TOOLS, lease_seconds=1) as lab, open_worker(lab.gateway):
+    async with open_lab(dsn, folder, tools=TOOLS, lease_seconds=10) as lab, open_worker(lab.gateway):
         await asyncio.Event().wait()
 
 

@@ -6,8 +6,9 @@ import sys
 import deputize
 
 PUBLIC = {
-    "CallFailed", "Client", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal", "Message",
-    "Permission", "Preview", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient", "ToolConflict",
+    "CallFailed", "Client", "Content", "Context", "DeputizeError", "Fact", "HookCall", "HookProblem", "Internal",
+    "Message", "Permission", "Preview", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient",
+    "ToolConflict",
     "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
     "Canceled", "UpstreamUnavailable", "Wrap", "__version__", "digest_files", "digest_rows", "hook",
     "read_etag", "tool",

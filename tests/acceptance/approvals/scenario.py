@@ -16,7 +16,13 @@ from typing import Any
 import httpx2
 
 from deputize.store.local_postgres import LocalPostgres
-from tests.acceptance.cli.cli_process import BackgroundCommand, CompletedCommand, make_project, run_deputize
+from tests.acceptance.cli.cli_process import (
+    TIMEOUT_SECONDS,
+    BackgroundCommand,
+    CompletedCommand,
+    make_project,
+    run_deputize,
+)
 
 NOTES = ("milk", "bread", "salt", "soap", "string")
 _ADDRESS = re.compile(r"REST (http://127\.0\.0\.1:[0-9]+)/v1")
@@ -127,7 +133,7 @@ def _start_scenario(folder: Path) -> Iterator[Scenario]:
         assert ready is not None
         lent = run_deputize("token", "exchange", "--agent", "helper", "--scope", "notes:write", folder=folder)
         assert lent.code == 0, lent.output
-        with httpx2.Client(base_url=ready[1], trust_env=False, timeout=30.0) as http:
+        with httpx2.Client(base_url=ready[1], trust_env=False, timeout=TIMEOUT_SECONDS) as http:
             yield Scenario(
                 folder=folder, url=ready[1], dev=dev, token=lent.out.strip(), http=http,
                 database=LocalPostgres(folder / ".deputize").start(),

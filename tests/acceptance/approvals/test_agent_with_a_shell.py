@@ -19,7 +19,7 @@ from deputize.govern.identity.sessions import SessionSealer
 from deputize.store.keys import MasterKey
 from tests.acceptance.approvals.attacks import ATTACKS, register_attack, require_refusal
 from tests.acceptance.approvals.scenario import NOTES, PendingApproval, Scenario, open_scenario
-from tests.acceptance.cli.cli_process import BackgroundCommand
+from tests.acceptance.cli.cli_process import BackgroundCommand, list_files_containing
 
 pytestmark = pytest.mark.requirement("GOV-3")
 
@@ -55,7 +55,7 @@ def the_command_line_with_the_developers_token(scenario: Scenario, pending_appro
     assert (unseen.code, "say which version you saw" in unseen.err) == (2, True), unseen.output
     version = ("--binding", pending_approval.binding)
     done = scenario.run_cli("approvals", "approve", pending_approval.request_id, *version, "--yes")
-    assert (done.code, "this token is not valid for deciding approval requests" in done.err) == (1, True), done.output
+    assert (done.code, "is not for deciding approval requests" in done.err) == (1, True), done.output
 
 
 @register_attack(refusals=2)
@@ -376,9 +376,7 @@ def test_the_person_who_reads_the_terminal_says_yes_and_it_is_done_once(
 ) -> None:
     assert len(ATTACKS) >= 10
     # Whatever the agent read and wrote: the code stands nowhere but in the terminal.
-    for file in scenario.folder.rglob("*"):
-        if file.is_file() and "data" not in file.parts:
-            assert pending_approval.code.encode() not in file.read_bytes(), file
+    assert list_files_containing(scenario.folder, pending_approval.code) == []
     done = scenario.run_cli(
         "approvals",
         "approve",
@@ -390,7 +388,7 @@ def test_the_person_who_reads_the_terminal_says_yes_and_it_is_done_once(
         "--yes",
     )
     assert done.code == 0, done.output
-    for _ in range(200):
+    for _ in range(900):
         if scenario.call_state(pending_approval.call_id) == "succeeded":
             break
         time.sleep(0.1)
@@ -408,7 +406,7 @@ def test_a_yes_to_what_it_was_is_none_to_what_it_made_of_it(scenario: Scenario) 
     (scenario.folder / "notes.txt").write_text("".join(f"{note}\n" for note in reversed(before)))
     done = scenario.run_cli("approvals", "approve", waiting.request_id, "--code", waiting.code, "--yes")
     assert done.code == 0, done.output
-    for _ in range(200):
+    for _ in range(900):
         if scenario.call_state(waiting.call_id) not in ("queued", "running"):
             break
         time.sleep(0.1)

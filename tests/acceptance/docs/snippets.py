@@ -38,8 +38,8 @@ _SWAPPABLE = re.compile(r"^<!-- also with (?P<one>\S+) for (?P<other>\S+) -->$",
 _LOCAL = re.compile(r"127\.0\.0\.1:\d+")
 _USUAL_URL = "http://127.0.0.1:7070"
 _CODE = re.compile(r"(?<=code )[0-9A-Z]{4}-[0-9A-Z]{4}\b")
-# Output of a command that failed, or whose call waits for approval: its exit code is not 0.
-_SKIP_MARKS = ("✗", "⏸ Approval required")
+# Output of a command that failed, found a forgery, or whose call waits for approval: its exit code is not 0.
+_SKIP_MARKS = ("✗", "⏸ Approval required", "NOT VALID", "NOT TRUSTED")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,12 +69,14 @@ def test_a_page_keeps_its_word(
 def test_the_tutorial_and_every_guide_can_be_run() -> None:
     run = {page.name for page in load_pages()}
 
-    tutorials = {f"tutorials/{name}.md" for name in ("first-call", "approve-a-dangerous-call", "publish-a-tool")}
+    names = ("first-call", "first-hour", "approve-a-dangerous-call", "publish-a-tool", "prove-what-an-agent-did")
+    tutorials = {f"tutorials/{name}.md" for name in names}
     assert {"README.md", *tutorials} <= run
     assert "how-to/connect-an-mcp-client.md, stdio and http://127.0.0.1:7070/mcp exchanged" in run
     assert {name for name in run if name.startswith("how-to/") and not name.endswith("exchanged")} == {
         "how-to/add-a-hook.md",
         "how-to/call-from-python.md",
+        "how-to/call-tools-over-grpc.md",
         "how-to/check-service-levels.md",
         "how-to/compare-sources.md",
         "how-to/configure-approvals.md",
@@ -82,19 +84,31 @@ def test_the_tutorial_and_every_guide_can_be_run() -> None:
         "how-to/delegate-to-an-agent.md",
         "how-to/deprecate-a-version.md",
         "how-to/deploy-policies-from-a-pipeline.md",
+        "how-to/erase-a-person.md",
         "how-to/export-and-import-tools.md",
+        "how-to/give-tools-to-a-model.md",
         "how-to/govern-an-mcp-server.md",
+        "how-to/import-a-grpc-service.md",
+        "how-to/import-an-openapi-service.md",
         "how-to/inspect-a-tool-surface.md",
         "how-to/limit-calls-and-budgets.md",
         "how-to/manage-tool-secrets.md",
+        "how-to/monitor-a-gateway.md",
         "how-to/negotiate-a-version.md",
+        "how-to/notice-injection-attempts.md",
+        "how-to/observe-before-you-enforce.md",
         "how-to/preview-a-dangerous-call.md",
+        "how-to/read-the-audit.md",
         "how-to/register-with-a-manifest.md",
         "how-to/release-a-new-version.md",
+        "how-to/return-large-results.md",
         "how-to/revoke-authority.md",
         "how-to/rotate-keys.md",
         "how-to/run-in-production.md",
+        "how-to/see-what-calls-cost.md",
+        "how-to/send-events.md",
         "how-to/suggest-permits-from-approvals.md",
+        "how-to/survive-failing-services.md",
         "how-to/use-an-authzen-service.md",
         "how-to/use-durable-runs.md",
         "how-to/write-a-tool.md",

@@ -30,6 +30,8 @@ class Upstream:
         self.tools: list[dict[str, Any]] = [make_definition("get_order"), make_definition("cancel_order")]
         self.instructions = "Ask for orders by the name of whoever made them."
         self.tool_calls: list[tuple[str, dict[str, Any]]] = []
+        # The `_meta` of each call, in the same order.
+        self.call_metas: list[dict[str, Any]] = []
         self.list_count = 0
         self.headers: list[dict[str, str]] = []
         # An HTTP status that everything is answered with, while it is set.
@@ -103,6 +105,7 @@ class Upstream:
             return self._result(request, {"tools": self.tools})
         if method == "tools/call":
             self.tool_calls.append((params["name"], params.get("arguments") or {}))
+            self.call_metas.append(params.get("_meta") or {})
             return self._result(request, {"content": [{"type": "text", "text": f"{params['name']} done"}]})
         if method == "ping":
             return self._result(request, {})
