@@ -24,7 +24,6 @@ check-style:
 	$(BIN)/lint-imports --no-logo
 	PYTHONPATH=verifier $(BIN)/lint-imports --no-logo --config verifier/pyproject.toml
 	$(BIN)/python -m checks.verifier
-	$(BIN)/python -m checks.commits
 	$(BIN)/python -m checks.sizes
 	$(BIN)/python -m checks.words
 	$(BIN)/python -m checks.links
@@ -32,14 +31,11 @@ check-style:
 check-rules:
 	$(BIN)/python -m checks.migrations
 	$(BIN)/python -m checks.threats
-	$(BIN)/python -m checks.figures
-	$(BIN)/python -m proofs results
-	$(BIN)/python -m checks.mutants
 	$(BIN)/python -m tests.requirements
 	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate; fi
 
 test: ## every test, on real PostgreSQL servers that start and stop with them
-	$(BIN)/python -m pytest -n $(JOBS)
+	JOBS=$(JOBS) $(BIN)/python .ci/tests
 
 proofs: ## the experiments behind the published figures, in full; then the figures in README.md
 	$(BIN)/python -m proofs all --full

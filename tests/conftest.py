@@ -21,9 +21,13 @@ from deputize.store import migrate
 from deputize.store.local_postgres import LocalPostgres
 
 TEMPLATE = "deputize_template"
-# How fast a machine draws examples says nothing about what is tested; a busy one draws slowly.
-hypothesis.settings.register_profile("ours", suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None)
-hypothesis.settings.load_profile("ours")
+# The same examples each time, so that a failure is the change's and can be seen again; `.ci/nightly` draws new ones with
+# `--hypothesis-profile=random`. How fast a machine draws says nothing about what is tested; a busy one draws slowly.
+for _name, _derandomize in (("fixed", True), ("random", False)):
+    hypothesis.settings.register_profile(
+        _name, derandomize=_derandomize, suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None
+    )
+hypothesis.settings.load_profile("fixed")
 # Thousands of tests stay in memory until the end: collecting among them takes a good part of a run.
 gc.set_threshold(20_000, 20, 50)
 
