@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # How many tests run at a time, each worker with a PostgreSQL of its own.
 JOBS ?= 2
 
-.PHONY: setup check check-types check-style check-rules test proofs docs
+.PHONY: setup check check-types check-style check-rules test docs
 
 setup: ## a virtual environment with every pinned version
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,28 +23,17 @@ check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	PYTHONPATH=verifier $(BIN)/lint-imports --no-logo --config verifier/pyproject.toml
-	$(BIN)/python -m checks.verifier
-	$(BIN)/python -m checks.sizes
-	$(BIN)/python -m checks.words
-	$(BIN)/python -m checks.links
 
 check-rules:
 	$(BIN)/python -m checks.migrations
-	$(BIN)/python -m checks.threats
-	$(BIN)/python -m tests.requirements
-	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate; fi
+	$(BIN)/python -m checks.verifier
+	$(BIN)/python -m checks.links
+	$(BIN)/python -m docs.generate
 
-test: ## every test, on real PostgreSQL servers that start and stop with them
-	JOBS=$(JOBS) $(BIN)/python .ci/tests
-
-proofs: ## the experiments behind the published figures, in full; then the figures in README.md
-	$(BIN)/python -m proofs all --full
-	$(BIN)/python -m checks.figures --write
+test: ## what the gate runs, on real PostgreSQL servers that start and stop with the tests
+	JOBS=$(JOBS) $(BIN)/python .ci/tests -m "not nightly"
 
 docs: ## the generated pages, and the site where zensical is installed
-	$(BIN)/python -m tests.requirements --write
-	$(BIN)/python -m checks.figures --write
-	if [ -e docs/generate.py ]; then $(BIN)/python -m docs.generate --write; fi
+	$(BIN)/python -m docs.generate --write
 	$(BIN)/python -m checks.links
-	$(BIN)/python -m checks.threats
 	if [ -x $(BIN)/zensical ]; then $(BIN)/zensical build; fi

@@ -24,7 +24,7 @@ from deputize.interfaces.asgi import build_api
 from deputize.interfaces.cli.main import app
 from deputize.interfaces.cli.render.output import EXIT_CODES
 from deputize.operations.gateway import Gateway
-from docs import agent_tool, audit_entries, cedar_schema, contract_reference
+from docs import agent_tool, audit_entries, cedar_schema, contract_reference, promises
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `python -m docs.generate --write`; change the code it describes. -->"
@@ -343,6 +343,11 @@ def render_audit_entries_page() -> str:
     return render_page("Audit entries", audit_entries.INTRODUCTION, audit_entries.render_lines())
 
 
+def render_promises_page() -> str:
+    about = f"Every requirement has a row. Tests show each one that is done or partial. Now: {promises.count_states()}."
+    return render_page("Promises", about, promises.render_lines())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings_page,
     "errors.md": render_errors_page,
@@ -353,6 +358,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "agent-tool.md": render_agent_tool_page,
     "contract.md": render_contract_page,
     "audit-entries.md": render_audit_entries_page,
+    "promises.md": render_promises_page,
 }
 
 

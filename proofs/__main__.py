@@ -2,22 +2,16 @@
 
 import argparse
 import asyncio
-import hashlib
 import importlib
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from proofs.kit.declarations import (
-    Declaration,
-    find_declaration_problems,
-    get_declaration,
-    load_declarations,
-)
+from proofs.kit.declarations import Declaration, get_declaration
 from proofs.kit.facts import compute_digests, read_commit_facts, read_machine_facts
 from proofs.kit.proof_queue import FAILED, INCONCLUSIVE, PASSED, run_quick_proofs
 from proofs.kit.report import (
@@ -29,17 +23,13 @@ from proofs.kit.report import (
     render_last_line,
 )
 from proofs.kit.sandbox import Sandbox
-from proofs.kit.stored_results import RESULTS, ResultJudge, render_states
+from proofs.kit.stored_results import RESULTS, describe_results
 
 _FOLDER = Path(__file__).parent
 TIMED_PROOFS = frozenset({"limits", "overhead", "policy", "proxy", "run_overhead", "vault"})
 """Proofs that compare times even in their quick form: nothing else runs beside them."""
 LONG_PROOFS = frozenset({"approvals", "conformance", "recovery"})
 """Proofs whose quick form takes longest: they begin first, so that the others fill the time beside them."""
-_TIMED_PER_RUN = 1
-_LONG_PER_RUN = 1
-_OTHERS_PER_RUN = 6
-"""How many proofs of each kind `all` runs, with every commit others: all of them take half an hour."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,32 +148,17 @@ def run_all_proofs(*, full: bool) -> bool:
     if full:
         codes = {name: get_exit_code(run_proof_now(load_proof(name), full=True, json=None)) for name in list_names()}
     else:
-        names = choose_quick_proofs(str(read_commit_facts()["commit"]))
-        left_out = sorted(set(list_names()).difference(names))
-        print(f"left to other commits: {', '.join(left_out)}", flush=True)
-        codes = {name: run.code for name, run in run_quick_proofs(names, TIMED_PROOFS).items()}
+        codes = {name: run.code for name, run in run_quick_proofs(list_quick_proofs(), TIMED_PROOFS).items()}
     failures = [name for name, code in codes.items() if code != PASSED]
     summary = f"FAIL: {', '.join(failures)}" if failures else "PASS"
     print(f"{len(codes) - len(failures)} of {len(codes)} proofs passed: {summary}")
     return not failures
 
 
-def choose_quick_proofs(commit: str) -> list[str]:
-    """Choose the proofs whose quick form is run for a commit, the longest first."""
-    others = [
-        name for name in list_names() if name not in TIMED_PROOFS | LONG_PROOFS and not load_proof(name).is_full_only
-    ]
-    chosen = [
-        *choose_by_seed(sorted(TIMED_PROOFS), commit, _TIMED_PER_RUN),
-        *choose_by_seed(sorted(LONG_PROOFS), commit, _LONG_PER_RUN),
-        *choose_by_seed(others, commit, _OTHERS_PER_RUN),
-    ]
-    return sorted(chosen, key=lambda name: name not in LONG_PROOFS)
-
-
-def choose_by_seed(names: Sequence[str], seed: str, count: int) -> list[str]:
-    """Choose some names by a seed: others for another seed, and the same again for the same one."""
-    return sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode()).digest())[:count]
+def list_quick_proofs() -> list[str]:
+    """List the proofs that have a quick form, the longest first."""
+    names = [name for name in list_names() if not load_proof(name).is_full_only]
+    return sorted(names, key=lambda name: name not in LONG_PROOFS)
 
 
 def get_exit_code(verdict: Verdict) -> int:
@@ -201,38 +176,22 @@ def list_proofs() -> bool:
     return True
 
 
-def check_stored_results(judge: ResultJudge, problems: Sequence[str] = (), *, release: bool) -> bool:
-    """Print what is wrong with the stored results, stale or below a bar; the latter two fail only a release."""
-    results = judge.judge_all()
-    for line in [*problems, *render_states(results)]:
-        print(line)
-    current_count = sum(each.is_current for each in results)
-    has_failed = bool(problems) or any(each.faults for each in results) or (release and current_count < len(results))
-    print(f"results: {current_count} of {len(results)} proofs hold on this code: {'FAIL' if has_failed else 'PASS'}")
-    return not has_failed
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m proofs", description="Run the proofs behind our figures.")
     parser.add_argument(
         "name",
         choices=[*list_names(), "list", "all", "results"],
         metavar="NAME",
-        help="a proof, or list, all, or results: are the results in proofs/results true of this code?",
+        help="a proof, or list, all, or results: are the results in proofs/results of this code?",
     )
     parser.add_argument("--full", action="store_true", help="the published sizes instead of the quick ones")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result of one proof")
-    parser.add_argument(
-        "--release", action="store_true", help="with results: fail also on those that are stale or below a bar"
-    )
     options = parser.parse_args()
     if options.name == "list":
         return 0 if list_proofs() else 1
     if options.name == "results":
-        declarations = load_declarations()
-        problems = find_declaration_problems(declarations, list_names(), _FOLDER.parent / "src" / "deputize")
-        judge = ResultJudge(declarations=declarations)
-        return 0 if check_stored_results(judge, problems, release=options.release) else 1
+        print("\n".join(describe_results()) or "no results are stored: run python -m proofs NAME --full")
+        return 0
     if options.name == "all":
         return 0 if run_all_proofs(full=options.full) else 1
     return get_exit_code(run_proof_now(load_proof(options.name), full=options.full, json=options.json))

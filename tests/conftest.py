@@ -21,8 +21,8 @@ from deputize.store import migrate
 from deputize.store.local_postgres import LocalPostgres
 
 TEMPLATE = "deputize_template"
-# The same examples each time, so that a failure is the change's and can be seen again; `.ci/nightly` draws new ones with
-# `--hypothesis-profile=random`. How fast a machine draws says nothing about what is tested; a busy one draws slowly.
+# The same examples each time, so that a failure is the change's and can be seen again; `.ci/nightly` draws new ones
+# (`--hypothesis-profile=random`). How fast a machine draws says nothing about what is tested; a busy one draws slowly.
 for _name, _derandomize in (("fixed", True), ("random", False)):
     hypothesis.settings.register_profile(
         _name, derandomize=_derandomize, suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None

@@ -1,7 +1,7 @@
 """Read what proofs declare in `proofs/proofs.toml`: the packages they cover, their bars and their controls."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -26,8 +26,6 @@ class Declaration:
     quick_bars: Mapping[str, Bar]
     controls: tuple[str, ...]
     load_sensitive: tuple[str, ...]
-    unmeasured: str | None
-    """Why there is no stored result, or None if there must be one."""
 
 
 def load_declarations(path: Path = DECLARATIONS) -> dict[str, Declaration]:
@@ -45,7 +43,7 @@ def get_declaration(name: str, path: Path = DECLARATIONS) -> Declaration:
 
 
 def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
-    unknown = table.keys() - {"covers", "bars", "controls", "load_sensitive", "unmeasured"}
+    unknown = table.keys() - {"covers", "bars", "controls", "load_sensitive"}
     if unknown or not table.get("covers") or not table.get("bars"):
         raise ValueError(f"[{name}] in {DECLARATIONS.name} needs covers and bars, and knows no {sorted(unknown)}")
     full_bars: dict[str, Bar] = {}
@@ -67,7 +65,6 @@ def _read_declaration(name: str, table: Mapping[str, Any]) -> Declaration:
         quick_bars=quick_bars,
         controls=controls,
         load_sensitive=load_sensitive,
-        unmeasured=table.get("unmeasured"),
     )
 
 
@@ -109,18 +106,3 @@ def _is_looser(bar: Bar, other: Bar) -> bool:
 
 def _format_bar(bar: Bar) -> str:
     return f"{bar[0]} {bar[1]}"
-
-
-def find_declaration_problems(
-    declarations: Mapping[str, Declaration], proof_names: Sequence[str], packages_root: Path
-) -> list[str]:
-    """Name proofs without a declaration, declarations without a proof, and packages that do not exist."""
-    problems = [f"{name}: not declared in proofs/proofs.toml" for name in proof_names if name not in declarations]
-    problems += [f"{name}: declared, but there is no such proof" for name in declarations if name not in proof_names]
-    problems += [
-        f"{each.name}: covers {package}, which is not in {packages_root.name}"
-        for each in declarations.values()
-        for package in each.covers
-        if not (packages_root / package).exists()
-    ]
-    return problems

@@ -24,11 +24,6 @@ def compute_digests(name: str, packages: Sequence[str], root: Path = _ROOT) -> d
     return {**digests, "proof": _compute_digest(own if own.is_dir() else own.with_suffix(".py"))}
 
 
-def list_commits(root: Path = _ROOT) -> frozenset[str]:
-    """List the commits in the history; a shallow clone has only the newest."""
-    return frozenset((_run_git(root, "rev-list", "HEAD") or "").split())
-
-
 def _compute_digest(path: Path) -> str:
     """Compute the digest of a file, or of all files in a folder with their names; empty if there is nothing."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]

@@ -1,5 +1,6 @@
 """Every setting, error, route and command is documented; the pages say what the code says."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +16,24 @@ from deputize.core.settings import Settings
 from deputize.core.telemetry import METRIC_HELP, METRIC_LABELS, Metric
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.cli.main import app
-from docs import generate
+from docs import generate, promises
+
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def _read_page(name: str) -> str:
     return (generate.FOLDER / name).read_text(encoding="utf-8")
 
 
-def test_the_generated_pages_are_what_the_code_says() -> None:
-    stale = [name for name, make in generate.PAGES.items() if _read_page(name) != make()]
+def test_every_promise_is_shown_by_a_test_and_every_test_names_a_promise() -> None:
+    rows = promises.load_rows()
+    mark = re.compile(r'mark\.requirement\("([^"]+)"\)')
+    marked = {row for path in TESTS.rglob("test_*.py") for row in mark.findall(path.read_text(encoding="utf-8"))}
 
-    assert stale == [], "run python -m docs.generate --write"
+    assert marked <= rows.keys()
+    assert {name for name, row in rows.items() if row["state"] != "planned"} <= marked
+    assert {row["state"] for row in rows.values()} <= set(promises.STATES)
+    assert {name.partition("-")[0] for name in rows} <= promises.GROUPS.keys()
 
 
 def test_every_setting_is_explained() -> None:
