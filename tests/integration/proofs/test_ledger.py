@@ -14,7 +14,9 @@ from proofs.kit.ledger import EffectLog, EffectRequest
 from proofs.kit.sandbox import Sandbox
 
 CALLER = """
-import sys, urllib.request
+import pathlib, sys, time, urllib.request
+while not pathlib.Path(sys.argv[3]).exists():
+    time.sleep(0.01)
 asked = urllib.request.Request(sys.argv[1] + "/effect", sys.argv[2].encode())
 urllib.request.urlopen(asked).read()
 print("answered", flush=True)
@@ -49,13 +51,19 @@ async def test_racers_for_one_deduplicated_key_make_one_effect(ledger: LedgerHan
 
 @pytest.mark.parametrize(("point", "happened"), [("before_effect", False), ("after_effect", True)])
 async def test_the_caller_is_killed_around_the_effect_once(
-    world: Sandbox, ledger: LedgerHandle, point: Literal["before_effect", "after_effect"], happened: bool
+    world: Sandbox,
+    ledger: LedgerHandle,
+    tmp_path: Path,
+    point: Literal["before_effect", "after_effect"],
+    happened: bool,
 ) -> None:
+    armed = tmp_path / "armed"
     bystander = await world.start_process("bystander", [sys.executable, "-c", "import time; time.sleep(60)"])
-    body = '{"key": "k", "tool": "pay", "call": "c1", "delay_ms": 300}'
-    caller = await world.start_process("caller", [sys.executable, "-c", CALLER, ledger.url, body])
+    body = '{"key": "k", "tool": "pay", "call": "c1"}'
+    caller = await world.start_process("caller", [sys.executable, "-c", CALLER, ledger.url, body, str(armed)])
     await ledger.arm_kill(point, caller.pid, {"tool": "pay"})
     await ledger.request_effect("other", tool="look")
+    armed.touch()
     assert await caller.wait_for_exit() == -9
     assert "answered" not in caller.log.read_text()
     assert await ledger.count_fired_kills() == 1
@@ -65,14 +73,18 @@ async def test_the_caller_is_killed_around_the_effect_once(
     assert bystander.is_alive
 
 
-async def test_an_effect_under_way_happens_although_its_caller_is_killed(world: Sandbox, ledger: LedgerHandle) -> None:
-    body = '{"key": "k", "tool": "pay", "call": "c1", "delay_ms": 500}'
-    caller = await world.start_process("caller", [sys.executable, "-c", CALLER, ledger.url, body])
+async def test_an_effect_under_way_happens_although_its_caller_is_killed(
+    world: Sandbox, ledger: LedgerHandle, tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    body = '{"key": "k", "tool": "pay", "call": "c1", "delay_ms": 4000}'
+    caller = await world.start_process("caller", [sys.executable, "-c", CALLER, ledger.url, body, str(armed)])
     await ledger.arm_kill("during_effect", caller.pid, {"call": "c1"})
     await ledger.request_effect("other", tool="look")
+    armed.touch()
     assert await caller.wait_for_exit() == -9
     assert not (await ledger.get_status("k")).has_happened
-    await ledger.request_effect("later", delay_ms=600)
+    await ledger.request_effect("later", delay_ms=4100)
     assert (await ledger.get_status("k")).sequences == (2,)
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import asyncpg
 import pytest
+import structlog
 
 from deputize.core.clock import Clock
 from deputize.core.errors import Unavailable
@@ -113,19 +114,25 @@ async def test_a_lease_is_renewed_by_itself(store: Store) -> None:
     await made.stop()
 
 
-async def test_a_lease_that_cannot_be_renewed_runs_out_and_comes_back_with_the_database(store: Store) -> None:
-    made = ProcessLease(store, Clock(), boot_id=Clock().new_id(), seconds=0.6, release="test")
+async def test_a_lease_that_cannot_be_renewed_runs_out_and_comes_back_with_the_database(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProcessLease, "interval_seconds", 0.02)
+    manual_clock = ManualClock()
+    made = make_lease(store, manual_clock, seconds=6)
     await made.start()
     blocker = await asyncpg.connect(store.dsn)
     async with blocker.transaction():
         await blocker.execute("lock table deputize.leases in access exclusive mode")
-        async with asyncio.timeout(90):
-            while made.is_valid:  # noqa: ASYNC110 -- only time passes here
-                await asyncio.sleep(0.02)
+        with structlog.testing.capture_logs() as lines:
+            async with asyncio.timeout(90):
+                while not any(each["event"] == "lease_not_renewed" for each in lines):  # noqa: ASYNC110 -- it only logs
+                    await asyncio.sleep(0.02)
+        manual_clock.monotonic += 5
         with pytest.raises(Unavailable):
             made.require_valid()
     async with asyncio.timeout(90):
-        while not made.is_valid:  # noqa: ASYNC110 -- only time passes here
+        while not made.is_valid:  # noqa: ASYNC110 -- only the lease shows it
             await asyncio.sleep(0.02)
     await blocker.close()
     await made.stop()
@@ -140,8 +147,11 @@ async def test_stopping_ends_the_lease_for_everybody_at_once(store: Store) -> No
     await made.stop()
 
 
-async def test_a_renewal_under_way_cannot_bring_a_stopped_lease_back(store: Store) -> None:
-    made = ProcessLease(store, Clock(), boot_id=Clock().new_id(), seconds=0.2, release="test")
+async def test_a_renewal_under_way_cannot_bring_a_stopped_lease_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProcessLease, "interval_seconds", 0.05)
+    made = make_lease(store, ManualClock(), seconds=60)
     for _ in range(5):
         await made.start()
         await asyncio.sleep(0.06)
@@ -151,7 +161,7 @@ async def test_a_renewal_under_way_cannot_bring_a_stopped_lease_back(store: Stor
 
 
 async def test_stopping_without_a_database_does_not_hang_or_fail(store: Store) -> None:
-    made = make_lease(store, ManualClock(), seconds=0.4)
+    made = make_lease(store, ManualClock(), seconds=4)
     await made.start()
     blocker = await asyncpg.connect(store.dsn)
     async with blocker.transaction():
