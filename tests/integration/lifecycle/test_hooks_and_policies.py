@@ -77,7 +77,7 @@ def answer_by_tag(call: HookCall) -> Any:
             return None
 
 
-HOOKS = (LoadedHook(name="tags", moment="before", function=answer_by_tag, is_async=False),)
+HOOKS = (LoadedHook(name="tags", moment="before", function=answer_by_tag, is_async=False, seconds=60),)
 
 
 @asynccontextmanager
@@ -194,7 +194,9 @@ async def test_stopped_calls_and_hook_context_are_the_same_on_every_http_interfa
         asked: Mapping[str, Any] = call.arguments
         return Stop("not this user") if asked.get("id") == 13 else Context({"seen": asked.get("id")})
 
-    hooks = [LoadedHook(name="guard", moment="before", function=guard, is_async=False, tools="shop.get_user")]
+    hooks = [
+        LoadedHook(name="guard", moment="before", function=guard, is_async=False, tools="shop.get_user", seconds=60)
+    ]
     async with serve_gateway(fresh_database, tmp_path, hooks=hooks) as gateway:
         good = await gateway.call("shop.get_user", {"id": 7})
         assert (good.status_code, good.json()["context"]) == (200, [{"source": "hook:guard", "value": {"seen": 7}}])

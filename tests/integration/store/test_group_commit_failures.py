@@ -230,7 +230,7 @@ async def test_stopping_writes_what_waits_and_then_takes_nothing_more(dsn: str, 
 
 
 async def test_stopping_in_front_of_a_stuck_database_leaves_nobody_waiting(dsn: str, owner: asyncpg.Connection) -> None:
-    writer = GroupCommit(lambda: connect_with_role(dsn, WRITER), boot_id=CLOCK.new_id(), timeout=0.5)
+    writer = GroupCommit(lambda: connect_with_role(dsn, WRITER), boot_id=CLOCK.new_id(), timeout=2)
     await writer.start()
     await owner.execute(CLOSE_BARRIER)
     sent = writer.put(make_opening("k"))
@@ -269,9 +269,9 @@ async def test_a_batch_abandoned_by_its_client_does_not_linger_in_the_server(
     dsn: str, owner: asyncpg.Connection
 ) -> None:
     """A zombie that commits long after its rows were sent again could bring back a key that was since released."""
-    async with open_writer(dsn, timeout=0.5) as writer:
+    async with open_writer(dsn, timeout=2) as writer:
         await owner.execute(CLOSE_BARRIER)
-        sent = writer.put(make_opening("k"))
+        sent = writer.put(make_opening("k"), seconds=TIMEOUT_SECONDS)
         await wait_until_gone(owner, await wait_for_blocked_query(owner))
         await owner.execute(OPEN_BARRIER)
         assert (await sent).holder is None

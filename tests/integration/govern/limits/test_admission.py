@@ -111,7 +111,7 @@ async def test_a_caller_cancelled_during_the_counter_check_is_refunded(store: St
 
     server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    counters = RedisCounters(f"redis://127.0.0.1:{port}/0", seconds=1, clock=Clock())
+    counters = RedisCounters(f"redis://127.0.0.1:{port}/0", seconds=3, clock=Clock())
     told = LimitsRecorder(store, _make_rule("budget", 20, "purse"), _make_rule("rate", 5, "slow"), counters=counters)
     waiting = asyncio.create_task(told.admit())
     async with asyncio.timeout(90):

@@ -198,7 +198,9 @@ async def test_what_a_hook_asks_holds_although_it_is_not_heard_again(fresh_datab
         heard.append(call.tool)
         return Permission(behavior="ask", reason="after hours")
 
-    hook = LoadedHook(name="wary", moment="before", function=require_approval, is_async=False, tools="lab.assign")
+    hook = LoadedHook(
+        name="wary", moment="before", function=require_approval, is_async=False, tools="lab.assign", seconds=60
+    )
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False, hooks=[hook]) as approval_lab:
         call, ticket = await approval_lab.request_approval("assign", "c8")
         shown = await approval_lab.approvals.get_request(await approval_lab.make_approver("bo"), ticket)

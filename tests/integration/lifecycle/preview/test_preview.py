@@ -262,7 +262,7 @@ async def test_hooks_know_that_the_call_is_a_preview(fresh_database: str, tmp_pa
         heard.append(call.dry_run)
         return Message("seen")
 
-    hook = LoadedHook(name="watch", moment="before", function=watch, is_async=False)
+    hook = LoadedHook(name="watch", moment="before", function=watch, is_async=False, seconds=60)
     async with open_lab(fresh_database, tmp_path, hooks=[hook]) as lab:
         outcome = await lab.call("erase", "hooked", dry_run=True)
         assert (heard, parse_body(outcome)["warnings"]) == ([True], ["hook:watch: seen"])

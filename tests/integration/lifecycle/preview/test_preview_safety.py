@@ -104,7 +104,7 @@ async def test_without_a_read_only_credential_a_preview_has_none(shelf_lab: Gate
 
 async def test_a_missing_read_only_secret_fails_the_preview_and_not_the_call(shelf_lab: GatewayLab) -> None:
     admin = await shelf_lab.make_admin()
-    value = (await shelf_lab.runtime.credentials.vault.fetch("dev", READER, seconds=1)).reveal()
+    value = (await shelf_lab.runtime.credentials.vault.fetch("dev", READER, seconds=60)).reveal()
     await shelf_lab.gateway.commands.delete_secret(admin, READER)
     try:
         told = parse_body(await shelf_lab.call("drop", "plum", dry_run=True))["preview"]

@@ -37,7 +37,7 @@ QUESTION = {
     "requestedSchema": {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]},
 }
 HOOKS = tuple(
-    LoadedHook(name=moment, moment=moment, function=_say_nothing, is_async=True, tools="lab.assign", seconds=1.0)
+    LoadedHook(name=moment, moment=moment, function=_say_nothing, is_async=True, tools="lab.assign", seconds=60.0)
     for moment in ("before", "after")
 )
 

@@ -163,7 +163,7 @@ def test_no_document_takes_long(part: str) -> None:
         search.redact(text[place : place + 8_000])
     redact_error_text(text)
     may_hold_sensitive_text(text.encode(errors="replace"))
-    assert time.thread_time() - started_at < 2
+    assert time.thread_time() - started_at < 10
 
 
 @pytest.mark.parametrize(
