@@ -9,7 +9,7 @@ from deputize.catalog.exchange.agent_tool.object_kinds import ObjectKind, load_o
 INTRODUCTION = (
     "A tool is exported as objects of Agent Tool 0.2.0 and read from them: "
     "[Export and import tools](../how-to/export-and-import-tools.md) says how, "
-    "[decision 0062](../decisions/0062-foreign-statements-are-kept-and-never-believed.md) why. These are our JSON "
+    "[Tools and contracts](../explanation/tools.md#documents-of-others) why. These are our JSON "
     "Schemas of the objects (JSON Schema 2020-12); they are in the package, under "
     "`deputize/catalog/exchange/agent_tool/schemas/`. Unknown fields are allowed in every object, and kept. Fields "
     "that are not of the standard are marked with *."

@@ -9,7 +9,7 @@ import asyncpg
 from deputize.core.config_error import ConfigError
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
-# The revisions of development versions, which `0001_initial` replaced: see docs/decisions/0035.
+# The revisions of development versions, which `0001_initial` replaced.
 _DEVELOPMENT_REVISIONS: Final = frozenset(f"{number:04}" for number in range(1, 18))
 
 # As `server_version_num` has it.

@@ -2,7 +2,7 @@
 
 The form says less than a contract: not what a tool changes, nor where it runs. What it leaves out gets the cautious
 value, and its author can add contract fields under `x-deputize`. What a contract cannot express is kept in
-`external_mappings.tool_manifest`. Decision 0058 has the rules.
+`external_mappings.tool_manifest`. `docs/how-to/register-with-a-manifest.md` has the rules.
 """
 
 import copy
