@@ -25,7 +25,7 @@ from tests.acceptance.cli.cli_process import (
     run_deputize,
 )
 
-pytestmark = pytest.mark.requirement("GOV-3")
+pytestmark = [pytest.mark.requirement("GOV-3"), pytest.mark.nightly]
 
 PEOPLE = "https://people.example"
 TOOLS = '''

@@ -12,6 +12,8 @@ import pytest
 
 from tests.acceptance.cli.cli_process import BackgroundCommand, run_deputize
 
+pytestmark = pytest.mark.nightly
+
 
 @contextmanager
 def calls_made(folder: Path) -> Iterator[None]:

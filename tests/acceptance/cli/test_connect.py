@@ -22,6 +22,8 @@ from tests.acceptance.cli.cli_process import (
     run_deputize,
 )
 
+pytestmark = pytest.mark.nightly
+
 FILES = {
     "claude-code": ".mcp.json",
     "claude-desktop": "{home}/.config/Claude/claude_desktop_config.json",

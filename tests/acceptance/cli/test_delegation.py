@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import run_deputize
 
-pytestmark = pytest.mark.requirement("GOV-1", "NEW-7")
+pytestmark = [pytest.mark.requirement("GOV-1", "NEW-7"), pytest.mark.nightly]
 
 
 def _decode_claims(token: str) -> dict[str, object]:

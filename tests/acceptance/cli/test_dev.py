@@ -17,6 +17,8 @@ from tests.acceptance.cli.cli_process import (
 )
 from tests.acceptance.cli.dev_terminal import edit_file
 
+pytestmark = pytest.mark.nightly
+
 REJECTED_TOOL = '''
 from deputize import tool
 

@@ -7,6 +7,8 @@ import pytest
 from tests.acceptance.cli.cli_process import BackgroundCommand, make_project, run_deputize
 from tests.acceptance.cli.dev_terminal import DevTerminal, edit_file
 
+pytestmark = pytest.mark.nightly
+
 READY = "Press Ctrl-C to stop everything."
 ASKED = "Press y to apply it"
 POLICIES, TOOLS, SETTINGS = "policies/default.cedar", "tools/hello.py", "deputize.toml"

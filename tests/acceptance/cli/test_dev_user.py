@@ -36,6 +36,7 @@ def _find_missing() -> str:
 
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.requirement("GOV-3"),
     pytest.mark.skipif(bool(_find_missing()), reason=_find_missing() or "not skipped"),
 ]

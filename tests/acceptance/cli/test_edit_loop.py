@@ -9,6 +9,8 @@ import pytest
 from tests.acceptance.cli.cli_process import find_postgres_pids, make_project, run_deputize
 from tests.acceptance.cli.dev_terminal import DevTerminal, edit_file
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def dev(workspace: Path) -> Iterator[DevTerminal]:

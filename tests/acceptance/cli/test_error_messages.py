@@ -6,6 +6,8 @@ import pytest
 
 from tests.acceptance.cli.cli_process import run_deputize
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

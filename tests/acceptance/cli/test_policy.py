@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import CompletedCommand, make_project, run_as_operator, run_deputize
 
-pytestmark = pytest.mark.requirement("GOV-2")
+pytestmark = [pytest.mark.requirement("GOV-2"), pytest.mark.nightly]
 
 NO_BOTS = """@id("no-notes-for-bots")
 @reason("Agents may read notes, not write them.")

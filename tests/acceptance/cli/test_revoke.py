@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import run_as_operator, run_deputize
 
-pytestmark = pytest.mark.requirement("GOV-1")
+pytestmark = [pytest.mark.requirement("GOV-1"), pytest.mark.nightly]
 REVOKED = "The token, or the authority behind it, was revoked (E3210)"
 
 

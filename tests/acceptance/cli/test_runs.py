@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import BackgroundCommand, make_project, run_deputize
 
-pytestmark = pytest.mark.requirement("INV-4")
+pytestmark = [pytest.mark.requirement("INV-4"), pytest.mark.nightly]
 
 LONG_TOOL = '''
 import asyncio

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import list_files_containing, run_as_operator, run_deputize
 
-pytestmark = pytest.mark.requirement("GOV-7")
+pytestmark = [pytest.mark.requirement("GOV-7"), pytest.mark.nightly]
 VALUE = "canary-77e0ab31"
 
 

@@ -106,6 +106,7 @@ def test_from_an_empty_database_to_a_served_call(server_project: ServerProject) 
         assert serving.interrupt(signal.SIGTERM) == 0
 
 
+@pytest.mark.nightly
 def test_the_doctor_warns_loudly_of_what_a_failover_would_lose(server_project: ServerProject) -> None:
     run_deputize("migrate", folder=server_project.folder, env=server_project.migration_env)
     done = run_deputize("doctor", "--json", folder=server_project.folder, env=server_project.env)
@@ -118,6 +119,7 @@ def test_the_doctor_warns_loudly_of_what_a_failover_would_lose(server_project: S
     assert (found["master key"]["status"], done.code) == ("broken", 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.requirement("GOV-3")
 def test_the_doctor_says_whether_anybody_can_decide(server_project: ServerProject) -> None:
     def approvals() -> tuple[str, str]:
@@ -132,6 +134,7 @@ def test_the_doctor_says_whether_anybody_can_decide(server_project: ServerProjec
     assert approvals() == ("good", "")
 
 
+@pytest.mark.nightly
 def test_a_tool_that_cannot_be_had_stops_the_start(server_project: ServerProject) -> None:
     run_deputize("migrate", folder=server_project.folder, env=server_project.migration_env)
     (server_project.folder / "tools" / "broken.py").write_text("import nowhere_to_be_found\n")
@@ -142,6 +145,7 @@ def test_a_tool_that_cannot_be_had_stops_the_start(server_project: ServerProject
     assert "Nothing was started" in done.err
 
 
+@pytest.mark.nightly
 def test_the_development_issuer_is_refused(server_project: ServerProject) -> None:
     with (server_project.folder / "deputize.toml").open("a") as file:
         file.write('\n[[identity.issuers]]\nissuer = "x"\naudience = "y"\ntenant = "z"\ndevelopment = true\n')
@@ -150,6 +154,7 @@ def test_the_development_issuer_is_refused(server_project: ServerProject) -> Non
     assert (done.code, "does not accept the development issuer" in done.err) == (2, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.requirement("GOV-5")
 def test_no_gateway_starts_with_a_login_that_could_rewrite_the_audit(server_project: ServerProject) -> None:
     run_deputize("migrate", folder=server_project.folder, env=server_project.migration_env)
@@ -171,6 +176,7 @@ def test_no_gateway_starts_with_a_login_that_could_rewrite_the_audit(server_proj
     assert "tried and refused" in found["audit is append-only"]["found"]
 
 
+@pytest.mark.nightly
 def test_gateway_and_worker_apart_say_whether_a_worker_runs_and_execute_a_queued_call(
     server_project: ServerProject,
 ) -> None:
@@ -208,6 +214,7 @@ def _read_findings(server_project: ServerProject, env: dict[str, str]) -> dict[s
     return {each["check"]: each for each in done.json["findings"]}
 
 
+@pytest.mark.nightly
 def test_a_planted_file_does_not_spare_a_worker_the_checks_of_production(tmp_path: Path, fresh_database: str) -> None:
     """Only the lock that a running `deputize dev` holds in the database does."""
     folder = make_project(tmp_path / "planted")

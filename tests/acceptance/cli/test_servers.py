@@ -24,7 +24,7 @@ from tests.acceptance.cli.cli_process import (
 )
 from tests.support.mcp_servers.upstream import Upstream, make_definition, run_upstream
 
-pytestmark = pytest.mark.requirement("REG-2")
+pytestmark = [pytest.mark.requirement("REG-2"), pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ import pytest
 
 from tests.acceptance.cli.cli_process import TIMEOUT_SECONDS
 
+pytestmark = pytest.mark.nightly
+
 SECRET = "ey.a-token-that-no-file-may-show"
 PASSWORD = "correct horse battery staple"
 GATEWAY = "https://gateway.example"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.cli.cli_process import run_as_operator, run_deputize
 
-pytestmark = pytest.mark.requirement("GOV-8")
+pytestmark = [pytest.mark.requirement("GOV-8"), pytest.mark.nightly]
 
 
 def test_a_tool_is_switched_off_listed_and_switched_on(shop_project: Path) -> None:

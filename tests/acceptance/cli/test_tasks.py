@@ -7,7 +7,7 @@ import pytest
 from deputize.store.local_postgres import LocalPostgres
 from tests.acceptance.cli.cli_process import run_deputize
 
-pytestmark = pytest.mark.requirement("NEW-3")
+pytestmark = [pytest.mark.requirement("NEW-3"), pytest.mark.nightly]
 
 TASK_ID = "01890000-0000-7000-8000-00000000000a"
 QUESTION = '{"asked": "Did hello.remember happen?", "why": "its contract names no status tool"}'

@@ -12,7 +12,7 @@ import pytest
 from checks.wheel import ROOT, build_wheel
 from tests.support.receipts import LOG_SIGNER, make_receipt
 
-pytestmark = pytest.mark.requirement("NEW-1")
+pytestmark = [pytest.mark.requirement("NEW-1"), pytest.mark.nightly]
 # cryptography and what it needs itself.
 DEPENDENCIES = ("cryptography", "cffi", "pycparser")
 DEADLINE_SECONDS = 300

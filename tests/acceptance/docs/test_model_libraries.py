@@ -18,6 +18,7 @@ from tests.acceptance.docs.snippets import DOCS
 from tests.support.scripted_model import CALLS, run_scripted_model
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.requirement("EXE-1"),
     pytest.mark.skipif(not os.environ.get("TESTS_FULL"), reason="installs libraries: set TESTS_FULL=1"),
 ]

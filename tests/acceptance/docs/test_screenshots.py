@@ -7,6 +7,8 @@ import pytest
 from docs import screenshots
 from tests.support.chromium import EXECUTABLE
 
+pytestmark = pytest.mark.nightly
+
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 

@@ -13,7 +13,7 @@ import yaml
 from deputize.core.telemetry import METRIC_LABELS, Metric
 from tests.acceptance.monitoring.alert_cases import CASES, AlertCase, Series
 
-pytestmark = pytest.mark.requirement("OBS-3")
+pytestmark = [pytest.mark.requirement("OBS-3"), pytest.mark.nightly]
 RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "deputize-rules.yml"
 _FOUR_ALERTS = {"ToolDegraded", "LatencyRegression", "TimeoutClassMismatch", "ApprovalQueueBacklog"}
 _METRIC = re.compile(r"\b(deputize_[a-z_]+?)(?:_bucket|_sum|_count)?(\{[^}]*\})?(?![a-z_])")

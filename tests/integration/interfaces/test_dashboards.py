@@ -80,6 +80,7 @@ async def _is_answered(http: httpx2.AsyncClient, query: str) -> bool:
         return False
 
 
+@pytest.mark.nightly
 async def test_prometheus_answers_every_panel(gateway: HttpGateway, tmp_path: Path) -> None:
     target = gateway.metrics_url.removeprefix("http://")
     rules = _DEPLOY / "prometheus" / "deputize-rules.yml"

@@ -268,6 +268,7 @@ async def repeat_until_admitted(lab: GatewayLab, caller: Caller) -> Outcome:
     return outcomes[-1]
 
 
+@pytest.mark.nightly
 async def test_a_queued_run_waits_until_its_service_is_tried_again(labs: Labs) -> None:
     first = labs[0]
     await open_circuit(labs, "queues")

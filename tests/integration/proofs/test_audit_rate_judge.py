@@ -10,6 +10,8 @@ from proofs.audit_rate.local_log import LocalLog
 from proofs.kit.load import PairedSamples, Sample
 from tests.support.proof_bars import list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 
 def _make_samples(*rates: int) -> list[Sample]:
     return [Sample(requests=rate, seconds=1.0) for rate in rates]

@@ -17,6 +17,8 @@ from proofs.audit_tamper.judge import (
 from proofs.audit_tamper.receipts import change_receipts
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 CALLS = 25_000
 INTENT, UNKNOWN, SUCCESS = ("intent", None), ("outcome", "unknown"), ("outcome", "succeeded")
 EXACT = FaultPlace(first=270, last=270)

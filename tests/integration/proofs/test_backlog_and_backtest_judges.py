@@ -17,6 +17,8 @@ from proofs.policy import large_rule_set
 from proofs.policy.backtest import MadeCall, is_let_through, judge_backtest
 from tests.support.proof_bars import list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 # The backlog: ten are over, five are escalated, three are brought to mind, and a hundred wait.
 
 BACKLOGS = [Backlog(over=6, escalate=5, remind=3, idle=100), Backlog(over=4, escalate=0, remind=0, idle=0)]

@@ -17,7 +17,7 @@ from proofs.kit.idp.keys import generate_keys
 _ISSUER, _AUDIENCE = "http://127.0.0.1:9999", "http://127.0.0.1:7070"
 _AT_LEAST = 1000
 
-pytestmark = pytest.mark.requirement("GOV-1")
+pytestmark = [pytest.mark.requirement("GOV-1"), pytest.mark.nightly]
 
 
 def _claims(**changes: Any) -> dict[str, Any]:

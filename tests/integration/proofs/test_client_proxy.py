@@ -9,6 +9,8 @@ from proofs.kit.client_proxy import ClientPoint, ClientProxy, Request
 from proofs.kit.helper_servers import LedgerHandle, start_ledger
 from proofs.kit.sandbox import Sandbox
 
+pytestmark = pytest.mark.nightly
+
 EFFECT = {"key": "k", "tool": "t", "call": "c"}
 
 

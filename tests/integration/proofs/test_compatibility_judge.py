@@ -10,6 +10,8 @@ from proofs.compatibility.experiment import decide_level
 from proofs.compatibility.judge import Findings, find_refused_value, judge_pair
 from proofs.compatibility.schema_pairs import SchemaPair, load_real_schemas
 
+pytestmark = pytest.mark.nightly
+
 TEXT, ANY_TEXT = {"type": "string", "maxLength": 3}, {"type": "string"}
 
 

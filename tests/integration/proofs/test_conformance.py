@@ -16,6 +16,8 @@ from proofs.conformance.relay import HeaderFixingRelay, Relay
 from proofs.conformance.suite import ScenarioResult, read_results
 from proofs.kit.http_client import HttpConnection, HttpResponse
 
+pytestmark = pytest.mark.nightly
+
 LIST = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": "fixture__greet"}, {"name": "calls_get"}]}}
 
 

@@ -5,6 +5,8 @@ import pytest
 from proofs.fuzz.console_fuzzer import find_page_fault, list_routes
 from proofs.fuzz.values import HOSTILE_TEXTS
 
+pytestmark = pytest.mark.nightly
+
 
 def test_every_page_and_form_of_the_console_is_asked() -> None:
     assert {

@@ -26,6 +26,8 @@ from proofs.sessions.experiment import has_every_leak, judge_usage
 from proofs.sessions.process_usage import ProcessUsage
 from tests.support.proof_bars import list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 # The proxy: direct calls take 1 ms, governed ones 2 ms; another proxy takes 4 ms.
 
 

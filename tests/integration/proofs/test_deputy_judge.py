@@ -26,6 +26,8 @@ from proofs.kit.http_client import HttpResponse
 from proofs.kit.secret_patterns import SecretMatch
 from tests.support.proof_bars import list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 URL = "http://gateway"
 SECRETS = {"acme": "secret-a", "beside": "secret-b"}
 ANA = DelegatedToken(tenant="acme", user="ana", agent="bot", token="t1")

@@ -22,6 +22,8 @@ from proofs.drift.mutations import DefinitionMutation
 from proofs.kit.http_client import HttpResponse
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 READ, WRITE = "get_order", "cancel_order"
 HIDDEN_TEXT = DefinitionMutation(name="hidden text", mutate=lambda *_: [], expected_flag=FlagCode.HIDDEN_TEXT)
 NEW_TOOL = DefinitionMutation(name="a new tool", mutate=lambda *_: [], is_new_tool=True)

@@ -20,6 +20,8 @@ from proofs.kit.http_client import HttpResponse
 from proofs.kit.sign_in_issuer import Browser
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 DONE = FuzzResult(cases=2000)
 CHECKED = SchemathesisResult(cases=1000, wrong=Counter(), errors=0)
 NEIGHBOUR = Neighbour(calls=1000)

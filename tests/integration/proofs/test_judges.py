@@ -26,6 +26,8 @@ from proofs.policy.changes_under_load import check_call as check_policy_call
 from proofs.recovery.judge import RunRecords
 from proofs.recovery.judge import judge_records as judge_runs
 
+pytestmark = pytest.mark.nightly
+
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 

@@ -3,12 +3,16 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from deputize.core.sensitive.text import redact_text
 from proofs.leakage.channels import CHANNELS
 from proofs.leakage.clean_documents import build_clean_documents, count_changed, count_suspected
 from proofs.leakage.experiment import find_leaks, judge_leaks, plant_values
 from proofs.leakage.planted_values import Marking, PlantedValues, find_secret_part
 from tests.support.proof_bars import list_missed_bars
+
+pytestmark = pytest.mark.nightly
 
 PLANTS = plant_values(random.Random(1), 6000)
 CLEAN = {

@@ -13,6 +13,8 @@ from proofs.kit.helper_servers import LedgerHandle, start_ledger
 from proofs.kit.ledger import EffectLog, EffectRequest
 from proofs.kit.sandbox import Sandbox
 
+pytestmark = pytest.mark.nightly
+
 CALLER = """
 import pathlib, sys, time, urllib.request
 while not pathlib.Path(sys.argv[3]).exists():

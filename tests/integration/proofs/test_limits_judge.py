@@ -10,6 +10,8 @@ from proofs.limits.judge import judge_rate, judge_redis_loss, judge_runaways
 from proofs.limits.traffic import LimitCall
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 # So many calls a second, evenly: their times are exact in binary, so that a window of a second ends where it should.
 PER_SECOND = 256
 ADMITTED = LimitCall(

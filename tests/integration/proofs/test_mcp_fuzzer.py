@@ -8,6 +8,8 @@ from proofs.fuzz.runner import Case
 from proofs.kit.http_client import HttpResponse
 from tests.integration.conftest import HttpGateway
 
+pytestmark = pytest.mark.nightly
+
 
 async def test_whatever_is_sent_is_answered_as_the_protocol_says(gateway: HttpGateway) -> None:
     found = await fuzz_mcp(gateway.url, gateway.token(), cases=120, seed=3)

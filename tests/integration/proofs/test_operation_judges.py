@@ -23,6 +23,8 @@ from proofs.stalls.testbed import Measurement
 from proofs.tenant_isolation.experiment import Round, compute_ratios
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 # A restore: twenty acknowledged writes that the backup does not know, each with its one effect.
 
 LOST = [f"lost-{number}" for number in range(20)]

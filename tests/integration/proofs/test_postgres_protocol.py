@@ -7,6 +7,8 @@ import pytest
 from proofs.kit.postgres_protocol import Framer, Message, Transactions
 from proofs.kit.postgres_proxy import parse_address, replace_address
 
+pytestmark = pytest.mark.nightly
+
 
 def make_query(sql: str) -> Message:
     body = sql.encode() + b"\0"

@@ -12,6 +12,8 @@ from proofs.kit.fault_trigger import FaultTrigger
 from proofs.kit.postgres_proxy import PgPoint, PgProxy
 from proofs.kit.sandbox import Sandbox
 
+pytestmark = pytest.mark.nightly
+
 INSERT = "insert into pgproxy_rows values ($1)"
 
 CLIENT = """

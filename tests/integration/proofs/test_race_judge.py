@@ -16,6 +16,8 @@ from proofs.idempotency_race import (
 from proofs.kit.http_client import HttpResponse
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 EXECUTED = HttpResponse(status=200, headers={}, body=b'{"number": 1}')
 REPLAYED = HttpResponse(status=200, headers={"idempotency-replayed": "true"}, body=EXECUTED.body)
 IN_FLIGHT = HttpResponse(status=409, headers={}, body=b"{}")

@@ -10,6 +10,8 @@ from proofs.red_team.attack import AttackLog, Control, Finding, Form, find_untri
 from proofs.red_team.experiment import load_attack_classes
 from proofs.red_team.same_user import SAME_USER_LIMITS
 
+pytestmark = pytest.mark.nightly
+
 _LISTED = {"reads the key": "the key lies in a folder of the same user"}
 
 

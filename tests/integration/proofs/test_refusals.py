@@ -7,6 +7,8 @@ from deputize.interfaces.console.render import render_template
 from proofs.confused_deputy.refusals import is_accepted, is_refused, read_rule, read_slug
 from proofs.kit.http_client import HttpResponse
 
+pytestmark = pytest.mark.nightly
+
 _MARK = "a word of theirs"
 
 

@@ -21,6 +21,8 @@ from proofs.kit.report import (
 )
 from proofs.kit.sandbox import Sandbox
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = Verdict(figures={"ratio": 0.4567891, "rounds": 7}, bars={"ratio": (">=", 0.35)}, controls={"no lock": True})
 

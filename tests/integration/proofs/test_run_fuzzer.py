@@ -8,6 +8,8 @@ from deputize.interfaces.asgi import build_api
 from deputize.operations.gateway import Gateway
 from proofs.fuzz.run_fuzzer import find_stream_fault, list_routes
 
+pytestmark = pytest.mark.nightly
+
 
 def _never_open() -> AbstractAsyncContextManager[Gateway]:
     raise RuntimeError("this composition is only looked at")

@@ -15,6 +15,8 @@ from proofs.kit.idp.keys import generate_keys
 from proofs.kit.jws import decode_base64url
 from proofs.kit.secret_patterns import SecretPatterns, copy_tables
 
+pytestmark = pytest.mark.nightly
+
 _SECRET = 's3cret/with+odd "chars" & <\u00fc>'
 
 

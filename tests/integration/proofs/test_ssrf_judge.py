@@ -19,6 +19,8 @@ from proofs.ssrf.judge import (
 from proofs.ssrf.name_server import NameServer
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 PLACES = [f"place {number}" for number in range(30)]
 GOOD = [
     *(Attempt(place, HARMLESS, "/", "done", (OPERATOR_ADDRESS,), 0.1) for place in PLACES),

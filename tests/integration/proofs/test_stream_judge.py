@@ -7,6 +7,8 @@ import pytest
 from proofs.stream.judge import LoggedEntry, ReceivedEvent, compute_p99, judge_events
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 CALLS = 20_000
 KINDS = ("intent", "outcome")
 ENTRIES = [LoggedEntry(id=f"{n}-{kind}", call_id=str(n), kind=kind) for n in range(CALLS) for kind in KINDS]

@@ -19,6 +19,8 @@ from proofs.vault import (
 )
 from tests.support.proof_bars import list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 FINGERPRINT, CANARY = "f" * 64, "canary-1"
 SUCCESS = HttpResponse(status=200, headers={}, body=orjson.dumps({"result": {"fingerprint": FINGERPRINT}}))
 OTHER_SECRET = HttpResponse(status=200, headers={}, body=orjson.dumps({"result": {"fingerprint": "0" * 64}}))

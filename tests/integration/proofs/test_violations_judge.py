@@ -23,6 +23,8 @@ from proofs.contract_violations.judge import FITTING_SIGNS, ViolationFindings, b
 from proofs.contract_violations.kinds import ViolationKind
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
+pytestmark = pytest.mark.nightly
+
 HONEST = Label(kind=None, base="get_stock", fault="")
 SIZES = {"tools", "violating_tools", "violation_kinds", "kind_and_tool_pairs"}
 

@@ -165,6 +165,7 @@ async def test_real_costs_are_settled_however_a_run_ends(fresh_database: str, tm
     assert await _fetch_granted(fresh_database) == 1_500_000
 
 
+@pytest.mark.nightly
 async def test_a_rate_counts_submissions_and_holds_executions(fresh_database: str, tmp_path: Path) -> None:
     window = 6
     rules = [make_rule("rate", 3, "pace", seconds=window, tools="lab.look")]

@@ -323,6 +323,7 @@ async def test_sweepers_share_the_work_and_do_each_thing_once(fresh_database: st
         assert await one.db.fetchval("select count(*) from deputize.approvals where state in ('approved', 'used')") == 0
 
 
+@pytest.mark.nightly
 async def test_sweepers_that_are_killed_leave_nothing_half_done(fresh_database: str, tmp_path: Path) -> None:
     crowd = Backlog(over=6 * BATCH_SIZE, escalate=2 * BATCH_SIZE, remind=0, idle=0)
     await fill_backlog(fresh_database, crowd)

@@ -112,6 +112,7 @@ async def test_an_outcome_from_before_a_takeover_does_not_count(fresh_database: 
             await lab.wait_for_state(call, "succeeded")
 
 
+@pytest.mark.nightly
 async def test_a_run_that_somebody_alive_has_is_handed_out_again_later(fresh_database: str, tmp_path: Path) -> None:
     async with open_lab(fresh_database, tmp_path) as alive:
         call = await start_run(alive, "put", "alive", "k")

@@ -199,6 +199,7 @@ async def test_reads_allowed_calls_and_refusals_by_token_are_explained_as_well(
     assert (told["decided_by"], told["error_number"]) == ("token", "E3211")
 
 
+@pytest.mark.nightly
 async def test_ten_thousand_rules_can_be_sent(gateway: HttpGateway, admin_token: str) -> None:
     text = "".join(
         f'@id("r{n}")\n@reason("{"because " * 10}")\npermit (principal, action, resource == Tool::"shop.t{n % 500}");\n'

@@ -24,6 +24,7 @@ def list_objects(document: dict[str, Any]) -> dict[ObjectKind, list[Any]]:
     return objects
 
 
+@pytest.mark.nightly
 @pytest.mark.requirement("CON-3")
 def test_a_thousand_tools_come_back_with_the_same_digest_and_the_same_bytes() -> None:
     generator = ToolGenerator(14)
