@@ -21,11 +21,15 @@ from deputize.store import migrate
 from deputize.store.local_postgres import LocalPostgres
 
 TEMPLATE = "deputize_template"
-# The same examples each time, so that a failure is the change's and can be seen again; `.ci/nightly` draws new ones
-# (`--hypothesis-profile=random`). How fast a machine draws says nothing about what is tested; a busy one draws slowly.
-for _name, _derandomize in (("fixed", True), ("random", False)):
+# The same few examples each time, so that a failure is the change's and can be seen again; `.ci/nightly` draws many new
+# ones (`--hypothesis-profile=random`). How fast a machine draws says nothing about what is tested; a busy one is slow.
+for _name, _derandomize, _examples in (("fixed", True, 40), ("random", False, 400)):
     hypothesis.settings.register_profile(
-        _name, derandomize=_derandomize, suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None
+        _name,
+        derandomize=_derandomize,
+        max_examples=_examples,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        deadline=None,
     )
 hypothesis.settings.load_profile("fixed")
 # Thousands of tests stay in memory until the end: collecting among them takes a good part of a run.

@@ -21,7 +21,7 @@ from tests.acceptance.approvals.attacks import ATTACKS, register_attack, require
 from tests.acceptance.approvals.scenario import NOTES, PendingApproval, Scenario, open_scenario
 from tests.acceptance.cli.cli_process import BackgroundCommand, list_files_containing
 
-pytestmark = pytest.mark.requirement("GOV-3")
+pytestmark = [pytest.mark.requirement("GOV-3"), pytest.mark.nightly]
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"

@@ -13,6 +13,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.requirement("NEW-7")
+@pytest.mark.nightly
 def test_the_screens_are_what_is_printed(tmp_path: Path) -> None:
     # In a process of its own: commands configure logs for as long as a process lives.
     command = [sys.executable, "-m", "tests.acceptance.cli.screens", "--write", "--folder", str(tmp_path)]

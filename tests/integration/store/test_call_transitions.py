@@ -46,7 +46,7 @@ async def test_the_trigger_knows_exactly_the_stored_transitions(owner: asyncpg.C
     assert known_pairs == {f"{before}>{after}" for before, states in STORED_TRANSITIONS.items() for after in states}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(states=st.lists(st.sampled_from(State), min_size=1, max_size=12))
 async def test_a_sequence_of_states_is_written_up_to_its_first_illegal_step(
     owner: asyncpg.Connection, module_database: str, states: list[State]

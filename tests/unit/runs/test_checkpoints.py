@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.clock import Clock
@@ -66,7 +66,6 @@ def damage_checkpoint(row: Checkpoint, at: int) -> Checkpoint:
     return replace(row, ciphertext=row.ciphertext[:at] + bytes([row.ciphertext[at] ^ 1]) + row.ciphertext[at + 1 :])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(JSON, KINDS), min_size=1, max_size=24), st.sets(st.integers(0, 23)))
 def test_any_sequence_of_saves_by_any_owners_restores_exactly_the_newest(
     saves: list[tuple[Any, tuple[CheckpointKind, str | None]]], takeovers: set[int]
@@ -83,7 +82,6 @@ def test_any_sequence_of_saves_by_any_owners_restores_exactly_the_newest(
         assert table.newest() == (number, state)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), KINDS, st.randoms(use_true_random=False), st.data())
 def test_any_one_damaged_row_falls_back_to_the_one_before_at_most(
     count: int, usual: tuple[CheckpointKind, str | None], dice: random.Random, data: st.DataObject

@@ -7,7 +7,7 @@ from itertools import product
 import asyncpg
 import pytest
 import pytest_asyncio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.store.pool import Store
@@ -46,7 +46,6 @@ def _overlapping_scopes(draw: st.DrawFn) -> tuple[str, str]:
     return draw_covering_scope(), draw_covering_scope()
 
 
-@settings(max_examples=300, deadline=None)
 @given(_overlapping_scopes())
 async def test_two_scopes_that_cover_one_thing_overlap(db: asyncpg.Connection, pair: tuple[str, str]) -> None:
     assert await db.fetchval("select deputize.scopes_overlap($1, $2) and deputize.scopes_overlap($2, $1)", *pair), pair

@@ -5,7 +5,7 @@ from base64 import b64encode, urlsafe_b64encode
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.drift.flags import (
@@ -175,7 +175,6 @@ def test_every_text_of_a_definition_is_scanned(more: dict[str, Any], where: str)
     assert {each.where for each in flag_tool(**more)} == {where}
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_can_be_scanned_and_its_flags_printed(text: str) -> None:
     for each in flag_tool(name=text or "x", description=text, inputSchema={"properties": {text: {"const": text}}}):

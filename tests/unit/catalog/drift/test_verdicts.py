@@ -77,7 +77,6 @@ def test_what_changed_came_and_went_is_told_apart() -> None:
 
 
 @pytest.mark.requirement("NEW-6")
-@settings(max_examples=60, deadline=None)
 @given(DEFINITIONS, SEEDS)
 def test_a_definition_is_held_exactly_if_it_means_something_else(said: dict[str, Any], seed: int) -> None:
     pins = make_pins(*judge_definitions(SHOP, {}, make_discovery(said)))

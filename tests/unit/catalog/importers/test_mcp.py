@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.compiled_tool import CompiledTool
@@ -135,7 +135,6 @@ def test_names_become_words_and_stay_what_they_became() -> None:
     assert later == given | {"GetUser": "get_user_4"}
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(max_size=70), unique=True, max_size=12), st.integers(1, 48), st.integers(0, 2**32))
 def test_words_fit_are_apart_and_do_not_depend_on_the_servers_order(names: list[str], length: int, seed: int) -> None:
     at = make_server(name="s" * length)
@@ -334,14 +333,12 @@ def import_or_reasons(definition: Definition) -> Contract | list[Any]:
         return list(refused.details["reasons"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(_JSON, _JSON)
 def test_whatever_a_server_sends_for_schemas_ends_in_a_contract_or_a_reason(takes_: Any, gives: Any) -> None:
     made = import_or_reasons(make_tool(inputSchema=takes_, outputSchema=gives, annotations=gives, title=takes_))
     assert CompiledTool(made) if isinstance(made, Contract) else made
 
 
-@settings(max_examples=60, deadline=None)
 @given(DEFINITIONS)
 def test_a_definition_that_somebody_meant_ends_in_a_contract_or_a_reason(said: dict[str, Any]) -> None:
     made = import_or_reasons(Definition.from_declaration(said))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.canonical import NotCanonical
@@ -13,7 +13,6 @@ from tests.unit.catalog.drift.definition_strategies import DEFINITIONS, change_d
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
-@settings(max_examples=60, deadline=None)
 @given(DEFINITIONS, SEEDS)
 def test_written_in_another_order_and_spelling_a_definition_is_the_same(said: dict[str, Any], seed: int) -> None:
     assert (
@@ -21,13 +20,11 @@ def test_written_in_another_order_and_spelling_a_definition_is_the_same(said: di
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(DEFINITIONS, SEEDS)
 def test_with_any_one_value_changed_it_is_another(said: dict[str, Any], seed: int) -> None:
     assert Definition.from_declaration(change_definition(said, seed)).digest != Definition.from_declaration(said).digest
 
 
-@settings(max_examples=60, deadline=None)
 @given(DEFINITIONS)
 def test_what_was_said_is_kept_as_it_was_said_but_for_asides(said: dict[str, Any]) -> None:
     assert Definition.from_declaration(said).declaration == {

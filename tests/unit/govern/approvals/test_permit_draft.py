@@ -120,7 +120,6 @@ def _caller_key(request: PolicyQuery) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
 @given(approvals(), st.data())
 def test_a_draft_matches_only_what_was_approved(found: list[PastDecision], data: st.DataObject) -> None:
     suggested = suggest_from(found, facts=FACTS)

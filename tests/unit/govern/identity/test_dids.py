@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.errors import (
@@ -75,7 +75,6 @@ def make_resolver(web: FakeWeb, fake_issuer: FakeIssuer | None = None) -> DidKey
     return DidKeys((fake_issuer or FakeIssuer()).time.clock, web.fetch)
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=64))
 def test_base_58_decodes_what_was_encoded(data: bytes) -> None:
     assert decode_base58(encode_base58(data)) == data
@@ -206,7 +205,6 @@ async def test_an_unconfigured_did_is_not_an_issuer() -> None:
         await FakeIssuer().verifier().verify_caller(sign_token(iss=own, sub=own, kid=None))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=8) | st.sampled_from([WEB, f"{WEB}#k", "#k", "assertionMethod"]),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.versions import is_in_range
@@ -189,7 +189,6 @@ def allowed_effects(caller: Caller) -> set[Effects]:
     return set(EFFECTS if caller.ceiling is None else EFFECTS[: EFFECTS.index(caller.ceiling) + 1])
 
 
-@settings(max_examples=400, deadline=None)
 @given(first=callers, chain=st.lists(wishes, min_size=1, max_size=10))
 def test_authority_only_shrinks_over_any_chain(first: Caller, chain: list[DelegationRequest]) -> None:
     holder = first
@@ -223,7 +222,6 @@ def test_authority_only_shrinks_over_any_chain(first: Caller, chain: list[Delega
         holder = lent
 
 
-@settings(max_examples=200, deadline=None)
 @given(caller=callers, asked=wishes)
 def test_a_subset_of_authority_is_never_refused(caller: Caller, asked: DelegationRequest) -> None:
     """The converse: a request for the caller's own authority, or less, is granted."""

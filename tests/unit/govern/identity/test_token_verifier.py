@@ -378,7 +378,7 @@ async def _require_permission_error(fake_issuer: FakeIssuer, bad: bytes) -> None
         return
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(claim_names, json_values, max_size=4))
 def test_any_signed_claims_make_a_caller_or_are_rejected(changes: dict[str, Any]) -> None:
     if not isinstance(changes.get("iss", ""), str):
@@ -386,7 +386,6 @@ def test_any_signed_claims_make_a_caller_or_are_rejected(changes: dict[str, Any]
     asyncio.run(_require_permission_error(FakeIssuer(), sign_token(**changes)))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     bad=st.binary(max_size=300)
     | st.builds(
@@ -400,7 +399,6 @@ def test_any_bytes_are_rejected_cleanly(bad: bytes) -> None:
     asyncio.run(_require_permission_error(FakeIssuer(), bad))
 
 
-@settings(max_examples=100, deadline=None)
 @given(place=st.integers(min_value=0, max_value=10_000), byte=st.integers(min_value=0, max_value=255))
 def test_a_token_with_a_changed_byte_is_rejected(place: int, byte: int) -> None:
     good = bytearray(sign_token())

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.bounded_dict import BoundedDict
@@ -17,7 +17,6 @@ from tests.unit.govern.policy.policy_strategies import draw_policies, draw_quest
 pytestmark = pytest.mark.requirement("GOV-2")
 
 
-@settings(max_examples=200, deadline=None)
 @given(draw_policies(), st.lists(draw_question(), min_size=1, max_size=12))
 def test_cached_verdicts_equal_fresh_ones(whole: CompiledPolicies, wanted: list[PolicyRequest]) -> None:
     kept, anew = DecisionCache(whole, key=b"k", entries=BoundedDict(5)), DecisionCache(whole, key=b"k")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from deputize.core.canonical import canonicalize
 from deputize.core.decision import ApprovalRequirement, PolicyRequest
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.requirement("GOV-2")
 EVERYBODY = '@id("a") permit (principal, action, resource);'
 
 
-@settings(max_examples=200, deadline=None)
 @given(draw_policies(), draw_question())
 def test_replaying_a_record_gives_the_same_verdict_and_record(whole: CompiledPolicies, wanted: PolicyRequest) -> None:
     decided = DecisionCache(whole, key=b"k").decide(wanted)
@@ -31,7 +30,6 @@ def test_replaying_a_record_gives_the_same_verdict_and_record(whole: CompiledPol
     assert DecisionRecorder(whole.digest, b"k").record_decision(replay.query, slice_, decided.verdict) == decided
 
 
-@settings(max_examples=300, deadline=None)
 @given(draw_policies(), draw_policies(), draw_question())
 def test_a_draft_decides_a_complete_record_as_it_would_the_call(
     whole: CompiledPolicies, draft: CompiledPolicies, wanted: PolicyRequest

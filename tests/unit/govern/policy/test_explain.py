@@ -1,7 +1,7 @@
 """The smallest change that would allow a call, found by evaluating single changes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from deputize.core.decision import Behavior, PolicyRequest
 from deputize.govern.policy.active_policies import load_default_files
@@ -108,7 +108,6 @@ def test_values_of_facts_are_not_revealed() -> None:
     assert told == ["if the fact n were 4"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(draw_policies(), draw_question())
 def test_reported_changes_work_and_working_changes_are_reported(whole: CompiledPolicies, wanted: PolicyRequest) -> None:
     told = find_smallest_changes(whole, wanted)

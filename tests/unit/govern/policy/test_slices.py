@@ -3,7 +3,7 @@
 import cedarpy
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.bounded_dict import BoundedDict
@@ -62,7 +62,6 @@ def _decide_naively(whole: CompiledPolicies, question: PolicyRequest) -> tuple[B
     return (Behavior.ALLOW, permits) if permits else (Behavior.ASK, asking)
 
 
-@settings(max_examples=200, deadline=None)
 @given(draw_policies(), st.lists(draw_question(), min_size=1, max_size=5))
 def test_a_slice_gives_the_verdict_of_the_whole_set(whole: CompiledPolicies, wanted: list[PolicyRequest]) -> None:
     for each in wanted:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.catalog.exchange.agent_tool.field_mapping import MISSING
@@ -23,7 +23,6 @@ VALUES = st.recursive(
 DOCUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
 @given(ours=DOCUMENTS, theirs=DOCUMENTS)
 def test_applying_the_differences_gives_the_foreign_object(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     stored = [each.to_json() for each in find_differences(ours, theirs)]
@@ -31,7 +30,6 @@ def test_applying_the_differences_gives_the_foreign_object(ours: dict[str, Any],
     assert canonicalize(ours) == canonicalize(theirs)
 
 
-@settings(max_examples=100, deadline=None)
 @given(ours=DOCUMENTS)
 def test_equal_objects_have_no_differences(ours: dict[str, Any]) -> None:
     assert find_differences(ours, ours) == []
