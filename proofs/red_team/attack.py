@@ -46,10 +46,16 @@ class AttackLog:
     def __init__(self, attack_class: str, only: frozenset[str] | None = None) -> None:
         self._attack_class = attack_class
         self._only = only
+        self._baselines: dict[Attack, Finding] = {}
         self.attempts: list[Attempt] = []
 
-    async def attempt(self, name: str, attack: Attack, *, form: Form = "production") -> None:
-        """Carry out one attack. One that breaks has shown nothing, and is recorded as broken."""
+    async def attempt(
+        self, name: str, attack: Attack, *, baseline: Attack | None = None, form: Form = "production"
+    ) -> None:
+        """Carry out one attack. One that breaks has shown nothing, and is recorded as broken.
+
+        `baseline` does the same with the right authority. Where that fails, too, a refusal shows nothing.
+        """
         if self._only is not None and name not in self._only:
             return
         if any(each.name == name and each.form == form for each in self.attempts):
@@ -57,11 +63,21 @@ class AttackLog:
         finding, error = None, ""
         try:
             finding = await attack()
+            if baseline is not None:
+                await self._check_baseline(baseline)
         except Exception as failure:  # noqa: BLE001 - whatever breaks an attempt is recorded, and fails the proof
             error = f"{type(failure).__name__}: {failure}"
+            finding = None
         self.attempts.append(
             Attempt(attack_class=self._attack_class, name=name, form=form, finding=finding, error=error)
         )
+
+    async def _check_baseline(self, baseline: Attack) -> None:
+        """Carry out a baseline once, however many attempts share it."""
+        if baseline not in self._baselines:
+            self._baselines[baseline] = await baseline()
+        if not self._baselines[baseline].succeeded:
+            raise RuntimeError(f"with the right authority it fails, too: {self._baselines[baseline].evidence}")
 
 
 class AttackClass(Protocol):

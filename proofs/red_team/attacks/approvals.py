@@ -20,6 +20,7 @@ CONTROL = Control(
     attempts=frozenset({"an agent takes an approver's name, and the approver cannot approve"}),
 )
 _CONSOLE = "proof-console"
+_ADMIN = "deputize:admin"
 _POLICY = """
 @id("asks") @decision("ask") @approvers("oncall")
 permit (principal, action, resource);
@@ -40,17 +41,21 @@ async def attack(arena: Arena, log: AttackLog) -> None:
     attempts: dict[str, Callable[[], Awaitable[Finding]]] = {
         "an agent takes an approver's name, and the approver cannot approve": lambda: office.take_name("approve"),
         "an agent takes an approver's name, and the approver cannot deny": lambda: office.take_name("deny"),
-        "the agent's own token approves": lambda: office.approve_with(office.exchange_token),
+        "an agent with the administrator's scope approves": lambda: office.approve_with(office.exchange_admin_token),
         "the person behind the call approves it": lambda: office.approve_as("ann"),
         "a person outside the groups approves": lambda: office.approve_as("bob", groups=["sales"]),
         "a person of another tenant approves": lambda: office.approve_as("bob", tenant="other"),
         "a sign-in of yesterday approves": lambda: office.approve_as("bob", auth_time=int(time.time()) - 86_400),
-        "a token for calls approves": lambda: office.approve_as("bob", aud=AUDIENCE),
+        "a token for calls approves": lambda: office.approve_as("bob", aud=AUDIENCE, scope=_ADMIN),
         "a token with an actor approves": lambda: office.approve_as("bob", act={"sub": "helper"}),
         "an approval of one call serves for another": office.approve_with_other_binding,
     }
+
+    async def approve_as_bob() -> Finding:
+        return await office.approve_as("bob")
+
     for name, attempt in attempts.items():
-        await log.attempt(name, attempt)
+        await log.attempt(name, attempt, baseline=approve_as_bob)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,12 +90,16 @@ class Office:
         answer = await self._decide(one, "approve", self._sign_in("bob"), binding=binding)
         return Finding(succeeded=answer.status == 200, evidence=_shorten(answer))
 
-    async def exchange_token(self, agent: str = "helper") -> str:
+    async def exchange_admin_token(self) -> str:
+        return await self.exchange_token(scopes=("proof:write", _ADMIN))
+
+    async def exchange_token(self, agent: str = "helper", scopes: tuple[str, ...] = ("proof:write",)) -> str:
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-            "subject_token": self.issuer.issue_token("ann"),
+            "subject_token": self.issuer.issue_token("ann", scopes=scopes),
             "subject_token_type": _ACCESS_TOKEN,
             "agent": agent,
+            "scope": " ".join(scopes),
         }
         answer = await self._send("POST", "/oauth/token", form=urlencode(form).encode())
         return str(answer.json()["access_token"])

@@ -17,7 +17,7 @@ CONTROL = Control(
 )
 _MEGABYTE = 1 << 20
 _MOST_BYTES = 64 * _MEGABYTE
-_MOST_ACCEPTED = 8 * _MEGABYTE
+_MOST_ACCEPTED = 16 * _MEGABYTE
 """What a gateway and the buffers of two sockets may take of a message that is refused."""
 _SECONDS = 1
 _PATIENCE_SECONDS = 5.0

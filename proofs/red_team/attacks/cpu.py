@@ -41,7 +41,7 @@ _SCHEMAS = {
     "fetch": {"type": "object"},
     "scan": {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}},
 }
-_DEFINITIONS = ("hundred encoded descriptions", "references to many alternatives", "twelve large pattern schemas")
+_DEFINITIONS = ("hundred encoded descriptions", "references to many alternatives", "many costly patterns")
 _PERMIT = "permit (principal, action, resource)"
 
 
@@ -56,7 +56,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "rules that are too many to be admitted": bully.put_many_rules,
         "a backtest of a draft with long like patterns": bully.backtest_rules,
         "an explanation under rules with long like patterns": bully.explain_rules,
-        "90,000 content blocks": lambda: bully.send_result("90,000 content blocks"),
+        "90,000 content blocks": lambda: bully.send_result("90,000 content blocks", expected=(429,)),
         "a result of sensitive names": lambda: bully.send_result("sensitive names"),
         "a result of floats": lambda: bully.send_result("floats"),
         "an event stream of empty lines": lambda: bully.send_stream("empty events"),
@@ -121,22 +121,22 @@ class Bully:
         await self._declare(server, "tools", corpus.build_definitions()[name])
         return await self._watch(lambda: self._send("POST", f"/v1/servers/{server}/test"), at_once=1)
 
-    async def send_result(self, name: str) -> Finding:
+    async def send_result(self, name: str, *, expected: tuple[int, ...] = (200,)) -> Finding:
         await self._declare("fetch", "result", corpus.build_results()[name])
-        return await self._watch(lambda: self._call("fetch.fetch_all", {}))
+        return await self._watch(lambda: self._call("fetch.fetch_all", {}), expected=expected)
 
     async def send_stream(self, name: str) -> Finding:
         await self._declare("fetch", "stream", corpus.build_streams()[name])
-        return await self._watch(lambda: self._call("fetch.fetch_all", {}))
+        return await self._watch(lambda: self._call("fetch.fetch_all", {}), expected=(502, 504))
 
     async def send_arguments(self, name: str) -> Finding:
         body = b'{"tool":"stalls.greet","arguments":{"name":' + corpus.build_arguments()[name] + b"}}"
-        return await self._watch(lambda: self._send("POST", "/v1/calls", body))
+        return await self._watch(lambda: self._send("POST", "/v1/calls", body), expected=(400,))
 
     async def register_schema(self, name: str) -> Finding:
         manifest = {**self.contract, "version": f"{next(self._numbers) + 2}.0.0"}
         manifest["input_schema"] = corpus.build_schemas()[name]
-        return await self._watch(lambda: self._send("POST", "/v1/tools", orjson.dumps(manifest)))
+        return await self._watch(lambda: self._send("POST", "/v1/tools", orjson.dumps(manifest)), expected=(422,))
 
     async def evaluate_rules(self) -> Finding:
         """Put the costliest rules that are admitted, and call under them."""
@@ -144,7 +144,7 @@ class Bully:
         return await self._watch(lambda: self._call("stalls.greet", {"name": f"{next(self._numbers)}" + "a" * 8_000}))
 
     async def put_many_rules(self) -> Finding:
-        return await self._watch(lambda: self._put_rules(150), at_once=1)
+        return await self._watch(lambda: self._put_rules(150), at_once=1, expected=(422,))
 
     async def backtest_rules(self) -> Finding:
         body = self._build_files(10)
@@ -167,8 +167,13 @@ class Bully:
         )
         return orjson.dumps({"files": [{"path": "rules.cedar", "text": f'@id("open") {_PERMIT};\n{rules}'}]})
 
-    async def _watch(self, act: Callable[[], Awaitable[HttpResponse]], *, at_once: int = _AT_ONCE) -> Finding:
-        """Attack several times at once, and time the victim's calls until all attacks are answered."""
+    async def _watch(
+        self, act: Callable[[], Awaitable[HttpResponse]], *, at_once: int = _AT_ONCE, expected: tuple[int, ...] = (200,)
+    ) -> Finding:
+        """Attack several times at once, and time the victim's calls until all attacks are answered.
+
+        `expected` is the answer of the rule or the code that is attacked; any other shows that it was not reached.
+        """
         attacks = asyncio.gather(*(act() for _ in range(at_once)))
         longest, count = 0.0, 0
         while not attacks.done() or count < 3:
@@ -177,6 +182,8 @@ class Bully:
             longest, count = max(longest, time.monotonic() - began), count + 1
             await asyncio.sleep(_PAUSE_SECONDS)
         statuses = sorted({each.status for each in await attacks})
+        if not set(statuses) <= set(expected):
+            raise RuntimeError(f"answered {statuses} instead of {expected}: what is attacked was not reached")
         evidence = f"answered {statuses}; the longest of {count} calls of another tenant took {longest * 1000:.0f} ms"
         return Finding(succeeded=longest > _MAX_WAIT_SECONDS, evidence=evidence)
 

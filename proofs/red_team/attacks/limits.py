@@ -242,6 +242,8 @@ class Spender:
             answer = await self.holder.exchange(constrained, {"agent": "next", **fields})
             if answer.status == 200:
                 tokens.append(answer.json()["access_token"])
+        if not tokens:
+            raise RuntimeError("nothing was exchanged, so no constraint could be dropped")
         return _judge_calls([await self._look(each, "b") for each in tokens], 0)
 
     async def repeat_argument(self) -> Finding:

@@ -1,6 +1,9 @@
 """Give authority with a token that has the administrator's scope but is not an operator's."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from typing import Any
 
 import jwt
@@ -15,7 +18,6 @@ NAME = "operator"
 _STALE, _AGENT = "policies are put with a stale sign-in", "policies are put by an agent with the administrator's scope"
 CONTROL = Control(variant="red_team_no_operator", attempts=frozenset({_STALE, _AGENT}))
 _STALE_SECONDS = 301
-_PERMIT_ALL = {"files": [{"path": "open.cedar", "text": '@id("open") permit (principal, action, resource);'}]}
 _AGENT_NAME = "crawler"
 
 
@@ -26,22 +28,27 @@ async def attack(arena: Arena, log: AttackLog) -> None:
     )
     intruder = Intruder(arena=arena, url=gateway.url)
     await intruder.switch_agent_off()
-    attempts = {
+    attempts: dict[str, Callable[[], Awaitable[Finding]]] = {
         _STALE: lambda: intruder.put_policies(auth_time=intruder.now - _STALE_SECONDS),
         _AGENT: lambda: intruder.put_policies(act={"sub": "bot"}),
         "policies are put without any sign-in": lambda: intruder.put_policies(auth_time=None),
         "policies are put with a sign-in in the future": lambda: intruder.put_policies(auth_time=intruder.now + 3600),
         "policies are put with a limited token": lambda: intruder.put_policies(tools=[{"tool_id": "effects.look"}]),
         "policies are put by a program for itself": lambda: intruder.put_policies(client_id="root"),
-        "policies are put with a guessed code": lambda: intruder.put_policies("0000-0000", auth_time=None),
+        "an agent exchanges its way to the administrator's scope": intruder.exchange_token,
+    }
+    put_policies = partial(intruder.put_policies)
+    for name, attempt in attempts.items():
+        await log.attempt(name, attempt, baseline=put_policies)
+    stale = {"auth_time": intruder.now - _STALE_SECONDS}
+    acts: dict[str, Callable[..., Awaitable[Finding]]] = {
         "a tool is registered with a stale sign-in": intruder.register_tool,
         "a switch is turned on with a stale sign-in": intruder.turn_switch_on,
         "a secret is replaced with a stale sign-in": intruder.put_secret,
         "a version is released again with a stale sign-in": intruder.release_version,
-        "an agent exchanges its way to the administrator's scope": intruder.exchange_token,
     }
-    for name, attempt in attempts.items():
-        await log.attempt(name, attempt)
+    for name, act in acts.items():
+        await log.attempt(name, partial(act, **stale), baseline=act)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,40 +57,40 @@ class Intruder:
 
     arena: Arena
     url: str
+    _numbers: "count[int]" = field(default_factory=count)
 
     @property
     def now(self) -> int:
         return self.arena.issuer.clock.epoch_ms() // 1000
 
-    async def put_policies(self, code: str = "", **claims: Any) -> Finding:
-        return _judge(await self._send("PUT", "/v1/policies", _PERMIT_ALL, claims, code))
+    async def put_policies(self, **claims: Any) -> Finding:
+        return _judge(await self._send("PUT", "/v1/policies", self._build_policies(), claims))
 
-    async def register_tool(self) -> Finding:
-        stale = self._make_stale()
-        shown = await self._send("GET", "/v1/tools/effects.send", None, stale)
+    async def register_tool(self, **claims: Any) -> Finding:
+        shown = await self._send("GET", "/v1/tools/effects.send", None, claims)
         contract = {**shown.json()["contract"], "name": "emit", "handler": {"target": "tools.effects:send"}}
-        return _judge(await self._send("POST", "/v1/tools", contract, stale))
+        return _judge(await self._send("POST", "/v1/tools", contract, claims))
 
     async def switch_agent_off(self) -> None:
         """Taking authority away needs no operator, so the attempts have something to give back."""
-        stale = self._make_stale()
+        stale = {"auth_time": self.now - _STALE_SECONDS}
         body = {"kind": "agent", "value": _AGENT_NAME, "off": True}
         answer = await self._send("POST", "/v1/switches", body, stale)
         state = await self._send("POST", "/v1/tools/effects.look/versions/0.1.0/state", {"state": "disabled"}, stale)
         if (answer.status, state.status) != (200, 200):
             raise RuntimeError(f"nothing was taken away: {answer.status} {state.status} {state.body!r}")
 
-    async def turn_switch_on(self) -> Finding:
+    async def turn_switch_on(self, **claims: Any) -> Finding:
         body = {"kind": "agent", "value": _AGENT_NAME, "off": False}
-        return _judge(await self._send("POST", "/v1/switches", body, self._make_stale()))
+        return _judge(await self._send("POST", "/v1/switches", body, claims))
 
-    async def put_secret(self) -> Finding:
+    async def put_secret(self, **claims: Any) -> Finding:
         body = {"name": "crm/key", "value": "an attacker's own"}
-        return _judge(await self._send("POST", "/v1/secrets", body, self._make_stale()))
+        return _judge(await self._send("POST", "/v1/secrets", body, claims))
 
-    async def release_version(self) -> Finding:
+    async def release_version(self, **claims: Any) -> Finding:
         path = "/v1/tools/effects.look/versions/0.1.0/state"
-        return _judge(await self._send("POST", path, {"state": "available"}, self._make_stale()))
+        return _judge(await self._send("POST", path, {"state": "available"}, claims))
 
     async def exchange_token(self) -> Finding:
         """Exchange an operator's fresh token for one of an agent, which keeps the scope but not the person."""
@@ -102,11 +109,14 @@ class Intruder:
         finally:
             http.close()
         if exchanged.status != 200:
-            return _judge(exchanged)
-        return _judge(await self._send_with(exchanged.json()["access_token"], "PUT", "/v1/policies", _PERMIT_ALL))
+            raise RuntimeError(f"the token was not exchanged: {exchanged.status} {exchanged.body[:200]!r}")
+        token = exchanged.json()["access_token"]
+        return _judge(await self._send_with(token, "PUT", "/v1/policies", self._build_policies()))
 
-    def _make_stale(self) -> dict[str, Any]:
-        return {"auth_time": self.now - _STALE_SECONDS}
+    def _build_policies(self) -> dict[str, Any]:
+        """Permit everything, in other words each time: what is in force already needs no operator."""
+        rule = f'@id("open-{next(self._numbers)}") permit (principal, action, resource);'
+        return {"files": [{"path": "open.cedar", "text": rule}]}
 
     def _sign(self, claims: dict[str, Any]) -> str:
         issuer = self.arena.issuer
@@ -117,15 +127,14 @@ class Intruder:
         kept = {name: value for name, value in everything.items() if value is not None}
         return jwt.encode(kept, issuer.key, algorithm="EdDSA", headers={"kid": "proof"})
 
-    async def _send(self, method: str, path: str, value: Any, claims: dict[str, Any], code: str = "") -> HttpResponse:
-        return await self._send_with(self._sign(claims), method, path, value, code)
+    async def _send(self, method: str, path: str, value: Any, claims: dict[str, Any]) -> HttpResponse:
+        return await self._send_with(self._sign(claims), method, path, value)
 
-    async def _send_with(self, token: str, method: str, path: str, value: Any, code: str = "") -> HttpResponse:
+    async def _send_with(self, token: str, method: str, path: str, value: Any) -> HttpResponse:
         http = HttpConnection.for_url(self.url, token=token)
-        headers = {"deputize-confirmation": code} if code else {}
         try:
             body = b"" if value is None else orjson.dumps(value)
-            return await http.send(method, path, headers=headers, body=body)
+            return await http.send(method, path, body=body)
         finally:
             http.close()
 

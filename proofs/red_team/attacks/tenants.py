@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from deputize.core.mcp.constants import HANDSHAKE_VERSIONS
+from deputize.core.mcp.constants import MODERN_VERSION
 from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer
 from proofs.kit.http_client import HttpResponse
 from proofs.red_team.arena import Arena
@@ -49,6 +49,11 @@ tenant = "acme"
 rules = [{{ name = "pace", kind = "rate", limit = {rate}, seconds = 600, per = ["user"], tools = "jobs.rest" }}]
 """
 _ADMIN = "deputize:admin deputize:break-glass proof:write"
+_META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN_VERSION,
+    "io.modelcontextprotocol/clientInfo": {"name": "intruder", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
 _KEY = "order-of-ann"
 _SECRET_LABEL, _OTHER_USER = "ann-buys-a-yacht", "zelda"
 
@@ -93,8 +98,14 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "a delegated token is shown under another tenant's path": intruder.use_paths,
         "a tenant uses up another's limit": intruder.use_up_limit,
     }
+    # What the owner of a call may do with it, so that a refusal is the intruder's.
+    baselines: dict[str, Callable[[], Awaitable[Finding]]] = {
+        "a call is read by its id": intruder.read_own_call,
+        "a call is read through JSON-RPC and MCP": intruder.read_own_call_elsewhere,
+        "a grant is read or revoked": intruder.read_own_grant,
+    }
     for name, attempt in attempts.items():
-        await log.attempt(name, attempt)
+        await log.attempt(name, attempt, baseline=baselines.get(name))
 
 
 async def _open_tenants(arena: Arena, gateway: GatewayHandle, partner: Issuer, sister: Issuer) -> "Intruder":
@@ -173,6 +184,14 @@ class Intruder:
         paths = [f"/v1/calls/{each}{tail}" for each in self._ids for tail in ("", "/events", "/decision", "/audit")]
         return _judge_statuses([await self.holder.send("GET", each, token=self._sign_admin()) for each in paths])
 
+    async def read_own_call(self) -> Finding:
+        paths = [f"/v1/calls/{each}{tail}" for each in self._ids for tail in ("", "/decision")]
+        answers = [await self.holder.send("GET", each, token=self.ann) for each in paths]
+        return Finding(succeeded=all(each.status == 200 for each in answers), evidence=_list(answers))
+
+    async def read_own_grant(self) -> Finding:
+        return _judge_statuses([await self.holder.send("GET", f"/v1/grants/{self.grant_id}", token=self.ann)])
+
     async def change_call(self) -> Finding:
         answers = []
         for call_id in self._ids:
@@ -183,20 +202,38 @@ class Intruder:
 
     async def read_call_elsewhere(self) -> Finding:
         token = self._sign_admin()
-        answers = []
-        for method in ("calls.get", "calls.cancel", "calls.retry"):
-            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"call_id": self.call_id}}
-            answers.append(await self.holder.send("POST", "/rpc", request, token=token))
-        headers = {"accept": "application/json, text/event-stream", "mcp-protocol-version": HANDSHAKE_VERSIONS[0]}
-        for method, params in (
-            ("tasks/get", {"taskId": self.asked_id}),
-            ("tasks/cancel", {"taskId": self.asked_id}),
-            ("tools/call", {"name": "calls_get", "arguments": {"call_id": self.call_id}}),
-        ):
-            request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            session = {**headers, "mcp-session-id": self.asked_id}
-            answers.append(await self.holder.send("POST", "/mcp", request, token=token, headers=session))
-        return await self._judge_leak(answers)
+        answers = [await self._send_rpc(token, each) for each in ("calls.get", "calls.cancel")]
+        answers += [await self._send_task(token, each) for each in ("tasks/get", "tasks/update", "tasks/cancel")]
+        return await self._judge_leak([*answers, await self._call_builtin(token)])
+
+    async def read_own_call_elsewhere(self) -> Finding:
+        """Read the same as Ann; what changes a call is left out."""
+        answers = [
+            await self._send_rpc(self.ann, "calls.get"),
+            await self._send_task(self.ann, "tasks/get"),
+            await self._call_builtin(self.ann),
+        ]
+        evidence = " ".join(each.body[:120].decode(errors="replace") for each in answers)
+        return Finding(succeeded=all("result" in each.json() for each in answers), evidence=evidence)
+
+    async def _send_rpc(self, token: str, method: str) -> HttpResponse:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"call_id": self.call_id}}
+        return await self.holder.send("POST", "/rpc", request, token=token)
+
+    async def _send_task(self, token: str, method: str) -> HttpResponse:
+        return await self._send_mcp(token, method, self.asked_id, {"taskId": self.asked_id, "inputResponses": {}})
+
+    async def _call_builtin(self, token: str) -> HttpResponse:
+        params = {"name": "calls_get", "arguments": {"call_id": self.call_id}}
+        return await self._send_mcp(token, "tools/call", "calls_get", params)
+
+    async def _send_mcp(self, token: str, method: str, name: str, params: dict[str, Any]) -> HttpResponse:
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": _META}}
+        headers = {
+            "accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN_VERSION,
+            "mcp-method": method, "mcp-name": name,
+        }  # fmt: skip
+        return await self.holder.send("POST", "/mcp", request, token=token, headers=headers)
 
     async def search(self) -> Finding:
         paths = [

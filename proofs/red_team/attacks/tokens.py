@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import urlencode
 
 from cryptography.hazmat.primitives import serialization
@@ -38,25 +39,26 @@ async def attack(arena: Arena, log: AttackLog) -> None:
     port = arena.sandbox.pick_free_port()
     env = {"DEPUTIZE_IDENTITY__PUBLIC_URL": f"http://127.0.0.1:{port}"}
     gateway = await arena.start_gateway(tools="effects.py", env=env, port=port)
+
+    async def present_token(token: str) -> Finding:
+        answer = await _send(gateway, "GET", "/v1/tools", token=token)
+        return Finding(succeeded=answer.status == 200, evidence=str(answer.status))
+
+    async def exchange_token(parameters: dict[str, str]) -> Finding:
+        form = urlencode({**_EXCHANGE, "subject_token": narrow, **parameters}).encode()
+        answer = await _send(gateway, "POST", "/oauth/token", body=form)
+        is_issued = b"access_token" in answer.body and answer.status == 200
+        return Finding(succeeded=is_issued, evidence=f"{answer.status} {answer.body[:80].decode(errors='replace')}")
+
+    present_good = partial(present_token, _sign(arena, _build_claims(arena)))
     for name, token in _forge_tokens(arena, gateway):
-
-        async def present_token(token: str = token) -> Finding:
-            answer = await _send(gateway, "GET", "/v1/tools", token=token)
-            return Finding(succeeded=answer.status == 200, evidence=str(answer.status))
-
-        await log.attempt(name, present_token)
+        await log.attempt(name, partial(present_token, token), baseline=present_good)
     narrow = _sign(arena, _build_claims(arena, scope="proof:write", task="t1", ceiling="read", tools=[
         {"tool_id": "effects.look", "version_range": "^1.0"}
     ]))  # fmt: skip
+    exchange_narrow = partial(exchange_token, {})
     for name, parameters in _WIDENINGS.items():
-
-        async def exchange_token(parameters: dict[str, str] = parameters) -> Finding:
-            form = urlencode({**_EXCHANGE, "subject_token": narrow, **parameters}).encode()
-            answer = await _send(gateway, "POST", "/oauth/token", body=form)
-            is_issued = b"access_token" in answer.body and answer.status == 200
-            return Finding(succeeded=is_issued, evidence=f"{answer.status} {answer.body[:80].decode(errors='replace')}")
-
-        await log.attempt(f"an exchange for {name}", exchange_token)
+        await log.attempt(f"an exchange for {name}", partial(exchange_token, parameters), baseline=exchange_narrow)
 
 
 def _forge_tokens(arena: Arena, gateway: GatewayHandle) -> Iterator[tuple[str, str]]:
