@@ -29,6 +29,7 @@ def test_a_missing_argument_shows_a_call_that_works(shop_project: Path) -> None:
     assert "Example: deputize call hello.greet name=Ana" in done.err
 
 
+@pytest.mark.nightly
 def test_a_misspelt_argument_and_a_misspelt_tool_are_guessed(shop_project: Path) -> None:
     assert "did you mean name?" in run_deputize("call", "hello.greet", "nam=Ana", folder=shop_project).err
     assert "did you mean hello.greet?" in run_deputize("call", "hello.gret", "name=Ana", folder=shop_project).err
@@ -50,12 +51,14 @@ def test_the_same_key_again_does_nothing_again(shop_project: Path) -> None:
     assert "Idempotency key was used for another request (E3007)" in other.err
 
 
+@pytest.mark.nightly
 def test_a_write_without_a_key_gets_one_that_is_printed(shop_project: Path) -> None:
     done = run_deputize("call", "hello.remember", "text=tea", folder=shop_project)
 
     assert re.search(r"key [0-9a-f-]{36}", done.err)
 
 
+@pytest.mark.nightly
 def test_values_are_read_by_the_schema_and_objects_as_json(shop_project: Path) -> None:
     assert run_deputize("call", "hello.remember", "text=1", folder=shop_project).json["text"] == "1"
     assert run_deputize("call", "hello.greet", "--args", '{"name": "Ana"}', folder=shop_project).code == 0
@@ -88,6 +91,7 @@ def test_json_is_the_whole_envelope_and_nothing_else(shop_project: Path) -> None
     assert (bad.code, bad.json["error"]["number"]) == (1, "E3301")
 
 
+@pytest.mark.nightly
 def test_tools_are_listed_searched_shown_and_versioned(shop_project: Path) -> None:
     listed = run_deputize("tool", "list", folder=shop_project)
     shown = run_deputize("tool", "show", "hello.forget", folder=shop_project).out
@@ -102,6 +106,7 @@ def test_tools_are_listed_searched_shown_and_versioned(shop_project: Path) -> No
     )
 
 
+@pytest.mark.nightly
 def test_calls_can_be_shown_and_watched_but_not_canceled_after_their_end(shop_project: Path) -> None:
     made = run_deputize("call", "hello.remember", "text=look back", "--json", folder=shop_project).json["call_id"]
 
@@ -118,6 +123,7 @@ def test_calls_can_be_shown_and_watched_but_not_canceled_after_their_end(shop_pr
     assert (unknown.code, "Call not found" in unknown.err) == (1, True)
 
 
+@pytest.mark.nightly
 def test_a_token_can_be_narrower_than_the_developers(shop_project: Path) -> None:
     narrow = run_deputize("token", "--user", "ana", "--agent", "bot", "--tool", "hello.greet@^0.1", folder=shop_project)
     token = narrow.out.strip()
@@ -132,6 +138,7 @@ def test_a_token_can_be_narrower_than_the_developers(shop_project: Path) -> None
     assert "notes:write" in refused.err
 
 
+@pytest.mark.nightly
 def test_a_tool_is_registered_from_a_manifest_and_retired(shop_project: Path) -> None:
     manifest = {
         "name": "extra.greet", "version": "1.0.0", "description": "Says hello under another name.", "effects": "read",
@@ -163,10 +170,12 @@ def test_the_doctor_finds_nothing_broken_in_a_fresh_project(shop_project: Path) 
     assert "✓ No problems found" in run_deputize("doctor", folder=shop_project).out
 
 
+@pytest.mark.nightly
 def test_commands_find_the_gateway_from_below_the_project(shop_project: Path) -> None:
     assert run_deputize("call", "hello.greet", "name=Ana", folder=shop_project / "tools").code == 0
 
 
+@pytest.mark.nightly
 def test_tab_completes_commands_and_tools(shop_project: Path) -> None:
     def complete_line(line: str) -> list[str]:
         env = {"_DEPUTIZE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
@@ -176,6 +185,7 @@ def test_tab_completes_commands_and_tools(shop_project: Path) -> None:
     assert complete_line("deputize call hello.g") == ["hello.greet"]
 
 
+@pytest.mark.nightly
 def test_secrets_lie_in_files_of_their_owner_only(shop_project: Path) -> None:
     state = shop_project / ".deputize"
 
