@@ -32,7 +32,12 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def attack(arena: Arena, log: AttackLog) -> None:
-    flooder = Flooder(await arena.start_gateway(tools="effects.py", env=_ENV))
+    gateway = await arena.start_gateway(tools="effects.py", env=_ENV)
+    smuggler = TrailerSmuggler(gateway=gateway, token=arena.issuer.issue_token("ann"))
+    await log.attempt(
+        "a trailer authorizes a request", smuggler.authorize_by_trailer, baseline=smuggler.authorize_by_header
+    )
+    flooder = Flooder(gateway)
     attempts = {
         "headers without end": flooder.send_endless_headers,
         "a request line without end": flooder.send_endless_request_line,
@@ -127,6 +132,39 @@ class Flooder:
     def _read_memory(self) -> int:
         lines = Path(f"/proc/{self.gateway.child.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrailerSmuggler:
+    """A client that sends its token where a proxy in between does not look."""
+
+    gateway: GatewayHandle
+    token: str
+
+    async def authorize_by_header(self) -> Finding:
+        return await self._send(self._authorization, b"")
+
+    async def authorize_by_trailer(self) -> Finding:
+        return await self._send(b"", self._authorization)
+
+    @property
+    def _authorization(self) -> bytes:
+        return b"authorization: Bearer " + self.token.encode() + b"\r\n"
+
+    async def _send(self, header: bytes, trailer: bytes) -> Finding:
+        parts = urlsplit(self.gateway.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        body = b'{"tool":"effects.look","arguments":{}}'
+        head = b"POST /v1/calls HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        chunks = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n%s\r\n" % (len(body), body, trailer)
+        try:
+            writer.write(head + header + chunks)
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                status = (await reader.readline()).decode(errors="replace").strip()
+        finally:
+            writer.close()
+        # The call lacks an argument: whoever is believed is told so, and whoever is not is told that.
+        return Finding(succeeded=" 400 " in status, evidence=status)
 
 
 async def _read_to_end(reader: asyncio.StreamReader) -> None:

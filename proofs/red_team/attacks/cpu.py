@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from proofs.kit.asgi_server import READY
-from proofs.kit.gateway import GatewayHandle, put_policies
+from proofs.kit.gateway import GatewayHandle, Issuer, put_policies
 from proofs.kit.http_client import HttpConnection, HttpResponse
 from proofs.red_team.arena import Arena
 from proofs.red_team.attack import AttackLog, Control, Finding
@@ -40,8 +40,21 @@ recheck_seconds = 3600
 _SCHEMAS = {
     "fetch": {"type": "object"},
     "scan": {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}},
+    "tree": {
+        "type": "object",
+        "properties": {"q": {"$ref": "#/$defs/node"}},
+        "$defs": {
+            "node": {
+                "type": ["array", "integer"],
+                "items": {"anyOf": [{"$ref": "#/$defs/node"}, {"$ref": "#/$defs/node"}]},
+            }
+        },
+    },
 }
 _DEFINITIONS = ("hundred encoded descriptions", "references to many alternatives", "many costly patterns")
+_VICTIMS_CALL = orjson.dumps({"tool": "stalls.echo", "arguments": {"value": 1}})
+_TREE_DEPTH = 18
+_STREAMS, _STREAM_SECONDS = 400, 5.0
 _PERMIT = "permit (principal, action, resource)"
 
 
@@ -62,6 +75,11 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "an event stream of empty lines": lambda: bully.send_stream("empty events"),
         "a third of a million objects as arguments": lambda: bully.send_arguments("many objects"),
         "long floats as arguments": lambda: bully.send_arguments("long floats"),
+        "arguments that are wrong at the depth of a recursive type": bully.send_wrong_tree,
+        "a result that is wrong at the depth of a recursive type": bully.return_wrong_tree,
+        "a negotiation with costly patterns": bully.negotiate,
+        "backtests hold what large calls wait for": bully.hold_threads,
+        "event streams hold what reads wait for": bully.hold_streams,
         "a manifest of 18,000 properties": lambda: bully.register_schema("small properties"),
         "a manifest of costly patterns": lambda: bully.register_schema("many costly patterns"),
     }
@@ -77,6 +95,7 @@ class Bully:
     server_url: str
     admin: str
     victim: str
+    issuer: Issuer
     contract: dict[str, Any] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -91,7 +110,7 @@ class Bully:
         gateway = await arena.start_gateway(tools="stalls.py", settings=settings)
         admin = arena.issuer.issue_token("mallory", tenant=_HOSTILE, scopes=_SCOPES)
         victim = arena.issuer.issue_token("ann", tenant=_VICTIM, scopes=_SCOPES)
-        bully = cls(gateway=gateway, server_url=server_url, admin=admin, victim=victim)
+        bully = cls(gateway=gateway, server_url=server_url, admin=admin, victim=victim, issuer=arena.issuer)
         await bully._prepare()
         return bully
 
@@ -138,6 +157,71 @@ class Bully:
         manifest["input_schema"] = corpus.build_schemas()[name]
         return await self._watch(lambda: self._send("POST", "/v1/tools", orjson.dumps(manifest)), expected=(422,))
 
+    async def send_wrong_tree(self) -> Finding:
+        """Nest a wrong value in a type of two branches: each level doubles the errors that could be listed."""
+        value: Any = "no number"
+        for _ in range(_TREE_DEPTH):
+            value = {"left": value, "right": 1.0}
+        return await self._watch(
+            lambda: self._call("stalls.weigh", {"expression": value}, token=self.victim), expected=(400,)
+        )
+
+    async def return_wrong_tree(self) -> Finding:
+        value: Any = "no number"
+        for _ in range(_TREE_DEPTH):
+            value = [value]
+        result = {"resultType": "complete", "content": [], "structuredContent": {"q": value}}
+        await self._declare("tree", "result", orjson.dumps(result))
+        return await self._watch(lambda: self._call("tree.tree_all", {}), expected=(502,))
+
+    async def negotiate(self) -> Finding:
+        properties = {f"p{each}": {"pattern": rf"[\w\pL]{{{150 + each}}}"} for each in range(55)}
+        body = orjson.dumps({"input": {"schema": {"properties": properties}}})
+        path = "/v1/tools/stalls.greet/negotiation"
+        return await self._watch(lambda: self._send("POST", path, body), expected=(200, 400, 422, 429))
+
+    async def hold_threads(self) -> Finding:
+        """Backtest costly drafts as several tenants; the victim sends what is too large for the event loop."""
+        admins = [self.admin]
+        for tenant in ("delta", "epsilon"):
+            admins.append(self.issuer.issue_token("mallory", tenant=tenant, scopes=_SCOPES))
+            await put_policies(self.gateway.url, admins[-1])
+            await self._send("POST", "/v1/tools", orjson.dumps(self.contract), token=admins[-1])
+        for admin in admins:
+            for number in range(40):
+                await self._call("stalls.greet", {"name": f"{number}" + "a" * 8_000}, token=admin)
+        body, turns = self._build_files(9), itertools.cycle(admins)
+        large = orjson.dumps({"tool": "stalls.echo", "arguments": {"value": "x" * 300_000}})
+        return await self._watch(
+            lambda: self._send("POST", "/v1/policies/backtest", body, token=next(turns)),
+            at_once=6, expected=(200, 429), victim=large,
+        )  # fmt: skip
+
+    async def hold_streams(self) -> Finding:
+        """Follow one waiting call with as many streams as are admitted, while the victim calls."""
+        rule = f'@id("asks") @decision("ask") @approvers("oncall") {_PERMIT};'
+        await self._send("PUT", "/v1/policies", orjson.dumps({"files": [{"path": "rules.cedar", "text": rule}]}))
+        call = (await self._call("stalls.greet", {"name": "waiting"})).json()
+        connections = [HttpConnection.for_url(self.gateway.url, token=self.admin) for _ in range(_STREAMS)]
+        path = f"/v1/calls/{call['call_id']}/events"
+        streams = [asyncio.create_task(each.send("GET", path)) for each in connections]
+
+        async def read_later() -> HttpResponse:
+            await asyncio.sleep(_STREAM_SECONDS)
+            return await self._send("GET", f"/v1/calls/{call['call_id']}")
+
+        try:
+            finding = await self._watch(read_later)
+        finally:
+            for each in streams:
+                each.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
+            for connection in connections:
+                connection.close()
+        if call.get("state") != "awaiting_approval":
+            raise RuntimeError(f"there was nothing to follow: {call}")
+        return finding
+
     async def evaluate_rules(self) -> Finding:
         """Put the costliest rules that are admitted, and call under them."""
         await self._put_rules(10)
@@ -168,7 +252,12 @@ class Bully:
         return orjson.dumps({"files": [{"path": "rules.cedar", "text": f'@id("open") {_PERMIT};\n{rules}'}]})
 
     async def _watch(
-        self, act: Callable[[], Awaitable[HttpResponse]], *, at_once: int = _AT_ONCE, expected: tuple[int, ...] = (200,)
+        self,
+        act: Callable[[], Awaitable[HttpResponse]],
+        *,
+        at_once: int = _AT_ONCE,
+        expected: tuple[int, ...] = (200,),
+        victim: bytes = _VICTIMS_CALL,
     ) -> Finding:
         """Attack several times at once, and time the victim's calls until all attacks are answered.
 
@@ -178,7 +267,7 @@ class Bully:
         longest, count = 0.0, 0
         while not attacks.done() or count < 3:
             began = time.monotonic()
-            await self._call_as_victim()
+            await self._call_as_victim(victim)
             longest, count = max(longest, time.monotonic() - began), count + 1
             await asyncio.sleep(_PAUSE_SECONDS)
         statuses = sorted({each.status for each in await attacks})
@@ -187,14 +276,14 @@ class Bully:
         evidence = f"answered {statuses}; the longest of {count} calls of another tenant took {longest * 1000:.0f} ms"
         return Finding(succeeded=longest > _MAX_WAIT_SECONDS, evidence=evidence)
 
-    async def _call_as_victim(self) -> None:
-        body = orjson.dumps({"tool": "stalls.echo", "arguments": {"value": 1}})
+    async def _call_as_victim(self, body: bytes = _VICTIMS_CALL) -> None:
         answer = await self._send("POST", "/v1/calls", body, token=self.victim)
         if answer.status != 200:
             raise RuntimeError(f"the victim cannot call: {answer.status} {answer.body[:200]!r}")
 
-    async def _call(self, tool: str, arguments: dict[str, Any]) -> HttpResponse:
-        return await self._send("POST", "/v1/calls", orjson.dumps({"tool": tool, "arguments": arguments}))
+    async def _call(self, tool: str, arguments: dict[str, Any], *, token: str | None = None) -> HttpResponse:
+        body = orjson.dumps({"tool": tool, "arguments": arguments})
+        return await self._send("POST", "/v1/calls", body, token=token)
 
     async def _declare(self, server: str, what: str, body: bytes) -> None:
         connection = HttpConnection.for_url(self.server_url)

@@ -95,6 +95,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "approval requests of many agents exceed their limit": spender.flood_approvals,
         "token exchanges for many agents exceed their limit": spender.flood_exchanges,
         "failed exchanges with forwarded addresses exceed their limit": spender.flood_failures,
+        "failed exchanges of anybody close the exchange to everybody": spender.lock_out,
     }
     for name, attempt in attempts.items():
         await log.attempt(name, attempt)
@@ -297,6 +298,14 @@ class Spender:
             answers.append(await self.holder.exchange(f"guess-{number}", {"agent": "bot"}, headers=headers))
         statuses = [{"state": each.status} for each in answers]
         return _judge_count(sum(each.status != 429 for each in answers), _FAILURES, statuses)
+
+    async def lock_out(self) -> Finding:
+        """Fail often without a token, behind the load balancer that everybody is behind, and exchange a good one."""
+        failures = [await self.holder.exchange(f"junk-{number}", {"agent": "bot"}) for number in range(4 * _FAILURES)]
+        if all(each.status != 429 for each in failures):
+            raise RuntimeError("the limit was not reached, so it shows nothing")
+        answer = await self.holder.exchange(self.holder.sign("bystander"), {"agent": "bot"})
+        return Finding(succeeded=answer.status != 200, evidence=f"{answer.status} {answer.body[:120]!r}")
 
     async def _look(self, token: str, word: str = "a") -> Any:
         return await self.holder.call(token, "limits.look", {"word": word})

@@ -46,6 +46,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "a switch is turned on with a stale sign-in": intruder.turn_switch_on,
         "a secret is replaced with a stale sign-in": intruder.put_secret,
         "a version is released again with a stale sign-in": intruder.release_version,
+        "the key that signs webhooks is read with a stale sign-in": intruder.read_webhook_key,
     }
     for name, act in acts.items():
         await log.attempt(name, partial(act, **stale), baseline=act)
@@ -91,6 +92,10 @@ class Intruder:
     async def release_version(self, **claims: Any) -> Finding:
         path = "/v1/tools/effects.look/versions/0.1.0/state"
         return _judge(await self._send("POST", path, {"state": "available"}, claims))
+
+    async def read_webhook_key(self, **claims: Any) -> Finding:
+        answer = await self._send("GET", "/v1/webhooks/key?name=billing", None, claims)
+        return Finding(succeeded=answer.status == 200, evidence=f"{answer.status} {answer.body[:40]!r}")
 
     async def exchange_token(self) -> Finding:
         """Exchange an operator's fresh token for one of an agent, which keeps the scope but not the person."""
