@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import lru_cache
-from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, ClassVar, Literal
 
 import structlog
@@ -65,11 +65,10 @@ class ConnectionLimiter:
     def admit(self, connection: "LimitedConnection") -> bool:
         """Count a new connection, or return False if there are too many."""
         address = connection.address
-        is_counted = address is not None and not is_within(address, self.settings.reverse_proxies)
         if len(self._connections) >= self.settings.max_connections:
             self.count_refusal("connections")
             return False
-        if is_counted and address is not None:
+        if address is not None:
             if self._counts_by_address[address] >= self.settings.max_connections_per_address:
                 self.count_refusal("connections_per_address")
                 return False
@@ -136,6 +135,7 @@ class LimitedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.logger = _quiet_logger
+        # The client that this connection counts for; a reverse proxy's counts for none.
         self.address: str | None = None
         self.is_counted = False
         self._full_app = self.app
@@ -154,7 +154,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        if self.client is not None:
+        if self.client is not None and not is_within(self.client[0], self.limiter.settings.reverse_proxies):
             self.address = group_address(self.client[0])
         if not self.limiter.admit(self):
             self._send_refusal(503, "There are too many connections to this gateway. Try again later.")
@@ -333,23 +333,48 @@ async def _refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
     await send_problem(send, problem, read_trace_id(scope), ((b"connection", b"close"),))
 
 
+def find_client(scope: Scope, reverse_proxies: tuple[str, ...]) -> str:
+    """Return the client of a request, as `group_address` names it: the nearest one that is not a reverse proxy.
+
+    Only what a proxy appended to `X-Forwarded-For` is believed. Without a proxy of ours in front, it is ignored.
+    """
+    peer = scope.get("client")
+    host = peer[0] if peer else ""
+    values = (value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    for hop in reversed(b",".join(values).decode("latin-1").split(",")):
+        forwarded_host = _strip_port(hop.strip())
+        if not is_within(host, reverse_proxies) or _parse_address(forwarded_host) is None:
+            break
+        host = forwarded_host
+    return group_address(host) or host
+
+
+def _strip_port(host: str) -> str:
+    """Return an address without the port that some proxies add: `192.0.2.7:443` or `[2001:db8::7]:443`."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] if host.count(":") == 1 else host
+
+
 @lru_cache(maxsize=4096)
 def group_address(host: str) -> str | None:
     """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        if not address.is_loopback:
-            return str(IPv6Network((address, 64), strict=False).network_address)
-    return str(address)
+    address = _parse_address(host)
+    if isinstance(address, IPv6Address) and not address.is_loopback:
+        return str(IPv6Network((address, 64), strict=False).network_address)
+    return None if address is None else str(address)
 
 
 @lru_cache(maxsize=4096)
 def is_within(host: str, networks: tuple[str, ...]) -> bool:
     """Return whether an address is in one of the networks."""
-    address = ip_address(host)
-    return any(address in ip_network(network) for network in networks)
+    address = _parse_address(host)
+    return address is not None and any(address in ip_network(network) for network in networks)
+
+
+def _parse_address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -54,11 +55,19 @@ async def test_approval_requests_of_one_user_are_limited_and_a_repeated_key_is_n
     assert states == [202, 202, 202, 429]
 
 
-async def test_an_address_with_many_failures_is_refused_before_its_request_is_read(
-    limited_gateway: HttpGateway,
+@pytest.mark.parametrize("forwarded", ["198.51.100.7", None], ids=["forwarded", "one-address-for-all"])
+async def test_failures_are_refused_by_client_and_a_valid_token_is_exchanged_all_the_same(
+    limited_gateway: HttpGateway, forwarded: str | None
 ) -> None:
-    answers = [await limited_gateway.post_exchange("not-a-token") for _ in range(5)]
+    async def exchange(token: str, client: str | None) -> httpx2.Response:
+        # What a client sends itself is before the address that its proxy, here this machine, appends.
+        limited_gateway.http.headers = {} if client is None else {"x-forwarded-for": f"192.0.2.1, {client}"}
+        return await limited_gateway.post_exchange(token)
+
+    answers = [await exchange("not-a-token", forwarded) for _ in range(5)]
     assert [each.status_code for each in answers] == [400, 400, 400, 400, 429]
-    refused = await limited_gateway.post_exchange(limited_gateway.token("innocent"))
-    assert refused.json()["problem"]["error"]["details"]["rule"] == "default:failed-exchanges"
-    assert int(refused.headers["retry-after"]) > 0
+    assert answers[-1].json()["problem"]["error"]["details"]["rule"] == "default:failed-exchanges"
+    assert int(answers[-1].headers["retry-after"]) > 0
+    assert (await exchange("not-a-token", "198.51.100.8")).status_code == 400
+    user = f"innocent-{forwarded}"
+    assert (await exchange(limited_gateway.token(user), forwarded)).status_code == 200

@@ -42,8 +42,8 @@ class LimitSettings(SettingsSection):
         60,
         ge=1,
         le=1_000_000,
-        description="Exchanges with a token that is not accepted, from one client address in a minute, before its "
-        "requests are refused. Behind a proxy, all clients have the proxy's address.",
+        description="Exchanges with a token that is not accepted, from one client address in a minute, that are told "
+        "why. Tokens that are accepted are never refused for it.",
     )
     backtests_at_once: int = Field(2, ge=1, le=100, description="Backtests that one tenant may run at the same time.")
     admin_acts_per_second: float = Field(

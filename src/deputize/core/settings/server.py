@@ -52,7 +52,8 @@ class ServerSettings(SettingsSection):
     )
     reverse_proxies: tuple[str, ...] = Field(
         ("127.0.0.0/8", "::1/128"),
-        description="Networks of reverse proxies. Their connections do not count per address.",
+        description="Networks of reverse proxies. Their connections do not count per address, and the address that "
+        "they append to `X-Forwarded-For` is the client's.",
     )
     max_requests: int = Field(
         2048, ge=8, description="Requests in progress at once, those that wait included. `/healthz` is always answered."

@@ -4,7 +4,6 @@ Counted with the counters of the limit rules, so that all gateways count togethe
 unreachable, this process counts alone: a lost counter neither stops everybody nor opens the gate.
 """
 
-import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -15,7 +14,7 @@ import structlog
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
-from deputize.core.errors import ConcurrencyLimitReached, RateLimited
+from deputize.core.errors import ConcurrencyLimitReached, Problem, RateLimited
 from deputize.core.settings.limits import LimitSettings
 from deputize.store.counters.in_process import InProcessCounters
 from deputize.store.counters.port import (
@@ -40,7 +39,6 @@ _BACKTEST_SECONDS: Final = 600.0
 _SLOT_RETRY_MS: Final = 1000
 # An attacker can use many addresses; the oldest are forgotten then.
 _MAX_ADDRESSES: Final = 10_000
-_IPV6_NETWORK_BITS: Final = 64
 log = structlog.get_logger(__name__)
 
 
@@ -85,27 +83,27 @@ class RequestLimits:
         finally:
             await _release(counters, SlotRelease(key=slot.key, holder=holder))
 
-    def check_address(self, address: str) -> None:
-        """Raise `RateLimited` if too many exchanges from this address failed lately. Costs no round trip."""
-        started_at, failures = self._failures.get(_to_network(address)) or (0.0, 0)
-        seconds_left = started_at + _MINUTE_SECONDS - self._clock.monotonic()
-        limit = self._settings.failed_exchanges_per_minute
-        if failures >= limit and seconds_left > 0:
-            self._on_refusal(FAILED_EXCHANGES)
-            raise RateLimited(
-                f"{limit} token exchanges from this address failed within a minute",
-                details={"rule": FAILED_EXCHANGES, "kind": "rate", "limit": limit, "seconds": _MINUTE_SECONDS},
-                retry_after_ms=max(int(seconds_left * 1000), 1),
-                nothing_happened=True,
-            )
+    def count_failure(self, address: str, problem: Problem) -> None:
+        """Count an exchange whose token was not accepted; beyond the limit, refuse it without its reason.
 
-    def count_failure(self, address: str) -> None:
-        """Count an exchange whose subject token was not accepted."""
-        network, now = _to_network(address), self._clock.monotonic()
-        started_at, failures = self._failures.get(network) or (now, 0)
+        Only failures are refused. Many clients may have one address, and anybody can fail: a token that is accepted is
+        exchanged whatever others at its address do.
+        """
+        now, limit = self._clock.monotonic(), self._settings.failed_exchanges_per_minute
+        started_at, failures = self._failures.get(address) or (now, 0)
         if now - started_at >= _MINUTE_SECONDS:
             started_at, failures = now, 0
-        self._failures.put(network, (started_at, failures + 1))
+        if failures < limit:
+            self._failures.put(address, (started_at, failures + 1))
+            return
+        self._on_refusal(FAILED_EXCHANGES)
+        raise RateLimited(
+            f"the token is not accepted, and {limit} token exchanges from this address failed within a minute",
+            details={"rule": FAILED_EXCHANGES, "kind": "rate", "limit": limit, "seconds": _MINUTE_SECONDS},
+            advice="Wait to learn why, or send another token: one that is accepted is exchanged at once.",
+            retry_after_ms=max(int((started_at + _MINUTE_SECONDS - now) * 1000), 1),
+            nothing_happened=True,
+        ) from problem
 
     async def _count(self, caller: Caller, name: str, what: str, limit: int, seconds: float) -> None:
         # Per user, whichever agent acts: the holder of a token chooses the names of agents.
@@ -144,14 +142,3 @@ def _build_key(tenant: str, name: str, *parts: str) -> str:
     """Build a counter's key, without readable names; the braces keep a tenant on one node of a Redis cluster."""
     digest = blake2b(repr(parts).encode(), digest_size=16).hexdigest()
     return f"deputize:{{{tenant}}}:{name}:{digest}"
-
-
-def _to_network(address: str) -> str:
-    """Return the network that one client controls: its IPv4 address, or the /64 of its IPv6 address."""
-    try:
-        ip_address = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if ip_address.version == 4:
-        return address
-    return str(ipaddress.ip_network((int(ip_address), _IPV6_NETWORK_BITS), strict=False))

@@ -31,6 +31,7 @@ from deputize.interfaces.asgi_http import (
     read_body,
     read_trace_id,
 )
+from deputize.interfaces.connections import find_client
 from deputize.interfaces.rest.common import CurrentGateway, make_json_response
 from deputize.interfaces.rest.models import ProblemModel
 from deputize.interfaces.rest.openapi import describe_problems
@@ -234,9 +235,8 @@ async def exchange(request: Request, gateway: CurrentGateway) -> Response:
     delegation is durable before the response, and can be revoked. An operator client gets a token for itself instead.
     """
     trace_id, own_resource = read_trace_id(request.scope), gateway.metadata.describe_resource()["resource"]
-    address = request.client.host if request.client is not None else ""
+    address = find_client(request.scope, gateway.settings.server.reverse_proxies)
     try:
-        gateway.delegations.check_address(address)
         fields = await _read_form(request, gateway, own_resource)
         if _require_grant_type(fields) == CLIENT_CREDENTIALS_GRANT_TYPE:
             return await _issue_operator_token(fields, gateway, address, trace_id)

@@ -58,10 +58,6 @@ class Delegations:
         self._tokens = tokens
         self._signing_keys = signing_keys
 
-    def check_address(self, address: str) -> None:
-        """Raise `RateLimited` if too many exchanges from this address failed lately, before anything is read."""
-        self._runtime.request_limits.check_address(address)
-
     async def exchange_token(
         self, subject_token: bytes, actor_token: bytes | None, request: DelegationRequest, *, address: str = ""
     ) -> IssuedToken:
@@ -117,8 +113,8 @@ class Delegations:
         """Verify the subject token, and count the exchange by its user, or by the address if the token is invalid."""
         try:
             subject = await self._tokens.verify_token(subject_token)
-        except PermissionProblem:
-            self._runtime.request_limits.count_failure(address)
+        except PermissionProblem as problem:
+            self._runtime.request_limits.count_failure(address, problem)
             raise
         # An actor token may name a host that answers slowly.
         self._runtime.request_slots.take_slot(subject.caller)

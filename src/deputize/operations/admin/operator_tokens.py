@@ -58,8 +58,8 @@ class OperatorTokens:
         runtime = self._runtime
         try:
             verified_assertion = await self._clients.verify_assertion(assertion, client_id)
-        except PermissionProblem:
-            runtime.request_limits.count_failure(address)
+        except PermissionProblem as problem:
+            runtime.request_limits.count_failure(address, problem)
             raise
         token_scopes = choose_scopes(verified_assertion.client, scopes, EXCHANGE_SCOPES_RULE)
         now = runtime.clock.epoch_ms() // 1000
@@ -77,8 +77,8 @@ class OperatorTokens:
 
         try:
             await commit_act(runtime, caller, "operator-token", verified_assertion.id, use_assertion, ())
-        except ExchangeRefused:
-            runtime.request_limits.count_failure(address)
+        except ExchangeRefused as problem:
+            runtime.request_limits.count_failure(address, problem)
             raise
         return OperatorToken(token=token, scopes=token_scopes, seconds=seconds)
 
