@@ -165,7 +165,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
         self.limiter.release(self)
 
-    # The next four methods run for every request, so they call the base class by name, which is cheaper than super().
+    # The next five methods run for every request, so they call the base class by name, which is cheaper than super().
 
     def data_received(self, data: bytes) -> None:
         self._ended_scope = None
@@ -176,6 +176,11 @@ class LimitedConnection(HttpToolsProtocol):
             self._partial_bytes = 0
         elif not self.transport.is_closing():
             self._limit_partial_message(len(data))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What follows a chunked body are trailers: they are no headers, because no proxy has looked at them as such.
+        if not self._is_in_body:
+            HttpToolsProtocol.on_header(self, name, value)
 
     def on_headers_complete(self) -> None:
         url_bytes, chunk_bytes = len(self.url), self._chunk_bytes + self._partial_bytes

@@ -142,6 +142,20 @@ async def test_a_head_below_the_limit_passes_and_one_above_is_refused(gateway: H
     assert (await send(await connect(gateway), b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * 9000))).startswith(b"HTTP/1.1 414")
 
 
+async def test_trailers_are_no_headers(gateway: HttpGateway) -> None:
+    body = b'{"tool":"shop.get_user","arguments":{"id":1}}'
+    authorization = b"authorization: Bearer %s\r\n" % gateway.token().encode()
+
+    async def call(headers: bytes, trailers: bytes) -> bytes:
+        head = b"POST /v1/calls HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        chunks = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
+        request = head + b"transfer-encoding: chunked\r\n" + headers + b"\r\n" + chunks + trailers + b"\r\n"
+        return (await send(await connect(gateway), request)).split(b"\r\n")[0]
+
+    assert b"401" in await call(b"", authorization)
+    assert b"200" in await call(authorization, b"authorization: Bearer x\r\nexpect: 100-continue\r\n")
+
+
 async def hold(connection: Connection, start: bytes, trickle: bytes) -> tuple[float, bytes]:
     """Send the start, then the trickle every 0.3 s, until the gateway ends it; return for how long, and its answer."""
     reader, writer = connection
