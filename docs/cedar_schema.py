@@ -55,7 +55,9 @@ _DESCRIPTIONS = {
     "context.trust": "The same as `principal.trust`.",
     "context.environment": "`development`, `staging` or `production`, as configured.",
     "context.time": "UTC: `epoch` in seconds, `hour` from 0 to 23, `weekday` from 0 for Monday.",
-    "context.cost": "The session's cost so far, in millionths.",
+    "context.cost": "The session's cost so far, in millionths, as this gateway has counted it since it started. Of "
+    "more than 10,000 sessions of a tenant, the oldest may count as more than they cost, and after a day as 0. A "
+    "limit that must hold is a budget per session.",
     "context.labels": "Labels of the call: `suspected-sql-injection`, and likewise `command`, `script`, `prompt`, if "
     "an argument looks like it.",
     "context.changes": "The resources that the tool may change.",

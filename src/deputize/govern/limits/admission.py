@@ -88,7 +88,7 @@ class LimitEnforcer:
         self._on_uncounted = on_uncounted
         self._applicable: dict[tuple[str, str], ApplicableLimits | None] = {}
         self._tasks: set[asyncio.Future[None]] = set()
-        self._session_costs = SessionCosts()
+        self._session_costs = SessionCosts(clock)
         self._estimates = CostEstimates(clock)
         self._execution_ids: set[str] = set()
         self.hold_delays = HoldDelays(clock)
@@ -211,7 +211,7 @@ class LimitEnforcer:
     def get_session_cost(self, caller: Caller, session: str | None) -> int:
         """Return the cost of a caller's session so far, in millionths: an input for policies, not a ledger.
 
-        Each process counts only its own calls, and starts at zero.
+        Each process counts only its own calls, and starts at zero. A limit that must hold is a budget.
         """
         return self._session_costs.get_cost(caller, session)
 

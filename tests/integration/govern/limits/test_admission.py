@@ -14,7 +14,6 @@ from deputize.govern.limits import admission
 from deputize.govern.limits.admission import Admission, LimitEnforcer
 from deputize.govern.limits.budgets import Budgets
 from deputize.govern.limits.rules import MeteredCall
-from deputize.govern.limits.session_costs import SessionCosts
 from deputize.store.counters.in_process import InProcessCounters
 from deputize.store.counters.port import Counters
 from deputize.store.counters.redis import RedisCounters
@@ -167,13 +166,3 @@ def test_the_cache_of_applicable_limits_is_bounded(monkeypatch: pytest.MonkeyPat
         assert limits.find_applicable("acme", f"shop.tool{number}") is None
         assert limits.find_applicable("acme", f"crm.tool{number}") is not None
     assert len(limits._applicable) <= 100
-
-
-def test_session_costs_evict_the_least_recently_updated() -> None:
-    tally = SessionCosts()
-    for number in range(SessionCosts.MAX_SESSIONS + 5):
-        tally.add_cost(ANA, "kept", 1)
-        tally.add_cost(ANA, str(number), 1)
-    assert tally.get_cost(ANA, "kept") == SessionCosts.MAX_SESSIONS + 5
-    assert (tally.get_cost(ANA, "0"), tally.get_cost(ANA, str(SessionCosts.MAX_SESSIONS))) == (0, 1)
-    assert len(tally._costs) == SessionCosts.MAX_SESSIONS

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deputize.core.caller import Caller
+from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import BudgetExhausted, ConcurrencyLimitReached, Problem, RateLimited, RunawayLoop
 from deputize.core.settings.limits import LimitRule
@@ -104,7 +105,7 @@ def test_delegating_gives_no_second_allowance(per: list[str]) -> None:
 
 
 def test_delegating_keeps_the_session_cost() -> None:
-    tally = SessionCosts()
+    tally = SessionCosts(Clock())
     tally.add_cost(ANA, "s", 10**16)
     assert tally.get_cost(replace(ANA, agents=("fresh", *ANA.agents)), "s") == 2**53 - 1
     assert tally.get_cost(replace(ANA, agents=("other",)), "s") == 0
