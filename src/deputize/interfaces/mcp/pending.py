@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from deputize.core.errors import TokenExpired
+from deputize.core.errors import ConcurrencyLimitReached, TokenExpired
 from deputize.core.json_values import run_for_value
 from deputize.core.mcp.constants import URL_ELICITATION_REQUIRED
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
@@ -100,8 +100,9 @@ async def _follow_call(context: McpContext, call_id: str, seconds: float) -> Non
     finally:
         shutdown_task.cancel()
         follow_task.cancel()
-        # The token was valid when the request came, so the request is answered; it only waits no longer.
-        with contextlib.suppress(asyncio.CancelledError, TokenExpired):
+        # The token was valid when the request came, so the request is answered; it only waits no longer. Nor does it if
+        # the caller follows too many calls already.
+        with contextlib.suppress(asyncio.CancelledError, TokenExpired, ConcurrencyLimitReached):
             await follow_task
 
 

@@ -12,8 +12,8 @@ import orjson
 from deputize.core.caller import Caller
 from deputize.core.errors import TokenExpired
 from deputize.evidence.entry_filters import get_decision, list_resources
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader
-from deputize.operations.audit.tenant_slots import TenantSlots
 
 AuditFormat = Literal["jsonl", "csv"]
 _MAX_EXPORTS: Final = 2

@@ -6,9 +6,9 @@ from uuid import UUID
 from deputize.core.caller import Caller
 from deputize.core.errors import AuditEntryNotFound
 from deputize.evidence.tenant_log.receipts import make_receipt
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader
 from deputize.operations.audit.log_reader import LogReader
-from deputize.operations.audit.tenant_slots import TenantSlots
 from deputize.store.queries import load_statements
 
 # How many entries one request compares with the log.

@@ -18,9 +18,9 @@ from deputize.evidence.log.merkle_tree import hash_leaf
 from deputize.evidence.log.tiles import TILE_HEIGHT, TILE_WIDTH, InvalidTile, Tile, encode_bundle
 from deputize.evidence.tenant_log.log_keys import describe_log_keys
 from deputize.evidence.tenant_log.log_tiles import BundledEntry, load_bundle, load_tile
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.token_authorization import require_admin
 from deputize.operations.audit.entry_reader import EntryReader
-from deputize.operations.audit.tenant_slots import TenantSlots
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 

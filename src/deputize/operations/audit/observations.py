@@ -16,12 +16,12 @@ from deputize.catalog.effect_proposals import propose_effects
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
 from deputize.core.errors import TokenExpired, Unavailable
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.govern.observation.observed_call import MAX_TEXT_LENGTH
 from deputize.govern.observation.report import report_job
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader
-from deputize.operations.audit.tenant_slots import TenantSlots
 from deputize.store.queries import load_statements
 
 MAX_CALLS: Final = 50_000

@@ -6,6 +6,7 @@ from uuid import UUID
 from deputize.core.caller import Caller
 from deputize.core.errors import AuditEntryNotFound
 from deputize.evidence.tool_events import list_events
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import (
     SEARCH_MS,
     AuditQuery,
@@ -14,7 +15,6 @@ from deputize.operations.audit.entry_reader import (
     PermittedSearch,
     get_time_of_id,
 )
-from deputize.operations.audit.tenant_slots import TenantSlots
 
 # Each uses a connection of the pool for at most a few seconds; calls need some too.
 _MAX_SEARCHES: Final = 4

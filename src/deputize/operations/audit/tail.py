@@ -12,8 +12,8 @@ from uuid import UUID
 
 from deputize.core.caller import Caller
 from deputize.core.errors import TokenExpired
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import AuditQuery, EntryReader, PermittedSearch
-from deputize.operations.audit.tenant_slots import TenantSlots
 
 _MAX_TAILS: Final = 8
 _POLL_SECONDS: Final = 0.5

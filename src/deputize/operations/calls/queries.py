@@ -16,20 +16,25 @@ import orjson
 
 from deputize.core.caller import Caller, parse_nearest_agent
 from deputize.core.errors import CallNotFound, TokenExpired, list_problem_types
+from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.outcome import Envelope
 from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
 from deputize.evidence.tool_events import list_events
+from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.recording.stored_call import is_recorded_maker
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_call_links, compute_poll_ms
+from deputize.operations.calls.call_watcher import CallWatcher
 from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
-_POLL_SECONDS = 0.25
-_MAX_POLL_SECONDS = 1.0
+# How often a stream without news checks that its caller may still read it.
+_CHECK_SECONDS = 1.0
+# Streams that one tenant, and one user with all of their agents, follow at once in one process.
+_MAX_STREAMS, _MAX_STREAMS_PER_USER = 256, 64
 
 
 class CallView(NamedTuple):
@@ -57,6 +62,10 @@ class CallEvent(NamedTuple):
     facts: dict[str, Any]
 
 
+# The first item of a stream, which is not passed on.
+_OPENED = CallEvent("", ToolEvent.PROGRESS, {})
+
+
 class EventCursor(NamedTuple):
     """How much of a call a client has received: a state under an owner's epoch, and the last progress record."""
 
@@ -80,6 +89,13 @@ class EventCursor(NamedTuple):
 class CallQueries:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._watcher = CallWatcher(runtime.store)
+        self._stream_slots = TenantSlots(
+            "streams of events",
+            _MAX_STREAMS,
+            per_user=_MAX_STREAMS_PER_USER,
+            advice="Close streams that you do not read, or poll `GET /v1/calls/{call_id}` instead.",
+        )
 
     async def show_call(self, caller: Caller, call_id: str) -> CallView:
         """Return the stored envelope, or the known facts of a call that has not ended or is a read."""
@@ -132,40 +148,59 @@ class CallQueries:
 
     async def follow_call(self, caller: Caller, call_id: str, *, after: str | None = None) -> AsyncIterator[CallEvent]:
         """Stream the call's states and progress until it ends; fail at once if there is no such call."""
-        call_id = _parse_call_id(call_id)
-        row = await self.load_row(caller, call_id)
-        facts = await self._load_facts(caller, row) if row is not None else await self.describe_read(caller, call_id)
-        return self._stream_events(caller, call_id, row, facts, EventCursor.parse(after))
+        events = self._stream_events(caller, _parse_call_id(call_id), EventCursor.parse(after))
+        await anext(events)
+        return events
 
-    async def _stream_events(
-        self, caller: Caller, call_id: str, row: asyncpg.Record | None, facts: dict[str, Any], cursor: EventCursor
-    ) -> AsyncIterator[CallEvent]:
-        poll_seconds, approval = _POLL_SECONDS, _get_open_approval(facts)
-        while True:
-            state, epoch = State(facts["state"]), 0 if row is None else row["owner_epoch"]
-            # Also when other groups are asked, or the request changed: the client shows whom the call waits for.
-            is_new = (epoch, state) != cursor[:2] or _get_open_approval(facts) not in (None, approval)
+    async def _stream_events(self, caller: Caller, call_id: str, cursor: EventCursor) -> AsyncIterator[CallEvent]:
+        """Stream the events after the first, which only says that the call can be followed."""
+        with (
+            self._stream_slots.take(caller),
+            self._watcher.watch(caller.tenant, call_id) as (changed, loads),
+        ):
+            async with loads:
+                row, facts = await self._load_call(caller, call_id)
+            yield _OPENED
             approval = _get_open_approval(facts)
-            if is_new and state not in TERMINAL_STATES:
-                cursor = EventCursor(epoch, state, cursor.seq)
-                yield CallEvent(str(cursor), EVENT_BY_STATE[state], facts)
-            # The tool's last progress comes before the call's end.
-            while row is not None and (records := await self._load_progress_since(caller, call_id, cursor.seq)):
-                for record, partial in records:
-                    cursor = cursor._replace(seq=record["sequence"])
-                    yield CallEvent(str(cursor), ToolEvent.PARTIAL_RESULT if partial else ToolEvent.PROGRESS, record)
-            if state in TERMINAL_STATES:
-                if is_new:
-                    yield CallEvent(str(EventCursor(epoch, state, cursor.seq)), EVENT_BY_STATE[state], facts)
-                return
-            await asyncio.sleep(poll_seconds)
-            poll_seconds = min(poll_seconds * 1.05, _MAX_POLL_SECONDS)
+            while True:
+                state, epoch = State(facts["state"]), 0 if row is None else row["owner_epoch"]
+                # Also when other groups are asked, or the request changed: the client shows whom the call waits for.
+                is_new = (epoch, state) != cursor[:2] or _get_open_approval(facts) not in (None, approval)
+                approval = _get_open_approval(facts)
+                if is_new and state not in TERMINAL_STATES:
+                    cursor = EventCursor(epoch, state, cursor.seq)
+                    yield CallEvent(str(cursor), EVENT_BY_STATE[state], facts)
+                # The tool's last progress comes before the call's end.
+                while row is not None:
+                    async with loads:
+                        records = await self._load_progress_since(caller, call_id, cursor.seq)
+                    if not records:
+                        break
+                    for record, partial in records:
+                        cursor = cursor._replace(seq=record["sequence"])
+                        kind = ToolEvent.PARTIAL_RESULT if partial else ToolEvent.PROGRESS
+                        yield CallEvent(str(cursor), kind, record)
+                if state in TERMINAL_STATES:
+                    if is_new:
+                        yield CallEvent(str(EventCursor(epoch, state, cursor.seq)), EVENT_BY_STATE[state], facts)
+                    return
+                await self._wait_for_change(caller, changed)
+                async with loads:
+                    row, facts = await self._load_call(caller, call_id)
+
+    async def _wait_for_change(self, caller: Caller, changed: asyncio.Event) -> None:
+        """Wait until the call may have changed; raise if the caller may follow it no longer."""
+        has_changed = False
+        while not has_changed:
+            has_changed = await wait_for_event(changed, _CHECK_SECONDS)
             if 0 < caller.expires_at <= self._runtime.clock.epoch_ms() // 1000:
                 raise TokenExpired("the token expired, so the events ended; the call goes on")
-            row = await self.load_row(caller, call_id)
-            facts = (
-                await self._load_facts(caller, row) if row is not None else await self.describe_read(caller, call_id)
-            )
+            await self._check_revocation(caller)
+        changed.clear()
+
+    async def _load_call(self, caller: Caller, call_id: str) -> tuple[asyncpg.Record | None, dict[str, Any]]:
+        row = await self.load_row(caller, call_id)
+        return row, await (self._load_facts(caller, row) if row is not None else self.describe_read(caller, call_id))
 
     async def _load_facts(self, caller: Caller, row: asyncpg.Record) -> dict[str, Any]:
         """Load a call's facts; with an approval request, also who decides, until when, and why it was denied."""
@@ -198,8 +233,7 @@ class CallQueries:
 
     async def describe_call(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Describe a call: who made it, of which tool, when, and how it ended; with its approval, if it needs one."""
-        row = await self.load_row(caller, call_id)
-        return await self.describe_read(caller, call_id) if row is None else await self._load_facts(caller, row)
+        return (await self._load_call(caller, call_id))[1]
 
     async def list_entries(self, caller: Caller, call_id: str) -> list[bytes]:
         """List the audit entries of a call that the caller may see, oldest first."""

@@ -36,6 +36,20 @@ from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = $2;
 
+-- name: load_call_marks
+-- What differs whenever there is news of one of these calls. A call without a row has only audit entries.
+select c.id, k.state, k.owner_epoch,
+       (select max(p.seq) from deputize.progress p where p.tenant = $1 and p.id = c.id) as seq,
+       case when k.needs_approval then (
+           select concat_ws(' ', a.id, a.state, a.level, a.expires_at, array(
+               select g.grp from deputize.approval_groups g where g.tenant = a.tenant and g.id = a.id order by g.grp))
+           from deputize.approvals a where a.tenant = $1 and a.call_id = c.id
+           order by a.opened_at desc, a.id desc limit 1) end as approval,
+       case when k.id is null then (
+           select count(*) from deputize.audit_entries e where e.tenant = $1 and e.call_id = c.id) end as entries
+from unnest($2::uuid[]) as c(id)
+left join deputize.calls k on k.tenant = $1 and k.id = c.id;
+
 -- name: list_calls
 -- Newest first, below a cursor. Of all users or of one, of all agents or of one.
 select k.id, k.state, k.tool, k.version, k.mutation_class, k.caller_user, k.caller_agent, k.session, k.created_at,

@@ -132,6 +132,19 @@ async def test_a_pending_answer_fits_the_schema_that_was_published(approval_gate
     jsonschema_rs.Draft202012Validator(schema).validate({"deleted": 42})
 
 
+async def test_a_caller_who_follows_too_many_calls_is_answered_without_waiting(
+    approval_gateway: ApprovalGateway,
+) -> None:
+    asking = PendingClient(approval_gateway)
+    call_id = (await asking.request_deletion(44, key="crowd")).structured_content["call_id"]
+    gateway = approval_gateway.gateway.in_process
+    assert gateway is not None
+    caller = await gateway.authenticate(f"Bearer {approval_gateway.gateway.token()}".encode())
+    streams = [await gateway.calls.follow_call(caller, call_id) for _ in range(64)]
+    told = (await asking.client.call_tool("calls_get", {"call_id": call_id, "wait_ms": 5000})).structured_content
+    assert (len(streams), told["status"]) == (64, "awaiting_approval")
+
+
 async def test_a_denied_call_says_that_somebody_said_no(approval_gateway: ApprovalGateway) -> None:
     asking = PendingClient(approval_gateway)
     call_id = (await asking.request_deletion(43, key="denied")).structured_content["call_id"]

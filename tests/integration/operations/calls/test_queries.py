@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest_asyncio
 
 from deputize.app import open_worker
 from deputize.core.contract.tools import ToolContext
-from deputize.core.errors import CallNotFound, ToolFailed
+from deputize.core.errors import CallNotFound, ConcurrencyLimitReached, ToolFailed
 from deputize.lifecycle.submit import compute_poll_ms
 from deputize.operations.calls.queries import CallEvent
+from deputize.store.pool import Connection, Store
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
 
@@ -192,6 +194,55 @@ async def test_a_tool_in_a_thread_reports_progress(lab: GatewayLab) -> None:
     outcome = await lab.call("thread_note", "from-thread", key="from-thread", mode="async")
     await lab.wait_for_state(outcome.call_id, "succeeded")
     assert (await _follow_events(lab, outcome.call_id))[0].facts["percent"] == 25.0
+
+
+class _Reads:
+    """How often the database was read, and how many reads there were at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total = self.active = self.most_at_once = 0
+        read_transaction = Store.read_transaction
+
+        @asynccontextmanager
+        async def count_read(store: Store, tenant: str, *, repeatable: bool = False) -> AsyncIterator[Connection]:
+            async with read_transaction(store, tenant, repeatable=repeatable) as connection:
+                self.total, self.active = self.total + 1, self.active + 1
+                self.most_at_once = max(self.most_at_once, self.active)
+                try:
+                    yield connection
+                finally:
+                    self.active -= 1
+
+        monkeypatch.setattr(Store, "read_transaction", count_read)
+
+
+async def test_streams_of_one_user_are_few_and_read_together(lab: GatewayLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, calls, ana = Gate(), lab.gateway.calls, await lab.make_caller()
+    set_behaviour("crowd", gate)
+    outcome = await lab.call("note", "crowd", key="crowd", mode="async")
+    await gate.began.wait()
+    streams = [await calls.follow_call(ana, outcome.call_id) for _ in range(64)]
+    with pytest.raises(ConcurrencyLimitReached, match="64 streams of events") as refusal:
+        await calls.follow_call(ana, outcome.call_id)
+    assert "GET /v1/calls/{call_id}" in refusal.value.advice
+    admin_stream = await calls.follow_call(await lab.make_admin(), outcome.call_id)
+    assert {(await anext(each)).event for each in streams} == {"tool.invocation.started"}
+    rests = [asyncio.create_task(_collect(each)) for each in (*streams, admin_stream)]
+    await asyncio.sleep(1.5)
+    with monkeypatch.context() as patch:
+        reads = _Reads(patch)
+        await asyncio.sleep(2)
+        # One for all of them in each round; other parts of the gateway read as well, now and then.
+        assert 1 <= reads.total <= 16
+        gate.open.set()
+        assert {(await rest)[-1] for rest in rests} == {"tool.invocation.succeeded"}
+        # Two of a tenant's streams load what changed at once, beside the watcher and other parts of the gateway.
+        assert reads.most_at_once <= 5
+    assert len(await _follow_events(lab, outcome.call_id)) == 1
+
+
+async def _collect(stream: AsyncIterator[CallEvent]) -> list[str]:
+    return [each.event async for each in stream]
 
 
 def test_the_advised_pause_grows_with_the_age_of_a_call() -> None:

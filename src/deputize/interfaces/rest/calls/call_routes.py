@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from deputize.core.errors import (
     CallNotFound,
     CheckpointNotFound,
+    ConcurrencyLimitReached,
     DisabledByKillSwitch,
     NotCancelable,
     NotRetryable,
@@ -186,7 +187,7 @@ async def roll_back_call(request: Request, gateway: CurrentGateway, caller: Curr
             "description": "One event per state and per progress report, until the end.",
             "content": {"text/event-stream": {}},
         },
-        **describe_problems(CallNotFound, UnsealFailed),
+        **describe_problems(CallNotFound, ConcurrencyLimitReached, UnsealFailed),
     },
 )
 async def follow_call(

@@ -1,7 +1,7 @@
-"""Limit how many readers of the audit a tenant has at once in this process.
+"""Limit how many readers of one kind, such as of the audit, a tenant has at once in this process.
 
-One person takes at most half of them, and people who are no administrators leave some to those who are: no one can keep
-the administrators from reading what they do.
+One person takes at most half of them, or fewer, and people who are no administrators leave some to those who are: no
+one can keep the administrators from reading what they do.
 """
 
 from collections import Counter
@@ -17,9 +17,11 @@ _Group = tuple[str, ...]
 
 
 class TenantSlots:
-    def __init__(self, what: str, most: int) -> None:
+    def __init__(self, what: str, most: int, *, per_user: int | None = None, advice: str | None = None) -> None:
         self._what = what
         self._most = most
+        self._per_user = max(1, most // 2) if per_user is None else per_user
+        self._advice = advice
         self._counts: Counter[_Group] = Counter()
 
     @contextmanager
@@ -31,6 +33,7 @@ class TenantSlots:
                 raise ConcurrencyLimitReached(
                     f"{whose} {most} {self._what} open already, as many as one gateway allows",
                     details={"kind": "concurrency", "limit": most, "used": most},
+                    advice=self._advice,
                     retry_after_ms=_RETRY_MS,
                     nothing_happened=True,
                 )
@@ -50,5 +53,5 @@ class TenantSlots:
         limits: list[tuple[str, _Group, int]] = [("this tenant has", (tenant,), most)]
         if not caller.is_admin:
             limits.append(("the people of this tenant have", (tenant, "people"), most - max(1, most // 4)))
-            limits.append(("this user has", (tenant, "user", caller.user), max(1, most // 2)))
+            limits.append(("this user has", (tenant, "user", caller.user), self._per_user))
         return limits
