@@ -49,7 +49,10 @@ from deputize.store.queries import load_statements
 _SQL = load_statements("calls")
 _EPOCHS = load_statements("epochs")
 _LINEAGE = load_statements("lineage")
-_JOIN_POLL_SECONDS = 0.05
+# A request that waits for another's outcome looks again after a tenth of the time it has waited, within these bounds:
+# hundreds of them must not take the connections from everybody else.
+_JOIN_POLL_SECONDS, _MAX_JOIN_POLL_SECONDS = 0.05, 1.0
+_JOIN_POLL_SHARE = 0.1
 _STILL_RUNNING = "a call with this idempotency key is still running"
 log = structlog.get_logger(__name__)
 
@@ -280,11 +283,17 @@ def _replay_ended_call(
 
 
 async def _wait_for_holder(runtime: Runtime, authorized: Authorized, holder_id: str) -> None:
-    if authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()) <= 0:
+    validated, now = authorized.validated, runtime.clock.monotonic()
+    seconds_left = validated.deadline.remaining_seconds(now)
+    if seconds_left <= 0:
         raise _build_in_flight_error(
             "the same call is still running, and the deadline to wait for it passed", holder_id
         )
-    await asyncio.sleep(_JOIN_POLL_SECONDS)
+    await asyncio.sleep(min(compute_join_pause(now - validated.received.started_at), seconds_left))
+
+
+def compute_join_pause(waited_seconds: float) -> float:
+    return min(max(_JOIN_POLL_SECONDS, waited_seconds * _JOIN_POLL_SHARE), _MAX_JOIN_POLL_SECONDS)
 
 
 def _build_in_flight_error(message: str, holder_id: str) -> CallInFlight:

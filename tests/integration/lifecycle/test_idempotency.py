@@ -7,6 +7,7 @@ import pytest
 from deputize import ToolContext
 from deputize.core.errors import ToolConflict, ToolFailed, UpstreamRateLimited
 from deputize.core.states import State
+from deputize.lifecycle.claim import compute_join_pause
 from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until, watch_joins
 from tests.support.policies import OPEN_FILES
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
@@ -145,6 +146,10 @@ async def test_who_joined_and_cannot_wait_hears_that_the_call_is_still_running(l
     assert (error_slug(left), left.http_status) == ("in-flight", 409)
     gate.open.set()
     assert parse_body(left)["error"]["details"]["call_id"] == (await first).call_id
+
+
+def test_who_joined_looks_less_often_the_longer_it_waits() -> None:
+    assert [compute_join_pause(seconds) for seconds in (0, 2, 60)] == [0.05, 0.2, 1]
 
 
 async def test_a_key_can_be_taken_again_by_one_caller_once_its_window_is_over(lab: GatewayLab) -> None:
