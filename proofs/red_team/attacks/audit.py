@@ -25,6 +25,16 @@ _STATEMENTS = {
     "the function that commits entries is replaced": (
         "create or replace function deputize.commit_entries() returns void language sql as 'select'"
     ),
+    "the people of the entries are forgotten": "delete from deputize.subjects",
+    "the reasons of decisions are deleted": "delete from deputize.decisions",
+    "a person is erased without an entry": """
+        insert into deputize.erasures (tenant, id, subject, names, pseudonym, requested_at)
+        select s.tenant, gen_random_uuid(), s.subject, array[s.subject], deputize.hash_subject(s.salt, s.subject),
+               now() - interval '1 day'
+        from deputize.subjects s;
+        set constraints all immediate;
+        select deputize.continue_erasure(e.tenant, e.id, 1000, 0) from deputize.erasures e
+    """,
     "the login becomes the owner": "set role deputize_owner",
     "the login creates a superuser": "create role intruder superuser login",
     "the login reads files of the server": "select pg_read_file('/etc/passwd')",
