@@ -7,8 +7,11 @@ bytecode, which could have been written by anybody, is never loaded for these mo
 """
 
 import ast
+import codecs
 import hashlib
+import io
 import sys
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
@@ -36,6 +39,7 @@ class ProjectLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         data = self.get_data(path)
+        _require_utf8(path, data)
         _remember_source(fullname, Path(path), data)
         code: CodeType = self.source_to_code(data, path)
         return code
@@ -197,6 +201,19 @@ def _remember_source(name: str, path: Path, data: bytes) -> _Source:
     source = _Source(digest=digest, imports=_list_imports(name, path, data))
     _sources[path] = source
     return source
+
+
+def _require_utf8(path: str, data: bytes) -> None:
+    """Refuse source that Python would read as other characters than those that editors and reviews show."""
+    try:
+        data.decode()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data.removeprefix(codecs.BOM_UTF8)).readline)
+    except UnicodeDecodeError as error:
+        raise ImportError(f"{path} is not UTF-8 text at byte {error.start}: save it as UTF-8") from None
+    except SyntaxError as error:
+        raise ImportError(f"{path} declares its encoding wrongly ({error}): save it as UTF-8") from None
+    if codecs.lookup(encoding).name != "utf-8":
+        raise ImportError(f"{path} declares the encoding {encoding}: save it as UTF-8 and remove the declaration")
 
 
 def _is_project_file(name: str, path: Path) -> bool:

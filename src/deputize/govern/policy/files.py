@@ -16,7 +16,7 @@ def read_files(patterns: Sequence[str]) -> tuple[PolicyFile, ...]:
 def describe_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Describe why a file cannot be read, and how to fix it."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text; save it as UTF-8"
+        return f"it is not UTF-8 text at byte {error.start}; save it as UTF-8"
     return f"{(error.strerror or type(error).__name__).lower()}; check that it is a file you may read"
 
 

@@ -98,3 +98,27 @@ def test_an_edit_after_loading_changes_neither_the_code_nor_its_digest(project: 
     (project / "tools" / "shared.py").write_text("WORD = 'evil'\n")
     assert tool.run() == "wordbaselate"
     assert _load_digest(project) != tool.code_digest
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"# coding: latin-1\n# caf\xe9\n", "is not UTF-8 text at byte 23: save it as UTF-8"),
+        # Shown as one comment, and compiled as two lines.
+        (b"# coding: unicode_escape\n# \\nimport os\n", "declares the encoding unicode_escape"),
+        (b"# coding: utf-7\n", "declares the encoding utf-7"),
+        (b"# coding: no-such\n", "declares its encoding wrongly (unknown encoding"),
+    ],
+)
+@pytest.mark.parametrize("file", ["tools/crm.py", "tools/shared.py"])
+def test_source_that_python_reads_as_other_text_than_people_is_refused(
+    project: Path, file: str, head: bytes, reason: str
+) -> None:
+    (project / file).write_bytes(head + (project / file).read_bytes())
+    (refusal,) = load_tool_files(["tools/crm.py"], [], project).refusals
+    assert reason in refusal.reasons[0]
+
+
+def test_source_with_a_byte_order_mark_or_a_declared_utf_8_is_loaded(project: Path) -> None:
+    (project / "tools/crm.py").write_bytes(b"\xef\xbb\xbf# coding: utf-8\n" + (project / "tools/crm.py").read_bytes())
+    assert _load_digest(project)

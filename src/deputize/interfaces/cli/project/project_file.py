@@ -69,8 +69,8 @@ def load_settings(content: bytes | None = None) -> "Settings":
         raise ConfigError(
             f"{SETTINGS_FILE} is not valid TOML: {str(error).lower()}; check that line, and put text in quotes."
         ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{SETTINGS_FILE} is not UTF-8 text: save it as UTF-8.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{SETTINGS_FILE} is not UTF-8 text at byte {error.start}: save it as UTF-8.") from None
     except SettingsError as error:
         raise ConfigError(_explain_invalid_variable(str(error))) from None
     except OSError as error:

@@ -16,8 +16,8 @@ def read_settings_text() -> str:
         return Path(SETTINGS_FILE).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{SETTINGS_FILE} cannot be read ({error.strerror}): check its permissions.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{SETTINGS_FILE} is not UTF-8 text: save it as UTF-8.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{SETTINGS_FILE} is not UTF-8 text at byte {error.start}: save it as UTF-8.") from None
 
 
 def render_table(name: str, table: Mapping[str, Any]) -> str:

@@ -3,7 +3,8 @@
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Protocol
 
 from deputize.core.display_text import to_display_text
@@ -12,6 +13,8 @@ from deputize.interfaces.cli.render.output import PAUSE, printer, style_sign
 
 _MAX_NAME_LENGTH = 80
 _MAX_SUBJECT_LENGTH = 400
+# What a person can scroll back to and read; the code of a longer act is not shown.
+_MAX_CHANGED_LINES = 400
 
 
 class ApprovalCodeNotice(Protocol):
@@ -98,20 +101,26 @@ class ApprovalCodePrinter:
             "confirmation_id": notice.confirmation_id, "tenant": notice.tenant, "user": notice.caller,
             "command": notice.command, "subject": notice.subject,
         }  # fmt: skip
-        difference = describe_differences(
-            (each.name, _encode_text(each.old), _encode_text(each.new)) for each in notice.changes
-        )
+        lines = list(islice(_describe_changes(notice), _MAX_CHANGED_LINES + 1))
+        is_complete = len(lines) <= _MAX_CHANGED_LINES
         if printer.as_json:
-            changes = {"changes": difference.lines, "all_shown": difference.is_complete}
-            printer.json({"event": "confirmation", **facts, **changes, "code": notice.code})
+            changes = {"changes": lines[:_MAX_CHANGED_LINES], "all_shown": is_complete}
+            printer.json(
+                {"event": "confirmation", **facts, **changes, **({"code": notice.code} if is_complete else {})}
+            )
             return
         command, user = (to_display_text(text, _MAX_NAME_LENGTH) for text in (notice.command, notice.caller))
         subject = to_display_text(notice.subject, _MAX_SUBJECT_LENGTH)
         # Before the code, so that it is read first.
-        for line in difference.lines:
+        for line in lines[:_MAX_CHANGED_LINES]:
             printer.line(f"  {line}")
-        if not difference.is_complete:
-            printer.line("  … and more, which does not fit here: confirm it only if you know all of it.")
+        if not is_complete:
+            printer.line(
+                f"{style_sign(PAUSE, sys.stdout)} {command} {subject} for {user} cannot be confirmed here: it changes "
+                f"more than the {_MAX_CHANGED_LINES} lines shown, so it has no code. If you want it, change the "
+                "project's files instead, which deputize dev shows page by page, or send it in smaller parts."
+            )
+            return
         printer.line(
             f"{style_sign(PAUSE, sys.stdout)} confirm {command} {subject} for {user}, if you asked for it · "
             f"code {notice.code}"
@@ -140,6 +149,10 @@ class ApprovalCodePrinter:
             )
             self._has_warned = True
         return False
+
+
+def _describe_changes(notice: ConfirmationNotice) -> Iterator[str]:
+    return describe_differences((each.name, _encode_text(each.old), _encode_text(each.new)) for each in notice.changes)
 
 
 def _encode_text(text: str | None) -> bytes | None:

@@ -1,17 +1,18 @@
-"""Show a person how documents differ, on lines that can hide nothing and in time that their authors cannot choose."""
+"""Show a person how documents differ: every line, on lines that can hide nothing, in time their authors cannot choose.
+
+What was confirmed must be what was shown, so nothing is left out or clipped. What is long is shown page by page.
+"""
 
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from deputize.core.display_text import to_display_text
 
+PAGE_LINES = 80
 _MAX_PATH_LENGTH = 200
 _MAX_LINE_LENGTH = 160
-# Longer files are described by their sizes.
-_MAX_COMPARED_LINES = 5_000
 # Comparing takes the product of both lengths, and more if lines repeat. What is longer is shown as removed and added.
 _MAX_COMPARED_PAIRS = 2_500
 _CONTEXT_LINES = 2
@@ -19,53 +20,61 @@ _CONTEXT_LINES = 2
 _HUNK = re.compile(r"([-+])(\d+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShownDifference:
-    """The lines to show, and whether they are all there are."""
+class PagedLines:
+    """Lines that are shown page by page; all of them were, once there is no more."""
 
-    lines: list[str]
-    is_complete: bool
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self._next_page = list(islice(self._lines, PAGE_LINES))
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._next_page)
+
+    def take_page(self) -> list[str]:
+        """Take the lines of the next page."""
+        page, self._next_page = self._next_page, list(islice(self._lines, PAGE_LINES))
+        return page
 
 
-def describe_differences(
-    documents: Iterable[tuple[str, bytes | None, bytes | None]], *, max_documents: int = 40, max_lines: int = 80
-) -> ShownDifference:
-    """Describe documents, each by its name, its content before and after, as far as there is room for."""
-    all_lines: list[str] = []
-    room, is_complete = max_lines, True
-    for number, (name, old, new) in enumerate(documents):
-        if number == max_documents:
-            return ShownDifference(lines=all_lines, is_complete=False)
+def describe_differences(documents: Iterable[tuple[str, bytes | None, bytes | None]]) -> Iterator[str]:
+    """Describe documents, each by its name, its content before and after, one line after the other."""
+    for name, old, new in documents:
         title, lines = describe_difference(name, old, new)
-        all_lines += [title, *(f"  {line}" for line in lines[:room])]
-        is_complete = is_complete and len(lines) <= room
-        room -= min(room, len(lines))
-    return ShownDifference(lines=all_lines, is_complete=is_complete)
+        yield title
+        yield from (f"  {line}" for line in lines)
 
 
-def describe_difference(path: str, old: bytes | None, new: bytes | None) -> tuple[str, list[str]]:
+def describe_difference(path: str, old: bytes | None, new: bytes | None) -> tuple[str, Iterator[str]]:
     """Describe one file: a line with its name and the size of the difference, and the lines that differ."""
     name = to_display_text(path, _MAX_PATH_LENGTH)
     word = "added" if old is None else "removed" if new is None else "changed"
-    old_lines, new_lines = _split_lines(old), _split_lines(new)
-    if old_lines is None or new_lines is None:
-        return f"{word} {name} ({len(old or b''):,} → {len(new or b''):,} bytes)", []
-    lines = [to_display_text(line, _MAX_LINE_LENGTH) for line in _compare_lines(old_lines, new_lines)]
+    lines = list(_compare_lines(_split_lines(old), _split_lines(new)))
     plus = sum(1 for line in lines if line.startswith("+"))
     minus = sum(1 for line in lines if line.startswith("-"))
-    return f"{word} {name} (+{plus} −{minus} lines)", lines
+    return f"{word} {name} (+{plus} −{minus} lines)", (part for line in lines for part in _show_line(line))
 
 
-def _split_lines(content: bytes | None) -> list[str] | None:
-    """Split text into lines; None for what is not text, or is too long to compare."""
-    try:
-        # Only line feeds end a line: other separators are shown for what they are.
-        lines = (content or b"").decode().split("\n")
-    except UnicodeDecodeError:
-        return None
-    if lines[-1] == "":
-        del lines[-1]
-    return lines if len(lines) <= _MAX_COMPARED_LINES else None
+def wrap_text(text: str) -> Iterator[str]:
+    """Show all of a text on lines of bounded length. Our mark, which no text can imitate, begins those that go on."""
+    for start in range(0, max(len(text), 1), _MAX_LINE_LENGTH):
+        shown = to_display_text(text[start : start + _MAX_LINE_LENGTH])
+        yield f"⟨…⟩{shown}" if start else shown
+
+
+def _show_line(line: str) -> Iterator[str]:
+    if line[0] == "@" or line.endswith("\n"):
+        yield from wrap_text(line.removesuffix("\n"))
+    else:
+        yield from wrap_text(line)
+        yield "⟨no newline at the end⟩"
+
+
+def _split_lines(content: bytes | None) -> list[str]:
+    """Split text into lines with their ends. Bytes that are not UTF-8 become surrogates, which are shown as escapes."""
+    # Only line feeds end a line: other separators are shown for what they are.
+    *lines, rest = (content or b"").decode(errors="surrogateescape").split("\n")
+    return [*(f"{line}\n" for line in lines), *([rest] if rest else [])]
 
 
 def _compare_lines(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:

@@ -102,12 +102,16 @@ def test_a_confirmation_shows_what_would_change_before_its_code(capsys: pytest.C
     ]
 
 
-def test_a_confirmation_says_that_it_does_not_show_all(capsys: pytest.CaptureFixture[str]) -> None:
-    change = DocumentChange(name="a.cedar", old=None, new="permit;\n" * 1000)
-    ApprovalCodePrinter().show_confirmation(_make_confirmation(change))
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 83
-    assert "confirm it only if you know all of it" in lines[-2]
+def test_a_confirmation_that_cannot_show_all_has_no_code(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = "//\n" * 2_500 + "permit;\n" + "//\n" * 2_501
+    confirmation = _make_confirmation(DocumentChange(name="a.cedar", old=None, new=policy))
+    ApprovalCodePrinter().show_confirmation(confirmation)
+    shown = capsys.readouterr().out
+    assert "4F7K-2M9Q" not in shown
+    assert "cannot be confirmed here: it changes more than the 400 lines shown" in shown.splitlines()[-1]
+    confirmation = _make_confirmation(DocumentChange(name="a.cedar", old=None, new="//\n" * 397 + "permit;\n"))
+    ApprovalCodePrinter().show_confirmation(confirmation)
+    assert "+permit;\n⏸ confirm put_policies sha256:12 for dev, if you asked for it · code" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("json_output")
@@ -115,4 +119,8 @@ def test_a_confirmation_as_json_has_the_changes(capsys: pytest.CaptureFixture[st
     ApprovalCodePrinter().show_confirmation(_make_confirmation(DocumentChange(name="a.cedar", old="x\n", new=None)))
     event = json.loads(capsys.readouterr().out)
     assert event["changes"] == ["removed a.cedar (+0 −1 lines)", "  @@ -1 +0,0 @@", "  -x"]
-    assert event["all_shown"] is True
+    assert (event["all_shown"], event["code"]) == (True, "4F7K-2M9Q")
+    change = DocumentChange(name="a.cedar", old=None, new="permit;\n" * 500)
+    ApprovalCodePrinter().show_confirmation(_make_confirmation(change))
+    event = json.loads(capsys.readouterr().out)
+    assert (event["all_shown"], "code" in event) == (False, False)

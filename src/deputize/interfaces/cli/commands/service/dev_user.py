@@ -7,7 +7,7 @@ terminal. Root's rights are given up before anything of the project is loaded.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -17,8 +17,8 @@ from deputize.interfaces.cli.commands.service.dev import run_development
 from deputize.interfaces.cli.project.dev_environment import hold_dev_lock
 from deputize.interfaces.cli.project.process_protection import hide_process
 from deputize.interfaces.cli.project.project_file import STATE_FOLDER, load_settings
-from deputize.interfaces.cli.project.separate_user.project_snapshot import FileChange, Snapshot, compare_files
-from deputize.interfaces.cli.project.separate_user.protected_folder import CLIENT_FOLDER, FILES_FOLDER, GATEWAY_FOLDER
+from deputize.interfaces.cli.project.separate_user.project_snapshot import Digests, FileChange, Snapshot, compare_files
+from deputize.interfaces.cli.project.separate_user.protected_folder import CLIENT_FOLDER, GATEWAY_FOLDER
 from deputize.interfaces.cli.project.separate_user.terminal_code import create_code, is_same_code
 from deputize.interfaces.cli.project.separate_user.user_account import (
     become_user,
@@ -32,7 +32,7 @@ from deputize.interfaces.cli.project.separate_user.user_account import (
 )
 from deputize.interfaces.cli.project.separate_user.working_copy import WorkingCopy
 from deputize.interfaces.cli.project.tool_loader import OpenGateway
-from deputize.interfaces.cli.render.file_changes import describe_differences
+from deputize.interfaces.cli.render.file_changes import PagedLines, describe_differences
 from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
 
 
@@ -73,7 +73,7 @@ def update_copy(copy: WorkingCopy, snapshot: Snapshot, project: Path) -> None:
         copy.confirm()
         message = f"first start for {project}: {format_count(len(snapshot), 'file')} taken as they are now"
         printer.event("files", {"taken": len(snapshot), "first": True}, message)
-    elif _confirm_changes(copy, changes, snapshot):
+    elif _confirm_changes(copy, digests, changes, snapshot):
         copy.confirm()
         printer.event("files", {"taken": len(changes), "first": False}, f"{format_count(len(changes), 'change')} taken")
     else:
@@ -86,11 +86,21 @@ def update_copy(copy: WorkingCopy, snapshot: Snapshot, project: Path) -> None:
         )
 
 
-def _confirm_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot: Snapshot) -> bool:
+def _confirm_changes(copy: WorkingCopy, digests: Digests, changes: Sequence[FileChange], snapshot: Snapshot) -> bool:
     """Show what changed, and ask for a code that only this terminal shows; without a terminal the answer is no."""
     printer.warn(f"{format_count(len(changes), 'file')} of the project changed since you confirmed them:")
-    _print_changes(copy, changes, snapshot)
-    if printer.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    pages = PagedLines(describe_differences(_list_documents(copy, digests, changes, snapshot)))
+    can_ask = not printer.as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    _print_page(pages)
+    while can_ask and pages.has_more:
+        printer.note(f"{style_sign(PAUSE, sys.stderr)} There is more; the code is on the last page.")
+        answer = typer.prompt(
+            "Enter for the next page, n to run the confirmed files", default="", show_default=False, err=True
+        )
+        if answer:
+            return False
+        _print_page(pages)
+    if not can_ask:
         return False
     code = create_code(Clock())
     printer.note(f"{style_sign(PAUSE, sys.stderr)} To run these files, type the code {code}")
@@ -98,18 +108,20 @@ def _confirm_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot:
     return is_same_code(str(answer), code)
 
 
-def _print_changes(copy: WorkingCopy, changes: Sequence[FileChange], snapshot: Snapshot) -> None:
-    documents = (
-        (
-            change.path,
-            None if change.kind == "added" else copy.read_file(change.path) or b"",
-            None if change.path not in snapshot else snapshot[change.path].content,
-        )
-        for change in changes
-    )
-    difference = describe_differences(documents)
-    for line in difference.lines:
+def _print_page(pages: PagedLines) -> None:
+    for line in pages.take_page():
         printer.note(f"  {line}")
-    if not difference.is_complete:
-        command = f"sudo diff -ru {copy.files} {copy.candidate / FILES_FOLDER}"
-        printer.note(f"  … and more. To see all of it, run in another terminal: {command}")
+
+
+def _list_documents(
+    copy: WorkingCopy, digests: Digests, changes: Sequence[FileChange], snapshot: Snapshot
+) -> Iterator[tuple[str, bytes | None, bytes | None]]:
+    for change in changes:
+        old, new = copy.read_confirmed(change.path, digests.get(change.path, "")), snapshot.get(change.path)
+        is_new_right = new is not None and new.is_executable and (old is None or not old.is_executable)
+        yield (
+            f"{change.path}, now executable" if is_new_right else change.path,
+            # What a tool wrote into its copy was never confirmed: all of the new file is shown.
+            None if change.kind == "added" else b"" if old is None else old.content,
+            None if new is None else new.content,
+        )

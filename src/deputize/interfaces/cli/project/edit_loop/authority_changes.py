@@ -8,13 +8,11 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 
 from deputize.core.contract.contract import Contract
-from deputize.core.display_text import to_display_text
 from deputize.core.sensitive.text import redact_secrets
 from deputize.govern.policy.policy_parser import PolicyFile
 
 Document = tuple[str, bytes | None, bytes | None]
 """The name of a document, and its content before and after."""
-_MAX_VALUE_LENGTH = 100
 # Where this gateway listens on its host, and what it logs; every other setting counts as authority.
 NEUTRAL_SETTINGS = frozenset({"server.port", "server.metrics_port", "telemetry.log_level", "telemetry.log_json"})
 
@@ -46,7 +44,7 @@ def compare_settings(old: BaseModel, new: BaseModel, prefix: str = "") -> Iterat
 def _format_value(value: Any) -> str:
     if isinstance(value, SecretStr):
         return "(secret)"
-    return to_display_text(redact_secrets(repr(value)), _MAX_VALUE_LENGTH)
+    return redact_secrets(repr(value))
 
 
 def build_contract_document(old: Contract | None, new: Contract) -> Document:

@@ -51,8 +51,14 @@ def choose_settings(folder: Path, *, is_confirmed: bool) -> StartSettings:
     if old_settings is None or any(each.has_authority for each in changes):
         keys = TerminalKeys()
         is_asked = keys.begin()
-        edit_messages.print_settings_question(changes, is_asked=is_asked)
-        answer: Answer = _ask(keys) if is_asked else "unavailable"
+        question = edit_messages.build_settings_question(changes, old_content, content)
+        has_more = question.show_page(is_asked=is_asked)
+        if is_asked:
+            answer = _ask(keys, question if has_more else None)
+        else:
+            answer = "unavailable"
+            if changes:
+                edit_messages.print_settings_left()
         keys.close()
         if answer != "yes":
             return StartSettings(settings=_require_old_settings(old_settings))
@@ -68,8 +74,8 @@ def record_settings(folder: Path, content: bytes) -> None:
     replace_file(folder / _CONFIRMED_FILE, content)
 
 
-def _ask(keys: TerminalKeys) -> Answer:
-    answer = asyncio.run(keys.ask())
+def _ask(keys: TerminalKeys, rest: edit_messages.EditQuestion | None) -> Answer:
+    answer = asyncio.run(keys.ask(None if rest is None else rest.show_page))
     if answer != "yes":
         edit_messages.print_left(is_answered=answer == "no")
     return answer

@@ -1,13 +1,15 @@
 """Print one line for each edit: what was loaded, refused or left, and why; and ask before authority changes."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from deputize.core.contract.contract import Contract
 from deputize.core.display_text import to_display_text
+from deputize.core.sensitive.text import redact_secrets
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.interfaces.cli.project.edit_loop.authority_changes import SettingChange
-from deputize.interfaces.cli.render.file_changes import describe_differences
+from deputize.interfaces.cli.render.file_changes import PagedLines, describe_differences, wrap_text
 from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
 
 _MAX_REASON_LENGTH = 400
@@ -45,30 +47,55 @@ def print_settings(changes: Sequence[SettingChange]) -> None:
     facts = [{"key": each.key, "old": each.old, "new": each.new} for each in changes]
     if printer.as_json:
         printer.json({"event": "settings", "changes": facts, "applied": False})
-    _print_changes(changes)
+    for line in _describe_settings(changes):
+        printer.line(f"  {line}")
     printer.warn(f"{format_count(len(changes), 'setting')} changed in deputize.toml: restart deputize dev to apply.")
 
 
-def _print_changes(changes: Sequence[SettingChange]) -> None:
+def _describe_settings(changes: Iterable[SettingChange]) -> Iterator[str]:
     for each in changes:
-        printer.line(f"  {each.key}: {each.old} → {each.new}")
+        yield from wrap_text(f"{each.key}: {each.old} → {each.new}")
 
 
-def print_settings_question(changes: Sequence[SettingChange], *, is_asked: bool) -> None:
-    """Show which settings changed since they were confirmed, and ask; without a terminal, say what is used."""
-    if printer.as_json:
-        facts = [{"key": each.key, "old": each.old, "new": each.new} for each in changes]
-        printer.json({"event": "settings", "changes": facts, "applied": False, "asked": is_asked})
-    _print_changes(changes)
-    if not changes:
-        printer.line("  deputize.toml changed, and this release cannot read what was confirmed before.")
-    if is_asked:
-        printer.line(
-            f"{style_sign(PAUSE, sys.stdout)} deputize.toml changed since the last start. Press y to start with it, "
-            "any other key to start with what was confirmed last."
+class EditQuestion:
+    """A question to the person at the terminal, asked on the last page of what would change."""
+
+    def __init__(self, lines: Iterable[str], question: str) -> None:
+        self._pages = PagedLines(lines)
+        self._question = question
+
+    def show_page(self, *, is_asked: bool = True) -> bool:
+        """Show the next page, and tell whether there is another: only the last one asks for a y."""
+        lines = self._pages.take_page()
+        has_more = self._pages.has_more
+        if printer.as_json:
+            printer.json({"event": "question", "asked": is_asked, "changes": lines, "all_shown": not has_more})
+        for line in lines:
+            printer.line(f"  {line}")
+        question = (
+            "There is more. Press space to see it; you are asked after the last page. Any other key changes nothing."
+            if has_more
+            else self._question
         )
-    elif changes:
-        printer.warn(f"deputize.toml changed, and the settings confirmed last are used: {_HOW_TO_APPLY}.")
+        if is_asked:
+            printer.line(f"{style_sign(PAUSE, sys.stdout)} {question}")
+        elif has_more:
+            printer.line("  … and more.")
+        return has_more
+
+
+def build_settings_question(changes: Sequence[SettingChange], old: bytes, new: bytes) -> EditQuestion:
+    """Ask whether to start with settings that changed: by fields, or as text if the old ones are unreadable."""
+    old, new = (redact_secrets(each.decode()).encode() for each in (old, new))
+    return EditQuestion(
+        _describe_settings(changes) if changes else describe_differences([("deputize.toml", old, new)]),
+        "deputize.toml changed since the last start. Press y to start with it, any other key to start with what was "
+        "confirmed last.",
+    )
+
+
+def print_settings_left() -> None:
+    printer.warn(f"deputize.toml changed, and the settings confirmed last are used: {_HOW_TO_APPLY}.")
 
 
 def print_files_taken(*, is_first: bool) -> None:
@@ -93,30 +120,19 @@ def print_not_watching(reason: str) -> None:
     printer.warn(f"Edited files are not taken over, because {reason}. Restart deputize dev after each edit.")
 
 
-def print_question(
-    documents: Iterable[tuple[str, bytes | None, bytes | None]], reasons: Sequence[str], *, is_asked: bool
-) -> None:
-    """Show what would change, and ask; without a terminal, say that nothing is taken over."""
-    difference = describe_differences(documents)
-    if printer.as_json:
-        facts = {"changes": difference.lines, "all_shown": difference.is_complete, "reasons": reasons}
-        printer.json({"event": "question", "asked": is_asked, **facts})
-    for line in difference.lines:
-        printer.line(f"  {line}")
-    if not difference.is_complete:
-        printer.line("  … and more, which does not fit here: take it over only if you know all of it.")
-    for reason in reasons:
-        printer.line(f"  {to_display_text(reason, _MAX_REASON_LENGTH)}")
-    if is_asked:
-        printer.line(
-            f"{style_sign(PAUSE, sys.stdout)} This changes what callers may do. Press y to apply it, any other key to "
-            "keep what is active."
-        )
-    else:
-        printer.warn(
-            "This changes what callers may do and was not taken over; what was confirmed last is used: "
-            f"{_HOW_TO_APPLY}."
-        )
+def build_question(documents: Iterable[tuple[str, bytes | None, bytes | None]], reasons: Iterable[str]) -> EditQuestion:
+    """Ask whether to take over what changes authority, for these reasons."""
+    shown_reasons = (to_display_text(reason, _MAX_REASON_LENGTH) for reason in reasons)
+    return EditQuestion(
+        chain(shown_reasons, describe_differences(documents)),
+        "This changes what callers may do. Press y to apply it, any other key to keep what is active.",
+    )
+
+
+def print_not_asked() -> None:
+    printer.warn(
+        f"This changes what callers may do and was not taken over; what was confirmed last is used: {_HOW_TO_APPLY}."
+    )
 
 
 def print_withdrawn() -> None:

@@ -308,9 +308,13 @@ class EditLoop:
         ]
         documents += [each.document for each in question.held_tools]
         is_asked = self._keys.begin()
-        edit_messages.print_question(documents, reasons, is_asked=is_asked)
-        if is_asked:
-            self._ask_task = asyncio.create_task(self._ask(question), name="edit question")
+        shown_question = edit_messages.build_question(documents, reasons)
+        has_more = shown_question.show_page(is_asked=is_asked)
+        if not is_asked:
+            edit_messages.print_not_asked()
+            return
+        ask = self._ask(question, shown_question if has_more else None)
+        self._ask_task = asyncio.create_task(ask, name="edit question")
 
     async def _withdraw_question(self) -> bool:
         """Withdraw the question that is open, and tell whether there was one."""
@@ -322,8 +326,8 @@ class EditLoop:
             await ask_task
         return True
 
-    async def _ask(self, question: Question) -> None:
-        answer = await self._keys.ask()
+    async def _ask(self, question: Question, rest: edit_messages.EditQuestion | None) -> None:
+        answer = await self._keys.ask(None if rest is None else rest.show_page)
         async with self._lock:
             # A check that began before the key was pressed may have found other files.
             if question.key != self._question_key:

@@ -13,10 +13,12 @@ import signal
 import sys
 import termios
 import tty
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 Answer = Literal["yes", "no", "unavailable"]
 _YES: Final = b"y"
+_NEXT_PAGE: Final = b" "
 
 
 class TerminalKeys:
@@ -41,14 +43,40 @@ class TerminalKeys:
             return False
         return True
 
-    async def ask(self) -> Answer:
-        """Wait for one key after `begin`. Cancelling this withdraws the question."""
+    async def ask(self, show_page: Callable[[], bool] | None = None) -> Answer:
+        """Wait for the answer after `begin`. Cancelling this withdraws the question.
+
+        `show_page` shows the next of the pages that are left, and tells whether there is another one. Until the last
+        one was shown, a space goes on, and no key means yes.
+        """
+        try:
+            key = await self._read()
+            while show_page is not None and key == _NEXT_PAGE and self._discard_keys():
+                show_page = show_page if show_page() else None
+                key = await self._read()
+        finally:
+            self._restore_mode()
+        if key == b"":
+            self.close()
+        return "unavailable" if not key else "yes" if key == _YES and show_page is None else "no"
+
+    def _discard_keys(self) -> bool:
+        """Discard what was typed before a page is shown; False if the terminal is gone."""
         if self._descriptor is None:
-            return "unavailable"
+            return False
+        try:
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)
+        except (OSError, termios.error):
+            return False
+        return True
+
+    async def _read(self) -> bytes | None:
+        if self._descriptor is None:
+            return None
         wake_reader, wake_writer = os.pipe()
         read_task = asyncio.ensure_future(asyncio.to_thread(_read_key, self._descriptor, wake_reader))
         try:
-            key = await asyncio.shield(read_task)
+            return await asyncio.shield(read_task)
         except asyncio.CancelledError:
             os.write(wake_writer, b"x")
             await asyncio.wait({read_task})
@@ -56,10 +84,6 @@ class TerminalKeys:
         finally:
             os.close(wake_writer)
             os.close(wake_reader)
-            self._restore_mode()
-        if key == b"":
-            self.close()
-        return "unavailable" if not key else "yes" if key == _YES else "no"
 
     def close(self) -> None:
         """Ask nothing any more: the terminal is gone, or the gateway stops."""

@@ -48,6 +48,12 @@ class WorkingCopy:
         except OSError:
             return None
 
+    def read_confirmed(self, path: str, digest: str) -> ProjectFile | None:
+        """Read a file of the copy if it is as it was confirmed, or None if a tool changed or deleted it."""
+        content = self.read_file(path)
+        file = None if content is None else ProjectFile(content=content, is_executable=digest.endswith("+x"))
+        return file if file is not None and file.digest == digest else None
+
     def stage(self, snapshot: Snapshot) -> None:
         """Write files beside the confirmed ones, so that a person can compare the two."""
         shutil.rmtree(self.candidate, ignore_errors=True)

@@ -23,25 +23,29 @@ class _Screen(io.StringIO):
 class _Keyboard(io.TextIOBase):
     """A person who reads the screen and types an answer, in which CODE stands for the code on the screen."""
 
-    def __init__(self, screen: _Screen, answer: str) -> None:
+    def __init__(self, screen: _Screen, answer: str, page_answer: str) -> None:
         self._screen = screen
         self._answer = answer
+        self._page_answer = page_answer
 
     def isatty(self) -> bool:
         return True
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # the stub says bytes, for binary files
-        code = re.search(r"type the code (\S+)", self._screen.getvalue())
+        shown = self._screen.getvalue()
+        if "type the code" not in shown and shown.rstrip().endswith("n to run the confirmed files:"):
+            return self._page_answer + "\n"
+        code = re.search(r"type the code (\S+)", shown)
         assert code is not None, self._screen.getvalue()
         return self._answer.replace("CODE", code[1]) + "\n"
 
 
-def _sit_down(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Screen:
+def _sit_down(monkeypatch: pytest.MonkeyPatch, answer: str, page_answer: str = "") -> _Screen:
     """Give the test a terminal, at which a person answers."""
     screen = _Screen()
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(sys, "stdin", _Keyboard(screen, answer))
+    monkeypatch.setattr(sys, "stdin", _Keyboard(screen, answer, page_answer))
     return screen
 
 
@@ -88,7 +92,27 @@ def test_the_code_takes_what_was_shown(copy: WorkingCopy, monkeypatch: pytest.Mo
         assert line in shown
 
 
-def test_a_long_difference_says_where_all_of_it_is(copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_long_difference_is_on_its_last_page(copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"#\n" * 2_500 + b"evil()\n" + b"#\n" * 2_501
+    changed_files = {**OLD, "tools/hello.py": ProjectFile(content=content)}
+    screen = _sit_down(monkeypatch, "CODE", page_answer="n")
+    update_copy(copy, changed_files, Path("/home/ana/shop"))
+    assert (copy.read_file("tools/hello.py"), "type the code" in screen.getvalue()) == (b"safe()\n", False)
+    screen = _sit_down(monkeypatch, "CODE")
+    update_copy(copy, changed_files, Path("/home/ana/shop"))
+    assert copy.read_file("tools/hello.py") == content
+    before, _, _ = screen.getvalue().partition("type the code")
+    assert (before.count("+#"), before.count("+evil()")) == (5_001, 1)
+
+
+def test_what_no_line_tells_is_shown_too(copy: WorkingCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy.files / "policies/default.cedar").write_bytes(b"permit\n")
+    changed_files = {
+        "tools/hello.py": ProjectFile(content=b"safe()\n", is_executable=True),
+        "policies/default.cedar": ProjectFile(content=b"permit\n"),
+        "data.bin": ProjectFile(content=b"\xe9\n"),
+    }
     screen = _sit_down(monkeypatch, "")
-    update_copy(copy, {**OLD, "long.py": ProjectFile(content=b"x\n" * 500)}, Path("/home/ana/shop"))
-    assert f"sudo diff -ru {copy.files} {copy.candidate}/files" in screen.getvalue()
+    update_copy(copy, changed_files, Path("/home/ana/shop"))
+    for line in ("changed tools/hello.py, now executable", "+permit", "+\\udce9"):
+        assert line in screen.getvalue()
