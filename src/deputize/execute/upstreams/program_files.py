@@ -1,7 +1,8 @@
 """Find the files that a server's command runs, and compute their digests: what settings pin, and what a start verifies.
 
-A command runs its program, the interpreters that `#!` lines name, and a script, if the program is an interpreter. Every
-other file is listed in `files` by the operator, a folder as a whole.
+A command runs its program, the interpreters that `#!` lines name, and whatever its arguments name: each file and folder
+must be pinned. What a launcher starts, or code that is written into the command, cannot be. Every other file is listed
+in `files` by the operator, a folder as a whole.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import BinaryIO, Final
 
 from deputize.core.settings import McpServerSettings
@@ -19,14 +21,37 @@ MOST_FILES: Final = 20_000
 _MAX_CHAIN_LENGTH: Final = 4
 _MAX_FIRST_LINE_LENGTH: Final = 512
 _CHUNK_BYTES: Final = 1_048_576
-_INTERPRETER = re.compile(
-    r"(?:python|pypy|node|nodejs|deno|bun|ruby|perl|php|lua|Rscript|sh|bash|dash|zsh|ksh)[\d.]*", re.ASCII
+_PYTHON_MODULE = re.compile(r"-[bBdEhiIOPqRsStuvVx]*m(.*)", re.ASCII)
+# Interpreters, each with the options after which code comes that no file has, or a module.
+_INTERPRETERS: Final = tuple(
+    (re.compile(rf"(?:{names})[\d.]*", re.ASCII), re.compile(options, re.ASCII | re.DOTALL))
+    for names, options in (
+        ("python|pypy", r"-[bBdEhiIOPqRsStuvVx]*[cm].*|-"),
+        ("node|nodejs|deno|bun", r"-e|-p|-pe|--(?:eval|print)(?:=.*)?|-"),
+        ("sh|ash|bash|dash|zsh|ksh|fish", r"[-+][A-Za-z]*c|-s?"),
+        ("ruby|perl|php|lua|luajit|Rscript|julia", r"-[A-Za-z]*[eEr]|-"),
+        ("java|mono|dotnet|tclsh", r"-"),
+    )
 )
+_PATHS_WITHIN = re.compile(r"[=:;,@\s]+")
 
-# Programs that download, or find by themselves, what they run.
+# Programs that download, or find by themselves, what they run, or start a command that their arguments have.
 _LAUNCHERS: Final = frozenset(
-    {"npx", "npm", "pnpm", "yarn", "bunx", "uvx", "uv", "pipx", "docker", "podman", "nerdctl"}
-)
+    {
+        "npx", "npm", "pnpm", "yarn", "bunx", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "rye", "conda", "mise",
+        "make", "cargo", "go", "docker", "podman", "nerdctl", "env", "timeout", "nice", "ionice", "nohup", "setsid",
+        "stdbuf", "chrt", "taskset", "time", "xargs", "flock", "script", "watch", "strace", "ltrace", "gdb",
+        "busybox", "sudo", "doas", "su", "runuser", "setpriv", "chroot", "unshare", "nsenter", "capsh", "bwrap",
+        "firejail", "systemd-run", "tini", "dumb-init", "catatonit",
+    }
+)  # fmt: skip
+# Variables by which interpreters and the loader find code.
+_CODE_VARIABLES: Final = frozenset(
+    {
+        "PYTHONPATH", "NODE_PATH", "NODE_OPTIONS", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PERL5LIB",
+        "PERL5OPT", "RUBYLIB", "RUBYOPT", "CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "BASH_ENV", "ENV",
+    }
+)  # fmt: skip
 
 
 class ProgramFileError(Exception):
@@ -44,12 +69,15 @@ class ProgramCommand:
 
     binary: str
     arguments: tuple[str, ...]
-    # The file of the settings' first word, and every file that must be pinned, in the order of their use.
+    # The file of the settings' first word, and every file that is run, in the order of their use.
     program: str
     required_files: tuple[str, ...]
-    # Whether the code is a module that only the interpreter finds, or a package that a launcher chooses.
-    runs_module: bool = False
-    runs_package: bool = False
+    # Files and folders that other arguments name: code, or data, which the operator has to tell.
+    named_files: tuple[str, ...] = ()
+    # The file or package of the module after -m: it is found in the folder in which Python starts.
+    module: str | None = None
+    # What else it runs, which no digest can cover.
+    unpinnable: tuple[str, ...] = ()
 
 
 def resolve_command(server: McpServerSettings, search_path: str) -> ProgramCommand:
@@ -64,18 +92,24 @@ def resolve_command(server: McpServerSettings, search_path: str) -> ProgramComma
         arguments = [*words[1:], binary, *arguments]
         binary = words[0]
         chain.append(binary)
-    runs_module = False
-    if len(chain) == 1 and _INTERPRETER.fullmatch(os.path.basename(program)):
-        script = _find_script(server, arguments)
-        runs_module = script is None and "-m" in arguments
-        chain += [] if script is None else [script]
+    unpinnable = [f"what {os.path.basename(each)} starts" for each in chain if os.path.basename(each) in _LAUNCHERS]
+    unpinnable += [f"the code that {name} names" for name in server.env if name in _CODE_VARIABLES]
+    unpinnable += _list_paths_within(server, arguments)
+    module = _find_module(server, binary, arguments)
+    if module is None:
+        unpinnable += _list_inline_code(server, binary, arguments)
+    is_interpreter = any(names.fullmatch(os.path.basename(binary)) for names, _ in _INTERPRETERS)
+    script = next((each for each in arguments if is_interpreter and _is_script(server, each)), None)
+    chain += [module] if module else [resolve_path(server, script)] if script else []
+    paths = (resolve_path(server, _get_value(each)) for each in arguments if _get_value(each))
     return ProgramCommand(
         binary=binary,
         arguments=tuple(arguments),
         program=program,
         required_files=tuple(dict.fromkeys(chain)),
-        runs_module=runs_module,
-        runs_package=os.path.basename(program) in _LAUNCHERS,
+        named_files=tuple(each for each in dict.fromkeys(paths) if os.path.isfile(each) or os.path.isdir(each)),
+        module=module,
+        unpinnable=tuple(unpinnable),
     )
 
 
@@ -99,13 +133,9 @@ def list_pins(server: McpServerSettings, program: str) -> dict[str, str]:
 
 
 def list_unpinned_files(command: ProgramCommand, pins: Mapping[str, str]) -> list[str]:
-    """List the files that the command runs and no digest covers."""
-    unpinned_files = [each for each in command.required_files if find_pin(each, pins) is None]
-    if command.runs_module and not pins.keys() - set(command.required_files):
-        unpinned_files.append("the module after -m")
-    if command.runs_package:
-        unpinned_files.append(f"the package that {os.path.basename(command.program)} runs")
-    return unpinned_files
+    """List what the command runs, or names, and no digest covers."""
+    paths = dict.fromkeys([*command.required_files, *command.named_files])
+    return [*(each for each in paths if find_pin(each, pins) is None), *command.unpinnable]
 
 
 def find_pin(path: str, pins: Mapping[str, str]) -> str | None:
@@ -200,11 +230,48 @@ def _read_interpreter(path: str, search_path: str) -> list[str]:
     return [find_program(words[0], search_path), *words[1:]]
 
 
-def _find_script(server: McpServerSettings, arguments: list[str]) -> str | None:
-    """Find the script among an interpreter's arguments: the first one that names a file."""
-    for each in arguments:
-        if each in ("-m", "-c", "-e", "--eval", "-"):
+def _get_value(argument: str) -> str:
+    """Return what an argument may name: itself, or what follows the `=` of an option."""
+    return argument.partition("=")[2] if argument.startswith("-") else argument
+
+
+def _list_paths_within(server: McpServerSettings, arguments: list[str]) -> list[str]:
+    """List the files that parts of arguments name: the program would open them, not their verified copies."""
+    return [
+        f"{part} in the argument {argument}"
+        for argument in arguments
+        for part in dict.fromkeys([*_PATHS_WITHIN.split(argument), *([argument[2:]] if argument[:1] == "-" else [])])
+        if part not in ("", _get_value(argument)) and os.path.isfile(resolve_path(server, part))
+    ]
+
+
+def _find_module(server: McpServerSettings, binary: str, arguments: list[str]) -> str | None:
+    """Find the file or package of the module after Python's -m in the server's folder; None if it is elsewhere."""
+    if server.folder is None or not _INTERPRETERS[0][0].fullmatch(os.path.basename(binary)):
+        return None
+    for each, next_word in pairwise([*arguments, ""]):
+        if option := _PYTHON_MODULE.fullmatch(each):
+            base = resolve_path(server, (option[1] or next_word).partition(".")[0])
+            return next((path for path in (base, f"{base}.py") if os.path.exists(path)), None)
+        if _is_script(server, each):
             return None
-        if not each.startswith("-") and os.path.isfile(path := resolve_path(server, each)):
-            return path
     return None
+
+
+def _list_inline_code(server: McpServerSettings, binary: str, arguments: list[str]) -> list[str]:
+    """List what an interpreter runs besides a script: code or a module in its options, or what it finds by itself."""
+    name = os.path.basename(binary)
+    for interpreter, code_option in _INTERPRETERS:
+        if not interpreter.fullmatch(name):
+            continue
+        for each in arguments:
+            if code_option.fullmatch(each):
+                return [f"the code or module after {each[:20]}"]
+            if _is_script(server, each):
+                return []
+        return [f"what {name} runs without a script"]
+    return []
+
+
+def _is_script(server: McpServerSettings, argument: str) -> bool:
+    return not argument.startswith("-") and os.path.exists(resolve_path(server, argument))

@@ -39,6 +39,8 @@ class PreparedProgram:
 
     descriptor: int
     arguments: tuple[str, ...]
+    # Where it must start, if that is where it finds its code.
+    folder: Path | None = None
 
 
 def prepare_program(server: McpServerSettings, search_path: str, snapshot_folder: Path) -> PreparedProgram:
@@ -63,7 +65,12 @@ def prepare_program(server: McpServerSettings, search_path: str, snapshot_folder
         raise
     arguments = [_replace_argument(server, each, pins, snapshot_folder) for each in command.arguments]
     # The program knows itself by its own path: virtual environments and multi-call programs depend on it.
-    return PreparedProgram(descriptor=descriptor, arguments=(command.binary, *arguments))
+    is_module_copied = command.module is not None and find_pin(command.module, pins) is not None
+    return PreparedProgram(
+        descriptor=descriptor,
+        arguments=(command.binary, *arguments),
+        folder=snapshot_folder / resolve_path(server, "").lstrip("/") if is_module_copied else None,
+    )
 
 
 def _build_refusal(server: McpServerSettings, error: ProgramFileError) -> UpstreamUnavailable:

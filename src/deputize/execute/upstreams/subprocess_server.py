@@ -179,7 +179,7 @@ async def _start_supervisor(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        cwd=server.folder or folder.work,
+        cwd=program.folder or server.folder or folder.work,
         env=environment,
         pass_fds=(program.descriptor,),
         start_new_session=True,

@@ -182,19 +182,73 @@ async def test_a_pinned_program_whose_script_has_no_digest_is_refused(python_ser
     assert (await run(bare.model_copy(update={"accept_risk": ("unpinned",)})))["says"] == "reviewed"
 
 
-def test_a_module_after_m_needs_listed_files(reachable_folder: Path) -> None:
-    server = McpServerSettings(name="orders", command=(PYTHON, "-m", "orders"), folder=reachable_folder)
-    assert compute_pins(server)[1] == ["the module after -m"]
-    (reachable_folder / "orders.py").write_text("")
-    assert compute_pins(server, ["orders.py"])[1] == []
+async def test_a_module_after_m_runs_from_its_pinned_copy(python_server: McpServerSettings) -> None:
+    assert python_server.folder is not None
+    server = pin(python_server.model_copy(update={"command": (PYTHON, "-Bm", "server", "x"), "files": {}}), "helper.py")
+    assert sorted(server.files) == ["helper.py", "server.py"]
+    (python_server.folder / "json.py").write_text('def dumps(_): return \'{"says": "shadow"}\'\n')
+    facts = await run(server)
+    assert (facts["says"], facts["arguments"]) == ("reviewed", ["x"])
+    (python_server.folder / "server.py").write_text("")
+    assert "changed since it was pinned" in await explain_refusal(server)
+    elsewhere = server.model_copy(update={"command": (PYTHON, "-m", "installed")})
+    assert compute_pins(elsewhere)[1] == ["the code or module after -m"]
 
 
-def test_a_launcher_is_never_pinned_as_a_whole(tmp_path: Path) -> None:
-    launcher = tmp_path / "npx"
-    shutil.copy(PYTHON, launcher)
-    assert compute_pins(McpServerSettings(name="orders", command=(str(launcher), "-y", "orders")))[1] == [
-        "the package that npx runs"
-    ]
+@pytest.mark.parametrize(
+    ("command", "unpinned"),
+    [
+        (("env", PYTHON, "server.py"), "what env starts"),
+        (("timeout", "600", PYTHON, "server.py"), "what timeout starts"),
+        (("npx", "-y", "orders"), "what npx starts"),
+        (("sh", "-ec", "exec python3 FOLDER/server.py"), "the code or module after -ec"),
+        ((PYTHON, "-Ic", "import server"), "the code or module after -Ic"),
+        ((PYTHON,), f"what {os.path.basename(PYTHON)} runs without a script"),
+        (("java", "-cp", "server.py:helper.py", "Main"), "server.py in the argument server.py:helper.py"),
+        (("java", "-javaagent:FOLDER/server.py", "-jar", "helper.py"), "FOLDER/server.py in the argument"),
+        (("orders", "data"), "FOLDER/data"),
+        (("orders", "--config=server.py"), "FOLDER/server.py"),
+        (("node", "server.py", "helper.py"), "FOLDER/helper.py"),
+    ],
+)
+async def test_a_command_whose_code_can_be_replaced_is_never_pinned_as_a_whole(
+    python_server: McpServerSettings, tmp_path: Path, command: tuple[str, ...], unpinned: str
+) -> None:
+    assert python_server.folder is not None
+    if not os.path.isabs(command[0]):
+        shutil.copy(PYTHON, tmp_path / command[0])
+        command = (str(tmp_path / command[0]), *command[1:])
+    (python_server.folder / "data").mkdir()
+    command = tuple(word.replace("FOLDER", str(python_server.folder)) for word in command)
+    server = python_server.model_copy(update={"command": command, "files": {}})
+    pins, unpinned_files = compute_pins(server)
+    assert any(each.startswith(unpinned.replace("FOLDER", str(python_server.folder))) for each in unpinned_files)
+    assert "has no digest" in await explain_refusal(server.model_copy(update=pins))
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("orders", "--port", "80"), []),
+        (("bash", "-e", "server.py"), ["server.py"]),
+        (("node", "--no-warnings", "server.py"), ["server.py"]),
+        (("java", "-Xmx1g", "-jar", "server.py"), ["server.py"]),
+        ((PYTHON, "-E", "-W", "error", "server.py", "https://example.org/x"), ["server.py"]),
+    ],
+)
+def test_a_plain_command_is_pinned_with_its_script(
+    python_server: McpServerSettings, tmp_path: Path, command: tuple[str, ...], names: list[str]
+) -> None:
+    if not os.path.isabs(command[0]):
+        shutil.copy(PYTHON, tmp_path / command[0])
+        command = (str(tmp_path / command[0]), *command[1:])
+    pins, unpinned_files = compute_pins(python_server.model_copy(update={"command": command, "files": {}}))
+    assert (unpinned_files, sorted(pins.get("files", {}))) == ([], names)
+
+
+def test_variables_by_which_code_is_found_are_not_pinned(python_server: McpServerSettings) -> None:
+    server = python_server.model_copy(update={"env": {"PYTHONPATH": "lib", "TOKEN": "x"}})
+    assert compute_pins(server)[1] == ["the code that PYTHONPATH names"]
 
 
 def test_pins_are_plain_digests_in_toml_and_a_missing_program_is_named(python_server: McpServerSettings) -> None:

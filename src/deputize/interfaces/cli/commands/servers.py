@@ -98,7 +98,13 @@ def pin_program(
     for each in differences:
         printer.warn(f"{to_display_text(each, 400)} changed since it was pinned")
     for each in unpinned_files:
-        printer.warn(f"Not pinned: {to_display_text(each, 400)}. Name it: deputize servers pin {server} PATH")
+        printer.warn(f"Not pinned: {to_display_text(each, 400)}")
+    if unpinned_files:
+        printer.warn(
+            f"deputize serve will not start it. Pin a file or folder with deputize servers pin {server} PATH; write a "
+            "command that names the program and its script, without a launcher or code in it; or, if these are data "
+            'or you trust whatever runs, add accept_risk = ["unpinned"].'
+        )
     printer.line(f"# For the [[servers]] table of {server} in deputize.toml; restart the gateway afterwards")
     for key, value in pins.items():
         printer.line(f"{key} = {render_toml_value(value)}")
