@@ -123,17 +123,19 @@ async def test_a_migration_that_fails_half_way_leaves_nothing_behind(
     assert await _fetch_revision(dsn) == schema_revision.newest_revision()
 
 
-async def test_a_migration_that_ended_while_it_built_an_index_is_repeated(fresh_database: str) -> None:
-    busy, other = await asyncpg.connect(fresh_database), await asyncpg.connect(fresh_database)
-    await other.execute(
-        "drop index deputize.circuit_breakers_paused; alter table deputize.circuit_breakers drop column paused_until;"
-        " update deputize.schema_version set version_num = '0028_bounded_queue'"
-    )
+async def test_a_migration_that_ended_while_it_built_an_index_is_repeated(
+    make_empty_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn, upgrade = make_empty_database("interrupted"), migrate.command.upgrade
+    monkeypatch.setattr(migrate.command, "upgrade", lambda config, _: upgrade(config, "0029_service_pauses"))
+    await migrate.upgrade_async(dsn)
+    monkeypatch.undo()
+    busy, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     # An index that is built concurrently waits for transactions that began before.
     under_way = busy.transaction(isolation="repeatable_read")
     await under_way.start()
     await busy.execute("select 1")
-    migrating = asyncio.create_task(migrate.upgrade_async(fresh_database))
+    migrating = asyncio.create_task(migrate.upgrade_async(dsn))
     end_builder = """
         select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
           and wait_event_type = 'Lock' and query like '%create index concurrently%circuit_breakers_paused%'
@@ -145,7 +147,7 @@ async def test_a_migration_that_ended_while_it_built_an_index_is_repeated(fresh_
         await asyncio.wait([migrating])
     assert migrating.exception() is not None
     await under_way.rollback()
-    await migrate.upgrade_async(fresh_database)
+    await migrate.upgrade_async(dsn)
     assert await schema_revision.current_revision(other) == schema_revision.newest_revision()
     is_valid = "select indisvalid from pg_index where indexrelid = 'deputize.circuit_breakers_paused'::regclass"
     assert await other.fetchval(is_valid)

@@ -420,6 +420,8 @@ ALTER TABLE ONLY deputize.erasures
 ALTER TABLE ONLY deputize.erasures
     ADD CONSTRAINT erasures_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
 CREATE INDEX erasures_open ON deputize.erasures USING btree (requested_at) WHERE (ended_at IS NULL);
+CREATE CONSTRAINT TRIGGER erasures_require_entry AFTER INSERT ON deputize.erasures DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((NOT pg_has_role(CURRENT_USER, 'deputize_owner'::name, 'member'::text))) EXECUTE FUNCTION deputize.require_erasure_entry();
+CREATE TRIGGER erasures_check BEFORE INSERT ON deputize.erasures FOR EACH ROW WHEN ((NOT pg_has_role(CURRENT_USER, 'deputize_owner'::name, 'member'::text))) EXECUTE FUNCTION deputize.check_erasure();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.erasures TO deputize_writer;
 
@@ -1165,6 +1167,7 @@ ALTER TABLE ONLY deputize.subjects
 ALTER TABLE ONLY deputize.subjects
     ADD CONSTRAINT subjects_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
 CREATE INDEX subjects_by_pseudonym ON deputize.subjects USING btree (tenant, deputize.hash_subject(salt, subject));
+CREATE TRIGGER subjects_keep BEFORE DELETE ON deputize.subjects FOR EACH ROW WHEN ((NOT pg_has_role(CURRENT_USER, 'deputize_owner'::name, 'member'::text))) EXECUTE FUNCTION deputize.keep_subject();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE ON TABLE deputize.subjects TO deputize_writer;
 
@@ -1557,6 +1560,20 @@ begin
     )
     delete from deputize.approval_groups g using closed where g.tenant = closed.tenant and g.id = closed.id;
     return null;
+end $$;
+
+-- Trigger: the entry that an erasure needs names the pseudonym, so that must be the subject's.
+CREATE FUNCTION deputize.check_erasure() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    new.requested_at := least(new.requested_at, clock_timestamp());
+    if exists (select from deputize.subjects s where s.tenant = new.tenant and s.subject = new.subject
+               and deputize.hash_subject(s.salt, s.subject) <> new.pseudonym) then
+        raise insufficient_privilege using message = 'the pseudonym of an erasure is not that of its subject';
+    end if;
+    return new;
 end $$;
 
 -- Claim a periodic task unless another process began it within so many minutes. Returns whether it is the caller's to
@@ -1956,6 +1973,10 @@ begin
     if erasure.requested_at > clock_timestamp() - make_interval(secs => p_grace_seconds) or exists (
         select from deputize.calls k where k.tenant = p_tenant and k.caller_user = erasure.subject
           and k.created_at <= erasure.requested_at
+    ) or exists (
+        -- A vote that still counts keeps its voter: they could come back and vote again.
+        select from deputize.votes v join deputize.approvals a on a.tenant = v.tenant and a.id = v.id
+        where v.tenant = p_tenant and v.voter = erasure.subject and a.state = 'open'
     ) then
         return 'waiting';
     end if;
@@ -1996,7 +2017,7 @@ declare
 begin
     perform pg_advisory_xact_lock(hashtextextended('deputize.create_partitions', 0));
     foreach parent in array array['calls', 'sealed_payloads', 'audit_entries'] loop
-        for offset_days in -1..days_ahead loop
+        for offset_days in -1..least(days_ahead, 31) loop
             day := (now() at time zone 'utc')::date + offset_days;
             part := parent || to_char(day, '_YYYYMMDD');
             continue when to_regclass(format('deputize.%I', part)) is not null;
@@ -2075,6 +2096,7 @@ declare
     truncated integer := 0;
     rows_left integer;
 begin
+    p_days := greatest(p_days, 1);
     perform deputize.lock_legal_holds(false);
     for part, day in
         select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')
@@ -2324,8 +2346,10 @@ begin
         ('revocations', 'revoked_by', true), ('legal_holds', 'placed_by', true)
     loop
         -- Locked first, and changed by a second statement: a row that someone else is changing keeps its place then.
-        execute format('select array_agg(f.ctid) from (select x.ctid from deputize.%I x where x.tenant = $1 and x.%I = $2
-                        limit $3 for update) as f', part.column1, part.column2) into rows using p_tenant, p_subject, p_limit;
+        execute format('select array_agg(f.ctid) from (select x.ctid from deputize.%I x where x.tenant = $1 and x.%I = $2 %s
+                        limit $3 for update) as f', part.column1, part.column2,
+                       case part.column1 when 'votes' then 'and not exists (select from deputize.approvals a
+                            where a.tenant = x.tenant and a.id = x.id and a.state = ''open'')' else '' end) into rows using p_tenant, p_subject, p_limit;
         continue when rows is null;
         is_more := is_more or cardinality(rows) = p_limit;
         -- Who acts again while they are erased is in rows beside those that were erased before: these two tables have the
@@ -2523,6 +2547,20 @@ CREATE FUNCTION deputize.is_call_held(p_tenant text, p_call_id uuid, p_user text
         where h.tenant = p_tenant
           and (h.subject = p_user or h.call_id = p_call_id or p_call_id >= h.first_id and p_call_id < h.before_id))
 $$;
+
+-- Trigger: keep the salt of a person who is not being erased.
+CREATE FUNCTION deputize.keep_subject() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    if not exists (
+        select from deputize.erasures e where e.tenant = old.tenant and e.subject = old.subject and e.ended_at is null
+    ) then
+        raise insufficient_privilege using message = 'a subject is deleted by its erasure only';
+    end if;
+    return old;
+end $$;
 
 -- List the terms that an audit entry is indexed by: a hash of each label, such as tool=crm.get_user, below the number
 -- of the 17 minutes that its id is in. Values are taken as the JSON has them, up to the first quote.
@@ -3007,6 +3045,25 @@ begin
     update deputize.runs r set queued_at = now() where r.tenant = p_tenant and r.id = p_call_id;
     perform deputize.enqueue_run(p_tenant, p_call_id, run_priority);
     return true;
+end $$;
+
+-- Trigger: refuse to commit an erasure without its audit entry.
+CREATE FUNCTION deputize.require_erasure_entry() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    -- The tenant's barrier is closed, so that its entry is among the last.
+    if not exists (
+        select from (select q.entry_id from deputize.log_queue q where q.tenant = new.tenant order by q.number desc limit 100) as q
+        join deputize.audit_entries e on e.tenant = new.tenant and e.id = q.entry_id
+        where position('"command":"erase_user"'::bytea in e.entry) > 0
+          and position('"outcome":"succeeded"'::bytea in e.entry) > 0
+          and position(convert_to('"subject":"' || new.pseudonym || '"', 'UTF8') in e.entry) > 0
+    ) then
+        raise insufficient_privilege using message = 'an erasure needs the audit entry of the act, in its transaction';
+    end if;
+    return null;
 end $$;
 
 -- Give a run to the engine once more, later, because this worker cannot execute it now. Remembers since when, if the

@@ -166,5 +166,6 @@ async def test_pseudonyms_are_named_for_their_tenant_while_their_salt_exists(
     assert await list_names("acme") == [(pseudonym, "ána")]
     assert await list_names("other") == []
     async with store.write_transaction() as connection:
+        await connection.execute("set local role deputize_owner")
         await connection.execute("delete from deputize.subjects where subject = 'ána'")
     assert await list_names("acme") == []

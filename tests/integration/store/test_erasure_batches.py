@@ -129,3 +129,20 @@ async def test_what_a_person_does_while_they_are_erased_is_merged(owner: asyncpg
     assert tuple(use) == (f"erased={_ERASURE}", 6, datetime(2026, 1, 3, tzinfo=UTC))
     votes = await owner.fetch("select voter from deputize.votes")
     assert [row["voter"] for row in votes] == [f"erased={_ERASURE}"]
+
+
+async def test_a_vote_that_still_counts_keeps_its_voter_who_cannot_vote_again(owner: asyncpg.Connection) -> None:
+    await owner.execute(
+        "insert into deputize.tenants (tenant) values ('acme');"
+        "insert into deputize.erasures (tenant, id, subject, names, pseudonym) "
+        f"values ('acme', '{_ERASURE}', 'ann', '{{ann}}', 'p');"
+        "insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, chain, tool, group_key, "
+        f"levels, expires_at) values ('acme', '{_ERASURE}', '{_ERASURE}', '', '', '', '{{}}', '', '', '{{}}', now());"
+        "insert into deputize.votes (tenant, id, voter, approve, counts) "
+        f"values ('acme', '{_ERASURE}', 'ann', true, '{{0}}')"
+    )
+    batch = f"select deputize.continue_erasure('acme', '{_ERASURE}', {LIMIT}, 0)"
+    find_voter = "select voter from deputize.votes"
+    assert (await owner.fetchval(batch), await owner.fetchval(find_voter)) == ("waiting", "ann")
+    await owner.execute("update deputize.approvals set state = 'approved'")
+    assert (await owner.fetchval(batch), await owner.fetchval(find_voter)) == ("done", f"erased={_ERASURE}")

@@ -79,6 +79,62 @@ async def test_a_gateways_login_is_refused_what_its_owner_may(logins: DatabaseLo
             await connection.close()
 
 
+async def test_a_gateways_login_unlinks_nobody_from_the_audit_without_an_entry(logins: DatabaseLogins) -> None:
+    gateway: asyncpg.Connection = await asyncpg.connect(logins.gateway)
+    await gateway.execute("set role deputize_writer")
+    await gateway.execute("call deputize.create_partitions(1000000)")
+    await gateway.execute(
+        "insert into deputize.tenants (tenant) values ('acme');"
+        "insert into deputize.subjects (tenant, subject, salt) values ('acme', 'ann', '1'), ('acme', 'bob', '2')"
+    )
+    find_pseudonym = "select deputize.hash_subject(salt, subject) from deputize.subjects where subject = $1"
+    ann, bob = [await gateway.fetchval(find_pseudonym, name) for name in ("ann", "bob")]
+
+    async def erase(subject: str, pseudonym: str, entry: str | None) -> None:
+        async with gateway.transaction():
+            erasure_id = await gateway.fetchval(
+                "insert into deputize.erasures (tenant, id, subject, names, pseudonym, requested_at) values "
+                "('acme', gen_random_uuid(), $1, array[$1], $2, now() + interval '1 year') returning id",
+                subject, pseudonym,
+            )  # fmt: skip
+            await gateway.execute("delete from deputize.subjects where subject = $1", subject)
+            if entry is not None:
+                await gateway.execute(
+                    "insert into deputize.audit_entries (tenant, id, entry) "
+                    "values ('acme', deputize.first_uuid_of_day(current_date), convert_to($1, 'UTF8'))",
+                    entry.replace("PSEUDONYM", pseudonym),
+                )
+            await gateway.fetchval("select deputize.continue_erasure('acme', $1, 100, 0)", erasure_id)
+
+    entry = '{"command":"erase_user","outcome":"OUTCOME","subject":"PSEUDONYM"}'
+    for subject, pseudonym, its_entry in (
+        ("ann", ann, None),
+        ("ann", ann, entry.replace("OUTCOME", "denied")),
+        ("ann", bob, entry.replace("OUTCOME", "succeeded")),
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="erasure"):
+            await erase(subject, pseudonym, its_entry)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="by its erasure only"):
+        await gateway.execute("delete from deputize.subjects")
+    assert await gateway.fetchval("select count(*) from deputize.subjects") == 2
+    await erase("ann", ann, entry.replace("OUTCOME", "succeeded"))
+    assert await gateway.fetchval("select array_agg(subject) from deputize.subjects") == ["bob"]
+    assert await gateway.fetchval("select bool_and(requested_at <= clock_timestamp()) from deputize.erasures")
+    await gateway.close()
+
+
+async def test_a_gateways_login_deletes_no_payload_of_today(logins: DatabaseLogins) -> None:
+    gateway: asyncpg.Connection = await asyncpg.connect(logins.gateway)
+    await gateway.execute("set role deputize_writer; call deputize.create_partitions(1)")
+    await gateway.execute(
+        "insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) "
+        "values ('acme', deputize.first_uuid_of_day((now() at time zone 'utc')::date), 'input', '')"
+    )
+    assert await gateway.fetchval("select deputize.delete_old_payloads(-30)") == 0
+    assert await gateway.fetchval("select count(*) from deputize.sealed_payloads") == 1
+    await gateway.close()
+
+
 @pytest.mark.parametrize(
     ("grant", "power"),
     [
