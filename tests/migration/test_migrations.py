@@ -126,8 +126,8 @@ async def test_a_migration_that_fails_half_way_leaves_nothing_behind(
 async def test_a_migration_that_ended_while_it_built_an_index_is_repeated(
     make_empty_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dsn, upgrade = make_empty_database("interrupted"), migrate.command.upgrade
-    monkeypatch.setattr(migrate.command, "upgrade", lambda config, _: upgrade(config, "0029_service_pauses"))
+    dsn, upgrade = make_empty_database("interrupted"), command.upgrade
+    monkeypatch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0029_service_pauses"))
     await migrate.upgrade_async(dsn)
     monkeypatch.undo()
     busy, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)

@@ -23,15 +23,12 @@ _MAX_FIRST_LINE_LENGTH: Final = 512
 _CHUNK_BYTES: Final = 1_048_576
 _PYTHON_MODULE = re.compile(r"-[bBdEhiIOPqRsStuvVx]*m(.*)", re.ASCII)
 # Interpreters, each with the options after which code comes that no file has, or a module.
-_INTERPRETERS: Final = tuple(
-    (re.compile(rf"(?:{names})[\d.]*", re.ASCII), re.compile(options, re.ASCII | re.DOTALL))
-    for names, options in (
-        ("python|pypy", r"-[bBdEhiIOPqRsStuvVx]*[cm].*|-"),
-        ("node|nodejs|deno|bun", r"-e|-p|-pe|--(?:eval|print)(?:=.*)?|-"),
-        ("sh|ash|bash|dash|zsh|ksh|fish", r"[-+][A-Za-z]*c|-s?"),
-        ("ruby|perl|php|lua|luajit|Rscript|julia", r"-[A-Za-z]*[eEr]|-"),
-        ("java|mono|dotnet|tclsh", r"-"),
-    )
+_INTERPRETERS: Final = (
+    (re.compile(r"(?:python|pypy)[\d.]*"), re.compile(r"-[bBdEhiIOPqRsStuvVx]*[cm].*|-", re.DOTALL)),
+    (re.compile(r"(?:node|nodejs|deno|bun)[\d.]*"), re.compile(r"-e|-p|-pe|--(?:eval|print)(?:=.*)?|-", re.DOTALL)),
+    (re.compile(r"(?:sh|ash|bash|dash|zsh|ksh|fish)[\d.]*"), re.compile(r"[-+][A-Za-z]*c|-s?")),
+    (re.compile(r"(?:ruby|perl|php|lua|luajit|Rscript|julia)[\d.]*"), re.compile(r"-[A-Za-z]*[eEr]|-")),
+    (re.compile(r"(?:java|mono|dotnet|tclsh)[\d.]*"), re.compile(r"-")),
 )
 _PATHS_WITHIN = re.compile(r"[=:;,@\s]+")
 
