@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import date
 
-from jsonschema_rs import ValidationError
-
 from deputize.catalog import versions
 from deputize.catalog.policy_facts import FactLookup, find_mark_faults, find_no_fact
 from deputize.catalog.predicate_rules import check_predicate
 from deputize.catalog.promise_rules import check_compensation_tool, check_promises
+from deputize.catalog.schema_cost import measure_schema
+from deputize.catalog.schema_errors import find_errors
 from deputize.catalog.schema_rules import Reason, check_descriptions, check_input_schema, check_schema, check_structure
 from deputize.catalog.schemas import (
     HIDDEN_SENSITIVITIES,
@@ -367,15 +367,15 @@ def _check_examples(contract: Contract) -> Iterator[Reason]:
     conjunct = "contract_tests_passing"
     if not contract.examples:
         return
+    schema = strip_internal(contract.input_schema)
     try:
-        validator = compile_schema(strip_internal(contract.input_schema))
+        validator = compile_schema(schema)
     except BadSchema:
         return  # `_check_schemas` reports it
+    cost = measure_schema(schema)
     for place, example in enumerate(contract.examples):
-        try:
-            validator.validate(example)
-        except ValidationError as error:
-            reason = f"does not match the input schema: {error.message}"
+        for error in find_errors(validator, example, schema, cost)[:1]:
+            reason = f"does not match the input schema: {error['path'] or '/'} {error['message']}"
             yield _make_reason(conjunct, f"/examples/{place}", reason, "correct the example or the schema")
 
 

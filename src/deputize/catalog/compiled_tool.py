@@ -8,38 +8,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import jsonschema_rs
-
-from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments, get_json_type
+from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments
 from deputize.catalog.comparisons import compute_change, parse_comparison
-from deputize.catalog.policy_facts import (
-    PATH_FORM,
-    PATH_PATTERN,
-    TEXT_OR_PATH_PATTERN,
-    list_facts,
-    read_defaults,
-    read_fact_values,
-)
+from deputize.catalog.costly_documents import JobRunner, describe_errors
+from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
 from deputize.catalog.schema_cost import SchemaCost, measure_schema
-from deputize.catalog.schemas import (
-    Validator,
-    compile_schema,
-    format_pointer,
-    iterate_errors,
-    resolve_refs,
-    strip_internal,
-)
+from deputize.catalog.schema_errors import find_errors
+from deputize.catalog.schemas import Validator, compile_schema, strip_internal
 from deputize.core.call import Mutation
 from deputize.core.contract.contract import DEFAULT_ERROR_SCHEMA, Contract, Predicate, Schema
 from deputize.core.contract.unenforced_fields import list_unenforced_fields
 
-MOST_ERRORS = 20
-_MAX_NAME_LENGTH = 64
 _ARGUMENT = re.compile(r"\{([^{}]+)\}")
 # All other characters of an argument are percent-encoded in a scope, because some have a meaning in scope patterns.
 _SAFE_CHARACTERS = "@:+, ~"
-
-Kind = jsonschema_rs.ValidationErrorKind
 
 
 class AffectedResource(NamedTuple):
@@ -114,17 +96,21 @@ class CompiledTool:
 
     def list_input_errors(self, value: Any) -> list[dict[str, Any]]:
         """List what is invalid in the arguments and what is expected: names and types, never the values."""
-        return _collect_errors(self._input, value, self.model_schema)
+        return find_errors(self._input, value, self.model_schema, self.costs[0])
+
+    async def describe_input_errors(self, value: Any, run_job: JobRunner) -> list[dict[str, Any]]:
+        """List the same of arguments that are not valid, in another process if that may take long."""
+        return await describe_errors(self._input, value, self.model_schema, self.costs[0], run_job)
 
     def list_call_errors(self, value: Any) -> list[dict[str, Any]]:
         """List what is invalid in the input that the tool receives, including internal arguments set by hooks."""
         if self._call is None:
             self._call = compile_schema(self.contract.input_schema)
-        return _collect_errors(self._call, value, self.contract.input_schema)
+        return find_errors(self._call, value, self.contract.input_schema, measure_schema(self.contract.input_schema))
 
-    def list_output_errors(self, value: Any) -> list[dict[str, Any]]:
-        """List what is invalid in the tool's return value."""
-        return _collect_errors(self._output, value, self.contract.output_schema)
+    async def describe_output_errors(self, value: Any, run_job: JobRunner) -> list[dict[str, Any]]:
+        """List what is invalid in the tool's return value, in another process if that may take long."""
+        return await describe_errors(self._output, value, self.contract.output_schema, self.costs[1], run_job)
 
     @property
     def has_error_schema(self) -> bool:
@@ -133,9 +119,9 @@ class CompiledTool:
 
     def list_error_mismatches(self, value: Any) -> list[dict[str, Any]]:
         """List what is invalid in the tool's error, given as `{"message": …, "details": …}`."""
-        if self._error is None or self._error.is_valid(value):
+        if self._error is None:
             return []
-        return _collect_errors(self._error, value, self.contract.error_schema)
+        return find_errors(self._error, value, self.contract.error_schema, measure_schema(self.contract.error_schema))
 
     def coerce_arguments(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
         """Coerce invalid arguments into valid ones, if that is possible; the original is never changed."""
@@ -196,71 +182,3 @@ def _format_scope_value(value: Any) -> str:
             return quote(value, safe=_SAFE_CHARACTERS)
         case _:
             return "*"
-
-
-def _collect_errors(validator: Validator, value: Any, schema: Schema) -> list[dict[str, Any]]:
-    errors: list[dict[str, Any]] = []
-    for error in iterate_errors(validator, value):
-        errors.extend(_describe_error(error, schema))
-        if len(errors) >= MOST_ERRORS:
-            break
-    return sorted(errors[:MOST_ERRORS], key=lambda entry: str(entry["path"]))
-
-
-def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> list[dict[str, Any]]:
-    """Describe a validation error as one entry per field to correct, each with the field's path."""
-    path = tuple(error.instance_path)
-    match error.kind:
-        case Kind.Required(property=name):
-            return [{"path": format_pointer((*path, str(name))), "message": "is required", "rule": "required"}]
-        case Kind.AdditionalProperties(unexpected=names):
-            property_names = _list_property_names(schema, path)
-            return [
-                {
-                    "path": format_pointer((*path, name[:_MAX_NAME_LENGTH])),
-                    "message": "is not an argument of this tool",
-                    "rule": "additionalProperties",
-                    **({"known": property_names} if property_names else {}),
-                }
-                for name in names
-            ]
-        case Kind.Type(types=types):
-            expected_types = " or ".join(types)
-            actual_type = get_json_type(error.instance)
-            message = f"must be {_add_article(expected_types)}; got {_add_article(actual_type)}"
-            return [{"path": format_pointer(path), "message": message, "rule": "type", "expected": expected_types}]
-        case Kind.Enum(options=options):
-            return [
-                {"path": format_pointer(path), "message": "must be one of the values in `expected`", "rule": "enum",
-                 "expected": options}
-            ]  # fmt: skip
-        case Kind.Pattern(pattern=pattern) if pattern in (PATH_PATTERN, TEXT_OR_PATH_PATTERN):
-            # What the operator of this gateway demands of a path that policies read.
-            message = f"must be {PATH_FORM}"
-            return [{"path": format_pointer(path), "message": message, "rule": "path"}]
-        case Kind.Format(format=name):
-            return [
-                {
-                    "path": format_pointer(path),
-                    "message": f"must be a valid {name}",
-                    "rule": "format",
-                    "expected": name,
-                }
-            ]
-        case _:
-            return [{"path": format_pointer(path), "message": error.message, "rule": error.kind.name}]
-
-
-def _add_article(word: str) -> str:
-    return word if word == "null" else f"{'an' if word[0] in 'aeio' else 'a'} {word}"
-
-
-def _list_property_names(schema: Schema, path: tuple[str | int, ...]) -> list[str]:
-    """List the known property names at a path, so that an unknown one can be corrected."""
-    node = resolve_refs(schema, schema)
-    for step in path:
-        inside = node.get("items") if isinstance(step, int) else node.get("properties", {}).get(step)
-        node = resolve_refs(schema, inside)
-        if not isinstance(node, dict):
-            return []
-    return sorted(node.get("properties", {}))[:MOST_ERRORS]

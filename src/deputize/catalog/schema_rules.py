@@ -129,6 +129,9 @@ def _check_cost(where: str, schema: Schema) -> Iterator[Reason]:
     if cost.evaluations > MAX_EVALUATIONS:
         reason = f"combines its parts so often that one value needs more than {MAX_EVALUATIONS:,} checks"
         yield _make_reason(where, (), reason, "refer to each part once, instead of in every branch")
+    if cost.is_exponential:
+        reason = "refers to itself and uses unevaluatedProperties or unevaluatedItems, which takes exponential time"
+        yield _make_reason(where, (), reason, 'write "additionalProperties" or "items" instead')
 
 
 def check_input_schema(schema: Schema) -> Iterator[Reason]:

@@ -6,6 +6,7 @@ check out of their messages.
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import jsonschema_rs
 
@@ -146,7 +147,8 @@ def resolve_pointer(root: Schema, reference: str) -> Any:
     if not reference.startswith("#/"):
         return None
     target: Any = root
-    for part in reference[2:].split("/"):
+    # A reference is a URI, so that validators read `%24defs` as `$defs`.
+    for part in unquote(reference[2:]).split("/"):
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict):
             target = target.get(name)

@@ -35,7 +35,7 @@ def has_more_values(value: Any, most: int) -> bool:
     return False
 
 
-def is_large_value(value: Any) -> bool:
+def is_large_value(value: Any, *, most_values: int = _SMALL_VALUES, most_length: int = _SMALL_BYTES) -> bool:
     """Tell whether a value has too many values or too much text to look at each of them on the event loop."""
     count = length = 0
     values = [value]
@@ -46,14 +46,14 @@ def is_large_value(value: Any) -> bool:
             length += len(each)
         elif kind is dict or kind is list or isinstance(each, _CONTAINERS):
             count += len(each)
-            if count > _SMALL_VALUES:
+            if count > most_values:
                 return True
             values += each
             if kind is not list and isinstance(each, dict):
                 values += each.values()
         elif isinstance(each, str):
             length += len(each)
-        if length > _SMALL_BYTES:
+        if length > most_length:
             return True
     return False
 

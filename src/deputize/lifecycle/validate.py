@@ -37,14 +37,31 @@ class _CostlyArguments(Exception):
         self.canonical = canonical
 
 
+class _InvalidArguments(Exception):
+    """The arguments do not match the tool's schema."""
+
+    def __init__(self, tool: CompiledTool) -> None:
+        self.tool = tool
+
+
 async def validate_call(
     received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner
 ) -> Validated:
     """Validate a call: large arguments in a thread, and those that the schema makes costly in another process."""
     try:
-        return await _validate_here_or_off_loop(received, authority, metrics)
-    except _CostlyArguments as costly:
-        return await _validate_costly_arguments(received, authority, metrics, run_job, costly)
+        try:
+            return await _validate_here_or_off_loop(received, authority, metrics)
+        except _CostlyArguments as costly:
+            return await _validate_costly_arguments(received, authority, metrics, run_job, costly)
+    except _InvalidArguments as invalid:
+        tool = invalid.tool
+    metrics.record_schema_violation(tool.contract, "input")
+    errors = await tool.describe_input_errors(received.request.arguments, run_job)
+    raise SchemaViolation(
+        f"the arguments of {tool.name} do not match its schema{_describe_first_error(errors)}",
+        details={"errors": errors, "example": tool.example},
+        nothing_happened=True,
+    )
 
 
 async def _validate_here_or_off_loop(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
@@ -73,7 +90,7 @@ async def _validate_costly_arguments(
     is_valid = await validate_off_loop(costly.tool.model_schema, costly.canonical, run_job)
     if is_valid is None:
         raise SchemaViolation(
-            f"the arguments of {costly.tool.name} take too long to check against the patterns of its schema; send less",
+            f"the arguments of {costly.tool.name} take too long to check against its schema; send less",
             nothing_happened=True,
         )
     return await asyncio.to_thread(_validate_off_loop, received, authority, metrics, is_valid=is_valid)
@@ -114,10 +131,11 @@ def validate(
             raise _CostlyArguments(tool, canonical_arguments)
         is_valid = tool.is_valid_input(arguments)
     elif not is_valid:
-        metrics.record_schema_violation(tool.contract, "input")
-        raise SchemaViolation(f"the arguments of {tool.name} do not match its schema", nothing_happened=True)
+        raise _InvalidArguments(tool)
     if not is_valid:
-        call_input, mutations = _coerce_arguments(tool, arguments, metrics)
+        call_input, mutations = tool.coerce_arguments(arguments)
+        if not mutations:
+            raise _InvalidArguments(tool)
     return Validated(
         received=received,
         tool=tool,
@@ -150,26 +168,11 @@ def _build_setup_error(tool: CompiledTool) -> ToolRequiresSetup:
     )
 
 
-def _coerce_arguments(
-    tool: CompiledTool, arguments: dict[str, Any], metrics: Metrics
-) -> tuple[dict[str, Any], tuple[Mutation, ...]]:
-    call_input, mutations = tool.coerce_arguments(arguments)
-    if mutations and tool.is_valid_input(call_input):
-        return call_input, mutations
-    metrics.record_schema_violation(tool.contract, "input")
-    errors = tool.list_input_errors(arguments)
-    raise SchemaViolation(
-        f"the arguments of {tool.name} do not match its schema: {_describe_first_error(errors)}",
-        details={"errors": errors, "example": tool.example},
-        nothing_happened=True,
-    )
-
-
 def _describe_first_error(errors: list[dict[str, Any]]) -> str:
     if not errors:
-        return "see details"
+        return ""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{errors[0]['path'] or '/'} {errors[0]['message']}{more}"
+    return f": {errors[0]['path'] or '/'} {errors[0]['message']}{more}"
 
 
 def _compute_deadline(received: Received, seconds: float) -> Deadline:

