@@ -2,7 +2,8 @@
 
 A job is a function of this package from bytes to bytes. Its process has a limit on memory and processor time and an
 empty environment, and is killed and replaced if a job overruns. A tenant has one job at a time, so that its jobs wait
-for each other and not other tenants' jobs for them. Processes start with the first job and are reused.
+for each other and not other tenants' jobs for them; tenants take turns. Who waits too long is refused. Processes start
+with the first job and are reused.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import structlog
@@ -20,6 +22,8 @@ log = structlog.get_logger(__name__)
 MAX_PROCESSES: Final = 2
 MAX_WAITING_PER_TENANT: Final = 32
 MAX_JOB_SECONDS: Final = 2
+# Longer than a tenant's longest job takes, beside those of others.
+_WAIT_SECONDS: Final = 120.0
 # The first job of a process waits for the interpreter to start and to import what it needs.
 _START_SECONDS: Final = 10.0
 # A job has its seconds of processor time, after which its process ends itself. A busy machine spreads them over longer.
@@ -39,17 +43,33 @@ class JobProcesses:
         self._waiting_counts: dict[str, int] = {}
 
     async def run_job(
-        self, tenant: str, job: Callable[[bytes], bytes], payload: bytes, *, seconds: int = MAX_JOB_SECONDS
+        self,
+        tenant: str,
+        job: Callable[[bytes], bytes],
+        payload: bytes,
+        *,
+        seconds: int = MAX_JOB_SECONDS,
+        most_waiting: int = MAX_WAITING_PER_TENANT,
     ) -> bytes | None:
-        """Run a job for a tenant; None if it took too much time or memory, failed, or too many jobs wait."""
-        count = self._waiting_counts.get(tenant, 0)
-        if count >= MAX_WAITING_PER_TENANT:
+        """Run a job for a tenant; None if it took too much time or memory, failed, or too many jobs wait.
+
+        With a lower `most_waiting`, a job that can be refused leaves room for those that cannot.
+        """
+        name, count = f"{job.__module__}:{job.__qualname__}", self._waiting_counts.get(tenant, 0)
+        if count >= most_waiting:
+            log.warning("job_refused", tenant=tenant, job=name, waiting=count)
             return None
         self._waiting_counts[tenant] = count + 1
         lock = self._tenant_locks.setdefault(tenant, asyncio.Lock())
         try:
-            async with lock, self._slots:
-                return await self._run_in_slot(tenant, f"{job.__module__}:{job.__qualname__}", payload, seconds)
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(_WAIT_SECONDS):
+                    await stack.enter_async_context(lock)
+                    await stack.enter_async_context(self._slots)
+                return await self._run_in_slot(tenant, name, payload, seconds)
+        except TimeoutError:
+            log.warning("job_refused", tenant=tenant, job=name, waiting=count)
+            return None
         finally:
             self._waiting_counts[tenant] -= 1
             if not self._waiting_counts[tenant]:

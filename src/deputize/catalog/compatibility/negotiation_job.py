@@ -1,5 +1,5 @@
-"""Negotiate away from the event loop: small schemas in a thread, large ones in another process, because the agent's
-schema and the tool's decide together how long a comparison takes.
+"""Negotiate in another process, because the agent's schema and the tool's decide together how long that takes: 2 KB of
+patterns took 10 s to compile, with the interpreter locked meanwhile.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from typing import Any, Final
 import orjson
 
 from deputize.catalog.compatibility.negotiation import Match, MissingPart, judge_match, list_missing_parts
-from deputize.catalog.compatibility.release_job import is_quick_comparison
 from deputize.catalog.importers.manifest_judge import JobRunner
-from deputize.catalog.schemas import BadSchema, compile_schema, strip_internal
+from deputize.catalog.schema_rules import check_schema
+from deputize.catalog.schemas import strip_internal
 from deputize.catalog.tool_entry import ToolVersion
 from deputize.core.contract.contract import Effects
 from deputize.core.contract.expectation import AgentExpectation, ExpectedSide
@@ -40,11 +40,7 @@ async def match_versions(
     """
     candidates = candidates[:MAX_VERSIONS]
     lines = [await asyncio.to_thread(orjson.dumps, asdict(expectation)), *(each.raw for each in candidates)]
-    payload = b"\n".join(lines)
-    if is_quick_comparison(payload):
-        reply: bytes | None = await asyncio.to_thread(match_job, payload)
-    else:
-        reply = await run_job(match_job, payload)
+    reply = await run_job(match_job, b"\n".join(lines))
     if reply is None:
         return [_build_incomparable_match(each.version) for each in candidates[:1]]
     answer = orjson.loads(reply)
@@ -66,11 +62,8 @@ def match_job(payload: bytes) -> bytes:
     fields = orjson.loads(first)
     for name in ("input", "output"):
         schema = (fields[name] or {}).get("schema")
-        try:
-            if schema is not None:
-                compile_schema(schema)
-        except BadSchema as error:
-            return orjson.dumps({"invalid": f"{name}.schema is not a valid schema: {error}", "field": name})
+        for fault in check_schema(f"{name}/schema", schema or {}):
+            return orjson.dumps({"invalid": f"{fault.path} {fault.reason}; {fault.fix}", "field": name})
     expectation = _parse_expectation(fields)
     matches: list[tuple[Match, list[dict[str, Any]]]] = []
     for raw in contracts:

@@ -26,7 +26,7 @@ from deputize.core.contract.contract import Contract, LifecycleState
 _SMALL_BYTES: Final = 4_096
 _COMBINATIONS: Final = (
     b'"anyOf"', b'"oneOf"', b'"allOf"', b'"not"', b'"if"', b'"contains"', b'"patternProperties"', b'"dependentSchemas"',
-    b'"$ref"',
+    b'"$ref"', b'"pattern"', b'"format"',
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Judge a manifest that was sent from outside: a small one in a thread, a large one in another process.
+"""Judge a manifest that was sent from outside: a simple one in a thread, any other in another process.
 
 `judge_job` runs in that process (`execute/job_processes.py`), where a schema may take its time. What it returns was
 parsed and admitted there; names and facts of other tools are compared later, under the registry's lock.
@@ -6,20 +6,19 @@ parsed and admitted there; names and facts of other tools are compared later, un
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.manifest import parse_contract
+from deputize.catalog.schema_cost import is_quick_to_check
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolNotAdmitted
 
 # Run a job in another process: the job's function and its input; None if it took too much time or memory.
 JobRunner = Callable[[Callable[[bytes], bytes], bytes], Awaitable[bytes | None]]
-# Judging takes up to 10 ms for so many bytes, and no call into C code takes longer than 5 ms.
-_SMALL_BYTES: Final = 4_096
 
 
 async def judge_manifest(manifest: Any, run_job: JobRunner) -> Contract:
@@ -28,7 +27,7 @@ async def judge_manifest(manifest: Any, run_job: JobRunner) -> Contract:
         payload = await asyncio.to_thread(orjson.dumps, manifest)
     except TypeError as error:
         raise ToolNotAdmitted("the manifest is nested too deep to be read") from error
-    if len(payload) <= _SMALL_BYTES:
+    if is_quick_to_check(payload):
         return await asyncio.to_thread(_judge, manifest)
     reply = await run_job(judge_job, payload)
     if reply is None:

@@ -1,4 +1,4 @@
-"""Build the contracts that a server's tools and methods are registered as; large definitions in another process.
+"""Build the contracts that a server's tools and methods are registered as; what may take long in another process.
 
 `build_contracts_job` runs in that process (`execute/job_processes.py`). Names and facts of other tools are compared by
 the caller, who has the registry at hand.
@@ -14,6 +14,7 @@ import orjson
 from deputize.catalog.importers.manifest_judge import JobRunner
 from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
 from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
+from deputize.catalog.schema_cost import is_quick_to_check
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted, UpstreamUnavailable
@@ -22,8 +23,6 @@ from deputize.core.settings import McpServerSettings
 
 # Kinds that become contracts; the others are pinned as the server declared them.
 CONTRACT_KINDS: Final = frozenset({DefinitionKind.TOOL, DefinitionKind.METHOD})
-# Building and admitting the contracts of so many bytes takes less than 30 ms.
-_SMALL_BYTES: Final = 4_096
 # Settings that no contract depends on, and that may be secret.
 _EXCLUDED_SETTINGS: Final = {"env", "files"}
 
@@ -52,9 +51,9 @@ class BuiltContracts:
 async def build_contracts_off_loop(
     server: McpServerSettings, definitions: Sequence[Definition], registered_names: RegisteredNames, run_job: JobRunner
 ) -> BuiltContracts:
-    """Build contracts as `build_contracts` does: small ones in a thread, large ones in another process."""
+    """Build contracts as `build_contracts` does: simple ones in a thread, others in another process."""
     payload = await asyncio.to_thread(_build_payload, server, definitions, registered_names)
-    if len(payload) <= _SMALL_BYTES:
+    if is_quick_to_check(payload):
         return await asyncio.to_thread(build_contracts, server, definitions, registered_names)
     reply = await run_job(build_contracts_job, payload)
     if reply is None:

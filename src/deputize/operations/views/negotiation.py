@@ -13,6 +13,8 @@ from deputize.core.errors import MalformedRequest
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.runtime import Runtime
 
+# Calls of the same tenant wait for no more negotiations than these.
+_MAX_WAITING = 4
 _RANK = {match: rank for rank, match in enumerate(reversed(Match))}
 
 
@@ -37,7 +39,8 @@ class Negotiations:
             raise MalformedRequest(str(error), details={"field": "version"}) from error
         if not candidates:
             return self._build_answer(entry, _build_unoffered_match(entry, spec), [])
-        run_job = partial(self._runtime.jobs.run_job, caller.tenant)
+        await self._runtime.request_limits.count_negotiation(caller)
+        run_job = partial(self._runtime.jobs.run_job, caller.tenant, most_waiting=_MAX_WAITING)
         matches = await match_versions(expectation, candidates, run_job)
         return self._build_answer(entry, max(matches, key=lambda each: _RANK[each.match]), matches)
 
