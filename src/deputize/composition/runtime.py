@@ -110,7 +110,7 @@ async def open_runtime(
     await start_services(stack, LineageWatcher(lineage, store, settings.timing.refresh_seconds))
     jobs, admin_jobs, definition_jobs = (
         JobProcesses(),
-        JobProcesses(max_processes=1, nice=_ADMIN_NICE),
+        JobProcesses(nice=_ADMIN_NICE),
         JobProcesses(nice=_ADMIN_NICE),
     )
     for processes in (jobs, admin_jobs, definition_jobs):

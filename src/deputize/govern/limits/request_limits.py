@@ -1,9 +1,10 @@
-"""Limit what callers can request beside calls: approvals, token exchanges and backtests. On by default.
+"""Limit what callers can request beside calls: approvals, exchanges, negotiations and backtests. On by default.
 
 Counted with the counters of the limit rules, so that all gateways count together if they share Redis. While those are
 unreachable, this process counts alone: a lost counter neither stops everybody nor opens the gate.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -30,8 +31,12 @@ from deputize.store.counters.port import (
 # Names of the limits in refusals and metrics; a rule of the settings cannot have them.
 APPROVAL_REQUESTS: Final = "default:approval-requests"
 TOKEN_EXCHANGES: Final = "default:token-exchanges"
+NEGOTIATIONS: Final = "default:negotiations"
+NEGOTIATIONS_PER_MINUTE: Final = 30
 FAILED_EXCHANGES: Final = "default:failed-exchanges"
 BACKTESTS: Final = "default:backtests"
+# Backtests that this process runs at once for all tenants. A tenant's second one leaves half of them to others.
+MAX_BACKTESTS: Final = 8
 _HOUR_SECONDS: Final = 3600.0
 _MINUTE_SECONDS: Final = 60.0
 # A slot whose process died is free again after this time.
@@ -51,6 +56,7 @@ class RequestLimits:
         self._clock = clock
         self._on_refusal = on_refusal
         self._own_counters = InProcessCounters(clock)
+        self._backtests: Counter[str] = Counter()
         # When the window of an address began, and its failures since.
         self._failures: BoundedDict[str, tuple[float, int]] = BoundedDict(_MAX_ADDRESSES)
 
@@ -64,24 +70,40 @@ class RequestLimits:
         limit = self._settings.token_exchanges_per_minute
         await self._count(caller, TOKEN_EXCHANGES, "token exchanges", limit, _MINUTE_SECONDS)
 
+    async def count_negotiation(self, caller: Caller) -> None:
+        """Count a negotiation of a user or one of their agents; raise `RateLimited` beyond the limit."""
+        await self._count(caller, NEGOTIATIONS, "negotiations", NEGOTIATIONS_PER_MINUTE, _MINUTE_SECONDS)
+
     @asynccontextmanager
     async def hold_backtest(self, caller: Caller) -> AsyncIterator[None]:
         """Hold one of the tenant's backtests while the block runs; raise `ConcurrencyLimitReached` if none is free."""
         limit, holder = self._settings.backtests_at_once, self._clock.new_id()
+        running, own = self._backtests.total(), self._backtests[caller.tenant]
+        if running >= (MAX_BACKTESTS // 2 if own else MAX_BACKTESTS):
+            sentence = f"this gateway runs {running} backtests already, too many for one more of this tenant"
+            raise self._refuse_backtest(sentence, MAX_BACKTESTS, running)
         slot = Slot(key=_build_key(caller.tenant, BACKTESTS), limit=limit, seconds=_BACKTEST_SECONDS, holder=holder)
-        counters, result = await self._take(slot)
-        if result.refused_index is not None:
-            self._on_refusal(BACKTESTS)
-            raise ConcurrencyLimitReached(
-                f"this tenant runs {limit} backtests already, as many as limits.backtests_at_once allows",
-                details={"rule": BACKTESTS, "kind": "concurrency", "limit": limit, "used": result.usage},
-                retry_after_ms=_SLOT_RETRY_MS,
-                nothing_happened=True,
-            )
+        self._backtests[caller.tenant] += 1
         try:
-            yield
+            counters, result = await self._take(slot)
+            if result.refused_index is not None:
+                sentence = f"this tenant runs {limit} backtests already, as many as limits.backtests_at_once allows"
+                raise self._refuse_backtest(sentence, limit, result.usage)
+            try:
+                yield
+            finally:
+                await _release(counters, SlotRelease(key=slot.key, holder=holder))
         finally:
-            await _release(counters, SlotRelease(key=slot.key, holder=holder))
+            self._backtests -= Counter((caller.tenant,))
+
+    def _refuse_backtest(self, sentence: str, limit: int, used: int) -> ConcurrencyLimitReached:
+        self._on_refusal(BACKTESTS)
+        return ConcurrencyLimitReached(
+            f"{sentence}; try again once one has ended",
+            details={"rule": BACKTESTS, "kind": "concurrency", "limit": limit, "used": used},
+            retry_after_ms=_SLOT_RETRY_MS,
+            nothing_happened=True,
+        )
 
     def count_failure(self, address: str, problem: Problem) -> None:
         """Count an exchange whose token was not accepted; beyond the limit, refuse it without its reason.

@@ -1,6 +1,7 @@
 """The limits on approval requests, token exchanges and backtests that every gateway has."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import NoReturn
 
 import pytest
@@ -13,6 +14,7 @@ from deputize.govern.limits.request_limits import (
     APPROVAL_REQUESTS,
     BACKTESTS,
     FAILED_EXCHANGES,
+    MAX_BACKTESTS,
     TOKEN_EXCHANGES,
     RequestLimits,
 )
@@ -81,6 +83,23 @@ async def test_a_backtest_is_refused_while_another_runs_and_not_after_it(is_lost
     async with limits.hold_backtest(ANA):
         pass
     assert refusals == [BACKTESTS]
+
+
+async def test_backtests_of_all_tenants_are_limited_and_a_second_one_leaves_room_for_others() -> None:
+    refusals: list[str] = []
+    clock = _Time().clock
+    limits = RequestLimits(LimitSettings(), InProcessCounters(clock), clock, on_refusal=refusals.append)
+    async with AsyncExitStack() as stack:
+        for number in range(MAX_BACKTESTS):
+            await stack.enter_async_context(limits.hold_backtest(Caller(tenant=f"t{number}", user="ana")))
+            if number == MAX_BACKTESTS // 2:
+                with pytest.raises(ConcurrencyLimitReached, match="one more of this tenant"):
+                    await stack.enter_async_context(limits.hold_backtest(Caller(tenant="t0", user="ana")))
+        with pytest.raises(ConcurrencyLimitReached, match="this gateway runs 8 backtests"):
+            await stack.enter_async_context(limits.hold_backtest(ANA))
+    async with limits.hold_backtest(ANA), limits.hold_backtest(ANA):
+        pass
+    assert refusals == [BACKTESTS, BACKTESTS]
 
 
 def test_failures_of_an_address_are_refused_without_their_reason_for_a_minute() -> None:

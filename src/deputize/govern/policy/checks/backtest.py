@@ -153,8 +153,8 @@ class BacktestReport:
         }
 
 
-# Evaluate a query with the draft in another process, and wait for its verdict.
-EvaluateApart = Callable[[PolicyQuery], Verdict]
+# Return the verdict of a costly query, or raise: then the same step is repeated once the verdict is known.
+EvaluateApart = Callable[[PolicySlice, PolicyQuery], Verdict]
 
 
 @frozen
@@ -166,7 +166,10 @@ class _PartialRecord:
 
 
 class Backtest:
-    """Replays records and counts calls, page by page. Each record is evaluated once, however many calls share it."""
+    """Replays records and counts calls, page by page. Each record is evaluated once, however many calls share it.
+
+    A step that raises has changed nothing, so that it can be repeated.
+    """
 
     def __init__(
         self, draft: CompiledPolicies, *, engine: Engine = "cedar", evaluate_off_loop: EvaluateApart | None = None
@@ -201,12 +204,11 @@ class Backtest:
         self._pending.pop(call.call_id, None)
         self._pending[call.call_id] = call
         if len(self._pending) > MAX_PENDING:
-            self._count_answer(self._pending.pop(next(iter(self._pending))))
+            self._count_first_pending()
 
     def build_report(self) -> BacktestReport:
-        for call in self._pending.values():
-            self._count_answer(call)
-        self._pending.clear()
+        while self._pending:
+            self._count_first_pending()
         changes = [(each, count) for each, count in self._counts.items() if isinstance(each, BacktestChange)]
         indeterminate = [(each, count) for each, count in self._counts.items() if isinstance(each, IndeterminateCalls)]
         return BacktestReport(
@@ -225,6 +227,11 @@ class Backtest:
     def _count_unchanged(self, *, by_other_rules: bool) -> int:
         count = self._counts.get(UnchangedCalls(by_other_rules=by_other_rules))
         return count.calls if count else 0
+
+    def _count_first_pending(self) -> None:
+        call_id, call = next(iter(self._pending.items()))
+        self._count_answer(call)
+        del self._pending[call_id]
 
     def _count_answer(self, call: BacktestCall) -> None:
         answer = self._answers.get(call.record_id)
@@ -264,7 +271,7 @@ class Backtest:
         if missing:
             return IndeterminateCalls(subject=subject, missing=missing)
         if self._evaluate_off_loop is not None and is_costly(slice_, query.facts):
-            draft_verdict = self._evaluate_off_loop(query)
+            draft_verdict = self._evaluate_off_loop(slice_, query)
         else:
             draft_verdict = self._draft.evaluate_query(query, may_take_long=True)
         after = self._combine_with_external(before, draft_verdict)

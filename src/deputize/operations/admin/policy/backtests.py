@@ -1,16 +1,19 @@
 """Backtest draft policies against the tenant's recorded decisions, page by page.
 
 Runs inside the gateway, so that policy authors need no access to the database. It reads one tenant in pages of ids and
-replays in a thread, so that calls are not delayed. `govern/policy/checks/backtest.py` evaluates and counts.
+replays in a thread that all backtests share, page by page in turns, so that calls are not delayed. While a costly rule
+is evaluated in another process, no thread waits for it. `govern/policy/checks/backtest.py` evaluates and counts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import orjson
@@ -21,9 +24,10 @@ from deputize.core.decision import Verdict
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery
-from deputize.govern.policy.checks.backtest import Backtest, BacktestCall, EvaluateApart
+from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
 from deputize.govern.policy.costly_slices import evaluate_costly_slice
 from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.govern.policy.slices import PolicySlice
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.runtime import Runtime
@@ -35,6 +39,29 @@ DEFAULT_PERIOD = timedelta(days=30)
 _SQL = load_statements("backtest")
 # Entries from before or without a call's effect; an outcome entry repeats what its intent says.
 _ENTRY_KINDS = frozenset({"read", "intent", "refusal"})
+_replay_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backtest")
+T = TypeVar("T")
+
+
+class _CostlyQuery(Exception):
+    """The draft's rules take too long to be evaluated in this process."""
+
+    def __init__(self, slice_: PolicySlice, query: PolicyQuery) -> None:
+        self.slice = slice_
+        self.query = query
+
+
+class _VerdictsApart:
+    """Hands costly queries over to the event loop: the step raises, and finds the verdict when it is repeated."""
+
+    def __init__(self) -> None:
+        self.next_verdict: Verdict | None = None
+
+    def take(self, slice_: PolicySlice, query: PolicyQuery) -> Verdict:
+        verdict, self.next_verdict = self.next_verdict, None
+        if verdict is None:
+            raise _CostlyQuery(slice_, query)
+        return verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +78,8 @@ class BacktestProgress:
 class Backtests:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # Of the processes for administrative acts, all backtests together use one, a query each in turns.
+        self._turn = asyncio.Semaphore(1)
 
     async def start_backtest(
         self, caller: Caller, files: Sequence[PolicyFile], since: datetime | None = None
@@ -80,8 +109,8 @@ class Backtests:
         self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
     ) -> AsyncIterator[dict[str, Any]]:
         start_time, until_ms = self._runtime.clock.monotonic(), self._runtime.clock.epoch_ms()
-        evaluate_off_loop = self._build_evaluation(tenant, draft)
-        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine, evaluate_off_loop=evaluate_off_loop)
+        verdicts = _VerdictsApart()
+        backtest = Backtest(draft, engine=self._runtime.settings.policy.engine, evaluate_off_loop=verdicts.take)
         last = make_first_id(since_ms)
         end = make_first_id(until_ms + 1)
         start_ms = await self._load_first_ms(tenant, last, end)
@@ -91,14 +120,14 @@ class Backtests:
             if not page:
                 break
             entries, last = entries + len(page), str(page[-1]["id"])
-            decisions = [each for row in page if (each := _parse_decision(row)) is not None]
-            records = await self._load_records(
-                tenant, backtest.list_unknown_records(each.record_id for each in decisions)
+            decisions = deque(each for row in page if (each := _parse_decision(row)) is not None)
+            records = deque(
+                await self._load_records(tenant, backtest.list_unknown_records(each.record_id for each in decisions))
             )
-            await asyncio.to_thread(_count_page, backtest, records, decisions)
+            await self._replay(tenant, verdicts, partial(_count_page, backtest, records, decisions))
             share = (parse_id_time_ms(last) - start_ms) / max(until_ms - start_ms, 1)
             yield BacktestProgress(entries=entries, share=min(share, 1.0)).to_json()
-        report = await asyncio.to_thread(backtest.build_report)
+        report = await self._replay(tenant, verdicts, backtest.build_report)
         yield {
             "result": {
                 "since_ms": since_ms,
@@ -111,18 +140,18 @@ class Backtests:
             }
         }
 
-    def _build_evaluation(self, tenant: str, draft: CompiledPolicies) -> EvaluateApart:
-        """Build the function by which a backtest's thread evaluates a query in another process.
+    async def _replay(self, tenant: str, verdicts: _VerdictsApart, step: Callable[[], T]) -> T:
+        """Run a step in the thread; repeat it with the verdict of each query that is evaluated in another process.
 
         Cedar holds the interpreter's lock while it evaluates, so that a thread alone would stop the event loop too.
         """
-        loop, run_job = asyncio.get_running_loop(), partial(self._runtime.admin_jobs.run_job, tenant)
-
-        def evaluate_off_loop(query: PolicyQuery) -> Verdict:
-            verdict = evaluate_costly_slice(draft.get_query_slice(query), query, run_job)
-            return asyncio.run_coroutine_threadsafe(verdict, loop).result()
-
-        return evaluate_off_loop
+        run_job = partial(self._runtime.admin_jobs.run_job, tenant)
+        while True:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(_replay_pool, step)
+            except _CostlyQuery as costly:
+                async with self._turn:
+                    verdicts.next_verdict = await evaluate_costly_slice(costly.slice, costly.query, run_job)
 
     async def _load_first_ms(self, tenant: str, after: str, end: str) -> int | None:
         async with self._runtime.store.read_transaction(tenant) as connection:
@@ -140,11 +169,14 @@ class Backtests:
             return await connection.fetch(_SQL["load_decision_records"], tenant, ids)
 
 
-def _count_page(backtest: Backtest, records: Sequence[asyncpg.Record], decisions: Sequence[BacktestCall]) -> None:
-    for record in records:
-        backtest.learn_record(record["id"], record["record"])
-    for each in decisions:
-        backtest.count_call(each)
+def _count_page(backtest: Backtest, records: deque[asyncpg.Record], decisions: deque[BacktestCall]) -> None:
+    """Replay what is left of a page."""
+    while records:
+        backtest.learn_record(records[0]["id"], records[0]["record"])
+        records.popleft()
+    while decisions:
+        backtest.count_call(decisions[0])
+        decisions.popleft()
 
 
 def _parse_decision(row: asyncpg.Record) -> BacktestCall | None:

@@ -7,10 +7,11 @@ import pytest
 from deputize.core.decision import Behavior, Verdict
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery, build_query
-from deputize.govern.policy.checks.backtest import Backtest
+from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
 from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_cache import DecisionCache
 from deputize.govern.policy.explain import find_smallest_changes
+from deputize.govern.policy.slices import PolicySlice
 from tests.support.policy_inputs import compile_policies, make_question
 
 pytestmark = pytest.mark.requirement("GOV-2")
@@ -73,13 +74,21 @@ def test_a_search_for_changes_evaluates_costly_rules_where_no_event_loop_waits()
     assert find_smallest_changes(policies, QUESTION, may_take_long=True) == []
 
 
-def test_a_backtest_hands_costly_rules_to_another_process() -> None:
+def test_a_backtest_repeats_the_step_that_waits_for_the_verdict_of_another_process() -> None:
     draft = compile_policies(COSTLY)
-    handed_over: list[str] = []
+    verdicts: list[Verdict] = []
 
-    def evaluate_off_loop(query: PolicyQuery) -> Verdict:
-        handed_over.append(query.tool["name"])
-        return draft.evaluate_query(query, may_take_long=True)
+    def take_verdict(slice_: PolicySlice, query: PolicyQuery) -> Verdict:
+        if not verdicts:
+            verdicts.append(draft.evaluate_query(query, may_take_long=True))
+            raise LookupError
+        return verdicts.pop()
 
-    Backtest(draft, evaluate_off_loop=evaluate_off_loop).learn_record("r", _record_decision(draft))
-    assert len(handed_over) == 1
+    backtest = Backtest(draft, evaluate_off_loop=take_verdict)
+    record = _record_decision(draft)
+    with pytest.raises(LookupError):
+        backtest.learn_record("r", record)
+    assert backtest.list_unknown_records(["r"]) == ["r"]
+    backtest.learn_record("r", record)
+    backtest.count_call(BacktestCall(call_id="c", record_id="r", at_ms=NOW_MS, session=None))
+    assert backtest.build_report().to_json()["same"] == 1
