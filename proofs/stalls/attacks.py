@@ -16,7 +16,9 @@ RESULTS_SERVER, PATTERNS_SERVER = "results", "patterns"
 SHORT_NAME = "a name of 23 characters"
 _HOSTILE_TENANT = "acme"
 _FETCH_TOOL = {"name": "fetch", "description": "Fetch what is stored.", "inputSchema": {"type": "object"}}
-_PATTERNS = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}, "^(b|c)*$": {"type": "integer"}}}
+_TREE = {"type": ["object", "integer"], "properties": {"left": {"anyOf": [{"$ref": "#/$defs/tree"}] * 2}}}
+_PATTERNS = {"type": "object", "properties": {"tree": {"$ref": "#/$defs/tree"}}, "$defs": {"tree": _TREE},
+             "patternProperties": {"^(a+)+$": {"type": "string"}, "^(b|c)*$": {"type": "integer"}}}  # fmt: skip
 _SCAN_TOOL = {
     "name": "scan", "description": "List everything that was found.", "inputSchema": {"type": "object"},
     "outputSchema": _PATTERNS,
@@ -41,6 +43,12 @@ async def send_arguments(testbed: Testbed) -> None:
         await testbed.measure(f"{name} as a manifest", "POST", "/v1/tools", b'{"name":' + document + b"}")
         form = {"content-type": "application/x-www-form-urlencoded"}
         await testbed.measure(f"{name} as a form", "POST", "/oauth/token", b"grant_type=" + document, headers=form)
+    for name, document in corpus.build_expressions().items():
+        call = b'{"tool":"stalls.compute","arguments":{"expression":' + document + b"}}"
+        await testbed.measure(f"expression {name}", "POST", "/v1/calls", call)
+    for name, schema in corpus.build_schemas().items():
+        value = {"input": {"schema": schema}, "output": {"schema": schema}}
+        await testbed.measure_json(f"negotiation: {name}", "POST", "/v1/tools/stalls.greet/negotiation", value)
 
 
 async def warm_up(testbed: Testbed) -> None:
@@ -87,9 +95,10 @@ def build_pattern_results() -> dict[str, bytes]:
         SHORT_NAME: {"a" * 23 + "!": "x"},
         "long names and patterns": {"a" * 3_000 + str(each): "x" for each in range(1_000)},
     }
+    trees = {f"tree {name}": {"tree": orjson.loads(text)} for name, text in corpus.build_expressions().items()}
     return {
         name: orjson.dumps({"resultType": "complete", "content": [], "structuredContent": value})
-        for name, value in names.items()
+        for name, value in {**names, **trees}.items()
     }
 
 

@@ -45,6 +45,11 @@ def build_small_arguments() -> Mapping[str, bytes]:
     }
 
 
+def build_expressions() -> Mapping[str, bytes]:
+    """Build documents of a recursive type whose errors double with every level."""
+    return {f"wrong at level {depth}": b'{"left":' * depth + b'"x"' + b"}" * depth for depth in (2, 6, 12, 18, 60)}
+
+
 def build_results() -> Mapping[str, bytes]:
     """Build results of a server's tool."""
     return {
@@ -122,6 +127,15 @@ def build_schemas() -> Mapping[str, dict[str, Any]]:
                                                       for each in range(6_000)]}}
         },
         "nested alternatives": _nest_alternatives(40),
+        "parts that refer to each other": {
+            **objects, "properties": {"a": {"$ref": "#/$defs/d0"}},
+            "$defs": {f"d{each}": {"anyOf": [{"$ref": f"#/$defs/d{other}"} for other in range(9)],
+                                   "unevaluatedItems": False} for each in range(9)},
+        },
+        "patterns of letters": {
+            **objects, "properties": {f"p{each}": {"type": "string", "pattern": rf"[\w\p{{L}}]{{{150 + each}}}"}
+                                      for each in range(50)},
+        },
         "a long enumeration": {**objects, "properties": {"a": {"enum": [f"value {each}" for each in range(18_000)]}}},
         "deep": _nest_properties(28),
         "a long description": {**objects, "description": "\u202e\u0301" * 60_000, "properties": {}},

@@ -10,20 +10,14 @@ Name = Annotated[str, Fact(), Field(description="Who is greeted", examples=["ann
 
 
 class Sum(BaseModel):
-    """One of two kinds of branches, so that a wrong leaf is wrong in as many ways as there are paths to it."""
-
-    left: "Expression" = Field(description="What is added", examples=[1.0])
-    right: "Expression" = Field(description="What it is added to", examples=[2.0])
+    left: "float | Sum | Product"
 
 
 class Product(BaseModel):
-    """The other kind."""
-
-    left: "Expression" = Field(description="What is multiplied", examples=[1.0])
-    right: "Expression" = Field(description="What it is multiplied by", examples=[2.0])
+    left: "float | Sum | Product"
 
 
-Expression = Sum | Product | float
+Expression = Annotated[float | Sum | Product, Field(description="What to compute", examples=[1.5])]
 Value = Annotated[Any, Field(description="Anything", examples=[1])]
 
 
@@ -40,9 +34,9 @@ async def echo(value: Value) -> Any:
 
 
 @tool(effects="read", namespace="stalls", timeout=20.0)
-async def weigh(expression: Annotated[Expression, Field(description="What to weigh", examples=[1.0])]) -> str:
-    """Tell of which kind an expression is."""
-    return type(expression).__name__
+async def compute(expression: Expression) -> int:
+    """Compute nothing, of an ordinary recursive type."""
+    return 0
 
 
 @tool(

@@ -161,9 +161,9 @@ class Bully:
         """Nest a wrong value in a type of two branches: each level doubles the errors that could be listed."""
         value: Any = "no number"
         for _ in range(_TREE_DEPTH):
-            value = {"left": value, "right": 1.0}
+            value = {"left": value}
         return await self._watch(
-            lambda: self._call("stalls.weigh", {"expression": value}, token=self.victim), expected=(400,)
+            lambda: self._call("stalls.compute", {"expression": value}, token=self.victim), expected=(400,)
         )
 
     async def return_wrong_tree(self) -> Finding:

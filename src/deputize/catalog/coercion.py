@@ -16,6 +16,7 @@ from deputize.catalog.schemas import MAX_DEPTH, format_pointer, measure_depth, r
 from deputize.core.call import Mutation
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Schema
+from deputize.core.json_values import MAX_VALUES, has_too_many_values
 
 Path = tuple[str | int, ...]
 
@@ -194,7 +195,7 @@ def _read_boolean(text: str) -> Any:
 
 def _read_json(text: str, kind: type) -> Any:
     """Parse a list or object sent as JSON text, with the same limits as a request body."""
-    if text[:1] not in ("[", "{"):
+    if text[:1] not in ("[", "{") or has_too_many_values(text.encode(errors="replace"), MAX_VALUES):
         return _MISSING
     try:
         value = json.loads(

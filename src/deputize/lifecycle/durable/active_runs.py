@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from deputize.catalog.costly_documents import is_costly_document
 from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.degradation import Degradation
@@ -154,13 +155,13 @@ class ActiveRun:
     def _redact_partial(self, partial: bytes) -> dict[str, Any]:
         """Redact what the result's schema marks as sensitive.
 
-        If the part does not match the schema, the marks cannot be applied, so it is redacted as a whole.
+        If the part does not match the schema, or checking that takes long, it is redacted as a whole.
         """
         tool = self._authorized.validated.tool
         value, plan = orjson.loads(partial), get_redaction_plan(tool, "output")
         if plan.trivial:
             return {"partial_result": value}
-        if not tool.is_valid_output(value):
+        if is_costly_document(tool.costs[1], partial) or not tool.is_valid_output(value):
             return {"partial_result": REDACTION_MARK, "redactions": ["/"]}
         visible_value, paths = plan.apply_marks(value)
         return {"partial_result": visible_value, "redactions": list(paths)}
