@@ -4,7 +4,8 @@ An act that changes authority closes the barrier, so that no call commits meanwh
 and must not outlive a revocation, takes it shared, as calls do.
 
 An act that changes authority needs proof of an operator, unless it only tightens. The proof is required last, inside
-the act's transaction: an operator confirms only what would really be done.
+the act's transaction: an operator confirms only what would really be done. So does an act that is an operator's word,
+or that gives a key away.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,9 +60,8 @@ async def change_authority(
     async def confirm(connection: Connection, result: T) -> str | None:
         if is_tightening(result) if callable(is_tightening) else is_tightening:
             return None
-        now = max(runtime.clock.epoch_ms() // 1000, await connection.fetchval(_EPOCHS["load_time"]))
         proposed_act = ProposedAct.propose(caller, command, subject, content)
-        return require_operator(runtime, caller, proposed_act, now=now, list_changes=list_changes)
+        return await _confirm_act(runtime, connection, caller, proposed_act, list_changes)
 
     tenant = caller.tenant
     if caller.issuer != PROCESS_ISSUER:
@@ -76,6 +76,17 @@ async def change_authority(
         raise
     await runtime.authority.reload_tenant(tenant)
     return result
+
+
+async def _confirm_act(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    proposed_act: ProposedAct,
+    list_changes: ListChanges | None = None,
+) -> str | None:
+    now = max(runtime.clock.epoch_ms() // 1000, await connection.fetchval(_EPOCHS["load_time"]))
+    return require_operator(runtime, caller, proposed_act, now=now, list_changes=list_changes)
 
 
 async def _change_under_barrier(
@@ -116,7 +127,13 @@ async def _change_under_barrier(
 
 
 async def commit_act(
-    runtime: Runtime, caller: Caller, command: str, subject: str, act: Act[T], principals: Sequence[Caller]
+    runtime: Runtime,
+    caller: Caller,
+    command: str,
+    subject: str,
+    act: Act[T],
+    principals: Sequence[Caller],
+    confirm: Confirm[T] | None = None,
 ) -> T:
     """Commit an act that depends on the authority of every principal: none of them is revoked at that moment."""
     async with runtime.store.write_transaction() as connection:
@@ -124,10 +141,39 @@ async def commit_act(
         await connection.execute(_EPOCHS["lock_barrier_shared"], caller.tenant)
         authority = await runtime.authority.refresh(caller.tenant, await load_epochs(connection, caller.tenant))
         result, entry_id = await _perform_act(
-            runtime, connection, authority, caller, command, subject, act, (caller, *principals), None
+            runtime, connection, authority, caller, command, subject, act, (caller, *principals), None, confirm
         )
     runtime.lineage.note_entry(caller.tenant, entry_id)
     return result
+
+
+async def commit_operator_act(
+    runtime: Runtime,
+    caller: Caller,
+    command: str,
+    subject: str,
+    act: Callable[[Connection, str | None], Awaitable[T]],
+    *,
+    content: str = "",
+) -> T:
+    """Commit an act that changes no authority and yet needs an operator. `act` gets the rule by which one confirmed it,
+    or None from the process itself.
+    """
+    rule: str | None = None
+
+    async def confirm_and_act(connection: Connection) -> T:
+        nonlocal rule
+        rule = await _confirm_act(runtime, connection, caller, ProposedAct.propose(caller, command, subject, content))
+        return await act(connection, rule)
+
+    async def get_rule(_: Connection, __: T) -> str | None:
+        return rule
+
+    try:
+        return await commit_act(runtime, caller, command, subject, confirm_and_act, (), get_rule)
+    except OperatorConfirmationRequired as problem:
+        await record_refusal(runtime, caller, command, subject, problem)
+        raise
 
 
 async def load_epochs(connection: Connection, tenant: str) -> Epochs:

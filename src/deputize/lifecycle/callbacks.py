@@ -24,7 +24,7 @@ from deputize.core.settings import WebhookSettings as Settings
 from deputize.execute.egress import normalize_host
 from deputize.execute.ip_filter import is_public_address
 from deputize.govern.token_authorization import require_admin, require_full_admin
-from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.barrier import commit_act, commit_operator_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
@@ -123,14 +123,15 @@ class WebhookAdmin:
         self._runtime = runtime
 
     async def show_key(self, caller: Caller, name: str) -> dict[str, str]:
-        """Show the verification key and record that: a person who has it can sign in the gateway's name."""
-        require_admin(caller)
+        """Show the key to an operator and record that: whoever has it can sign in the gateway's name."""
+        require_full_admin(caller)
         keys = await self._runtime.keys.load(self._runtime.store, caller.tenant)
 
-        async def act(_: Connection) -> str:
+        async def act(_: Connection, __: str | None) -> str:
             return _SECRET_PREFIX + base64.b64encode(keys.derive_webhook_keys(name)[0]).decode()
 
-        return {"name": name, "secret": await commit_act(self._runtime, caller, "show_webhook_key", name, act, ())}
+        secret = await commit_operator_act(self._runtime, caller, "show_webhook_key", name, act)
+        return {"name": name, "secret": secret}
 
     async def list_dead_letters(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
         require_admin(caller)

@@ -1,7 +1,8 @@
-"""Let administrators resolve reconciliation tasks: unknown outcomes that the gateway cannot establish by itself.
+"""Let operators resolve reconciliation tasks: unknown outcomes that the gateway cannot establish by itself.
 
 The answer settles the call: it happened, or it did not and its key is free again. `background/reconciler.py` opens the
-tasks; their questions hold redacted facts only.
+tasks; their questions hold redacted facts only. Administrators read them; the answer counts as a person's word, so an
+agent or a token that was delegated cannot give it.
 """
 
 from datetime import datetime
@@ -16,7 +17,7 @@ from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
 from deputize.govern.token_authorization import ADMIN_RULE, require_admin, require_full_admin
-from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.barrier import commit_operator_act
 from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE
 from deputize.lifecycle.recording.settlement import ActualOutcome, Settlement, load_unknown_call, settle_unknown_call
 from deputize.lifecycle.runtime import Runtime
@@ -26,7 +27,6 @@ from deputize.store.queries import load_statements
 TaskState = Literal["open", "resolved", "expired"]
 
 _SQL = load_statements("tickets")
-_HUMAN_DECISION = Decision(rules=(ADMIN_RULE, "a-person-decided"), epochs=Epochs())
 
 
 class ReconciliationTasks:
@@ -50,28 +50,37 @@ class ReconciliationTasks:
     async def resolve_task(
         self, caller: Caller, task_id: str, actual_outcome: ActualOutcome, reason: str
     ) -> dict[str, Any]:
-        """Settle the call with the outcome that an administrator established, and record their decision."""
+        """Settle the call with the outcome that an operator established, and record by which rule they are one."""
         require_full_admin(caller)
         if not reason.strip():
             raise MalformedRequest("a reason is required: say how you know", details={"field": "reason"})
 
-        async def act(connection: Connection) -> dict[str, Any] | None:
-            return await self._settle_call(connection, caller, task_id, actual_outcome, reason)
+        # An operator is not asked to confirm what cannot be done; the act itself checks it again.
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            _require_open(await _load_row(connection, caller, task_id), task_id)
 
-        result = await commit_act(self._runtime, caller, f"resolve:{actual_outcome}", task_id, act, ())
+        async def act(connection: Connection, rule: str | None) -> dict[str, Any] | None:
+            return await self._settle_call(connection, caller, rule, task_id, actual_outcome, reason)
+
+        result = await commit_operator_act(
+            self._runtime, caller, f"resolve:{actual_outcome}", task_id, act, content=reason
+        )
         if result is None:
             raise HumanTaskClosed("the call was settled meanwhile", details={"ticket_id": task_id})
         return result
 
     async def _settle_call(
-        self, connection: Connection, caller: Caller, task_id: str, actual_outcome: ActualOutcome, reason: str
+        self,
+        connection: Connection,
+        caller: Caller,
+        rule: str | None,
+        task_id: str,
+        actual_outcome: ActualOutcome,
+        reason: str,
     ) -> dict[str, Any] | None:
         runtime = self._runtime
         task = await _load_row(connection, caller, task_id)
-        if task["state"] != "open":
-            raise HumanTaskClosed(
-                f"this reconciliation task is already {task['state']}", details={"ticket_id": task_id}
-            )
+        _require_open(task, task_id)
         row = await connection.fetchrow(_SQL["load_unknown_call"], caller.tenant, task["call_id"])
         if row is None:
             raise HumanTaskNotFound("the call of this reconciliation task is no longer stored")
@@ -80,9 +89,9 @@ class ReconciliationTasks:
         settlement = Settlement(
             actual_outcome=actual_outcome,
             by=caller,
-            decision=_HUMAN_DECISION,
-            source="a person",
-            summary=f"A person established that it {outcome_text}: {reason}",
+            decision=Decision(rules=(ADMIN_RULE, *(() if rule is None else (rule,))), epochs=Epochs()),
+            source="an operator",
+            summary=f"An operator established that it {outcome_text}: {reason}",
             task_id=task_id,
         )
         # Lock the call first, like every settlement: a different order could deadlock.
@@ -119,6 +128,11 @@ async def _load_row(connection: Connection, caller: Caller, task_id: str) -> asy
     if row is None:
         raise HumanTaskNotFound("no reconciliation task has this id")
     return row
+
+
+def _require_open(task: asyncpg.Record, task_id: str) -> None:
+    if task["state"] != "open":
+        raise HumanTaskClosed(f"this reconciliation task is already {task['state']}", details={"ticket_id": task_id})
 
 
 def _describe_task(row: asyncpg.Record) -> dict[str, Any]:

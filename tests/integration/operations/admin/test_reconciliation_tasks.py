@@ -4,6 +4,7 @@ decision.
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from deputize.core.errors import (
     HumanTaskClosed,
     HumanTaskNotFound,
     MalformedRequest,
+    OperatorConfirmationRequired,
     ScopeMissing,
     VersionNotInCapability,
 )
@@ -49,11 +51,11 @@ async def test_it_happened(lossy_lab: GatewayLab) -> None:
     assert answer["call"]["state"] == "succeeded"
     told = parse_body(await repeat_call(lossy_lab, "drop", "happened"))
     assert told["state"] == "succeeded"
-    assert "A person established" in told["result"]["settled"]["said"]
+    assert "An operator established" in told["result"]["settled"]["said"]
     assert "it lies on the shelf" in told["warnings"][0]
     last = (await lossy_lab.fetch_entries(call))[-1]
     assert (last["kind"], last["command"], last["subject"]) == ("decision", "settle:happened", ticket)
-    assert last["rules"] == ["admin-scope", "a-person-decided"]
+    assert last["rules"] == ["admin-scope", "operator-sign-in"]
     assert len(last["caller"]) == 1
     assert len(list_effects("happened")) == 1
 
@@ -131,8 +133,28 @@ async def test_who_was_lent_to_administer_without_changing_anything_sees_and_ans
         await tickets.resolve_task(looking, ticket, "happened", "I looked")
     assert refused.value.details["rule"] == "grant-ceiling"
     assert await lossy_lab.fetch_state(call) == "unknown"
-    acting = replace(looking, ceiling=Effects.DESTRUCTIVE)
-    assert (await tickets.resolve_task(acting, ticket, "happened", "I looked"))["state"] == "resolved"
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"agents": ("helper",)}, "operator-in-person"),
+        ({"agents": ("helper",), "ceiling": Effects.DESTRUCTIVE}, "operator-in-person"),
+        ({"operator": False}, "operator-issuer"),
+        ({"auth_time": 1}, "operator-sign-in"),
+    ],
+    ids=["an agent", "an agent for anything", "an administrator who is no operator", "a sign-in of long ago"],
+)
+async def test_only_an_operator_in_person_says_what_happened(
+    lossy_lab: GatewayLab, changes: dict[str, Any], rule: str
+) -> None:
+    call, ticket = await make_task(lossy_lab, f"who-{rule}-{len(changes)}")
+    tickets, somebody = ReconciliationTasks(lossy_lab.runtime), replace(await lossy_lab.make_admin(), **changes)
+    with pytest.raises(OperatorConfirmationRequired) as refused:
+        await tickets.resolve_task(somebody, ticket, "did_not_happen", "trust me")
+    assert refused.value.details["rule"] == rule
+    assert await lossy_lab.fetch_state(call) == "unknown"
+    assert await lossy_lab.has_claim(call)
 
 
 async def test_pages_go_on_where_the_last_one_ended(lossy_lab: GatewayLab) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -16,8 +17,14 @@ import pytest_asyncio
 from deputize import Result
 from deputize.app import open_gateway, open_worker
 from deputize.core.call import Callback
-from deputize.core.contract.contract import LifecycleState
-from deputize.core.errors import DeliveryNotFound, ScopeMissing
+from deputize.core.contract.contract import Effects, LifecycleState
+from deputize.core.errors import (
+    DeliveryNotFound,
+    OperatorConfirmationRequired,
+    Problem,
+    ScopeMissing,
+    VersionNotInCapability,
+)
 from deputize.core.settings import WebhookSettings
 from deputize.store.queries import load_statements
 from tests.support.gateway_lab import GatewayLab, error_slug, lab_settings, parse_body, wait_until
@@ -286,6 +293,23 @@ async def test_keys_and_dead_letters_are_for_administrators_and_shown_on_record(
     assert first["secret"] != (await lab.gateway.webhooks.show_key(admin, "billing"))["secret"]
     entries = await lab.db.fetch("select entry from deputize.audit_entries where call_id is null")
     assert any(b'"command":"show_webhook_key"' in row["entry"] for row in entries)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"agents": ("reporter",), "ceiling": Effects.READ}, VersionNotInCapability),
+        ({"agents": ("reporter",)}, OperatorConfirmationRequired),
+        ({"operator": False}, OperatorConfirmationRequired),
+        ({"auth_time": 1}, OperatorConfirmationRequired),
+    ],
+    ids=["a delegation to read", "an agent", "an administrator who is no operator", "a sign-in of long ago"],
+)
+async def test_the_key_that_signs_is_shown_to_an_operator_only(
+    lab: GatewayLab, changes: dict[str, Any], refusal: type[Problem]
+) -> None:
+    with pytest.raises(refusal):
+        await lab.gateway.webhooks.show_key(replace(await lab.make_admin(), **changes), "billing")
 
 
 async def test_addresses_lie_sealed(lab: GatewayLab, receiver: WebhookReceiver) -> None:

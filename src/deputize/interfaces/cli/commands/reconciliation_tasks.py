@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.render.output import Json, format_json, printer
 
@@ -69,13 +70,15 @@ def resolve(
     task_id: TaskId,
     outcome: Annotated[Outcome, typer.Argument(help="What you found out: happened or did_not_happen.")],
     reason: Annotated[str, typer.Option(help="How you know. Recorded, and shown to the caller.")],
+    code: Code = "",
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Settle the call. If it did not happen, the caller may repeat it with the same idempotency key."""
+    """Settle the call. If it did not happen, the caller may repeat it with its idempotency key. Needs an operator."""
     body = {"outcome": outcome, "reason": reason}
-    answer = find_gateway(url, token).post(f"{_build_task_path(task_id)}/resolve", body).value
+    requests = OperatorRequests(find_gateway(url, token), code)
+    answer = requests.send("POST", f"{_build_task_path(task_id)}/resolve", body)
     if json:
         printer.json(answer)
     printer.success(f"Task resolved: call {answer['call']['call_id']} is now {answer['call']['state']}.")

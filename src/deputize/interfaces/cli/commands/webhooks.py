@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.render.output import Json, printer
 
@@ -54,12 +55,16 @@ def retry(
 @group.command(epilog="Example: deputize webhooks key billing")
 def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, as given in the callback.")] = "default",
+    code: Code = "",
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Print the key that verifies signatures, in the format of Standard Webhooks. Recorded in the audit log."""
-    answer = find_gateway(url, token).get("/v1/webhooks/key", name=name)
+    """Print the key that verifies signatures, in the format of Standard Webhooks. Needs an operator; recorded."""
+    from urllib.parse import quote
+
+    requests = OperatorRequests(find_gateway(url, token), code)
+    answer = requests.send("GET", f"/v1/webhooks/key?name={quote(name, safe='')}", None)
     if json:
         printer.json(answer)
     else:

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from deputize.core.errors import (
     DeliveryNotFound,
     DisabledByKillSwitch,
+    OperatorConfirmationRequired,
     ScopeMissing,
     UnsealFailed,
     VersionNotInCapability,
@@ -19,7 +20,7 @@ from deputize.interfaces.rest.calls.call_models import (
     WebhookKeyModel,
     WebhookKeyQuery,
 )
-from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
+from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, CurrentOperator, make_json_response
 from deputize.interfaces.rest.openapi import describe_problems
 
 router = APIRouter(prefix="/v1/webhooks", tags=["administration"])
@@ -29,12 +30,14 @@ router = APIRouter(prefix="/v1/webhooks", tags=["administration"])
     "/key",
     summary="Show a signing key",
     response_model=WebhookKeyModel,
-    responses=describe_problems(ScopeMissing, DisabledByKillSwitch),
+    responses=describe_problems(
+        ScopeMissing, VersionNotInCapability, OperatorConfirmationRequired, DisabledByKillSwitch
+    ),
 )
 async def show_key(
-    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[WebhookKeyQuery, Query()]
+    gateway: CurrentGateway, caller: CurrentOperator, query: Annotated[WebhookKeyQuery, Query()]
 ) -> Response:
-    """Return the key with which a receiver verifies signatures. Each use of this route is audited."""
+    """Return the key with which a receiver verifies signatures. Needs an operator; each use is audited."""
     return make_json_response(await gateway.webhooks.show_key(caller, query.name))
 
 

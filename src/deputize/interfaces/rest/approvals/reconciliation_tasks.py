@@ -13,6 +13,7 @@ from deputize.core.errors import (
     DisabledByKillSwitch,
     HumanTaskClosed,
     HumanTaskNotFound,
+    OperatorConfirmationRequired,
     ParseFailed,
     RequestTooLarge,
     ScopeMissing,
@@ -29,6 +30,7 @@ from deputize.interfaces.rest.approvals.reconciliation_task_models import (
 from deputize.interfaces.rest.common import (
     CurrentCaller,
     CurrentGateway,
+    CurrentOperator,
     make_json_response,
     read_json_body,
     validate_body,
@@ -38,7 +40,7 @@ from deputize.interfaces.rest.openapi import describe_body, describe_problems
 TASKS_PATH = "/v1/reconciliation-tasks"
 _RESOLUTION_PROBLEMS = (
     HumanTaskNotFound, HumanTaskClosed, ToolNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing,
-    VersionNotInCapability, DisabledByKillSwitch,
+    VersionNotInCapability, OperatorConfirmationRequired, DisabledByKillSwitch,
 )  # fmt: skip
 
 
@@ -88,10 +90,13 @@ def _build_router(prefix: str, id_name: str, *, alias_of: str | None = None) -> 
     async def resolve_reconciliation_task(
         request: Request,
         gateway: CurrentGateway,
-        caller: CurrentCaller,
+        caller: CurrentOperator,
         task_id: Annotated[str, Path(alias=id_name)],
     ) -> Response:
-        """Settles the call with the outcome you established. Repeating the call with its key returns that outcome."""
+        """Settles the call with the outcome you established. Repeating the call with its key returns that outcome.
+
+        It is recorded as an operator's word, so it needs one, as changes of policies do.
+        """
         body = validate_body(ReconciliationTaskBody, await read_json_body(request, gateway))
         return make_json_response(
             await gateway.reconciliation_tasks.resolve_task(caller, task_id, body.outcome, body.reason)
