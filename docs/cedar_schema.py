@@ -47,8 +47,11 @@ _DESCRIPTIONS = {
     "Tool.behaviours": "What its contract promises: `deterministic`, `idempotent`, `monotone`, `conserving`, "
     "`reversible`.",
     "Tool.authority_rank": "From 1 to 100, the higher the more it is believed; 0 if undeclared.",
-    "context.agent": "The agent that made the call; absent if the user acts directly.",
-    "context.agents": "Every agent in the delegation chain between the user and the call.",
+    "context.agent": "The nearest agent whose identity is proven: by the user's issuer, by a token of its own, or by "
+    "its DID. A name that a token exchange chose is not; absent if no agent is proven.",
+    "context.agent_label": "The nearest agent's name as its delegation chose it, which proves nothing.",
+    "context.agents": "Every name in the delegation chain between the user and the call, proven or chosen. An agent "
+    "can add names and remove none, so a `forbid` that reads it holds; a `permit` that needs one of them is refused.",
     "context.delegated": "True if there is an agent.",
     "context.task": "The task that the delegation was made for.",
     "context.session": "The session of the call; it groups calls and grants nothing.",

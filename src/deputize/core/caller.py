@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deputize.core.contract.contract import Effects
-from deputize.core.subject import AGENT_PREFIX, qualify_subject
+from deputize.core.subject import AGENT_PREFIX, build_subject, qualify_subject
 
 ADMIN_SCOPE = "deputize:admin"
 # Two people with this scope can override a missing approval in an emergency.
@@ -35,7 +35,8 @@ class Caller:
 
     `user` is the subject the authority comes from, as it is stored: a bare name, or qualified by its issuer
     (`core/subject.py`). `agents` is the delegation chain, nearest actor first. An agent's name is a label, unless
-    `agent_issuers` has at its place the issuer that proved it; `""` stands for no proof. `capabilities` is None if the
+    `agent_issuers` has at its place the issuer that proved it; `""` stands for no proof. `primary_issuer` is the
+    tenant's, whose subjects are named without it. `capabilities` is None if the
     token names no tools and so limits none. `grants` are the delegations behind the token, nearest first; `ceiling` is
     the worst effect they allow; `task` is what they are for. `first_token` is the id of the token that the first of
     them was made from.
@@ -50,6 +51,7 @@ class Caller:
     user: str
     agents: tuple[str, ...] = ()
     agent_issuers: tuple[str, ...] = ()
+    primary_issuer: str | None = None
     scopes: frozenset[str] = frozenset()
     capabilities: tuple[Capability, ...] | None = None
     session: str | None = None
@@ -117,6 +119,16 @@ class Caller:
         )
 
     @property
+    def proven_agent(self) -> str | None:
+        """The nearest agent whose identity is proven, named as the same subject would be as a user; a DID by itself.
+        A name that a delegation chose on top of it proves nothing, so it hides no one.
+        """
+        for agent, issuer in zip(self.agents, self.agent_issuers, strict=False):
+            if issuer:
+                return agent if issuer == agent else build_subject(issuer, agent, self.primary_issuer)
+        return None
+
+    @property
     def participants(self) -> tuple[str, ...]:
         """Those who certainly took part in a call, and so may not approve it: the user, then the proven agents."""
         return (self.user, *self.proven_agents)
@@ -159,7 +171,7 @@ def compute_decision_cache_key(caller: Caller) -> str:
     """Digest everything policies may read of a caller. Parts are length-prefixed, so no two callers collide."""
     parts = (
         caller.tenant, caller.issuer, caller.user, caller.trust, str(caller.human), caller.task or "",
-        str(len(caller.agents)), *caller.agents,
+        str(len(caller.agents)), *caller.agents, caller.proven_agent or "",
         str(len(caller.groups)), *sorted(caller.groups),
         str(len(caller.scopes)), *sorted(caller.scopes),
         "" if caller.session is None else f"session {caller.session}",

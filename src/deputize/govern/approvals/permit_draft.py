@@ -33,6 +33,7 @@ class FixedConditions:
     trust: str
     human: bool
     agents: tuple[str, ...]
+    proven_agent: str | None
     task: str | None
 
 
@@ -93,6 +94,10 @@ def _render_clauses(conditions: PermitConditions, until: int) -> Iterator[str]:
     yield from (f"principal in Group::{quote_text(group)}" for group in conditions.groups)
     yield _match_any_set("principal.scopes", conditions.scopes)
     yield match_agents(common.agents)
+    if common.proven_agent is not None:
+        yield f"context has agent && context.agent == Agent::{quote_text(common.proven_agent)}"
+    elif common.agents:
+        yield "!(context has agent)"
     yield _match_optional("context", "task", (common.task,))
     if conditions.labels is not None:
         yield _match_any_set("context.labels", conditions.labels)
@@ -106,11 +111,12 @@ def _render_clauses(conditions: PermitConditions, until: int) -> Iterator[str]:
 
 
 def match_agents(agents: Sequence[str]) -> str:
-    """Match a chain of agents: the first, which makes the call, and all of them as a set."""
+    """Match a chain of agents by all its names and the nearest one. An agent can add names to it, and remove none."""
     if not agents:
         return "!context.delegated"
     agent_list = ", ".join(f"Agent::{quote_text(agent)}" for agent in agents)
-    return f"context has agent && context.agent == Agent::{quote_text(agents[0])} && context.agents == [{agent_list}]"
+    nearest = f"context has agent_label && context.agent_label == {quote_text(agents[0])}"
+    return f"{nearest} && context.agents == [{agent_list}]"
 
 
 def _match_any_set(path: str, sets: Sequence[Sequence[str]]) -> str:

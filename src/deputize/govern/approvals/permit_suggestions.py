@@ -27,7 +27,7 @@ from deputize.govern.approvals.permit_draft import (
 )
 from deputize.govern.approvals.requirements import normalize_person
 from deputize.govern.policy.cedar import CompiledPolicies, evaluate_slice, load_query_entities
-from deputize.govern.policy.cedar_schema import FactTypes
+from deputize.govern.policy.cedar_schema import FactTypes, get_proven_agent
 from deputize.govern.policy.checks.attribute_reads import AttributeReads, collect_reads
 from deputize.govern.policy.decision_records import Replay
 from deputize.govern.policy.policy_parser import PolicyFile, parse_policies
@@ -81,6 +81,7 @@ class CallPattern:
     trust: str
     human: bool
     agents: tuple[str, ...]
+    proven_agent: str | None
     task: str | None
     rules: tuple[str, ...]
 
@@ -277,7 +278,8 @@ def _build_pattern(decision: PastDecision) -> CallPattern:
     return CallPattern(
         tool=tool["name"], version=tool["version"], digest=tool["digest"], environment=query.environment,
         user=caller["user"], issuer=caller["issuer"], trust=caller["trust"], human=caller["human"],
-        agents=tuple(caller["agents"]), task=caller["task"], rules=tuple(sorted(decision.rules)),
+        agents=tuple(caller["agents"]), proven_agent=get_proven_agent(caller), task=caller["task"],
+        rules=tuple(sorted(decision.rules)),
     )  # fmt: skip
 
 
@@ -323,6 +325,7 @@ def _build_conditions(
             trust=pattern.trust,
             human=pattern.human,
             agents=pattern.agents,
+            proven_agent=pattern.proven_agent,
             task=pattern.task,
         ),
         groups=tuple(sorted(set[str].intersection(*(set(each.caller["groups"]) for each in queries)))),

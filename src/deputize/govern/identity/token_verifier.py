@@ -211,6 +211,7 @@ class TokenVerifier:
             caller,
             user=build_subject(self._find_subject_issuer(caller.issuer), caller.user, primary_issuer),
             agent_issuers=tuple(self._find_subject_issuer(each) for each in caller.agent_issuers),
+            primary_issuer=primary_issuer,
         )
         return replace(caller, decision_cache_key=compute_decision_cache_key(caller))
 

@@ -246,7 +246,7 @@ def _draft_hours(actor: str, calls: Sequence[ObservedCall], *, has_week: bool) -
             f"@id({quote_text(f'observed-hours-{_make_id(actor)}')})\n"
             f"@reason({quote_text('This agent was not active at such a time while calls were observed.')})\n"
             f'@decision("ask")\nforbid (principal, action == Action::"call", resource)\n'
-            f"when {{ context has agent && context.agent == Agent::{quote_text(actor)} }}\n"
+            f"when {{ context.agents.contains(Agent::{quote_text(actor)}) }}\n"
             f"unless {{ {' && '.join(conditions)} }};\n"
         )
 

@@ -35,7 +35,7 @@ action "call" appliesTo {
   principal: [User],
   resource: [Tool],
   context: {
-    agent?: Agent, agents: Set<Agent>, delegated: Bool, task?: String, session?: String,
+    agent?: Agent, agent_label?: String, agents: Set<Agent>, delegated: Bool, task?: String, session?: String,
     trust: String, environment: String, time: { epoch: Long, hour: Long, weekday: Long }, cost: Long,
     labels: Set<String>, changes: Set<Resource>, operations: Set<String>, scopes: Set<String>, sweeping: Bool,
     facts: { FACTS },
@@ -43,8 +43,8 @@ action "call" appliesTo {
 };
 """
 CONTEXT_ATTRIBUTES = frozenset(
-    {"agent", "agents", "delegated", "task", "session", "trust", "environment", "time", "cost", "labels", "changes",
-     "operations", "scopes", "sweeping", "facts"}
+    {"agent", "agent_label", "agents", "delegated", "task", "session", "trust", "environment", "time", "cost", "labels",
+     "changes", "operations", "scopes", "sweeping", "facts"}
 )  # fmt: skip
 USER_ATTRIBUTES = ("issuer", "trust", "human", "scopes")
 TOOL_ATTRIBUTES = (
@@ -109,7 +109,7 @@ def describe_caller(caller: Caller) -> dict[str, Any]:
     return {
         "tenant": caller.tenant, "user": caller.user, "issuer": caller.issuer, "trust": caller.trust,
         "human": caller.human, "groups": sorted(caller.groups), "scopes": sorted(caller.scopes),
-        "agents": list(caller.agents), "task": caller.task,
+        "agents": list(caller.agents), "proven_agent": caller.proven_agent, "task": caller.task,
     }  # fmt: skip
 
 
@@ -135,6 +135,12 @@ def get_tool_attribute(tool: Mapping[str, Any], name: str) -> Any:
     return tool.get(name, _UNDECLARED[name]) if name in _UNDECLARED else tool[name]
 
 
+def get_proven_agent(caller: Mapping[str, Any]) -> str | None:
+    """Return the proven agent of a described caller; records of earlier releases do not say which one was proven."""
+    proven_agent: str | None = caller.get("proven_agent")
+    return proven_agent
+
+
 def make_uid(kind: str, name: str) -> dict[str, str]:
     return {"type": kind, "id": name}
 
@@ -150,6 +156,8 @@ def build_entities(caller: Mapping[str, Any], tool: Mapping[str, Any]) -> list[d
     tenant = make_uid("Tenant", caller["tenant"])
     parents = list_ancestors(tool, caller["tenant"])
     neighbors = {("Group", group) for group in caller["groups"]} | {("Agent", agent) for agent in caller["agents"]}
+    if proven_agent := get_proven_agent(caller):
+        neighbors.add(("Agent", proven_agent))
     neighbors |= {parent for parent in parents if parent[0] != "Tenant"}
     return [
         {
@@ -175,7 +183,10 @@ def _build_attribute(query: PolicyQuery, name: str, facts: frozenset[str] | None
     caller = query.caller
     match name:
         case "agent":
-            return {"__entity": make_uid("Agent", caller["agents"][0])} if caller["agents"] else None
+            proven_agent = get_proven_agent(caller)
+            return None if proven_agent is None else {"__entity": make_uid("Agent", proven_agent)}
+        case "agent_label":
+            return caller["agents"][0] if caller["agents"] else None
         case "agents":
             return [{"__entity": make_uid("Agent", agent)} for agent in caller["agents"]]
         case "delegated":

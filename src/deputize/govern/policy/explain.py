@@ -14,7 +14,7 @@ from deputize.core.decision import Behavior, PolicyRequest, Verdict
 from deputize.core.value_types import frozen
 from deputize.govern.policy import cedar_schema
 from deputize.govern.policy.cedar import CompiledPolicies, evaluate_slice, load_query_entities
-from deputize.govern.policy.cedar_schema import FactTypes, PolicyQuery
+from deputize.govern.policy.cedar_schema import FactTypes, PolicyQuery, get_proven_agent
 from deputize.govern.policy.checks.attribute_reads import resolve_attribute_path
 from deputize.govern.policy.policy_parser import PolicyRule
 from deputize.govern.policy.slices import PolicySlice
@@ -131,16 +131,20 @@ def _vary_agents(query: PolicyQuery, agent_names: Sequence[str]) -> Iterator[Cou
     if agents:
         description = "if the caller used no agent"
         yield Counterfactual(
-            subject="agents", distance=1, description=description, query=_replace_caller(query, agents=[])
+            subject="agents",
+            distance=1,
+            description=description,
+            query=_replace_caller(query, agents=[], proven_agent=None),
         )
     for agent in agent_names:
-        if agents[:1] != [agent]:
-            description = f"if the agent {agent} acted for the caller"
+        if get_proven_agent(query.caller) != agent:
+            acted = "proved its identity" if agent in agents else "acted for the caller"
+            description = f"if the agent {agent} {acted}"
             yield Counterfactual(
                 subject=f"agent {agent}",
                 distance=1,
                 description=description,
-                query=_replace_caller(query, agents=[agent]),
+                query=_replace_caller(query, agents=[agent], proven_agent=agent),
             )
 
 

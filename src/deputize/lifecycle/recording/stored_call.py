@@ -18,17 +18,23 @@ from deputize.lifecycle.phases import Validated
 _FORMAT_VERSION = 1
 # The format of a call with input responses: releases that do not support them leave it to other workers.
 _FORMAT_WITH_RESPONSES = 2
-# The format of a caller with proven agents, likewise.
-_FORMAT_WITH_PROOF = 2
+# The format of a caller with proven agents, likewise. Those of earlier releases have no primary issuer in it.
+_FORMAT_WITH_PROOF = 4
+_EARLIER_FORMAT_WITH_PROOF = 2
 # The format of a caller with constraints, likewise: a release that does not enforce them must not execute the call.
 _FORMAT_WITH_CONSTRAINTS = 3
+_CALLER_FORMATS = (_FORMAT_VERSION, _EARLIER_FORMAT_WITH_PROOF, _FORMAT_WITH_CONSTRAINTS, _FORMAT_WITH_PROOF)
 
 
 def serialize_caller(caller: Caller) -> bytes:
     return orjson.dumps(
         {
             "v": _choose_caller_format(caller),
-            **({"agent_issuers": caller.agent_issuers} if caller.proven_agents else {}),
+            **(
+                {"agent_issuers": caller.agent_issuers, "primary_issuer": caller.primary_issuer}
+                if caller.proven_agents
+                else {}
+            ),
             **({"constraints": caller.constraints} if caller.constraints else {}),
             "tenant": caller.tenant,
             "user": caller.user,
@@ -56,15 +62,15 @@ def serialize_caller(caller: Caller) -> bytes:
 
 
 def _choose_caller_format(caller: Caller) -> int:
-    if caller.constraints:
-        return _FORMAT_WITH_CONSTRAINTS
-    return _FORMAT_WITH_PROOF if caller.proven_agents else _FORMAT_VERSION
+    if caller.proven_agents:
+        return _FORMAT_WITH_PROOF
+    return _FORMAT_WITH_CONSTRAINTS if caller.constraints else _FORMAT_VERSION
 
 
 def restore_caller(data: bytes, issuers: Iterable[IssuerSettings]) -> Caller:
     """Restore the caller with its current trust; raise `TokenIssuerUntrusted` if its issuer is no longer trusted."""
     fields: dict[str, Any] = orjson.loads(data)
-    if fields.pop("v") not in (_FORMAT_VERSION, _FORMAT_WITH_PROOF, _FORMAT_WITH_CONSTRAINTS):
+    if fields.pop("v") not in _CALLER_FORMATS:
         raise ValueError("the caller was stored in a format that this release does not support")
     capabilities = fields.pop("capabilities")
     caller = Caller(

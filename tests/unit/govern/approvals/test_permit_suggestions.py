@@ -69,7 +69,8 @@ when {{ principal.issuer == "https://login.example" && principal.trust == "stand
 when {{ !principal.human }}
 when {{ principal in Group::"support" }}
 when {{ principal.scopes == ["crm:write"] }}
-when {{ context has agent && context.agent == Agent::"bot" && context.agents == [Agent::"bot"] }}
+when {{ context has agent_label && context.agent_label == "bot" && context.agents == [Agent::"bot"] }}
+when {{ !(context has agent) }}
 when {{ !(context has task) }}
 when {{ context.facts has amount && context.facts.amount == 20 }};
 """

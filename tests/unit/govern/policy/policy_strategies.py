@@ -92,6 +92,7 @@ def draw_question(draw: st.DrawFn) -> PolicyRequest:
         draw(st.sampled_from(["ana", "ben"])),
         tenant=draw(st.sampled_from(["acme", "acme", "other"])),
         agents=draw(st.sampled_from([(), ("bot",), ("bot", "boss")])),
+        agent_issuers=draw(st.sampled_from([(), ("https://login.example",)])),
         groups=draw(st.sampled_from([frozenset(), frozenset({"ops"})])),
         scopes=draw(st.sampled_from([frozenset(), frozenset({"a"})])),
         trust=draw(st.sampled_from(["untrusted", "standard", "trusted"])),

@@ -10,11 +10,16 @@ pytestmark = pytest.mark.requirement("GOV-2")
 
 
 def test_each_attribute_path_has_its_value() -> None:
-    who = make_caller(agents=("bot", "planner"), scopes=frozenset({"b", "a"}), task="invoices")
+    who = make_caller(
+        agents=("bot", "planner"),
+        agent_issuers=("", "https://other.example"),
+        scopes=frozenset({"b", "a"}),
+        task="invoices",
+    )
     what = make_tool("crm.pay", effects="write", tags=["money"])
     question_ = build_query(make_question(who, what, facts={"amount": 5, "iban": "DE1"}, now_ms=MOMENT))
     paths = [
-        "principal", "principal.scopes", "resource", "resource.name", "resource.tags", "context.agent",
+        "principal", "principal.scopes", "resource", "resource.name", "resource.tags", "context.agent", "context.agent_label",
         "context.agents", "context.time.hour", "context.facts.amount", "context.facts.iban", "context.facts.none",
         "context.session", "context.task", "action", "principal.nothing",
     ]  # fmt: skip
@@ -25,7 +30,8 @@ def test_each_attribute_path_has_its_value() -> None:
         "resource": "crm.pay",
         "resource.name": "pay",
         "resource.tags": ["money"],
-        "context.agent": "bot",
+        "context.agent": "issuer=https://other.example planner",
+        "context.agent_label": "bot",
         "context.agents": ["bot", "planner"],
         "context.time.hour": 22,
         "context.facts.amount": 5,

@@ -5,6 +5,7 @@ from time import thread_time
 
 import pytest
 
+from deputize.core.caller import compute_decision_cache_key
 from deputize.core.decision import Behavior, Environment, PolicyRequest
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
@@ -145,8 +146,46 @@ def test_the_default_policies_are_safe(
     assert all(each.reason and each.where.startswith("default.cedar:") for each in verdict.rules)
 
 
+PROVEN_BILLING_BOT = """
+@id("bot") permit (principal, action, resource) when { context has agent && context.agent == Agent::"billing-bot" };
+@id("helper") forbid (principal, action, resource) when { context.agents.contains(Agent::"helper") };
+"""
+LOGIN, OTHER_LOGIN, DID = "https://login.example", "https://other.example", "did:web:bot.example"
+
+
+@pytest.mark.parametrize(
+    ("agents", "issuers", "proven_agent", "rules"),
+    [
+        (("billing-bot",), (LOGIN,), "billing-bot", ["bot"]),
+        (("billing-bot",), ("",), None, ["nothing-permits"]),
+        (("billing-bot", "assistant"), ("", LOGIN), "assistant", ["nothing-permits"]),
+        (("billing-bot", "helper"), ("", LOGIN), "helper", ["helper"]),
+        (("x", "billing-bot"), ("", LOGIN), "billing-bot", ["bot"]),
+        (("x", "helper"), ("", ""), None, ["helper"]),
+        (("billing-bot",), (OTHER_LOGIN,), f"issuer={OTHER_LOGIN} billing-bot", ["nothing-permits"]),
+        ((DID,), (DID,), DID, ["nothing-permits"]),
+    ],
+    ids=[
+        "a proven agent", "a chosen name", "a proven agent that took a name", "a forbidden one that took a name",
+        "a permitted one that took a name", "a forbidden name under another", "the same name at another issuer", "a DID",
+    ],
+)  # fmt: skip
+def test_an_agent_is_who_it_is_proven_to_be_whatever_name_it_takes(
+    agents: tuple[str, ...], issuers: tuple[str, ...], proven_agent: str | None, rules: list[str]
+) -> None:
+    caller = make_caller(agents=agents, agent_issuers=issuers, primary_issuer=LOGIN)
+    assert caller.proven_agent == proven_agent
+    verdict = compile_policies(PROVEN_BILLING_BOT).decide(make_question(caller, make_tool()))
+    assert rule_ids(verdict.rules) == rules
+    unproven = make_caller(agents=agents, agent_issuers=("",) * len(agents), primary_issuer=LOGIN)
+    assert (compute_decision_cache_key(caller) == compute_decision_cache_key(unproven)) == (proven_agent is None)
+
+
 def _make_full_question() -> PolicyRequest:
-    who = make_caller(agents=("bot", "boss"), groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True)
+    who = make_caller(
+        agents=("bot", "boss"), agent_issuers=("https://login.example", ""), primary_issuer="https://login.example",
+        groups=frozenset({"ops"}), scopes=frozenset({"a"}), task="t", human=True,
+    )  # fmt: skip
     what = make_tool(
         "crm.refund", effects="destructive", external_service="stripe", tags=("money",), preview=True,
         behaviours=("monotone",), authority_rank=7, requires_user_interaction=True, open_world=False,
@@ -170,7 +209,8 @@ def _make_full_question() -> PolicyRequest:
         'context.changes.contains(Resource::"crm.orders") && context.operations == ["update"]',
         'context.scopes == ["17"]',
         'context.facts.amount == 3 && context.facts.to.containsAll(["b", "a"])',
-        'context == {agent: context.agent, agents: context.agents, delegated: true, task: "t", session: "s", '
+        'context == {agent: context.agent, agent_label: "bot", agents: context.agents, delegated: true, task: "t", '
+        'session: "s", '
         'trust: "standard", environment: "development", time: context.time, cost: 5, labels: ["pii"], '
         'changes: [Resource::"crm.orders"], operations: ["update"], scopes: ["17"], sweeping: false, '
         'facts: {amount: 3, "to": ["a", "b"]}}',

@@ -29,6 +29,7 @@ TRUSTED_CALLER = IssuerSettings(
 )
 DELEGATED_CALLER = Caller(
     tenant="acme", user="ana", agents=("bot", "helper"), agent_issuers=("https://login.example", ""),
+    primary_issuer="https://login.example",
     scopes=frozenset({"a", "b"}), session="s", token_id="t",
     capabilities=(Capability(tool="shop.buy", versions=">=1"),), issuer="https://login.example", expires_at=2,
     issued_at=1, groups=frozenset({"g"}), trust="trusted", human=True, auth_time=3, grants=("g2", "g1"),
@@ -69,9 +70,9 @@ def test_a_caller_without_proven_agents_is_still_read_by_an_earlier_release() ->
     unconstrained = replace(DELEGATED_CALLER, constraints=())
     stored = orjson.loads(serialize_caller(replace(unconstrained, agent_issuers=("", ""))))
     assert (stored["v"], "agent_issuers" in stored, "constraints" in stored) == (1, False, False)
-    assert orjson.loads(serialize_caller(unconstrained))["v"] == 2
-    # One that would not enforce its constraints leaves it to others.
-    assert orjson.loads(serialize_caller(DELEGATED_CALLER))["v"] == 3
+    # One that would read a chosen name as proven, or not enforce its constraints, leaves it to others.
+    assert orjson.loads(serialize_caller(unconstrained))["v"] == 4
+    assert orjson.loads(serialize_caller(replace(DELEGATED_CALLER, agent_issuers=())))["v"] == 3
 
 
 def test_who_is_trusted_less_since_or_not_at_all_is_not_what_was_written_down() -> None:

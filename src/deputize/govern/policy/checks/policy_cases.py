@@ -55,7 +55,9 @@ class CallerCase(_CaseModel):
     groups: Words = ()
     trust: Trust = "standard"
     human: bool = False
+    # The names of the chain, nearest first; and the one that an issuer proved, if any did.
     agents: Words = ()
+    proven_agent: str | None = None
     scopes: Words = ()
     task: str | None = None
 
@@ -63,7 +65,7 @@ class CallerCase(_CaseModel):
         return {
             "tenant": tenant, "user": self.user, "issuer": self.issuer, "trust": self.trust, "human": self.human,
             "groups": sorted(set(self.groups)), "scopes": sorted(set(self.scopes)), "agents": list(self.agents),
-            "task": self.task,
+            "proven_agent": self.proven_agent, "task": self.task,
         }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from deputize.govern.policy.cedar_schema import (
     FactTypes,
     build_schema,
 )
+from deputize.govern.policy.checks.agent_names import is_open_to_names
 from deputize.govern.policy.checks.attribute_reads import collect_reads
 from deputize.govern.policy.checks.value_lint import find_impossible_values
 from deputize.govern.policy.policy_parser import (
@@ -81,8 +82,10 @@ def validate_policies(
         *diagnostics,
         *(_make_diagnostic(rule, message) for rule, message in type_errors),
         *_find_crowded_scopes(rules),
+        *_find_name_permits(valid_rules),
     ]
     warnings = [
+        *_find_narrow_forbids(valid_rules),
         *_find_unreachable_rules(valid_rules, facts),
         *_find_unknown_resources(valid_rules, known_names or {}),
         *_find_shadowed_rules(valid_rules),
@@ -185,6 +188,27 @@ def _find_crowded_scopes(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnost
                 rule,
                 f"rule {rule.id} is one of more than {MAX_RULES_PER_SCOPE} rules about {scope_name}, which every call "
                 "would evaluate: name tools or namespaces in their scopes, or use sets as in [a, b].contains(c)",
+            )
+
+
+def _find_name_permits(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnostic]:
+    for rule in rules:
+        if is_open_to_names(rule):
+            yield _make_diagnostic(
+                rule,
+                f"rule {rule.id} lets an agent gain by a name, and whoever delegates chooses the name: compare "
+                'context.agent, which is proven, as in context has agent && context.agent == Agent::"billing-bot"',
+            )
+
+
+def _find_narrow_forbids(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnostic]:
+    for rule in rules:
+        reads = collect_reads([rule]).context if rule.effect == "forbid" else ()
+        if "agent" in reads and "agents" not in reads:
+            yield _make_diagnostic(
+                rule,
+                f"rule {rule.id} reaches only agents whose identity is proven: to reach every delegation of that name, "
+                'write context.agents.contains(Agent::"billing-bot")',
             )
 
 

@@ -31,7 +31,7 @@ def test_the_default_policies_have_no_findings() -> None:
         'context has facts.to && context.facts.to.contains("ana")',
         "context.facts has urgent && context.facts.urgent",
         'context has agent && context.agent == Agent::"bot"',
-        'context.agents.contains(Agent::"bot") && context.delegated',
+        '!context.agents.contains(Agent::"bot") && context.delegated',
         'context has task && context.task == "t" && context has session && context.session == "s"',
         "context.time.hour < 18 && context.time.weekday < 5 && context.time.epoch > 0 && context.cost < 1000",
         'context.labels.contains("pii") && context.changes.contains(Resource::"crm.orders")',
@@ -44,6 +44,53 @@ def test_the_default_policies_have_no_findings() -> None:
 def test_every_attribute_passes_the_type_check(condition: str) -> None:
     findings = validate_policies(make_files(make_rule(condition)), FACTS)
     assert (findings.errors, findings.warnings) == ((), ())
+
+
+NAMED = 'context.agents.contains(Agent::"billing-bot")'
+CHAIN = 'context.agents == [Agent::"billing-bot"]'
+LABEL = 'context has agent_label && context.agent_label == "billing-bot"'
+PROOF = 'context has agent && context.agent == Agent::"billing-bot"'
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_refused"),
+    [
+        (f"permit (principal, action, resource) when {{ {NAMED} }};", True),
+        (f'permit (principal == User::"ana", action, resource) when {{ {NAMED} }};', True),
+        (f"permit (principal, action, resource) when {{ {LABEL} }};", True),
+        (
+            'permit (principal, action, resource) when { context has agent_label && context.agent_label like "b*" };',
+            True,
+        ),
+        (f"permit (principal, action, resource) when {{ {CHAIN} }};", True),
+        ("permit (principal, action, resource) when { !context.agents.isEmpty() };", True),
+        ('permit (principal, action, resource) unless { context.agents == [Agent::"helper"] };', True),
+        (f"permit (principal, action, resource) when {{ !(context has agent) && {NAMED} }};", True),
+        (f"forbid (principal, action, resource) unless {{ {NAMED} }};", True),
+        (f"forbid (principal, action, resource) when {{ !({LABEL}) }};", True),
+        ('forbid (principal, action, resource) when { context.agents == [Agent::"helper"] };', True),
+        (f"permit (principal, action, resource) when {{ {PROOF} }};", False),
+        (f"permit (principal, action, resource) when {{ {PROOF} && {NAMED} }};", False),
+        (f'permit (principal == User::"ana", action, resource) when {{ {CHAIN} && {LABEL} }};', False),
+        (f'permit (principal, action, resource) when {{ [User::"ana"].contains(principal) && {CHAIN} }};', False),
+        (f"permit (principal, action, resource) unless {{ {NAMED} }};", False),
+        ("permit (principal, action, resource) when { context.agents.isEmpty() };", False),
+        (f"forbid (principal, action, resource) when {{ {NAMED} }};", False),
+        (f"forbid (principal, action, resource) when {{ {NAMED} || {LABEL} }};", True),
+    ],
+)
+def test_a_rule_from_which_an_agent_gains_by_a_chosen_name_is_refused(rule: str, is_refused: bool) -> None:
+    findings = validate_policies(make_files(f'@id("a") {rule}'), FACTS)
+    told = [each.message for each in findings.errors]
+    assert [message.startswith("rule a lets an agent gain by a name") for message in told] == [True] * is_refused
+
+
+def test_a_forbid_that_only_a_proven_agent_meets_is_a_warning() -> None:
+    findings = validate_policies(
+        make_files(f'@id("a") forbid (principal, action, resource) when {{ {PROOF} }};'), FACTS
+    )
+    (warning,) = findings.warnings
+    assert "reaches only agents whose identity is proven" in warning.message
 
 
 @pytest.mark.parametrize(
