@@ -19,6 +19,7 @@ RECONCILER_ISSUER = "deputize:reconciliation"
 Trust = Literal["untrusted", "standard", "trusted"]
 # Subjects never contain control characters.
 _AGENT_SEPARATOR = "\x1f"
+_GRANT_SEPARATOR = "\x1e"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +109,15 @@ class Caller:
         return _AGENT_SEPARATOR.join(self.agents)
 
     @property
+    def agent_key(self) -> str:
+        """Who acts for the user, as calls record it: the chain of agents and the delegation they act by. The names are
+        not enough: the next delegation to an agent of these names may be narrower, or to somebody else.
+        """
+        return (
+            f"{self.agent_chain}{_GRANT_SEPARATOR}{self.grants[0]}" if self.agents and self.grants else self.agent_chain
+        )
+
+    @property
     def proven_agents(self) -> tuple[str, ...]:
         """The agents whose identity an issuer proved, each qualified by that issuer. An agent that only bears a name
         is not the person or agent of that name.
@@ -134,14 +144,19 @@ class Caller:
         return (self.user, *self.proven_agents)
 
     @property
+    def is_limited(self) -> bool:
+        """True if the token allows less than its scopes do."""
+        return self.capabilities is not None or self.ceiling is not None or bool(self.constraints)
+
+    @property
     def is_admin(self) -> bool:
         return ADMIN_SCOPE in self.scopes
 
-    def is_maker_of(self, user: str, agent_chain: str) -> bool:
+    def is_maker_of(self, user: str, agent_key: str) -> bool:
         """Tell whether a stored call is this caller's. A user made all calls of their agents; an agent made only those
-        of exactly its chain.
+        of exactly its chain and delegation.
         """
-        return user == self.user and (not self.agents or agent_chain == self.agent_chain)
+        return user == self.user and (not self.agents or agent_key == self.agent_key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,14 +172,20 @@ class Epochs:
         return self.registry >= other.registry and self.policy >= other.policy and self.revocation >= other.revocation
 
 
-def parse_nearest_agent(agent_chain: str) -> str:
-    """Read the acting agent from a chain of agents."""
-    return agent_chain.partition(_AGENT_SEPARATOR)[0]
+def parse_agent_chain(agent_key: str) -> str:
+    """Read the chain of agents from what a call records of them."""
+    return agent_key.partition(_GRANT_SEPARATOR)[0]
 
 
-def parse_agent_chain(agent_chain: str) -> tuple[str, ...]:
-    """Read all agents from a chain of agents, nearest first."""
-    return tuple(agent_chain.split(_AGENT_SEPARATOR)) if agent_chain else ()
+def parse_nearest_agent(agent_key: str) -> str:
+    """Read the acting agent."""
+    return parse_agent_chain(agent_key).partition(_AGENT_SEPARATOR)[0]
+
+
+def parse_agents(agent_key: str) -> tuple[str, ...]:
+    """Read all agents, nearest first."""
+    chain = parse_agent_chain(agent_key)
+    return tuple(chain.split(_AGENT_SEPARATOR)) if chain else ()
 
 
 def compute_decision_cache_key(caller: Caller) -> str:

@@ -6,6 +6,7 @@ is either known or recorded as unknown.
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency
@@ -28,6 +29,7 @@ from deputize.execute.retry import apply_status_codes, retry_after_failure
 from deputize.execute.retry_budgets import RetryBudget
 from deputize.execute.service_gate import ServicePermit
 from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
 from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
@@ -302,6 +304,7 @@ class _Dispatch:
             report_progress=received.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,
             save_checkpoint=self._choose_save(),
+            covers_tool=partial(is_within_token, self.runtime, received.caller),
         )
         if credential is None:
             return context

@@ -151,6 +151,74 @@ async def test_what_belongs_to_another_tenant_answers_like_what_does_not_exist(
     assert _strip_ids(theirs, *ours) == _strip_ids(nobodys, UNKNOWN_CALL, UNKNOWN_TOOL)
 
 
+ONE_READ = '[{"tool_id": "shop.get_user", "version_range": "*"}]'
+# Tokens of the same user, or of an agent of the same name: each could not make the call itself, or did not make it.
+NARROW_TOKENS: dict[str, dict[str, Any]] = {
+    "a token for one tool": {"token": {"tools": {"shop.get_user": "*"}}},
+    "a token without the scope": {"token": {"scopes": ()}},
+    "an administrator for one tool": {"token": {"tools": {"shop.get_user": "*"}, "scopes": (*SCOPES, ADMIN)}},
+    "the agent, from its issuer": {"token": {"agent": "bot"}},
+    "a delegation for one tool": {"exchange": {"tools": ONE_READ}},
+    "a delegation to read": {"exchange": {"ceiling": "read"}},
+    "a delegation without the scope": {"exchange": {"scope": "shop:delete"}},
+    "another delegation": {"exchange": {}},
+}
+
+
+@pytest.mark.parametrize("kind", NARROW_TOKENS)
+async def test_what_a_token_does_not_cover_answers_like_what_does_not_exist(kind: str, gateway: HttpGateway) -> None:
+    """Of the user's own calls, those of their agent, and their delegations."""
+    made = await gateway.post_exchange()
+    bot, grant_id = made.json()["access_token"], made.json()["grant_id"]
+    renamed = {"id": 1, "name": "Ana"}
+    calls = [(await gateway.call(OURS, renamed, token=each)).json()["call_id"] for each in (gateway.token(), bot)]
+    entries = (await gateway.get(f"/v1/calls/{calls[1]}/audit", token=bot)).json()["entries"]
+    ids = [*calls, grant_id, *(each["entry"]["id"] for each in entries)]
+    narrow = NARROW_TOKENS[kind]
+    token = (
+        gateway.token(**narrow["token"]) if "token" in narrow else await gateway.exchange_token(**narrow["exchange"])
+    )
+    headers = {"authorization": f"Bearer {token}"}
+    # A user who lacks a scope still ends what they delegated: that takes nothing but authority away.
+    is_whole_user = kind == "a token without the scope"
+    for verb, path in WITH_IDS:
+        subject = path.partition("}")[0].partition("{")[2]
+        if subject not in ("call_id", "entry_id", "grant_id") or (subject == "grant_id" and is_whole_user):
+            continue
+        body = BODIES.get(path.rpartition("/")[2])
+        known = {"call_id": calls, "entry_id": ids[3:], "grant_id": [grant_id]}[subject]
+        answers = [
+            _strip_ids(
+                await gateway.http.request(
+                    verb.upper(), path.format(**{subject: each}), headers=headers, json=body if verb == "post" else None
+                ),
+                each,
+            )
+            for each in (*known, UNKNOWN_CALL)
+        ]
+        assert answers[-1][0] == 404, (verb, path)
+        assert len(set(answers)) == 1, (verb, path, answers)
+    for path in ("/v1/calls", "/v1/audit", "/v1/audit/export", "/v1/approvals"):
+        text = (await gateway.get(path, token=token)).text
+        assert not any(each in text for each in calls), path
+    assert is_whole_user or grant_id not in (await gateway.get("/v1/grants", token=token)).text
+    assert (await gateway.call_rpc("calls.get", {"call_id": calls[0]}, token=token))["error"]["message"]
+    assert (await gateway.get(f"/v1/calls/{calls[1]}", token=bot)).json()["state"] == "succeeded"
+    assert calls[1] in (await gateway.get("/v1/calls", token=bot)).text
+    assert {*calls} <= {each["call_id"] for each in (await gateway.get("/v1/calls")).json()["calls"]}
+
+
+async def test_a_delegation_ends_itself_and_what_it_passed_on_and_no_other(gateway: HttpGateway) -> None:
+    own, other = [(await gateway.post_exchange(tools=ONE_READ)).json() for _ in range(2)]
+    passed_on = (await gateway.post_exchange(own["access_token"], agent="typist")).json()
+    headers = {"authorization": f"Bearer {own['access_token']}"}
+    statuses = [
+        (await gateway.http.delete(f"/v1/grants/{each['grant_id']}", headers=headers)).status_code
+        for each in (other, passed_on, own)
+    ]
+    assert statuses == [404, 200, 200]
+
+
 @pytest.mark.parametrize("method", METHODS)
 async def test_every_rpc_method_keeps_tenants_apart(method: str, gateway: HttpGateway, our_call: str) -> None:
     token = gateway.other_token(scopes=(*SCOPES, ADMIN))

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from deputize import Content, Result, Sensitive, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.call import CallRequest
-from deputize.core.caller import Caller
+from deputize.core.caller import Caller, Capability
 from deputize.core.outcome import Outcome
 from deputize.core.results.outline import measure_length
 from deputize.core.states import State
@@ -139,11 +139,15 @@ async def test_only_the_caller_and_its_delegates_can_read(lab: GatewayLab) -> No
     reference = (await call(lab, "dump", 5_000, by=agent))["result"]["reference"]
     for reader in (agent, helper, ana):
         assert (await try_read(lab, reference, reader)).state is State.SUCCEEDED
-    refusals = [await try_read(lab, reference, each) for each in (await lab.make_caller("eve"), other_agent)]
+    for_reading_only = replace(agent, capabilities=(Capability(tool="results.read"),))
+    strangers = (await lab.make_caller("eve"), other_agent, for_reading_only)
+    refusals = [await try_read(lab, reference, each) for each in strangers]
     refusals.append(await try_read(lab, "result_" + "0" * 32))
     assert {error_slug(each) for each in refusals} == {"tool-precondition"}
     errors = [parse_body(each)["error"] | {"trace_id": None} for each in refusals]
-    assert errors[0] == errors[1] == errors[2], "another caller's reference looks like one that does not exist"
+    assert errors[0] == errors[1] == errors[2] == errors[3], (
+        "another caller's reference looks like one that does not exist"
+    )
 
 
 async def test_another_tenant_cannot_read(lab: GatewayLab) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deputize.core.caller import Caller, Epochs, compute_decision_cache_key
+from deputize.core.caller import Caller, Epochs, compute_decision_cache_key, parse_agents, parse_nearest_agent
 
 pytestmark = pytest.mark.requirement("GOV-2")
 CALLER = Caller(
@@ -52,8 +52,15 @@ def test_epochs_are_current_only_if_none_of_them_is_older(kind: str) -> None:
 
 def test_an_agent_made_only_the_calls_of_its_own_chain() -> None:
     person = replace(CALLER, agents=())
-    assert CALLER.is_maker_of("ana", CALLER.agent_chain)
+    assert CALLER.is_maker_of("ana", CALLER.agent_key)
+    lent, lent_again = replace(CALLER, grants=("g2", "g1")), replace(CALLER, grants=("g3", "g1"))
+    assert lent.is_maker_of("ana", lent.agent_key)
+    assert not lent.is_maker_of("ana", lent_again.agent_key)
+    assert not CALLER.is_maker_of("ana", lent.agent_key)
+    assert not lent.is_maker_of("ana", CALLER.agent_key)
+    assert parse_agents(replace(lent, agents=("bot", "helper")).agent_key) == ("bot", "helper")
+    assert parse_nearest_agent(lent.agent_key) == "bot"
     assert not CALLER.is_maker_of("ana", "helper")
     assert not CALLER.is_maker_of("ana", "")
-    assert not CALLER.is_maker_of("bo", CALLER.agent_chain)
+    assert not CALLER.is_maker_of("bo", CALLER.agent_key)
     assert person.is_maker_of("ana", "helper")

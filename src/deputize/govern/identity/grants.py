@@ -5,6 +5,7 @@ These functions run inside the transactions of `operations/admin/delegations.py`
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -15,21 +16,28 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("grants")
+_NO_GRANT = str(UUID(int=0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GrantFilter:
     """Which grants a caller may see and revoke.
 
-    A user sees their own grants and all that were derived from them, an agent those it passed on, an administrator all.
+    A user sees their own grants and all that were derived from them, an administrator all. A delegation sees itself and
+    what was derived from it, and so does an agent whose issuer made its token. A limited token sees no others.
     """
 
     user: str | None = None
     agents: tuple[str, ...] = ()
+    root: str | None = None
 
     @classmethod
     def for_caller(cls, caller: Caller) -> "GrantFilter":
-        return cls() if caller.is_admin else cls(user=caller.user, agents=caller.agents)
+        if caller.is_admin and not caller.is_limited:
+            return cls()
+        if caller.grants or caller.is_limited:
+            return cls(user=caller.user, root=caller.grants[0] if caller.grants else _NO_GRANT)
+        return cls(user=caller.user, agents=caller.agents)
 
 
 async def add_grant(connection: Connection, delegation: Delegation) -> None:
@@ -69,7 +77,14 @@ async def list_grants(
 ) -> list[dict[str, Any]]:
     """List the grants a caller may see, newest first."""
     rows = await connection.fetch(
-        _SQL["list_grants"], tenant, grant_filter.user, list(grant_filter.agents), before, None, limit
+        _SQL["list_grants"],
+        tenant,
+        grant_filter.user,
+        list(grant_filter.agents),
+        before,
+        None,
+        limit,
+        grant_filter.root,
     )
     return [_serialize_grant(row) for row in rows]
 
@@ -77,7 +92,14 @@ async def list_grants(
 async def find_grant(connection: Connection, tenant: str, grant_filter: GrantFilter, id: str) -> dict[str, Any] | None:
     """Find a grant, or None if it does not exist or the caller may not see it."""
     row = await connection.fetchrow(
-        _SQL["list_grants"], tenant, grant_filter.user, list(grant_filter.agents), None, id, 1
+        _SQL["list_grants"],
+        tenant,
+        grant_filter.user,
+        list(grant_filter.agents),
+        None,
+        id,
+        1,
+        grant_filter.root,
     )
     return None if row is None else _serialize_grant(row)
 

@@ -15,6 +15,7 @@ from deputize.core.caller import Caller
 from deputize.core.contract.contract import MutationClass, is_safe_to_repeat
 from deputize.core.errors import CallNotFound, NotRetryable
 from deputize.core.states import TERMINAL_STATES, State
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
@@ -64,7 +65,8 @@ async def _load_call(runtime: Runtime, caller: Caller, call_id: str) -> asyncpg.
     if call_uuid:
         async with runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_call_to_retry"], caller.tenant, call_uuid)
-    if row is None or not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
+    is_own = row is not None and caller.is_maker_of(row["caller_user"], row["caller_agent"])
+    if row is None or not is_own or not await may_reach(runtime, caller, row):
         raise CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id[:64]})
     return row
 

@@ -226,7 +226,7 @@ def build_opening_row(
     caller, contract = received.caller, validated.tool.contract
     return OpenCallRow(
         caller.tenant, received.call_id, contract.full_name, contract.version, validated.tool.digest,
-        contract.mutation_class, caller.user, caller.agent_chain, received.session, fingerprint,
+        contract.mutation_class, caller.user, caller.agent_key, received.session, fingerprint,
         None if key is None else derive_claim_scope(caller.user, caller.agent_chain, contract.full_name),
         None if key is None else hashlib.sha256(key.encode()).digest(),
         contract.timeout.effective_seconds, window, received.trail.trace_id,

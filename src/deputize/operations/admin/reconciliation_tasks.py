@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from deputize.core.caller import Caller, Epochs
+from deputize.core.caller import Caller, Epochs, parse_nearest_agent
 from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
@@ -145,7 +145,7 @@ def _describe_task(row: asyncpg.Record) -> dict[str, Any]:
             "state": State(row["call_state"]),
             "tool": {"name": row["tool"], "version": row["version"]},
             "user": row["caller_user"],
-            "agent": row["caller_agent"] or None,
+            "agent": parse_nearest_agent(row["caller_agent"]) or None,
         },
         "question": orjson.loads(row["question"]),
         "opened_at": _format_time(row["opened_at"]),

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from deputize.core.caller import Caller, parse_agent_chain
+from deputize.core.caller import Caller, parse_agents
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import Problem
 from deputize.core.subject import ERASED_PREFIX
@@ -42,7 +42,7 @@ async def _count_review(
         maker = Caller(
             tenant=row["tenant"],
             user=row["caller_user"],
-            agents=parse_agent_chain(row["caller_agent"]),
+            agents=parse_agents(row["caller_agent"]),
             task=approval_request.contents.presentation.get("task"),
         )
         # Someone who was erased has no pseudonym any more, and gets no new one.

@@ -7,6 +7,7 @@ An undecided request is denied at its deadline. Every refused attempt is recorde
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import asyncpg
 import structlog
 
 from deputize.core.caller import TERMINAL_ISSUER, Caller
@@ -30,6 +31,7 @@ from deputize.govern.approvals.requirements import Vote, is_plan_met
 from deputize.lifecycle.approval.check import has_expired
 from deputize.lifecycle.approval.presentation import describe_list_item
 from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.call_access import CallFilter, list_reachable
 from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.batch_checks import require_alike, require_bindings
@@ -64,11 +66,15 @@ class ApprovalDecisions:
                     _SQL["list_approval_requests_for_groups"], caller.tenant, sorted(caller.groups), before, limit
                 )
             else:
-                user = None if caller.is_admin else caller.user
-                acting_agent = caller.agent_chain if caller.agents and not caller.is_admin else None
-                rows = await connection.fetch(
-                    _SQL["list_approval_requests"], caller.tenant, user, acting_agent, state, before, limit
-                )
+
+                async def fetch(limits: CallFilter) -> list[asyncpg.Record]:
+                    found: list[asyncpg.Record] = await connection.fetch(
+                        _SQL["list_approval_requests"], caller.tenant, limits.user, limits.agent, state, before, limit,
+                        limits.tools, limits.classes, limits.hidden_tools,
+                    )  # fmt: skip
+                    return found
+
+                rows = await list_reachable(self._runtime, caller, fetch)
         return [describe_list_item(self._runtime, row) for row in rows]
 
     async def get_request(self, caller: Caller, approval_id: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from deputize.govern.approvals.approvers import OpenApproval, parse_participants
 from deputize.govern.approvals.requirements import Vote, parse_plan
 from deputize.lifecycle.approval.approval_request import ApprovalContents
 from deputize.lifecycle.approval.presentation import describe_full_request
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
@@ -83,10 +84,10 @@ async def load_request_view(
         raise _not_found_error()
     plan = parse_plan(orjson.loads(row["demands"]), levels=row["levels"])
     approver_groups = {group for demand in plan.requirements for group in demand.groups}
-    is_own = caller.is_maker_of(row["caller_user"], row["caller_agent"])
+    is_reachable = await may_reach(runtime, caller, row)
     # People with the break-glass scope belong to no asked group, but must see what they override.
     is_approver = not caller.groups.isdisjoint(approver_groups) or BREAK_GLASS_SCOPE in caller.scopes
-    if not (is_own or caller.is_admin or (caller.console and is_approver)):
+    if not (is_reachable or (caller.console and is_approver)):
         raise _not_found_error()
     keys = await runtime.keys.get(runtime.store, tenant)
     groups = await connection.fetch(_SQL["list_current_groups"], tenant, row["id"])

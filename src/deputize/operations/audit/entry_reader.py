@@ -1,7 +1,8 @@
 """Read audit entries that a caller may see: translate names into pseudonyms, read pages, and name who is in them.
 
 An administrator sees the tenant's entries. A user sees those in which they are the user, an agent only those of exactly
-its chain: entries of another agent may tell what exceeds its delegation. Names are looked up for each page and never
+its chain: entries of another agent may tell what exceeds its delegation. Neither sees calls that their token does not
+cover. Names are looked up for each page and never
 kept, so a person who was erased is found by no name, and their entries show the pseudonym.
 """
 
@@ -21,6 +22,7 @@ from deputize.core.sensitive.text import redact_personal_data
 from deputize.core.subject import AGENT_PREFIX
 from deputize.evidence.audit_entries import encode_act
 from deputize.evidence.entry_filters import EntryFilter, get_decision
+from deputize.lifecycle.call_access import may_read_entry
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.queries import load_statements
@@ -33,6 +35,9 @@ _PSEUDONYM_LENGTH: Final = 64
 # How long one search reads, and when its statement is ended.
 SEARCH_MS: Final = 1000
 _STATEMENT_TIMEOUT: Final = "5s"
+
+
+EntryRow = tuple[UUID, bytes, dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +55,7 @@ class AuditQuery:
 class PermittedSearch:
     """A query with the limits of who makes it. `filter` is None if nothing can match."""
 
+    caller: Caller
     filter: EntryFilter | None
     first: UUID
     before: UUID
@@ -61,7 +67,7 @@ class PermittedSearch:
 class EntryPage:
     """Entries newest first; `searched_to` is where the search stopped, None if nothing older is left."""
 
-    rows: Sequence[tuple[UUID, bytes, dict[str, Any]]]
+    rows: Sequence[EntryRow]
     searched_to: UUID | None
     is_cut: bool = False
 
@@ -87,11 +93,33 @@ class EntryReader:
             is_own = user in (None, own_user) and bool(own_user)
             entry_filter = replace(named_filter, user=own_user, chain=chain) if is_own else None
         return PermittedSearch(
+            caller=caller,
             filter=entry_filter if is_known else None,
             first=FIRST_ID if query.since is None else build_first_id(query.since),
             before=END_ID if query.until is None else build_first_id(query.until),
             description=_describe(named_filter, query),
         )
+
+    async def is_match(self, search: PermittedSearch, entry: dict[str, Any]) -> bool:
+        """Tell whether an entry matches, and its reader may see it."""
+        return bool(await self._list_matches(search, [(UUID(entry["id"]), b"", entry)]))
+
+    async def _list_matches(self, search: PermittedSearch, rows: Sequence[EntryRow]) -> list[EntryRow]:
+        caller, entry_filter = search.caller, search.filter
+        matches = [] if entry_filter is None else [each for each in rows if entry_filter.is_match(each[2])]
+        agent_keys: dict[str, str] = {}
+        if caller.agents and not caller.is_admin:
+            # Entries have the names of agents, and their calls also the delegation.
+            call_ids = {each[2]["call"] for each in matches if "call" in each[2]}
+            async with self.runtime.store.read_transaction(caller.tenant) as connection:
+                keys = await connection.fetch(_SQL["list_agents_of_calls"], caller.tenant, sorted(call_ids))
+            agent_keys = {str(row["id"]): row["caller_agent"] for row in keys}
+        return [
+            each
+            for each in matches
+            if agent_keys.get(each[2].get("call", ""), caller.agent_key) == caller.agent_key
+            and await may_read_entry(self.runtime, caller, each[2])
+        ]
 
     async def _find_pseudonyms(self, tenant: str, query: AuditQuery) -> tuple[str | None, str | None]:
         """Find the pseudonyms of the named user and agent. A name that has none gets none: nothing is written."""
@@ -136,7 +164,7 @@ class EntryReader:
         is_cut = bool(rows) and rows[-1]["entry"] is None
         searched_to = rows[-1]["id"] if is_cut or len(rows) >= limit else None
         candidates = [(row["id"], row["entry"], orjson.loads(row["entry"])) for row in rows if row["entry"] is not None]
-        matches = [each for each in candidates if entry_filter.is_match(each[2])]
+        matches = await self._list_matches(search, candidates)
         return EntryPage(rows=matches, searched_to=searched_to, is_cut=is_cut)
 
     async def load_entry(self, tenant: str, entry_id: str) -> dict[str, Any] | None:
@@ -158,9 +186,7 @@ class EntryReader:
             rows = await connection.fetch(_SQL["name_pseudonyms"], distinct_pseudonyms)
         return {row["pseudonym"]: row["subject"].removeprefix(AGENT_PREFIX) for row in rows}
 
-    async def describe_entries(
-        self, tenant: str, rows: Sequence[tuple[UUID, bytes, dict[str, Any]]]
-    ) -> list[dict[str, Any]]:
+    async def describe_entries(self, tenant: str, rows: Sequence[EntryRow]) -> list[dict[str, Any]]:
         """Describe entries with the names of their callers."""
         names = await self.load_names(tenant, (each for _, _, entry in rows for each in entry["caller"]))
         return [describe_entry(entry, names) for _, _, entry in rows]

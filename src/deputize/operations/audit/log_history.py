@@ -57,7 +57,7 @@ class LogHistory:
         """Make the receipt of an entry that the caller may see, and record that it was given out."""
         search = await self._entries.permit(caller, AuditQuery())
         entry = await self._entries.load_entry(caller.tenant, entry_id)
-        if entry is None or search.filter is None or not search.filter.is_match(entry):
+        if entry is None or not await self._entries.is_match(search, entry):
             raise AuditEntryNotFound(
                 "no audit entry has this id, or it is not yours", details={"entry_id": entry_id[:64]}
             )

@@ -57,7 +57,7 @@ class AuditSearch:
         """Show one entry with the events that it records."""
         search = await self._reader.permit(caller, AuditQuery())
         entry = await self._reader.load_entry(caller.tenant, entry_id)
-        if entry is None or search.filter is None or not search.filter.is_match(entry):
+        if entry is None or not await self._reader.is_match(search, entry):
             raise AuditEntryNotFound(
                 "no audit entry has this id, or it is not yours", details={"entry_id": entry_id[:64]}
             )

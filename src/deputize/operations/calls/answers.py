@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 import orjson
 
-from deputize.core.caller import Caller
+from deputize.core.caller import Caller, parse_agent_chain
 from deputize.core.errors import CallNotFound, NotRetryable
 from deputize.core.mcp.elicitation import InputRequest, InputResponses
 from deputize.core.outcome import Outcome
@@ -62,7 +62,7 @@ class CallAnswers:
     async def _find_continuation(self, row: asyncpg.Record) -> str | None:
         if State(row["state"]) is not State.NEEDS_INPUT:
             return None
-        scope = derive_claim_scope(row["caller_user"], row["caller_agent"], row["tool"])
+        scope = derive_claim_scope(row["caller_user"], parse_agent_chain(row["caller_agent"]), row["tool"])
         key = hashlib.sha256(derive_round_key(str(row["id"])).encode()).digest()
         async with self._runtime.store.write_transaction() as connection:
             continuation_id = await connection.fetchval(_SQL["find_continuing_call"], row["tenant"], scope, key)

@@ -1,8 +1,7 @@
 """Query calls: the caller who made one can see it, an administrator sees the tenant's, and no one else.
 
-A user sees every call made in their name. An agent sees only its own calls for that user: results of the user or of
-another agent may exceed its delegation. For a call that has not ended, a reader gets its progress and when to poll
-again; a follower gets events as they happen.
+`lifecycle/call_access.py` says who may see which. For a call that has not ended, a reader gets its progress and when
+to poll again; a follower gets events as they happen.
 """
 
 import asyncio
@@ -22,8 +21,8 @@ from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEve
 from deputize.evidence.tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
+from deputize.lifecycle.call_access import CallFilter, list_reachable, may_reach, may_read_entry
 from deputize.lifecycle.recording.audit import DRY_RUN
-from deputize.lifecycle.recording.stored_call import is_recorded_maker
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_call_links, compute_poll_ms
 from deputize.operations.calls.call_watcher import CallWatcher
@@ -133,18 +132,17 @@ class CallQueries:
 
     async def list_calls(self, caller: Caller, *, before: str | None, limit: int) -> list[dict[str, Any]]:
         await self._check_revocation(caller)
-        user = None if caller.is_admin else caller.user
-        agent = None if caller.is_admin or not caller.agents else caller.agent_chain
-        async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            rows = await connection.fetch(
-                _SQL["list_calls"],
-                caller.tenant,
-                user,
-                None if before is None else _parse_call_id(before),
-                limit,
-                agent,
-            )
-        return [build_call_facts(row) for row in rows]
+        before_id = None if before is None else _parse_call_id(before)
+
+        async def fetch(limits: CallFilter) -> list[asyncpg.Record]:
+            async with self._runtime.store.read_transaction(caller.tenant) as connection:
+                rows: list[asyncpg.Record] = await connection.fetch(
+                    _SQL["list_calls"], caller.tenant, limits.user, before_id, limit, limits.agent,
+                    limits.tools, limits.classes, limits.hidden_tools,
+                )  # fmt: skip
+                return rows
+
+        return [build_call_facts(row) for row in await list_reachable(self._runtime, caller, fetch)]
 
     async def follow_call(self, caller: Caller, call_id: str, *, after: str | None = None) -> AsyncIterator[CallEvent]:
         """Stream the call's states and progress until it ends; fail at once if there is no such call."""
@@ -227,7 +225,7 @@ class CallQueries:
         await self._check_revocation(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
-        if row is not None and not caller.is_admin and not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
+        if row is not None and not await may_reach(self._runtime, caller, row):
             raise _build_not_found(call_id)
         return row
 
@@ -264,7 +262,7 @@ class CallQueries:
         if not rows:
             raise _build_not_found(call_id)
         last = orjson.loads(rows[-1]["entry"])
-        if not is_recorded_maker(caller, last["caller"]) and not caller.is_admin:
+        if not await may_read_entry(self._runtime, caller, last):
             raise _build_not_found(call_id)
         return {
             "call_id": call_id,

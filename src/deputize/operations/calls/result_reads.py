@@ -74,6 +74,8 @@ class ResultReads:
         result = await self._results.find_result(context.tenant, reference)
         if result is None or not result.owner.may_be_read_by(context.user, context.agents):
             raise ToolPrecondition(_NOT_FOUND, advice=_NOT_FOUND_ADVICE)
+        if context.covers_tool is None or not await context.covers_tool(result.owner.tool):
+            raise ToolPrecondition(_NOT_FOUND, advice=_NOT_FOUND_ADVICE)
         if result.is_expired:
             raise ToolPrecondition("the reference expired", advice="Call the tool that gave it again.")
         return result

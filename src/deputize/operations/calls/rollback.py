@@ -12,6 +12,7 @@ from deputize.core.errors import CallNotFound, CheckpointNotFound, NotRetryable,
 from deputize.core.states import State
 from deputize.govern.token_authorization import require_full_admin
 from deputize.lifecycle.barrier import commit_act
+from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.checkpoint_writer import CheckpointReader
 from deputize.runs.checkpoints import unseal_state
@@ -53,7 +54,7 @@ class Rollbacks:
     async def _load_run(self, connection: Connection, caller: Caller, call_id: str) -> asyncpg.Record:
         row = await connection.fetchrow(_SQL["lock_run_to_roll_back"], caller.tenant, call_id)
         is_own = row is not None and caller.is_maker_of(row["caller_user"], row["caller_agent"])
-        if row is None or not (is_own or caller.is_admin):
+        if row is None or not await may_reach(self._runtime, caller, row):
             raise _build_not_found(call_id)
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         contract = authority.tools.get_entry(row["tool"]).by_version[row["version"]].contract

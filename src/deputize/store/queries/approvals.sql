@@ -49,7 +49,7 @@ for update of k;
 -- By the clock of this moment: the transaction may have begun long ago and waited for the barrier since.
 select a.tenant, a.id, a.call_id, a.state, a.binding, a.demands, a.presentation, a.chain, a.tool, a.group_key, a.level, a.levels,
        a.opened_at, a.expires_at, a.expires_at <= clock_timestamp() as expired, a.next_at, clock_timestamp() as now,
-       k.state as call_state, k.version, k.tool_digest, k.caller_user, k.caller_agent, k.session, k.trace, k.owner_epoch,
+       k.state as call_state, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent, k.session, k.trace, k.owner_epoch,
        p.issuer as primary_issuer
 from deputize.approvals a
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
@@ -89,11 +89,13 @@ order by a.id desc;
 -- name: list_approval_requests
 -- Of all callers or of one, in any state or in one.
 select a.id, a.call_id, a.state, a.tool, a.group_key, a.level, a.opened_at, a.expires_at, a.next_at, a.chain,
-       k.state as call_state, k.version, k.caller_user, k.caller_agent
+       k.state as call_state, k.version, k.caller_user, k.caller_agent, k.mutation_class
 from deputize.approvals a
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
 where a.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::text is null or k.caller_agent = $3)
   and ($4::text is null or a.state = $4) and ($5::uuid is null or a.id < $5)
+  and ($7::text[] is null or k.tool = any($7)) and ($8::text[] is null or k.mutation_class = any($8))
+  and k.tool <> all($9::text[])
 order by a.id desc
 limit $6;
 

@@ -21,3 +21,7 @@ select pseudonym, subject from deputize.name_pseudonyms(p_pseudonyms => $1);
 
 -- name: merge_terms
 select deputize.merge_audit_terms();
+
+-- name: list_agents_of_calls
+-- Who acted in these calls, and by which delegation. Reads have no row.
+select id, caller_agent from deputize.calls where tenant = $1 and id = any($2::uuid[]);

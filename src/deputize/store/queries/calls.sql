@@ -57,6 +57,9 @@ select k.id, k.state, k.tool, k.version, k.mutation_class, k.caller_user, k.call
 from deputize.calls k
 where k.tenant = $1 and ($2::text is null or k.caller_user = $2) and ($3::uuid is null or k.id < $3)
   and ($5::text is null or k.caller_agent = $5)
+  -- What a token limits: the tools that it names, the effects that it allows, and what else it does not cover.
+  and ($6::text[] is null or k.tool = any($6)) and ($7::text[] is null or k.mutation_class = any($7))
+  and k.tool <> all($8::text[])
 order by k.id desc
 limit $4;
 

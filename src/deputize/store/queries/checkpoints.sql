@@ -47,7 +47,7 @@ delete from deputize.checkpoints c where c.tenant = $1 and c.call_id = $2 and c.
 
 -- name: lock_run_to_roll_back
 -- Locked, so that the run is not begun, ended or saved while it is rolled back.
-select k.state, k.owner_epoch, k.caller_user, k.caller_agent, k.tool, k.version
+select k.state, k.owner_epoch, k.caller_user, k.caller_agent, k.tool, k.version, k.mutation_class
 from deputize.calls k
 where k.tenant = $1 and k.id = $2
   and exists (select from deputize.runs r where r.tenant = k.tenant and r.id = k.id)

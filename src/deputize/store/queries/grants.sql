@@ -45,5 +45,14 @@ where g.tenant = $1
        and g.agents[cardinality(g.agents) - cardinality($3) + 1:] = $3)
   and ($4::uuid is null or g.id < $4)
   and ($5::uuid is null or g.id = $5)
+  and ($7::uuid is null or exists (
+      with recursive line as (
+          select g.id, g.parent
+          union all
+          select up.id, up.parent from line
+          join deputize.grants up on up.tenant = $1 and up.id = line.parent
+      )
+      select from line where line.id = $7
+  ))
 order by g.id desc
 limit $6;

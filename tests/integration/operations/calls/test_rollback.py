@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from deputize.app import open_worker
 from deputize.core.contract.contract import Effects
-from deputize.core.errors import CallNotFound, CheckpointNotFound, NotRetryable, ScopeMissing, VersionNotInCapability
+from deputize.core.errors import CallNotFound, CheckpointNotFound, NotRetryable, VersionNotInCapability
 from deputize.core.states import State
 from deputize.operations.calls.rollback import Rollbacks
 from tests.integration.operations.background.test_reconciler import _list_open_tasks, run_reconciler
@@ -100,7 +100,7 @@ async def test_what_cannot_be_sent_back_says_why(lossy_lab: GatewayLab) -> None:
     assert unknown.value.details["names"] == ["half"]
     with pytest.raises(CallNotFound):
         await rollbacks.roll_back_run(await lossy_lab.make_caller("bob"), call, "half")
-    with pytest.raises(ScopeMissing):
+    with pytest.raises(CallNotFound):
         await rollbacks.roll_back_run(await lossy_lab.make_caller(scopes=()), call, "half")
     for nobodys in ("no id", "01890000-0000-7000-8000-000000000000"):
         with pytest.raises(CallNotFound):
@@ -126,11 +126,12 @@ async def test_what_was_lent_for_less_sends_nothing_back(lossy_lab: GatewayLab) 
     call = await start_run(lossy_lab, "register", "lent")
     await lossy_lab.wait_for_state(call, "unknown")
     ana, root = await lossy_lab.make_caller(), await lossy_lab.make_admin()
-    for less in (replace(ana, ceiling=Effects.READ), *(replace(root, ceiling=each) for each in list(Effects)[:-1])):
+    for less in (replace(root, ceiling=each) for each in list(Effects)[:-1]):
         with pytest.raises(VersionNotInCapability):
             await rollbacks.roll_back_run(less, call, "half")
-    with pytest.raises(CallNotFound):
-        await rollbacks.roll_back_run(replace(ana, agents=("bot",)), call, "half")
+    for less in (replace(ana, ceiling=Effects.READ), replace(ana, agents=("bot",))):
+        with pytest.raises(CallNotFound):
+            await rollbacks.roll_back_run(less, call, "half")
     assert await lossy_lab.fetch_state(call) == "unknown"
     set_behaviour("lent", record_restored([]))
     await rollbacks.roll_back_run(replace(root, ceiling=Effects.DESTRUCTIVE), call, "half")

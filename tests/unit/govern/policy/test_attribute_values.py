@@ -19,9 +19,9 @@ def test_each_attribute_path_has_its_value() -> None:
     what = make_tool("crm.pay", effects="write", tags=["money"])
     question_ = build_query(make_question(who, what, facts={"amount": 5, "iban": "DE1"}, now_ms=MOMENT))
     paths = [
-        "principal", "principal.scopes", "resource", "resource.name", "resource.tags", "context.agent", "context.agent_label",
-        "context.agents", "context.time.hour", "context.facts.amount", "context.facts.iban", "context.facts.none",
-        "context.session", "context.task", "action", "principal.nothing",
+        "principal", "principal.scopes", "resource", "resource.name", "resource.tags", "context.agent",
+        "context.agent_label", "context.agents", "context.time.hour", "context.facts.amount", "context.facts.iban",
+        "context.facts.none", "context.session", "context.task", "action", "principal.nothing",
     ]  # fmt: skip
 
     assert resolve_values(question_, paths, frozenset({"facts.iban"})) == {

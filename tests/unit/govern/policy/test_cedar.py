@@ -167,7 +167,8 @@ LOGIN, OTHER_LOGIN, DID = "https://login.example", "https://other.example", "did
     ],
     ids=[
         "a proven agent", "a chosen name", "a proven agent that took a name", "a forbidden one that took a name",
-        "a permitted one that took a name", "a forbidden name under another", "the same name at another issuer", "a DID",
+        "a permitted one that took a name", "a forbidden name under another", "the same name at another issuer",
+        "a DID",
     ],
 )  # fmt: skip
 def test_an_agent_is_who_it_is_proven_to_be_whatever_name_it_takes(

@@ -40,7 +40,7 @@ def _find_uses(root: Any, is_fulfilling: bool) -> Iterator[str]:
         if isinstance(node, list):
             stack += [(each, None) for each in node]
             continue
-        operator, parts = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else ("", None)
+        operator, parts = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else ("", {})
         path = resolve_attribute_path(node)
         sides = (
             [resolve_attribute_path(parts.get(side)) for side in ("left", "right", "arg")]

@@ -25,7 +25,7 @@ from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.recording.stored_call import is_recorded_maker
+from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.policy.check import check_policies
 from deputize.store.queries import load_statements
@@ -119,9 +119,10 @@ class PolicyExplanations:
         entries = [orjson.loads(row["entry"]) for row in rows]
         # A caller who requested cancellation did not make the call.
         call_entries = [each for each in entries if each["kind"] != "command"]
-        if not call_entries or not (
-            caller.is_admin or any(is_recorded_maker(caller, each["caller"]) for each in call_entries)
-        ):
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            row = await connection.fetchrow(_CALLS["load_call"], caller.tenant, call_uuid)
+        is_reachable = row is None or await may_reach(self._runtime, caller, row)
+        if not is_reachable or not any([await may_read_entry(self._runtime, caller, each) for each in call_entries]):
             raise _build_not_found(call_id)
         return call_entries
 

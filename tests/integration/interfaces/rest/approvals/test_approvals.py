@@ -97,6 +97,19 @@ async def test_a_person_sees_decides_and_the_call_goes_on(approval_gateway: Appr
     assert (after["state"], [each["by"] for each in after["votes"]], after["may_decide"]) == ("used", ["bo"], False)
 
 
+async def test_a_token_that_could_not_make_the_call_sees_nothing_of_its_request(
+    approval_gateway: ApprovalGateway,
+) -> None:
+    told, gateway = await approval_gateway.request_approval(key="narrow", id=33), approval_gateway.gateway
+    ticket, path = told["approval"]["ticket_id"], f"/v1/calls/{told['call_id']}/cancel"
+    for narrow in (gateway.token(tools={"shop.get_user": "*"}), gateway.token(scopes=())):
+        assert (await gateway.get(f"/v1/approvals/{ticket}", token=narrow)).status_code == 404
+        assert ticket not in (await gateway.get("/v1/approvals", token=narrow)).text
+        assert (await gateway.post(path, {}, token=narrow)).status_code == 404
+    assert ticket in (await gateway.get("/v1/approvals")).text
+    assert (await gateway.get(f"/v1/approvals/{ticket}")).json()["state"] == "open"
+
+
 async def test_a_no_is_read_by_who_asked(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="no", id=32)
     ticket = told["approval"]["ticket_id"]

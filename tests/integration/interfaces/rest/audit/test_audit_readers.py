@@ -11,6 +11,7 @@ import asyncpg
 import httpx2
 import pytest
 
+from deputize.core.caller import operator_caller
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Clock
 from deputize.evidence.entry_filters import EntryFilter
@@ -62,7 +63,9 @@ async def test_a_page_passes_over_nothing_while_entries_are_written(
         while not is_over.is_set():
             await owner.execute(INSERT, *make_next_row())
 
-    everything = PermittedSearch(filter=EntryFilter(), first=FIRST_ID, before=END_ID, description="")
+    everything = PermittedSearch(
+        caller=operator_caller("busy"), filter=EntryFilter(), first=FIRST_ID, before=END_ID, description=""
+    )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(write_entries())
         try:
