@@ -10,11 +10,11 @@ Name = Annotated[str, Fact(), Field(description="Who is greeted", examples=["ann
 
 
 class Sum(BaseModel):
-    left: "float | Sum | Product"
+    left: "float | Sum | Product" = Field(description="What to compute first", examples=[1.5])
 
 
 class Product(BaseModel):
-    left: "float | Sum | Product"
+    left: "float | Sum | Product" = Field(description="What to compute first", examples=[1.5])
 
 
 Expression = Annotated[float | Sum | Product, Field(description="What to compute", examples=[1.5])]

@@ -39,7 +39,7 @@ async def match_versions(
     Raises `MalformedRequest` if a schema of the expectation is not valid.
     """
     candidates = candidates[:MAX_VERSIONS]
-    lines = [await asyncio.to_thread(orjson.dumps, asdict(expectation)), *(each.raw for each in candidates)]
+    lines = [await asyncio.to_thread(orjson.dumps, expectation), *(each.raw for each in candidates)]
     reply = await run_job(match_job, b"\n".join(lines))
     if reply is None:
         return [_build_incomparable_match(each.version) for each in candidates[:1]]
