@@ -2102,7 +2102,7 @@ begin
         select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD')
         from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'deputize.sealed_payloads'::regclass
-          and to_date(right(c.relname, 8), 'YYYYMMDD') < (now() at time zone 'utc')::date - p_days
+          and case when c.relname ~ '_[0-9]{8}$' then to_date(right(c.relname, 8), 'YYYYMMDD') end < (now() at time zone 'utc')::date - p_days
         order by 1
     loop
         execute format('select count(*) from (select from deputize.%I limit 1) as any_left', part) into rows_left;
@@ -3194,7 +3194,7 @@ begin
         select child.relname, deputize.first_uuid_of_day(day), greatest(oldest_period, deputize.get_audit_period(deputize.first_uuid_of_day(day))),
             deputize.get_audit_period(deputize.first_uuid_of_day(day + 1))
         from pg_inherits join pg_class child on child.oid = inhrelid
-        cross join lateral (select to_date(right(child.relname, 8), 'YYYYMMDD') as day) as days
+        cross join lateral (select case when child.relname ~ '_[0-9]{8}$' then to_date(right(child.relname, 8), 'YYYYMMDD') end as day) as days
         where inhparent = 'deputize.audit_entries'::regclass
           and deputize.first_uuid_of_day(day) < before_id and deputize.first_uuid_of_day(day + 1) > oldest_id
         order by day desc

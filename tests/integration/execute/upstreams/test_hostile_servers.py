@@ -132,6 +132,7 @@ async def test_a_program_that_asks_and_does_not_read_the_answers_costs_no_memory
         assert getrusage(RUSAGE_SELF).ru_maxrss - before < 60_000
 
 
+@pytest.mark.nightly
 async def test_a_program_that_reads_nothing_is_sent_only_so_much() -> None:
     async with open_upstreams(hostile_server("deaf")) as upstreams:
         shop = ShopServer(upstreams)

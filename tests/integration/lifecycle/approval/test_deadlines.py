@@ -47,6 +47,7 @@ async def test_a_yes_that_waited_until_it_was_too_late_is_none(fresh_database: s
         assert not await approval_lab.lab.db.fetchval("select count(*) from deputize.votes where id = $1", ticket)
 
 
+@pytest.mark.nightly
 async def test_a_sign_in_that_grew_old_while_its_word_waited_is_not_fresh(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         _, ticket = await approval_lab.request_approval("put", "t2")
@@ -62,6 +63,7 @@ async def test_a_sign_in_that_grew_old_while_its_word_waited_is_not_fresh(fresh_
         assert refused.value.details["rule"] == "fresh-sign-in"
 
 
+@pytest.mark.nightly
 async def test_a_call_that_waited_until_it_was_too_late_is_not_begun(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await request_short_approval(approval_lab, "t3")
@@ -96,6 +98,7 @@ async def test_an_approval_that_expired_by_this_process_clock_starts_nothing(
         assert list_effects("t4") == []
 
 
+@pytest.mark.nightly
 async def test_the_database_approves_nothing_that_expired_by_its_own_clock(fresh_database: str, tmp_path: Path) -> None:
     """Whichever process asks, and whatever it checked before."""
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:

@@ -47,6 +47,7 @@ async def _submit_run(lab: GatewayLab, log: Path, tool: str = "voyage.sail", pau
 
 
 @pytest.mark.parametrize("damage", [False, True])
+@pytest.mark.nightly
 async def test_a_killed_tool_goes_on_from_its_newest_readable_checkpoint(
     fresh_database: str, tmp_path: Path, damage: bool
 ) -> None:

@@ -33,6 +33,7 @@ class FixedResultServer(Upstream):
         return self._result(request, self.result)
 
 
+@pytest.mark.nightly
 async def test_other_requests_are_answered_while_megabytes_of_definitions_are_scanned(
     fresh_database: str, tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ class ChangingServer(Upstream):
         return super().answer(request)
 
 
+@pytest.mark.nightly
 async def test_a_server_that_never_stops_changing_is_heard_less_and_less_and_fills_no_store(
     fresh_database: str, tmp_path: Path
 ) -> None:

@@ -61,6 +61,12 @@ begin
 begin
     p_days := greatest(p_days, 1);
     perform$new$),
+        -- Conditions have no order: PostgreSQL may read the day of any relation's name before it knows the parent.
+        ('deputize.delete_old_payloads(integer)', $old$and to_date(right(c.relname, 8), 'YYYYMMDD') <$old$,
+         $new$and case when c.relname ~ '_[0-9]{8}$' then to_date(right(c.relname, 8), 'YYYYMMDD') end <$new$),
+        ('deputize.search_audit(text[], jsonb, uuid, uuid, integer, integer)',
+         $old$(select to_date(right(child.relname, 8), 'YYYYMMDD') as day)$old$,
+         $new$(select case when child.relname ~ '_[0-9]{8}$' then to_date(right(child.relname, 8), 'YYYYMMDD') end as day)$new$),
         ('deputize.create_partitions(integer)', '-1..days_ahead loop', '-1..least(days_ahead, 31) loop'),
         -- Who is erased, and signs in again, must not vote a second time: a vote is erased once it is counted.
         ('deputize.erase_names(text, text, text[], text, integer)', $old$x.%I = $2
