@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,13 @@ _CODE = {
     "the program becomes root again": "import os; os.setuid(0); result = os.getuid()",
 }
 
+# Each would run the rest of the command, whose files nobody pins then.
+_LAUNCHERS = {
+    "env": ("/usr/bin/env",),
+    "timeout": ("/usr/bin/timeout", "600"),
+    "a shell": ("/bin/sh", "-c", "exec {command}"),
+}
+
 
 async def attack(arena: Arena, log: AttackLog) -> None:
     if os.geteuid() != 0:
@@ -98,6 +106,12 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         await log.attempt(name, swap_files)
     await log.attempt("the program outlives a gateway that was killed", thief.outlive_gateway)
     await log.attempt(_UNPINNED, thief.start_unpinned)
+    for launcher, words in _LAUNCHERS.items():
+        hidden = _ServerFiles.create(arena, len(servers), words)
+        servers.append(hidden)
+        await log.attempt(
+            f"a program is started by {launcher}, which alone is pinned", partial(thief.start_with, hidden)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,20 +120,23 @@ class _ServerFiles:
 
     name: str
     folder: Path
+    launcher: tuple[str, ...] = ()
 
     @classmethod
-    def create(cls, arena: Arena, number: int) -> "_ServerFiles":
+    def create(cls, arena: Arena, number: int, launcher: tuple[str, ...] = ()) -> "_ServerFiles":
         name = f"thief{number}"
         folder = arena.sandbox.folder / f"{arena.name}-{arena.variant or 'product'}-{name}"
         folder.mkdir()
         shutil.copy(_THIEF, folder / "server.py")
         (folder / "helper.py").write_text(_HELPER)
         (folder / "python").symlink_to(os.path.realpath(sys.executable))
-        return cls(name=name, folder=folder)
+        return cls(name=name, folder=folder, launcher=launcher)
 
     def render_settings(self) -> str:
         # A tool of a name that another server has would wait for a review.
         command = [str(self.folder / "python"), "-S", "server.py", f"run_{self.name}"]
+        if self.launcher:
+            command = [each.format(command=" ".join(command)) for each in self.launcher] + command
         table: dict[str, Any] = {"name": self.name, "command": command, "folder": str(self.folder), "reads": ["*"]}
         pins, _ = compute_pins(McpServerSettings.model_validate(table), ["helper.py"])
         rows = "".join(f"{key} = {render_toml_value(value)}\n" for key, value in {**table, **pins}.items())
@@ -244,6 +261,23 @@ class Thief:
         finally:
             self.settings.write_text(text)
         return Finding(succeeded=True, evidence="the gateway answers")
+
+    async def start_with(self, server: _ServerFiles) -> Finding:
+        """Start a gateway with one more server, and replace its script if it runs."""
+        text = self.settings.read_text()
+        self.settings.write_text(text + server.render_settings())
+        try:
+            await self._restart()
+            started = await self._start(server.name)
+            return (
+                await self.swap(server, _ServerFiles.swap_script)
+                if started == "done reviewed"
+                else Finding(succeeded=False, evidence=started[:160])
+            )
+        except ProcessNotReady as refusal:
+            return Finding(succeeded=False, evidence=str(refusal).strip().splitlines()[-1][:160])
+        finally:
+            self.settings.write_text(text)
 
     async def _restart(self) -> None:
         await (self.gateway.restart() if self.arena.variant is None else self.arena.restart_variant(self.gateway))

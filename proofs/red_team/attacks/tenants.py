@@ -9,6 +9,7 @@ from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer
 from proofs.kit.http_client import HttpResponse
 from proofs.red_team.arena import Arena
 from proofs.red_team.attack import AttackLog, Control, Finding
+from proofs.red_team.route_probes import RouteProbes
 from proofs.red_team.token_holder import TokenHolder
 
 NAME = "tenants"
@@ -56,6 +57,9 @@ _META = {
 }
 _KEY = "order-of-ann"
 _SECRET_LABEL, _OTHER_USER = "ann-buys-a-yacht", "zelda"
+# A name that no attempt uses, so that the intruder's own entries do not have it.
+_QUIET_SECRET = "islands/key"
+_ONLY_TOOL, _NOTICE = "jobs.single", "https://acme.example/moves-to-another-island"
 
 
 async def attack(arena: Arena, log: AttackLog) -> None:
@@ -97,6 +101,7 @@ async def attack(arena: Arena, log: AttackLog) -> None:
         "a token is exchanged for another tenant": intruder.exchange,
         "a delegated token is shown under another tenant's path": intruder.use_paths,
         "a tenant uses up another's limit": intruder.use_up_limit,
+        "every documented route with what belongs to others": intruder.probe_routes,
     }
     # What the owner of a call may do with it, so that a refusal is the intruder's.
     baselines: dict[str, Callable[[], Awaitable[Finding]]] = {
@@ -118,8 +123,12 @@ async def _open_tenants(arena: Arena, gateway: GatewayHandle, partner: Issuer, s
     grant = await holder.exchange(ann, {"agent": "helper"})
     root = holder.sign("root", scope=_ADMIN)
     secret = await holder.send("POST", "/v1/secrets", {"name": "crm/key", "value": "acme's own"}, token=root)
-    if made.get("state") != "succeeded" or (grant.status, secret.status // 100) != (200, 2):
-        raise RuntimeError(f"acme has nothing: {made} {grant.status} {secret.body!r}")
+    await holder.send("POST", "/v1/secrets", {"name": _QUIET_SECRET, "value": "acme's own"}, token=root)
+    notice = {"migration_guide": _NOTICE}
+    path = f"/v1/tools/{_ONLY_TOOL}/versions/0.1.0/deprecation"
+    deprecation = await holder.send("PUT", path, notice, token=root)
+    if made.get("state") != "succeeded" or {each.status // 100 for each in (grant, secret, deprecation)} != {2}:
+        raise RuntimeError(f"acme has nothing: {grant.status} {secret.body!r} {deprecation.body!r} {made}")
     intruder = Intruder(
         holder=holder, partner=partner, sister=sister, ann=ann, root=root, call_id=made["call_id"],
         request_id=asked["approval"]["ticket_id"], asked_id=asked["call_id"], grant_id=grant.json()["grant_id"],
@@ -378,6 +387,25 @@ class Intruder:
             raise RuntimeError("the limit was not used up, so it shows nothing")
         answer = await self.holder.call(self.ann, "jobs.rest", {"label": "x"})
         return Finding(succeeded=answer.get("state") != "succeeded", evidence=str(answer)[:160])
+
+    async def probe_routes(self) -> Finding:
+        """Try every documented route as strangers with every right, as other users of acme and as other agents."""
+        entry_id = (await self.holder.send("GET", "/v1/audit", token=self.ann)).json()["entries"][0]["id"]
+        ids = (*self._ids, self.request_id, self.grant_id, entry_id)
+        probes = RouteProbes(
+            holder=self.holder, real={"id": ids, "name": [_ONLY_TOOL], "version": ["0.1.0"], "tenant": ["acme"]}
+        )
+        for who, token in (("another tenant's administrator", self._sign_admin()), ("its console", self._sign_in())):
+            await probes.probe(who, token, (_SECRET_LABEL, _OTHER_USER, _QUIET_SECRET, _NOTICE), is_stranger=True)
+        eve = self.holder.sign("eve")
+        for who, token in (
+            ("a namesake of another issuer", self._sign_sister()),
+            ("another user", eve),
+            ("another user's agent", await self.holder.delegate(eve, agent="bot")),
+            ("another agent of the user", await self.holder.delegate(self.ann, agent="bot")),
+        ):
+            await probes.probe(who, token, (_SECRET_LABEL, _QUIET_SECRET), is_stranger=False)
+        return Finding(succeeded=bool(probes.crossings), evidence=f"{probes.count} probes; {probes.crossings[:5]}")
 
     @property
     def _ids(self) -> tuple[str, ...]:
