@@ -197,7 +197,7 @@ def _find_name_permits(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnostic
             yield _make_diagnostic(
                 rule,
                 f"rule {rule.id} lets an agent gain by a name, and whoever delegates chooses the name: compare "
-                'context.agent, which is proven, as in context has agent && context.agent == Agent::"billing-bot"',
+                'context.agent, which is proven, as in context has agent && context.agent == Agent::"NAME"',
             )
 
 
@@ -208,7 +208,7 @@ def _find_narrow_forbids(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnost
             yield _make_diagnostic(
                 rule,
                 f"rule {rule.id} reaches only agents whose identity is proven: to reach every delegation of that name, "
-                'write context.agents.contains(Agent::"billing-bot")',
+                'write context.agents.contains(Agent::"NAME")',
             )
 
 
