@@ -1,6 +1,7 @@
 """Find rules that a caller could turn in its favour by a name: who delegates chooses the agent's name.
 
-`context.agent` is proven. `context.agents` and `context.agent_label` are names: an agent can add any to its own chain,
+`context.agent` is proven, and absent for an agent that proved nothing: only `context.delegated` tells that nobody acts
+for the user. `context.agents` and `context.agent_label` are names: an agent can add any to its own chain,
 and remove none. So a rule may depend on a name that is there, as a forbid does, or on the whole chain of one
 user, which no other delegation of theirs has; not on a name that would allow more if it were added.
 """
@@ -14,25 +15,43 @@ from deputize.govern.policy.checks.attribute_reads import resolve_attribute_path
 from deputize.govern.policy.policy_parser import PolicyRule
 
 _AGENT, _LABEL, _NAMES = ("context", "agent"), ("context", "agent_label"), ("context", "agents")
-_PRINCIPAL = ("principal",)
+_DELEGATED, _PRINCIPAL = ("context", "delegated"), ("principal",)
 
 
 def is_open_to_names(rule: PolicyRule) -> bool:
-    """Tell whether a chosen name alone could make a permit match, or a forbid not match."""
+    """Tell whether a chosen name, or no proof at all, could make a permit match, or a forbid not match."""
     ast = orjson.loads(rule.ast)
+    is_permit = rule.effect == "permit"
     findings: set[str] = set() if ast["principal"]["op"] != "==" else {"user"}
     for condition in ast["conditions"]:
         # What a name must not be able to do: fulfil a condition of a permit, or spoil one of a forbid.
-        findings.update(_find_uses(condition["body"], (rule.effect == "permit") == (condition["kind"] == "when")))
-    if "proof" in findings:
-        return False
+        is_when = condition["kind"] == "when"
+        findings.update(_find_uses(condition["body"], is_permit == is_when))
+        if is_permit and is_when and _requires_proof(condition["body"]):
+            return False
     is_whole_chain = {"chain", "user"} <= findings
-    return "name" in findings or (not is_whole_chain and not findings.isdisjoint({"chain", "label"}))
+    is_by_absence = is_permit and "absence" in findings and "delegated" not in findings
+    uses_part = is_by_absence or not findings.isdisjoint({"chain", "label"})
+    return "name" in findings or (uses_part and not is_whole_chain)
+
+
+def _requires_proof(root: Any) -> bool:
+    """Tell whether a condition holds only for an agent whose proven identity it compares."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        operator, parts = next(iter(node.items()))
+        if operator == "&&":
+            stack += [parts["left"], parts["right"]]
+        elif operator in ("==", "contains") and _AGENT in map(resolve_attribute_path, (parts["left"], parts["right"])):
+            return True
+    return False
 
 
 def _find_uses(root: Any, is_fulfilling: bool) -> Iterator[str]:
-    """Yield how a condition uses agents: `proof`, `chain`, `label`, or `name` for what an added name could change in
-    the caller's favour; and `user` if it compares the principal. Iterative, because long conditions are deep trees.
+    """Yield how a condition uses agents: `chain`, `label`, `name` for what an added name could change in the caller's
+    favour, `absence` where having no proof could, `delegated`; and `user` if it compares the principal. Iterative,
+    because long conditions are deep trees.
     """
     stack: list[tuple[Any, bool | None]] = [(root, is_fulfilling)]
     while stack:
@@ -56,7 +75,7 @@ def _find_uses(root: Any, is_fulfilling: bool) -> Iterator[str]:
         elif operator.startswith("contains") and sides[0] == _NAMES:
             yield from ("name",) if wanted is not False else ()
         elif operator == "isEmpty" and sides[2] == _NAMES:
-            yield from ("name",) if wanted is not True else ()
+            yield "delegated" if wanted is True else "name"
         elif operator in ("==", "!=", "contains") and (_NAMES in sides or _LABEL in sides):
             is_equal = wanted is (operator != "!=")
             yield ("chain" if _NAMES in sides else "label") if is_equal else "name"
@@ -64,7 +83,9 @@ def _find_uses(root: Any, is_fulfilling: bool) -> Iterator[str]:
             yield "user"
         elif path in (_NAMES, _LABEL):
             yield "name"
-        elif path == _AGENT:
-            yield "proof"
+        elif operator == "has" and (*(sides[0] or ()), parts.get("attr")) == _AGENT:
+            yield from ("absence",) if wanted is not True else ()
+        elif path == _DELEGATED:
+            yield "delegated"
         elif isinstance(node, dict) and operator != "has":
             stack += [(each, None) for each in node.values()]

@@ -196,8 +196,9 @@ def _find_name_permits(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnostic
         if is_open_to_names(rule):
             yield _make_diagnostic(
                 rule,
-                f"rule {rule.id} lets an agent gain by a name, and whoever delegates chooses the name: compare "
-                'context.agent, which is proven, as in context has agent && context.agent == Agent::"NAME"',
+                f"rule {rule.id} lets an agent gain by a name, or by proving none, and whoever delegates chooses the "
+                'name: require context has agent && context.agent == Agent::"NAME", which is proven, or, if no agent '
+                "may act, !context.delegated",
             )
 
 
