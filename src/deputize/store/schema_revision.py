@@ -9,8 +9,6 @@ import asyncpg
 from deputize.core.config_error import ConfigError
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
-# The revisions of development versions, which `0001_initial` replaced.
-_DEVELOPMENT_REVISIONS: Final = frozenset(f"{number:04}" for number in range(1, 18))
 
 # As `server_version_num` has it.
 MIN_SERVER_VERSION: Final = 160_000
@@ -75,10 +73,7 @@ def require_supported_version(number: int, name: str) -> None:
 
 def newest_revision() -> str:
     """Return the revision this release expects: that of the last migration, which bears its name."""
-    names = [path.stem for path in _VERSIONS.glob("*.py") if path.stem != "__init__"]
-    if not names:
-        raise RuntimeError("the package carries no migrations; reinstall deputize")
-    return max(names)
+    return max(_list_revisions())
 
 
 async def current_revision(connection: asyncpg.Connection) -> str | None:
@@ -91,7 +86,7 @@ async def current_revision(connection: asyncpg.Connection) -> str | None:
 
 def is_from_development(revision: str | None) -> bool:
     """True if a development version before the first release made the database."""
-    return revision in _DEVELOPMENT_REVISIONS
+    return revision is not None and revision < min(_list_revisions())
 
 
 def require_released(revision: str | None) -> None:
@@ -103,3 +98,10 @@ def require_released(revision: str | None) -> None:
             "database, set database.url to it and run deputize migrate. To recreate the local database of deputize "
             "dev, delete pg, pg.json and lineage in the folder .deputize."
         )
+
+
+def _list_revisions() -> list[str]:
+    names = [path.stem for path in _VERSIONS.glob("*.py")]
+    if not names:
+        raise RuntimeError("the package carries no migrations; reinstall deputize")
+    return names

@@ -7,7 +7,7 @@ It keeps these rules, which `python -m checks.migrations` checks:
 2. An index on a table that exists is built with `create_index_concurrently`, in a revision that does nothing else: it
    commits step by step, and can be repeated from anywhere. A plain `create index` is for tables of the same revision.
 3. A table with a tenant is secured with `select deputize.secure_table(...)`; a revision that adds functions repeats the
-   statements of `0001_initial/17_privileges.sql`.
+   statements of `0032_release/4_privileges.sql`.
 4. Only additions that the previous release does not stumble over. What it still uses is dropped one release later.
 5. A revision that was released is never edited. `python -m checks.schema --write` renews `store/schema.sql`.
 """

@@ -1,12 +1,12 @@
-"""Add the circuit breakers of external services and their history.
+"""Create the schema of the first release: roles' rights, tables, functions, triggers.
 
-Revision ID: 0026_circuit_breakers
+Revision ID: 0032_release. Those before it were of development versions, which no release upgrades.
 """
 
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
-revision = "0026_circuit_breakers"
-down_revision = "0025_call_costs"
+revision = "0032_release"
+down_revision = None
 branch_labels = None
 depends_on = None
 
