@@ -52,7 +52,7 @@ insert into deputize.calls (tenant, id, state, tool, version, tool_digest, mutat
 select tenant, id, 'awaiting_approval', 'crm.delete_user', '1.0.0', 'd', 'write-irreversible', 'ann', 'bot', '\\x00',
     id, 0, opened_at, opened_at, 86400, md5(id::text), true from crowd;
 insert into deputize.runs (tenant, id, priority, caller, release) select tenant, id, 5, '\\x00', '0' from crowd;
-insert into deputize.tickets (tenant, id, kind, call_id, question, due_at, opened_at)
+insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at, opened_at)
 select tenant, ticket, 'approval', id, '{}', expires_at, opened_at from crowd;
 insert into deputize.approval_groups (tenant, grp, id)
 select tenant, g, ticket from crowd cross join unnest(array['oncall', 'support']) as g;

@@ -45,7 +45,7 @@ async def measure_pages(
     for number in range(look_count):
         request_id = request_ids[number % request_count]
         began = time.perf_counter()
-        answer = await http.get(f"/console/tickets/{request_id}", cookie=f"{SESSION}={browser.session}")
+        answer = await http.get(f"/console/approvals/{request_id}", cookie=f"{SESSION}={browser.session}")
         latencies_ms.append(1000 * (time.perf_counter() - began))
         failure_count += answer.status != 200 or request_id.encode() not in answer.body
     http.close()
@@ -59,4 +59,4 @@ async def _request_approval(gateway: GatewayHandle, number: int) -> str:
     http.close()
     if answer.status != 202:
         raise RuntimeError(f"nobody was asked: {answer.status} {answer.body[:500]!r}")
-    return str(answer.json()["approval"]["ticket_id"])
+    return str(answer.json()["approval"]["approval_id"])

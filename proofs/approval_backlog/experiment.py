@@ -42,7 +42,9 @@ _ENTRIES = """
 select count(*) as calls, coalesce(sum(n), 0)::bigint as entries, coalesce(max(n), 0) as most
 from (select count(*) as n from deputize.audit_entries where call_id is not null group by tenant, call_id) as of_call
 """
-_NOTICES = "select kind, count(*) as n, count(distinct (ticket, grp)) as different from deputize.notices group by kind"
+_NOTICES = (
+    "select kind, count(*) as n, count(distinct (approval_id, grp)) as different from deputize.notices group by kind"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

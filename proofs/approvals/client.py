@@ -34,10 +34,10 @@ class ApprovalClient:
         """Until people are asked. Asked again, it is the same approval request."""
         reply = await self._submit_until_pending(case, case.label)
         case.call_id, case.expires_at = reply["call_id"], _parse_timestamp(reply["approval"]["expires_at"])
-        case.request_ids.append(reply["approval"]["ticket_id"])
+        case.request_ids.append(reply["approval"]["approval_id"])
         if self.testbed.rng.random() < 0.2:
             repeat_reply = await self._submit_until_pending(case, case.label)
-            if (repeat_reply["call_id"], repeat_reply.get("approval", {}).get("ticket_id", case.request_id)) != (
+            if (repeat_reply["call_id"], repeat_reply.get("approval", {}).get("approval_id", case.request_id)) != (
                 case.call_id,
                 case.request_id,
             ):
@@ -55,7 +55,7 @@ class ApprovalClient:
             while True:
                 answer = await self._submit_once(case, case.label)
                 if answer is not None and answer.status == 202:
-                    ticket = answer.json().get("approval", {}).get("ticket_id", case.request_id)
+                    ticket = answer.json().get("approval", {}).get("approval_id", case.request_id)
                     if ticket != case.request_id:
                         case.request_ids.append(ticket)
                         return

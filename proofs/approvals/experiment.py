@@ -44,7 +44,7 @@ _OPEN_CALLS = """
 select k.id, k.state, k.error, k.owner_epoch, a.state as ticket, a.expires_at, now() as now
 from deputize.calls k join deputize.approvals a on a.tenant = k.tenant and a.call_id = k.id
 where k.tenant = 'acme' and (k.state in ('queued', 'running') or a.state = 'open' and a.expires_at <= now()
-    or k.state = 'unknown' and not exists (select from deputize.tickets t where t.tenant = k.tenant
+    or k.state = 'unknown' and not exists (select from deputize.human_tasks t where t.tenant = k.tenant
         and t.call_id = k.id and t.kind <> 'approval'))
 """
 

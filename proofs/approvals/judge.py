@@ -25,7 +25,7 @@ order by opened_at, id
 _VOTES = "select id, voter, approve, break_glass from deputize.votes where tenant = $1"
 # Of every tenant: whoever is refused is refused in their own.
 _ENTRIES = "select call_id, entry, pg_xact_commit_timestamp(xmin) as at from deputize.audit_entries order by at"
-_RECONCILED_CALLS = "select distinct call_id from deputize.tickets where tenant = $1 and kind <> 'approval'"
+_RECONCILED_CALLS = "select distinct call_id from deputize.human_tasks where tenant = $1 and kind <> 'approval'"
 _APPROVED_STATES = ("approved", "used")
 # Between the moment PostgreSQL says that there is still time and the commit of what it said that to.
 _COMMIT_SLACK = timedelta(seconds=1)

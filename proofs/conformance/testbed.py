@@ -27,7 +27,7 @@ reads = ["*"]
 resources = ["*"]
 prompts = ["*"]
 slow = [{slow}]
-asks = ["elicitation", "sampling", "roots"]
+input_requests = ["elicitation", "sampling", "roots"]
 """
 _WAIT_SECONDS = 120.0
 

@@ -149,7 +149,7 @@ async def open_approval_request(testbed: Testbed, delegation: DelegatedToken, te
     http.close()
     if answer.status != 202:
         raise RuntimeError(f"nobody was asked about a call: {answer.status} {answer.body[:500]!r}")
-    return str(answer.json()["approval"]["ticket_id"])
+    return str(answer.json()["approval"]["approval_id"])
 
 
 async def decide_wrongly(testbed: Testbed, request_id: str, deciders: Sequence[WrongDecider]) -> AttemptResult:
@@ -157,7 +157,7 @@ async def decide_wrongly(testbed: Testbed, request_id: str, deciders: Sequence[W
     result, before = AttemptResult(), await _count_decisions(testbed)
     # They know the binding, so that it is never the reason why they are refused.
     body = await _read_version(testbed, request_id)
-    batch = {"tickets": [request_id], "bindings": {request_id: body["binding"]}, **_BODY}
+    batch = {"approval_ids": [request_id], "bindings": {request_id: body["binding"]}, **_BODY}
     for each in deciders:
         http = HttpConnection.for_url(testbed.url, token=each.token)
         for action in _ACTIONS:
@@ -221,7 +221,7 @@ async def decide_as_approvers(testbed: Testbed, delegation: DelegatedToken) -> l
         if answer.status != 200 or answer.json()["state"] != state
     ]
     bindings = {each: versions[each]["binding"] for each in batch_ids}
-    several = {"tickets": batch_ids, "bindings": bindings, "decision": "approve", "vary": ["word"], **_BODY}
+    several = {"approval_ids": batch_ids, "bindings": bindings, "decision": "approve", "vary": ["word"], **_BODY}
     batch = await approver.post("/v1/approvals/batch", several)
     if batch.status != 200 or {decision["state"] for decision in batch.json()["decisions"]} != {"approved"}:
         failures.append(f"an approver's yes to several: {batch.status} {batch.body[:200]!r}")

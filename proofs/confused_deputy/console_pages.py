@@ -18,7 +18,7 @@ from proofs.confused_deputy.refusals import read_slug
 from proofs.confused_deputy.testbed import FOREIGN_ORIGIN, SERVER_NAME
 from proofs.kit.http_client import HttpConnection
 
-_HOME = "/console/tickets"
+_HOME = "/console/approvals"
 _ONE = f"{_HOME}/{{approval_id}}"
 _TOKEN = "form_token"
 _FORM_TOKEN_PATTERN = re.compile(rf'name="{_TOKEN}" value="([^"]+)"'.encode())

@@ -45,8 +45,8 @@ _OPEN_PAGES = frozenset({
 _ONE_APPROVAL = "/v1/approvals/{"
 # Where a token for the console is good.
 APPROVAL_ENDPOINTS = frozenset({
-    "GET /v1/approvals", "GET /v1/approvals/{ticket_id}", "POST /v1/approvals/batch",
-    *(f"POST /v1/approvals/{{ticket_id}}/{word}" for word in ("approve", "deny", "break-glass")),
+    "GET /v1/approvals", "GET /v1/approvals/{approval_id}", "POST /v1/approvals/batch",
+    *(f"POST /v1/approvals/{{approval_id}}/{word}" for word in ("approve", "deny", "break-glass")),
 })  # fmt: skip
 FORM = "application/x-www-form-urlencoded"
 _TOKEN_FIELDS = ("subject_token", "actor_token")
@@ -177,7 +177,7 @@ class EndpointCatalog:
         values, params = {**self._values}, {}
         for path, operations in self._document["paths"].items():
             for method in operations:
-                values |= {f"{method.upper()} {path} {name}": call_id for name in ("call_id", "ticket_id")}
+                values |= {f"{method.upper()} {path} {name}": call_id for name in ("call_id", "approval_id")}
         for method, rpc_params in self._bodies.items():
             if method.startswith("rpc ") and "call_id" in rpc_params:
                 params[method] = {**rpc_params, "call_id": call_id}

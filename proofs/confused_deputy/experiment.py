@@ -80,7 +80,7 @@ _ENDPOINTS_EACH = 3
 _MINTED_SAMPLE = 5
 _UNUSED_SECRET = "nobody/key"
 _SERVER, _OF_SERVERS = "/v1/servers/{name}", ("", "/test", "/changes", "/changes/decide", "/tools", "/effects")
-_ONE_APPROVAL, _BODY = "POST /v1/approvals/{ticket_id}", {"reason": "seen"}
+_ONE_APPROVAL, _BODY = "POST /v1/approvals/{approval_id}", {"reason": "seen"}
 
 
 _TRACES = """
@@ -90,7 +90,8 @@ _TRACES = """
            (select count(*) from deputize.secrets where tenant = $1),
            (select md5(string_agg(concat_ws(' ', id, state, owner_epoch, cancel_requested_at), ',' order by id))
             from deputize.calls where tenant = $1),
-           (select md5(string_agg(concat_ws(' ', id, state), ',' order by id)) from deputize.tickets where tenant = $1),
+           (select md5(string_agg(concat_ws(' ', id, state), ',' order by id))
+            from deputize.human_tasks where tenant = $1),
            (select md5(string_agg(concat_ws(' ', id, state, level), ',' order by id))
             from deputize.approvals where tenant = $1),
            (select count(*) from deputize.votes where tenant = $1),
@@ -270,7 +271,6 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "rpc surface.get": {},
         "POST /v1/calls/{call_id}/rollback": {"checkpoint": CHECKPOINT},
         "POST /v1/reconciliation-tasks/{task_id}/resolve": resolution,
-        "POST /v1/tickets/{ticket_id}/resolve": resolution,
         "POST /v1/tools/{name}/versions/{version}/state": {"state": "available"},
         "PUT /v1/tools/{name}/versions/{version}/deprecation": {},
         "POST /v1/tools/{name}/versions/{version}/tests": {
@@ -288,7 +288,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
             f"{_ONE_APPROVAL}/{word}": {"binding": approval["binding"], **_BODY}
             for word in ("approve", "deny", "break-glass")
         },
-        "POST /v1/approvals/batch": {"tickets": [seed_data.approval_id], "decision": "deny", **_BODY},
+        "POST /v1/approvals/batch": {"approval_ids": [seed_data.approval_id], "decision": "deny", **_BODY},
         f"POST {_SERVER}/changes/decide": {**seed_data.server_change, "decision": "reject", **_BODY},
         f"POST {_SERVER}/effects": {"tools": [{"tool": "nothing", "digest": digest, "effects": "read"}]},
         "POST /oauth/token subject_token": {**build_exchange_form(), "actor_token": agent},
@@ -302,7 +302,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "format": "anthropic",
         "grant_id": grant,
         "task_id": seed_data.task_id,
-        "ticket_id": seed_data.task_id,
+        "approval_id": seed_data.approval_id,
         "delivery_id": seed_data.delivery_id,
         "erasure_id": seed_data.erasure_id,
         "hold_id": seed_data.hold_id,
@@ -313,8 +313,6 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "POST /v1/calls/{call_id}/retry call_id": seed_data.canceled_call,
         "POST /v1/calls/{call_id}/rollback call_id": seed_data.checkpoint_call,
         "DELETE /v1/secrets name": _UNUSED_SECRET,
-        "GET /v1/approvals/{ticket_id} ticket_id": seed_data.approval_id,
-        **{f"{_ONE_APPROVAL}/{word} ticket_id": seed_data.approval_id for word in ("approve", "deny", "break-glass")},
         **{f"{verb} {_SERVER}{rest} name": SERVER_NAME for verb in ("GET", "POST") for rest in _OF_SERVERS},
     }
     return EndpointCatalog(document, values, bodies, list_page_endpoints(testbed.url, seed_data.approval_id, form))

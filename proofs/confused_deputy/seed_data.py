@@ -52,9 +52,9 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     await _send_call(http, READ_TOOL, mode="async", callback={"url": _UNREACHABLE_URL})
     deliveries = await _wait_for_items(lambda: _fetch_items(http, "/v1/webhooks/deadletters", "deadletters"))
     # Asked of a person, it is not tried again by itself.
-    tasks = await _wait_for_items(lambda: _fetch_items(http, "/v1/reconciliation-tasks", "tickets"))
+    tasks = await _wait_for_items(lambda: _fetch_items(http, "/v1/reconciliation-tasks", "tasks"))
     await worker.stop()
-    approval_id = (await _send_call(http, APPROVAL_TOOL))["approval"]["ticket_id"]
+    approval_id = (await _send_call(http, APPROVAL_TOOL))["approval"]["approval_id"]
     canceled_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]
     await http.post(f"/v1/calls/{canceled_call}/cancel", {})
     queued_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]
@@ -68,7 +68,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
         queued_call=queued_call,
         canceled_call=canceled_call,
         checkpoint_call=checkpoint_call,
-        task_id=tasks[0]["ticket_id"],
+        task_id=tasks[0]["task_id"],
         approval_id=approval_id,
         delivery_id=deliveries[0]["id"],
         server_change={name: server_changes[-1][name] for name in ("item", "digest")},

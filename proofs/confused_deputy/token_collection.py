@@ -170,7 +170,7 @@ async def revoke_tokens(testbed: Testbed, agent: str) -> tuple[list[BadToken], l
     failures += [
         label
         for label, session in sessions.items()
-        if not await _is_shown(testbed, "/console/tickets", cookie=f"{SESSION}={session}")
+        if not await _is_shown(testbed, "/console/approvals", cookie=f"{SESSION}={session}")
     ]
     tokens |= console_tokens | sessions
     revocations = {

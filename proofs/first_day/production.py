@@ -104,7 +104,7 @@ async def make_approved_call(site: Site, journal: Journal) -> None:
     request = json.loads((await user.run_typed(f"deputize approvals show {call_id} --json")).stdout)
     refused = await user.run_typed(f"deputize approvals approve {call_id} --binding {request['binding']}")
     journal.check_result(refused, "a token for calls is told which audience is missing", "console_audience", code=1)
-    page = await _approve_in_browser(site, str(request["ticket_id"]))
+    page = await _approve_in_browser(site, str(request["approval_id"]))
     journal.check("succeeded" in page, f"the page shows the outcome: {page[-600:]!r}")
     watched = await user.run_typed(f"deputize calls watch {call_id}")
     journal.check_result(watched, "the approved call is executed", "succeeded")
@@ -164,7 +164,7 @@ async def _sign_in(site: Site, journal: Journal, person: str) -> None:
 async def _approve_in_browser(site: Site, request_id: str) -> str:
     """An approver signs in at the console and approves; the text of the page when the call has ended."""
     async with open_tab(site.user.home / "chromium") as tab:
-        await tab.open_url(f"{site.url}/console/tickets/{request_id}")
+        await tab.open_url(f"{site.url}/console/approvals/{request_id}")
         for _ in range(6):
             if await tab.evaluate("!!document.querySelector('button.approve')"):
                 break

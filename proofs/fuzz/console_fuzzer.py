@@ -21,7 +21,7 @@ from proofs.fuzz.values import HOSTILE_TEXTS, MARK, ONE_IN_TEN, build_header_val
 from proofs.kit.http_client import HttpConnection, HttpResponse
 from proofs.kit.sign_in_issuer import Browser
 
-_HOME, _SIGN_OUT = "/console/tickets", "/console/sign-out"
+_HOME, _SIGN_OUT = "/console/approvals", "/console/sign-out"
 _ONE = f"{_HOME}/{{approval_id}}"
 _SERVER = "shop"
 _OF_SERVER = f"{ACCOUNTS_PAGE_PATH}/{{server}}"

@@ -143,7 +143,7 @@ def _build_calls() -> st.SearchStrategy[Any]:
         {"url": st.one_of(nobody, build_texts())}, optional={"secret": build_texts(), "include_result": st.booleans()}
     )
     answers: st.SearchStrategy[Any] = st.fixed_dictionaries(
-        {"round": build_texts(), "responses": st.one_of(st.just({}), build_values())}
+        {"round_token": build_texts(), "responses": st.one_of(st.just({}), build_values())}
     )
     fields: dict[str, st.SearchStrategy[Any]] = {
         "tool": st.one_of(st.sampled_from(_TOOLS), build_texts()),
@@ -162,8 +162,8 @@ def _build_calls() -> st.SearchStrategy[Any]:
             for name in ("native_call_id", "parent_call_id", "flow_id")
         },
         "callback": st.one_of(callback, build_values()),
-        "can_answer": st.one_of(st.lists(st.sampled_from(list(ClientCapability)), max_size=4), build_values()),
-        "answers": mix_mostly(st.none(), st.one_of(answers, build_values())),
+        "client_capabilities": st.one_of(st.lists(st.sampled_from(list(ClientCapability)), max_size=4), build_values()),
+        "input_responses": mix_mostly(st.none(), st.one_of(answers, build_values())),
     }
     must = {name: fields[name] for name in ("tool", "arguments")}
     key = st.one_of(st.sampled_from(["k1", "k2", "k3"]), build_texts(), build_values())

@@ -32,7 +32,7 @@ _TASKS = "/v1/reconciliation-tasks"
 _APPROVALS, _SUGGESTIONS = "/v1/approvals", "/v1/approvals/suggestions"
 # What waits for people tells of itself for as long as it waits, which is longer than a fuzzer listens.
 _STREAM = "/v1/calls/{call_id}/events"
-_ABOUT_RUNS = ("/v1/calls/", _TASKS, "/v1/tickets", "/v1/webhooks", _APPROVALS)
+_ABOUT_RUNS = ("/v1/calls/", _TASKS, "/v1/webhooks", _APPROVALS)
 _EVENTS = "text/event-stream"
 _LONGEST_ID = 200
 _READY_SECONDS = 120.0
@@ -118,20 +118,20 @@ async def create_seed_data(url: str, token: str, people: Sequence[str], *, appro
         tool: [await _start_run(http, tool, number) for number in range(_OF_EACH)] for tool in ("slip", "lose", "steps")
     }
     callback_runs = [await _start_run(http, "echo", number, callback={"url": _NOBODY}) for number in range(_OF_EACH)]
-    task_ids = await _wait_for_items(http, _TASKS, "tickets", "ticket_id")
+    task_ids = await _wait_for_items(http, _TASKS, "tasks", "task_id")
     deliveries = await _wait_for_items(http, "/v1/webhooks/deadletters", "deadletters", "id")
     # Last, for they do not linger for ever.
     slow_runs = [await _start_run(http, "linger", number) for number in range(_OF_EACH)]
-    approval_ids = [each["approval"]["ticket_id"] for each in approval_calls]
+    approval_ids = [each["approval"]["approval_id"] for each in approval_calls]
     bindings = [(await http.get(f"{_APPROVALS}/{each}")).json()["binding"] for each in approval_ids]
     http.close()
     run_ids = [each for ids in (*runs.values(), callback_runs, slow_runs) for each in ids]
-    one, word = "POST /v1/calls/{call_id}", f"POST {_APPROVALS}/{{ticket_id}}"
+    one, word = "POST /v1/calls/{call_id}", f"POST {_APPROVALS}/{{approval_id}}"
     return SeedData(
         ids_by_name={
             "call_id": [*run_ids, *(each["call_id"] for each in approval_calls)],
             "task_id": task_ids,
-            "ticket_id": [*task_ids, *approval_ids],
+            "approval_id": approval_ids,
             "delivery_id": deliveries,
             "binding": bindings,
             _APPROVALS: approval_ids,
@@ -142,13 +142,12 @@ async def create_seed_data(url: str, token: str, people: Sequence[str], *, appro
             f"{one}/rollback": runs["slip"][0],
             f"{one}/retry": runs["slip"][1],
             "GET /v1/calls/{call_id}/decision": approval_calls[0]["call_id"],
-            f"GET {_APPROVALS}/{{ticket_id}}": approval_ids[0],
+            f"GET {_APPROVALS}/{{approval_id}}": approval_ids[0],
             f"{word}/approve": approval_ids[0],
             f"{word}/deny": approval_ids[1],
             f"{word}/break-glass": approval_ids[2],
             f"POST {_APPROVALS}/batch": approval_ids[3],
             f"POST {_TASKS}/{{task_id}}/resolve": task_ids[0],
-            "POST /v1/tickets/{ticket_id}/resolve": task_ids[1],
         },
         people=people,
     )
@@ -269,7 +268,7 @@ def _add_bindings(body: dict[str, Any], approval_id: str, bindings: Mapping[str,
     if body.get("binding") and approval_id in bindings:
         body["binding"] = bindings[approval_id]
     if "bindings" in body:
-        body["bindings"] = {each: bindings[each] for each in body["tickets"] if each in bindings}
+        body["bindings"] = {each: bindings[each] for each in body["approval_ids"] if each in bindings}
     return body
 
 

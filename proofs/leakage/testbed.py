@@ -104,7 +104,7 @@ class Testbed:
             self.unexpected += 1
             self.sandbox.log(f"{channel.name}: {answer.status} {answer.body[:300]!r}")
         elif channel.needs_approval:
-            await self._approve(person, answer.json()["approval"]["ticket_id"])
+            await self._approve(person, answer.json()["approval"]["approval_id"])
 
     async def _approve(self, person: HttpConnection, ticket: str) -> None:
         shown = await person.get(f"/v1/approvals/{ticket}")

@@ -106,7 +106,7 @@ def judge_backtest(calls: Sequence[MadeCall], result: Mapping[str, Any], seconds
         call_count=result["calls"],
         seconds=seconds,
         changed_count=result["changed"],
-        undecidable_count=result["untold"],
+        undecidable_count=result["undetermined"],
         wrong_count=wrong_count + abs(result["calls"] - len(calls)) + result["unrecorded"],
     )
 

@@ -51,7 +51,7 @@ when_lost = "allow"
 _OPEN = "select count(*) from deputize.calls where state in ('queued', 'running')"
 _ALL_SETTLED = """
 select not exists (select from deputize.calls k where k.state in ('queued', 'running') or k.state = 'unknown'
-    and not exists (select from deputize.tickets t where t.tenant = k.tenant and t.call_id = k.id))
+    and not exists (select from deputize.human_tasks t where t.tenant = k.tenant and t.call_id = k.id))
 """
 _NONE_OPEN = "select not exists (select from deputize.calls where state in ('queued', 'running'))"
 _RUNNING_SENDS = "select count(*) from deputize.calls where owner = $1 and state = 'running' and tool = 'steps.send'"

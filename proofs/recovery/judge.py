@@ -15,7 +15,7 @@ STEPS = 3
 _CALLS = "select id, tool, state, owner_epoch, error from deputize.calls where id = any($1::uuid[])"
 _ENTRIES = "select call_id, entry from deputize.audit_entries where call_id = any($1::uuid[])"
 _LEASES = "select boot, expires_at from deputize.leases"
-_RECONCILED_CALLS = "select distinct call_id from deputize.tickets where call_id = any($1::uuid[])"
+_RECONCILED_CALLS = "select distinct call_id from deputize.human_tasks where call_id = any($1::uuid[])"
 _BOOK = "steps.book"
 
 Downtime = tuple[datetime, datetime]

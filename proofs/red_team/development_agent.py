@@ -193,7 +193,7 @@ class DevelopmentAgent:
         """Ask for the call that needs approval; return its id, the approval request, and the code in the terminal."""
         call = {"tool": ERASING_TOOL, "arguments": {"label": label}}
         answer = (await self._connect().post("/v1/calls", call, idempotency_key=label)).json()
-        approval_id: str = answer["approval"]["ticket_id"]
+        approval_id: str = answer["approval"]["approval_id"]
         if self.gateway is None:
             raise RuntimeError("the gateway is not running")
         line = await self.gateway.wait_for_line(f"approval request {approval_id}")

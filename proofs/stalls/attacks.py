@@ -177,12 +177,12 @@ async def show_console_pages(testbed: Testbed) -> None:
             continue
         pages = ["/v1/approvals?limit=50"]
         listed = await testbed.measure(f"approvals with {name}", "GET", pages[0])
-        requests = listed.json().get("approvals") or listed.json().get("tickets") or []
+        requests = listed.json().get("approvals") or []
         if requests:
-            ticket = requests[0]["ticket_id"]
+            ticket = requests[0]["approval_id"]
             await testbed.measure(f"approval with {name}", "GET", f"/v1/approvals/{ticket}")
-            await testbed.measure(f"page of {name}", "GET", f"/console/tickets/{ticket}", headers=cookie)
-        await testbed.measure(f"page of approvals with {name}", "GET", "/console/tickets", headers=cookie)
+            await testbed.measure(f"page of {name}", "GET", f"/console/approvals/{ticket}", headers=cookie)
+        await testbed.measure(f"page of approvals with {name}", "GET", "/console/approvals", headers=cookie)
         await testbed.measure(f"calls with {name}", "GET", "/v1/calls?limit=100")
 
 

@@ -64,7 +64,7 @@ def test_a_revision_without_a_lock_timeout_is_refused(tmp_path: Path) -> None:
     [
         "create index late on deputize.calls (trace)",
         "CREATE UNIQUE INDEX IF NOT EXISTS late ON deputize.runs (id)",
-        "create table deputize.fresh (id uuid);\ncreate index late\n  on deputize.tickets (id)",
+        "create table deputize.fresh (id uuid);\ncreate index late\n  on deputize.human_tasks (id)",
     ],
 )
 def test_a_plain_index_on_a_table_that_exists_is_refused(tmp_path: Path, statement: str) -> None:

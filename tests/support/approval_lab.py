@@ -79,7 +79,7 @@ class ApprovalLab:
         assert outcome.http_status == 202, outcome.body
         told = parse_body(outcome)
         assert told["state"] == "awaiting_approval"
-        return told["call_id"], told["approval"]["ticket_id"]
+        return told["call_id"], told["approval"]["approval_id"]
 
     async def put_policies(self, text: str) -> None:
         await self.lab.gateway.commands.put_policies(

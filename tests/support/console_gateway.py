@@ -64,7 +64,7 @@ class ConsoleGateway:
         answer = await self.gateway.call(tool, arguments or {"id": 7}, key=key, token=token)
         assert answer.status_code == 202, answer.text
         told = answer.json()
-        return told["call_id"], told["approval"]["ticket_id"]
+        return told["call_id"], told["approval"]["approval_id"]
 
     async def wait_for_end(self, call_id: str) -> dict[str, Any]:
         """The call once it is over, which is when its events end."""
@@ -90,7 +90,7 @@ class Browser:
     async def get(self, path: str) -> httpx2.Response:
         return await self.http.get(path)
 
-    async def sign_in(self, person: str, to: str = "/console/tickets", **query: str) -> httpx2.Response:
+    async def sign_in(self, person: str, to: str = "/console/approvals", **query: str) -> httpx2.Response:
         """From our page to the provider, through its pages, and back; the page that comes at last."""
         assert self.console.provider is not None
         first = await self.http.get("/console/sign-in", params={"to": to, **query})
@@ -108,13 +108,13 @@ class Browser:
 
     async def fetch_form(self, request_id: str) -> dict[str, str]:
         """What the forms of a ticket's page send, before anybody types."""
-        page = await self.get(f"/console/tickets/{request_id}")
+        page = await self.get(f"/console/approvals/{request_id}")
         assert page.status_code == 200, page.text
         return parse_hidden_fields(page.text)
 
     async def decide(self, verb: str, request_id: str, reason: str = "") -> httpx2.Response:
         form = await self.fetch_form(request_id)
-        return await self.post(f"/console/tickets/{request_id}/{verb}", {**form, "reason": reason})
+        return await self.post(f"/console/approvals/{request_id}/{verb}", {**form, "reason": reason})
 
 
 def parse_hidden_fields(page: str) -> dict[str, str]:

@@ -110,7 +110,7 @@ class Office:
         connection = HttpConnection.for_url(self.url, token=token)
         answer = await connection.post("/v1/calls", body, idempotency_key=label)
         connection.close()
-        return str(answer.json()["approval"]["ticket_id"])
+        return str(answer.json()["approval"]["approval_id"])
 
     async def _read_binding(self, request: str) -> str:
         answer = await self._send("GET", f"/v1/approvals/{request}", token=self._sign_in("bob"))

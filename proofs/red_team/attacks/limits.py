@@ -132,7 +132,7 @@ class Spender:
             arguments = {**_make_job(f"approved-{number}"), "place": f"desk-{number}"}
             answers.append(await self.holder.call(token, "jobs.work", arguments))
         for answer in answers:
-            path = f"/v1/approvals/{answer['approval']['ticket_id']}"
+            path = f"/v1/approvals/{answer['approval']['approval_id']}"
             binding = (await self.holder.send("GET", path, token=approver)).json()["binding"]
             body = {"reason": "an attempt", "binding": binding}
             decided = await self.holder.send("POST", f"{path}/approve", body, token=approver)

@@ -271,7 +271,7 @@ class OwnerShell:
         http.close()
         if answer.status != 202:
             return "", ""
-        approval_id: str = answer.json()["approval"]["ticket_id"]
+        approval_id: str = answer.json()["approval"]["approval_id"]
         if self.gateway is None:
             raise RuntimeError("the gateway is not running")
         line = await self.gateway.wait_for_line(f"approval request {approval_id}")

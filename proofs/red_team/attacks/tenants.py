@@ -131,7 +131,7 @@ async def _open_tenants(arena: Arena, gateway: GatewayHandle, partner: Issuer, s
         raise RuntimeError(f"acme has nothing: {grant.status} {secret.body!r} {deprecation.body!r} {made}")
     intruder = Intruder(
         holder=holder, partner=partner, sister=sister, ann=ann, root=root, call_id=made["call_id"],
-        request_id=asked["approval"]["ticket_id"], asked_id=asked["call_id"], grant_id=grant.json()["grant_id"],
+        request_id=asked["approval"]["approval_id"], asked_id=asked["call_id"], grant_id=grant.json()["grant_id"],
     )  # fmt: skip
     admin = intruder.sign("mallory", scope=_ADMIN)
     answers = [await holder.send("PUT", "/v1/policies", {"files": [_POLICY_FILE]}, token=admin)]
@@ -276,10 +276,15 @@ class Intruder:
     async def decide_batch(self) -> Finding:
         """Decide acme's request alone, and together with one of beta's own."""
         asked = await self.holder.call(self.sign("ben"), "jobs.work", {"label": "own", "place": "desk"})
-        own_id = asked["approval"]["ticket_id"]
+        own_id = asked["approval"]["approval_id"]
         for tickets in ([self.request_id], [self.request_id, own_id]):
             for decision in ("approve", "deny"):
-                body = {"tickets": tickets, "decision": decision, "reason": "an attempt", "vary": ["label", "place"]}
+                body = {
+                    "approval_ids": tickets,
+                    "decision": decision,
+                    "reason": "an attempt",
+                    "vary": ["label", "place"],
+                }
                 answer = await self.holder.send("POST", "/v1/approvals/batch", body, token=self._sign_in())
         return await self._judge_pending(answer)
 

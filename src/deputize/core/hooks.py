@@ -36,7 +36,7 @@ class HookCall:
     # True if the call only reports what it would do.
     dry_run: bool = False
     # The caller's input responses, by the names of the server's input requests.
-    answers: dict[str, Any] | None = None
+    input_responses: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

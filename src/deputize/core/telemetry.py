@@ -54,7 +54,7 @@ class Metric(StrEnum):
     VALIDATION_FAILURES = "deputize_tool_schema_validation_failures_total"
     LIMIT_REFUSALS = "deputize_limit_refusals_total"
     LIMIT_UNCOUNTED = "deputize_limit_uncounted_total"
-    NOTIFICATIONS = "deputize_approval_letters_total"
+    NOTIFICATIONS = "deputize_approval_notifications_total"
     CONNECTION_REFUSALS = "deputize_connection_refusals_total"
     DISAGREEMENTS = "deputize_source_disagreements_total"
     SUSPICIONS = "deputize_injection_suspicions_total"
@@ -95,7 +95,7 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.VALIDATION_FAILURES: "Inputs and outputs that did not match their schema, by tool and phase.",
     Metric.LIMIT_REFUSALS: "Calls refused by a limit, by the name of the limit.",
     Metric.LIMIT_UNCOUNTED: "Calls allowed while a limit's counters were unreachable, by the name of the limit.",
-    Metric.NOTIFICATIONS: "Notifications to approvers, by outcome: told (sent), failed (to be retried) or given_up.",
+    Metric.NOTIFICATIONS: "Notifications to approvers, by outcome: sent, failed (to be retried) or given_up.",
     Metric.CONNECTION_REFUSALS: "Connections and requests refused before a caller was known, by reason.",
     Metric.DISAGREEMENTS: "Results that differ from what another tool said, by consistency rule and whether it "
     "resolved that.",

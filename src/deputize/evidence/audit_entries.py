@@ -114,7 +114,7 @@ def encode_entry(
     kind: EntryKind,
     time: str,
     arguments: str | None = None,
-    answers: str | None = None,
+    input_responses: str | None = None,
     redactions: Sequence[str] = (),
     mutations: Sequence[Mutation] = (),
     hooks: Sequence[str] = (),
@@ -140,7 +140,7 @@ def encode_entry(
     """
     contract, caller, origin = context.contract, context.caller, context.origin
     declared_text = _NOT_DECLARED if contract is None else _get_declared_text(contract)
-    text = "{" if answers is None else f'{{"answers":"{answers}",'
+    text = "{"
     if context.approval_id is not None:
         text += f'"approval":"{context.approval_id}",'
     if arguments is not None:
@@ -170,7 +170,10 @@ def encode_entry(
         text += f'"flow":{_encode_stated(origin.flow_id, caller.user)},'
     if hooks:
         text += f'"hooks":{_to_json(hooks)},'
-    text += f'"id":"{id}","kind":"{kind}",'
+    text += f'"id":"{id}",'
+    if input_responses is not None:
+        text += f'"input_responses":"{input_responses}",'
+    text += f'"kind":"{kind}",'
     if attempts:
         text += f'"latency_us":{latency_us},'
     text += declared_text.mutation_class

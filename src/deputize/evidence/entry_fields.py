@@ -15,7 +15,6 @@ class EntryField:
 
 
 ENTRY_FIELDS: Final[Mapping[str, EntryField]] = {
-    "answers": EntryField(meaning="commitment to the caller's answers to a server's input requests"),
     "approval": EntryField(meaning="id of the approval request that the call waits for or was approved by", since=2),
     "arguments": EntryField(meaning="commitment to the arguments as they were sent, without sensitive values"),
     "attempts": EntryField(meaning="how often the tool was tried; absent if it was not started", since=2),
@@ -32,6 +31,7 @@ ENTRY_FIELDS: Final[Mapping[str, EntryField]] = {
     "flow": EntryField(meaning="id of the flow that the call is part of, as the caller states it", since=2),
     "hooks": EntryField(meaning="hooks that acted on the call, and what each did"),
     "id": EntryField(meaning="id of the entry, which orders the entries of a tenant by time"),
+    "input_responses": EntryField(meaning="commitment to the caller's responses to a server's input requests"),
     "kind": EntryField(meaning="`read`, `refusal`, `intent`, `outcome`, `command`, `decision`, `yield` or `circuit`"),
     "latency_us": EntryField(meaning="how long the tool took, all attempts together, in microseconds", since=2),
     "mutation_class": EntryField(meaning="`read`, `write-reversible` or `write-irreversible`", since=2),

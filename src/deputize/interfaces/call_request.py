@@ -10,7 +10,8 @@ from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, Inp
 
 FIELDS = (
     "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
-    "callback", "can_answer", "answers", "did_not_happen", "native_call_id", "parent_call_id", "flow_id",
+    "callback", "client_capabilities", "input_responses", "did_not_happen", "native_call_id", "parent_call_id",
+    "flow_id",
 )  # fmt: skip
 MAX_TOOL_LENGTH = 200
 MAX_VERSION_LENGTH = 100
@@ -121,25 +122,27 @@ def _parse_callback(fields: dict[str, Any]) -> Callback | None:
 
 
 def _parse_capabilities(fields: dict[str, Any]) -> frozenset[ClientCapability]:
-    value = fields.get("can_answer")
+    value = fields.get("client_capabilities")
     if value is None:
         return NO_CAPABILITIES
     if type(value) is not list or not all(type(each) is str and each in _CAPABILITY_SET for each in value):
         names = ", ".join(ClientCapability)
-        _raise_malformed("can_answer", f"must be a list of input requests that you can answer: {names}")
+        _raise_malformed("client_capabilities", f"must be a list of input requests that you can answer: {names}")
     return frozenset(ClientCapability(each) for each in value)
 
 
 def _parse_input_responses(fields: dict[str, Any]) -> InputResponses | None:
     """Check the form of input responses. The lifecycle checks whether they fit the questions, and audits a refusal."""
-    value = fields.get("answers")
+    value = fields.get("input_responses")
     if value is None:
         return None
-    if type(value) is not dict or value.keys() != {"round", "responses"}:
-        _raise_malformed("answers", "must be an object with the round, and responses by the names of questions")
-    if type(value["round"]) is not str or type(value["responses"]) is not dict:
-        _raise_malformed("answers", "must have the round as a text, and responses as an object")
-    return InputResponses(round_token=value["round"], responses=value["responses"])
+    if type(value) is not dict or value.keys() != {"round_token", "responses"}:
+        _raise_malformed(
+            "input_responses", "must be an object with round_token, and responses by the names of requests"
+        )
+    if type(value["round_token"]) is not str or type(value["responses"]) is not dict:
+        _raise_malformed("input_responses", "must have round_token as a text, and responses as an object")
+    return InputResponses(round_token=value["round_token"], responses=value["responses"])
 
 
 def _parse_text(fields: dict[str, Any], name: str, max_length: int) -> str | None:

@@ -112,7 +112,7 @@ def _require_same_policy(approval: ApprovalGrant, decision: Decision) -> None:
     if decision.policy_digest != approval.policy_digest or decision.requirements != approval.demands:
         raise ApprovalVoid(
             "the policies for this call changed after it was approved",
-            details={"changed": ["policy"], "ticket_id": approval.request_id},
+            details={"changed": ["policy"], "approval_id": approval.request_id},
             nothing_happened=True,
         )
 

@@ -122,7 +122,11 @@ def build_input_required_outcome(
         "state": State.NEEDS_INPUT,
         "is_error": False,
         "trace_id": verified.executed.authorized.validated.received.trail.trace_id,
-        "asks": {"server": input_requests.server, "questions": input_requests.requests, "round": round_token},
+        "input_required": {
+            "server": input_requests.server,
+            "requests": input_requests.requests,
+            "round_token": round_token,
+        },
         **_build_common_fields(verified, now),
     }
     return Outcome(call_id=call_id, state=State.NEEDS_INPUT, envelope=Envelope.from_bytes(orjson.dumps(fields)))

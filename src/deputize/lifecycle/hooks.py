@@ -184,7 +184,7 @@ class ToolHooks:
             session=received.session,
             environment=self._environment,
             dry_run=received.request.dry_run,
-            answers=None if validated.input_round is None else copy.deepcopy(validated.input_round.responses),
+            input_responses=None if validated.input_round is None else copy.deepcopy(validated.input_round.responses),
         )
 
 

@@ -152,7 +152,7 @@ def _check_input_requests(runtime: Runtime, executed: Executed, input_requests: 
         )
     except InputRequestRejected as problem:
         return Verified(executed=executed, problem=problem)
-    canonical_bytes = canonicalize({"questions": clean_requests.requests, "state": clean_requests.request_state})
+    canonical_bytes = canonicalize({"requests": clean_requests.requests, "state": clean_requests.request_state})
     return Verified(executed=executed, problem=None, canonical=canonical_bytes, input_requests=clean_requests)
 
 

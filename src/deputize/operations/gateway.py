@@ -51,9 +51,9 @@ from deputize.operations.audit.log_reader import LogReader
 from deputize.operations.audit.observations import Observations
 from deputize.operations.audit.search import AuditSearch
 from deputize.operations.audit.tail import AuditTail, TailEvent
-from deputize.operations.calls.answers import CallAnswers
 from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
+from deputize.operations.calls.input_responses import InputResponder
 from deputize.operations.calls.queries import CallEvent, CallQueries, CallSummary
 from deputize.operations.calls.receipts import CallReceipts
 from deputize.operations.calls.rollback import Rollbacks
@@ -170,9 +170,9 @@ class Gateway:
         return self._lifecycle.runtime.release
 
     @property
-    def answers(self) -> CallAnswers:
-        """The service that answers the questions of runs by their call ids."""
-        return CallAnswers(self._lifecycle, self.calls)
+    def input_responses(self) -> InputResponder:
+        """The service that answers the input requests of runs by their call ids."""
+        return InputResponder(self._lifecycle, self.calls)
 
     @property
     def metadata_url(self) -> str | None:

@@ -27,7 +27,7 @@ CREATE TABLE deputize.approval_groups (
 );
 ALTER TABLE ONLY deputize.approval_groups
     ADD CONSTRAINT approval_groups_pkey PRIMARY KEY (tenant, grp, id);
-CREATE INDEX approval_groups_of_ticket ON deputize.approval_groups USING btree (tenant, id);
+CREATE INDEX approval_groups_by_id ON deputize.approval_groups USING btree (tenant, id);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE ON TABLE deputize.approval_groups TO deputize_writer;
 
@@ -486,6 +486,32 @@ CREATE INDEX grants_by_parent ON deputize.grants USING btree (tenant, parent) WH
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.grants TO deputize_writer;
 
+-- Reconciliation tasks (kind reconcile) and approval requests (kind approval; more in approvals under the same id).
+CREATE TABLE deputize.human_tasks (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    call_id uuid NOT NULL,
+    state text DEFAULT 'open'::text NOT NULL,
+    question bytea NOT NULL,
+    due_at timestamp with time zone,
+    opened_at timestamp with time zone DEFAULT now() NOT NULL,
+    resolved_at timestamp with time zone,
+    resolved_by text,
+    resolution text,
+    reason text,
+    CONSTRAINT human_tasks_check CHECK (((state = 'open'::text) = (resolved_at IS NULL))),
+    CONSTRAINT human_tasks_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text]))),
+    CONSTRAINT human_tasks_state_check CHECK ((state = ANY (ARRAY['open'::text, 'resolved'::text, 'expired'::text])))
+);
+ALTER TABLE ONLY deputize.human_tasks
+    ADD CONSTRAINT human_tasks_pkey PRIMARY KEY (tenant, id);
+CREATE INDEX human_tasks_open ON deputize.human_tasks USING btree (tenant, id) WHERE (state = 'open'::text);
+CREATE INDEX human_tasks_reconcile ON deputize.human_tasks USING btree (tenant, id) WHERE (kind = 'reconcile'::text);
+CREATE UNIQUE INDEX human_tasks_about ON deputize.human_tasks USING btree (tenant, call_id, kind) WHERE (state = 'open'::text);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT,UPDATE ON TABLE deputize.human_tasks TO deputize_writer;
+
 -- One lease per start of a process. A process that cannot renew its lease dispatches nothing.
 CREATE TABLE deputize.leases (
     boot uuid NOT NULL,
@@ -677,7 +703,7 @@ GRANT SELECT,INSERT ON TABLE deputize.log_witnessed_checkpoints TO deputize_writ
 CREATE TABLE deputize.notices (
     tenant text NOT NULL,
     id uuid DEFAULT gen_random_uuid() NOT NULL,
-    ticket uuid NOT NULL,
+    approval_id uuid NOT NULL,
     grp text NOT NULL,
     kind text NOT NULL,
     due_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -713,13 +739,13 @@ CREATE TABLE deputize.notifications (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     grp text NOT NULL,
     receiver bytea NOT NULL,
-    ticket uuid,
+    approval_id uuid,
     kind text NOT NULL,
     tries integer DEFAULT 0 NOT NULL,
     due_at timestamp with time zone DEFAULT now() NOT NULL,
     problem text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (ticket IS NULL))),
+    CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (approval_id IS NULL))),
     CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text, 'contract-test'::text, 'disagreement'::text])))
 );
 ALTER TABLE ONLY deputize.notifications
@@ -979,7 +1005,7 @@ CREATE TABLE deputize.sealed_payloads (
     id uuid NOT NULL,
     kind text NOT NULL,
     ciphertext bytea NOT NULL,
-    CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'answers'::text])))
+    CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text])))
 )
 PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.sealed_payloads
@@ -1217,32 +1243,6 @@ ALTER TABLE ONLY deputize.tenants
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.tenants TO deputize_writer;
 
--- Reconciliation tasks (kind reconcile) and approval requests (kind approval; more in approvals under the same id).
-CREATE TABLE deputize.tickets (
-    tenant text NOT NULL,
-    id uuid NOT NULL,
-    kind text NOT NULL,
-    call_id uuid NOT NULL,
-    state text DEFAULT 'open'::text NOT NULL,
-    question bytea NOT NULL,
-    due_at timestamp with time zone,
-    opened_at timestamp with time zone DEFAULT now() NOT NULL,
-    resolved_at timestamp with time zone,
-    resolved_by text,
-    resolution text,
-    reason text,
-    CONSTRAINT tickets_check CHECK (((state = 'open'::text) = (resolved_at IS NULL))),
-    CONSTRAINT tickets_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text]))),
-    CONSTRAINT tickets_state_check CHECK ((state = ANY (ARRAY['open'::text, 'resolved'::text, 'expired'::text])))
-);
-ALTER TABLE ONLY deputize.tickets
-    ADD CONSTRAINT tickets_pkey PRIMARY KEY (tenant, id);
-CREATE INDEX tickets_open ON deputize.tickets USING btree (tenant, id) WHERE (state = 'open'::text);
-CREATE INDEX tickets_reconcile ON deputize.tickets USING btree (tenant, id) WHERE (kind = 'reconcile'::text);
-CREATE UNIQUE INDEX tickets_about ON deputize.tickets USING btree (tenant, call_id, kind) WHERE (state = 'open'::text);
--- Secured by secure_table(): forced row-level security, the three policies.
-GRANT SELECT,INSERT,UPDATE ON TABLE deputize.tickets TO deputize_writer;
-
 -- Contracts of tools by version, with their state and the registry epoch of its last change.
 CREATE TABLE deputize.tool_versions (
     tenant text NOT NULL,
@@ -1372,10 +1372,10 @@ CREATE FUNCTION deputize.advance_approvals(
         select g.tenant, g.grp, g.id from unnest(groups_tenant, groups_id, groups_name) as g(tenant, id, grp)
         on conflict do nothing returning tenant, grp, id
     ), escalation_notices as (
-        insert into deputize.notices (tenant, ticket, grp, kind) select tenant, id, grp, 'escalated' from added_groups
+        insert into deputize.notices (tenant, approval_id, grp, kind) select tenant, id, grp, 'escalated' from added_groups
     ), reminder_notices as (
         -- For the groups that were there before; a group that was just added needs no reminder.
-        insert into deputize.notices (tenant, ticket, grp, kind)
+        insert into deputize.notices (tenant, approval_id, grp, kind)
         select g.tenant, g.id, g.grp, 'reminder'
         from due join deputize.approval_groups g on g.tenant = due.tenant and g.id = due.id
         where due.reminders_due > due.reminders_before and not due.is_expired
@@ -1411,9 +1411,9 @@ begin
     update deputize.calls set state = 'queued'
         where tenant = p_tenant and id = approved_call and state = 'awaiting_approval';
     if not found then
-        raise exception 'a ticket is open for a call that does not wait for it';
+        raise exception 'an approval request is open for a call that does not wait for it';
     end if;
-    update deputize.tickets set state = 'resolved', resolved_at = now(), resolved_by = p_resolved_by,
+    update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = p_resolved_by,
             resolution = 'approved', reason = p_reason
         where tenant = p_tenant and id = p_approval_id and state = 'open';
     delete from deputize.approval_groups where tenant = p_tenant and id = p_approval_id;
@@ -1443,7 +1443,7 @@ begin
         update deputize.approvals a set state = 'void', next_at = null, closed_at = now()
         where a.state in ('open', 'approved') returning a.tenant, a.id
     ), resolved as (
-        update deputize.tickets t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'void',
+        update deputize.human_tasks t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'void',
             reason = 'the database was restored'
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     ), deleted as (
@@ -1553,8 +1553,8 @@ begin
     with closed as (
         update deputize.approvals set state = 'canceled', next_at = null, closed_at = now()
         where tenant = new.tenant and call_id = new.id and state in ('open', 'approved') returning tenant, id
-    ), resolved_tickets as (
-        update deputize.tickets t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'canceled',
+    ), resolved_tasks as (
+        update deputize.human_tasks t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'canceled',
             reason = ''
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     )
@@ -1947,7 +1947,7 @@ begin
         where k.tenant = p_tenant and k.caller_user = erasure.subject and k.created_at <= erasure.requested_at
           and k.ended_at is not null
           and not exists (select from deputize.reconciliations r where r.tenant = k.tenant and r.id = k.id)
-          and not exists (select from deputize.tickets t where t.tenant = k.tenant and t.call_id = k.id and t.state = 'open')
+          and not exists (select from deputize.human_tasks t where t.tenant = k.tenant and t.call_id = k.id and t.state = 'open')
         order by k.id limit p_limit for update of k
     ) as c;
     if batch is not null then
@@ -2174,8 +2174,8 @@ begin
         update deputize.approvals a set state = p_approval_state, next_at = null, closed_at = now()
         from ended where a.tenant = ended.tenant and a.call_id = ended.id and a.state in ('open', 'approved')
         returning a.tenant, a.id
-    ), resolved_tickets as (
-        update deputize.tickets t set state = case when p_approval_state = 'expired' then 'expired' else 'resolved' end,
+    ), resolved_tasks as (
+        update deputize.human_tasks t set state = case when p_approval_state = 'expired' then 'expired' else 'resolved' end,
             resolved_at = now(), resolved_by = p_resolved_by, resolution = p_approval_state, reason = p_reason
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     ), deleted_groups as (
@@ -2264,7 +2264,7 @@ begin
     with asked as (
         delete from deputize.approvals x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
     ), resolved as (
-        delete from deputize.tickets x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
+        delete from deputize.human_tasks x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
     ), ids as (
         select id from asked union select id from resolved
     ), votes as (
@@ -2272,9 +2272,9 @@ begin
     ), groups as (
         delete from deputize.approval_groups x using ids where x.tenant = p_tenant and x.id = ids.id
     ), notices as (
-        delete from deputize.notices x using ids where x.tenant = p_tenant and x.ticket = ids.id
+        delete from deputize.notices x using ids where x.tenant = p_tenant and x.approval_id = ids.id
     )
-    delete from deputize.notifications x using ids where x.tenant = p_tenant and x.ticket = ids.id;
+    delete from deputize.notifications x using ids where x.tenant = p_tenant and x.approval_id = ids.id;
     update deputize.audit_entries x set salt = null
     where x.tenant = p_tenant and x.call_id = any (p_calls) and x.salt is not null;
     update deputize.calls x set caller_user = p_placeholder, session = null
@@ -2340,7 +2340,7 @@ declare
     is_more boolean := false;
 begin
     for part in values
-        ('votes', 'voter', true), ('tickets', 'resolved_by', true), ('secrets', 'updated_by', false),
+        ('votes', 'voter', true), ('human_tasks', 'resolved_by', true), ('secrets', 'updated_by', false),
         ('policies', 'put_by', false), ('tool_versions', 'registered_by', false), ('deprecated_uses', 'caller_user', false),
         ('server_changes', 'decided_by', true), ('server_pins', 'accepted_by', false), ('switches', 'turned_by', true),
         ('revocations', 'revoked_by', true), ('legal_holds', 'placed_by', true)
@@ -2762,7 +2762,7 @@ begin
       and (v.tool = p_tool or v.seen_at > at - make_interval(secs => p_within_seconds));
 end $$;
 
--- Open an approval request with its ticket, its groups and their notices. Fails if the call has an open one.
+-- Open an approval request with its human task, its groups and their notices. Fails if the call has an open one.
 CREATE FUNCTION deputize.open_approval(
     p_tenant text, p_call_id uuid, approval_id uuid, approval_binding bytea, approval_demands bytea,
     approval_presentation bytea, approval_preview_digest bytea, approval_fresh_seconds integer, approval_chain text[],
@@ -2772,7 +2772,7 @@ CREATE FUNCTION deputize.open_approval(
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into deputize.tickets (tenant, id, kind, call_id, question, due_at)
+    insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
         values (p_tenant, approval_id, 'approval', p_call_id, '{}', approval_expires_at);
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, preview_digest, previewed_at,
             fresh_seconds, chain, tool, group_key, levels, expires_at, next_at)
@@ -2782,7 +2782,7 @@ begin
             approval_expires_at, least(approval_expires_at, now() + make_interval(secs => approval_levels[1])));
     insert into deputize.approval_groups (tenant, grp, id) select p_tenant, g, approval_id from unnest(approval_groups) as g
         on conflict do nothing;
-    insert into deputize.notices (tenant, ticket, grp, kind)
+    insert into deputize.notices (tenant, approval_id, grp, kind)
         select distinct p_tenant, approval_id, g, 'asked' from unnest(approval_groups) as g;
 end $$;
 
@@ -3504,10 +3504,10 @@ begin
     with urgent as (
         delete from deputize.notices n
         where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now() and n.kind = 'broken-glass'
-        returning n.ticket, n.kind
+        returning n.approval_id, n.kind
     )
-    insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
-        select p_tenant, p_group, r, urgent.ticket, urgent.kind from urgent cross join unnest(p_receivers) as r;
+    insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
+        select p_tenant, p_group, r, urgent.approval_id, urgent.kind from urgent cross join unnest(p_receivers) as r;
     get diagnostics written = row_count;
     select count(*) into waiting from (
         select from deputize.notices n where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now()
@@ -3515,16 +3515,16 @@ begin
     if waiting = 0 or current_window.sent_count > p_max_per_window then
         return written;
     elsif current_window.sent_count + waiting <= p_max_per_window then
-        -- Only the newest notice about each ticket.
+        -- Only the newest notice about each approval request.
         with deleted_notices as (
             delete from deputize.notices n
             where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now()
-            returning n.ticket, n.kind, n.created_at
+            returning n.approval_id, n.kind, n.created_at
         ), newest as (
-            select distinct on (ticket) ticket, kind from deleted_notices order by ticket, created_at desc
+            select distinct on (approval_id) approval_id, kind from deleted_notices order by approval_id, created_at desc
         )
-        insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
-            select p_tenant, p_group, r, newest.ticket, newest.kind from newest cross join unnest(p_receivers) as r;
+        insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
+            select p_tenant, p_group, r, newest.approval_id, newest.kind from newest cross join unnest(p_receivers) as r;
     else
         delete from deputize.notices n where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now();
         insert into deputize.notifications (tenant, grp, receiver, kind)

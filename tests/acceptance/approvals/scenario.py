@@ -86,7 +86,7 @@ class Scenario:
         )
         assert answer.status_code == 202, answer.text
         told = answer.json()
-        ticket = told["approval"]["ticket_id"]
+        ticket = told["approval"]["approval_id"]
         line = self.dev.wait_for_line(f"⏸ approval request {ticket}")
         shown = _CODE.search(line)
         assert shown is not None, line

@@ -62,7 +62,8 @@ def the_command_line_with_the_developers_token(scenario: Scenario, pending_appro
 def a_token_it_signed_for_somebody_else(scenario: Scenario, pending_approval: PendingApproval) -> None:
     path = f"/v1/approvals/{pending_approval.request_id}/approve"
     require_refusal(
-        scenario.post(path, pending_approval.decision, token=scenario.mint_token("--user", "boss")), "ticket-not-found"
+        scenario.post(path, pending_approval.decision, token=scenario.mint_token("--user", "boss")),
+        "human-task-not-found",
     )
     boss = scenario.mint_token("--user", "boss", "--scope", "deputize:admin")
     assert (
@@ -97,8 +98,8 @@ def saying_yes_or_no_over_rest(scenario: Scenario, pending_approval: PendingAppr
 
 @register_attack(refusals=0)
 def json_rpc(scenario: Scenario, pending_approval: PendingApproval) -> None:
-    for method in ("approvals.approve", "approvals/approve", "tickets.resolve", "calls.approve"):
-        params = {"ticket_id": pending_approval.request_id, "call_id": pending_approval.call_id}
+    for method in ("approvals.approve", "approvals/approve", "tasks.resolve", "calls.approve"):
+        params = {"approval_id": pending_approval.request_id, "call_id": pending_approval.call_id}
         said = scenario.post("/rpc", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).json()
         assert said["error"]["code"] == -32601, said
 
@@ -137,7 +138,7 @@ def a_code_that_a_person_used_already(scenario: Scenario, pending_approval: Pend
     assert done.code == 0, done.output
     code = {"deputize-code": other.code}
     require_refusal(
-        scenario.post(f"/v1/approvals/{other.request_id}/approve", other.decision, headers=code), "ticket-closed"
+        scenario.post(f"/v1/approvals/{other.request_id}/approve", other.decision, headers=code), "human-task-closed"
     )
     require_refusal(
         scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, headers=code),
@@ -163,7 +164,7 @@ def a_token_exchanged_for_another(scenario: Scenario, pending_approval: PendingA
     token = lent.json()["access_token"]
     require_refusal(
         scenario.post(f"/v1/approvals/{pending_approval.request_id}/approve", pending_approval.decision, token=token),
-        "ticket-not-found",
+        "human-task-not-found",
     )
     # The developer's own, lent to nobody but the agent itself.
     mine = scenario.post_form("/oauth/token", {**asked, "subject_token": scenario.developer_token, "agent": "helper"})
@@ -190,7 +191,7 @@ def breaking_the_glass(scenario: Scenario, pending_approval: PendingApproval) ->
 @register_attack(refusals=2)
 def a_batch_decision(scenario: Scenario, pending_approval: PendingApproval) -> None:
     said = {
-        "tickets": [pending_approval.request_id],
+        "approval_ids": [pending_approval.request_id],
         "decision": "approve",
         "reason": "all of them",
         "vary": ["number"],
@@ -224,7 +225,7 @@ def answering_it_as_a_reconciliation_task(scenario: Scenario, pending_approval: 
     said = {"outcome": "happened", "reason": "I saw it"}
     path = f"/v1/reconciliation-tasks/{pending_approval.request_id}/resolve"
     require_refusal(scenario.post(path, said), "scope-missing")
-    require_refusal(scenario.post(path, said, token=scenario.developer_token), "ticket-not-found")
+    require_refusal(scenario.post(path, said, token=scenario.developer_token), "human-task-not-found")
 
 
 @register_attack(refusals=0)
@@ -287,7 +288,7 @@ def the_same_call_once_more(scenario: Scenario, pending_approval: PendingApprova
     """With its key it is the same request, with another key another one, and nothing is tried again."""
     asked = {"tool": "hello.forget", "arguments": {"number": 1}}
     again = scenario.post("/v1/calls", asked, headers={"idempotency-key": "wanted"})
-    assert (again.status_code, again.json()["approval"]["ticket_id"]) == (202, pending_approval.request_id)
+    assert (again.status_code, again.json()["approval"]["approval_id"]) == (202, pending_approval.request_id)
     other = scenario.request_deletion(1, f"more-{next(_keys)}")
     assert other.request_id != pending_approval.request_id
     done = scenario.run_cli("calls", "retry", pending_approval.call_id, token=scenario.token)
@@ -296,7 +297,7 @@ def the_same_call_once_more(scenario: Scenario, pending_approval: PendingApprova
 
 @register_attack(refusals=1)
 def the_page_without_a_sign_in(scenario: Scenario, pending_approval: PendingApproval) -> None:
-    page = f"/console/tickets/{pending_approval.request_id}"
+    page = f"/console/approvals/{pending_approval.request_id}"
     shown = scenario.http.get(page)
     assert (shown.status_code, "code" in shown.text, "hello.forget" in shown.text) == (200, True, False)
     own = {"origin": scenario.url}
@@ -318,7 +319,7 @@ def a_session_it_forged(scenario: Scenario, pending_approval: PendingApproval) -
     shown = scenario.http.get(
         f"/v1/approvals/{pending_approval.request_id}", headers={"authorization": f"Bearer {scenario.token}"}
     ).json()
-    page, own = f"/console/tickets/{pending_approval.request_id}/approve", {"origin": scenario.url}
+    page, own = f"/console/approvals/{pending_approval.request_id}/approve", {"origin": scenario.url}
     for ticket in (None, pending_approval.request_id):
         forged = sessions.seal_session(person, approval_id=ticket)
         opened = sessions.open_session(forged)
@@ -333,7 +334,7 @@ def a_form_of_another_site(scenario: Scenario, pending_approval: PendingApproval
     for path in ("approve", "deny", "code"):
         for headers in ({"origin": "https://evil.example"}, {"sec_fetch_site": "cross-site"}, {}):
             answer = scenario.post_form(
-                f"/console/tickets/{pending_approval.request_id}/{path}", {"code": pending_approval.code}, **headers
+                f"/console/approvals/{pending_approval.request_id}/{path}", {"code": pending_approval.code}, **headers
             )
             assert answer.status_code == 403, answer.text
 

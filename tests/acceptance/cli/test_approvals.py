@@ -137,10 +137,10 @@ def test_a_call_that_waits_says_for_whom_and_is_no_error(project: ApprovalProjec
         "  Waiting for approval by group approvers. Denied automatically in 1 day. "
         f"Safe to exit: `deputize calls watch {call_id}`."
     )
-    assert re.fullmatch(r"  Decide in the console: http://127\.0\.0\.1:\d+/console/tickets/[0-9a-f-]{36}", third)
+    assert re.fullmatch(r"  Decide in the console: http://127\.0\.0\.1:\d+/console/approvals/[0-9a-f-]{36}", third)
     assert fourth == f"  Details: deputize approvals show {call_id}"
     assert re.fullmatch(r"  call [0-9a-f-]{36} · approval request [0-9a-f-]{36} · key ana", last)
-    assert again["approval"]["ticket_id"] in last
+    assert again["approval"]["approval_id"] in last
     assert project.run_cli("calls", "cancel", call_id).out == (
         "✓ Canceled: it was not approved yet, and nothing was executed\n"
     )
@@ -167,16 +167,16 @@ def test_one_screen_shows_everything_an_approver_needs(project: ApprovalProject)
         r"Deadline: \d{4}-\d\d-\d\d \d\d:\d\d UTC\.",
     ):
         assert re.search(f"^{line}$", shown.out, re.MULTILINE), (line, shown.out)
-    assert f"Approve: deputize approvals approve {asked['approval']['ticket_id']} --code CODE" in shown.err
+    assert f"Approve: deputize approvals approve {asked['approval']['approval_id']} --code CODE" in shown.err
     assert project.run_cli("approvals", "show", asked["call_id"], "--json").json["may_decide"] is False
     listed = project.run_cli("approvals", "list").out
-    assert asked["approval"]["ticket_id"] in listed
+    assert asked["approval"]["approval_id"] in listed
     assert "billing-bot for ana" in listed
 
 
 def test_the_code_of_the_terminal_decides_and_the_call_continues(project: ApprovalProject) -> None:
     asked = project.request_approval("Cy")
-    request_id, call = asked["approval"]["ticket_id"], asked["call_id"]
+    request_id, call = asked["approval"]["approval_id"], asked["call_id"]
     with BackgroundCommand("calls", "watch", call, folder=project.folder) as watching:
         watching.wait_for_line("awaiting_approval Waiting for approval by group approvers.")
         approved = project.run_cli(
@@ -195,7 +195,7 @@ def test_the_code_of_the_terminal_decides_and_the_call_continues(project: Approv
 
 def test_without_the_code_of_the_terminal_nothing_is_decided(project: ApprovalProject) -> None:
     asked = project.request_approval("Di")
-    request_id = asked["approval"]["ticket_id"]
+    request_id = asked["approval"]["approval_id"]
     unseen = project.run_cli("approvals", "approve", request_id)
     assert (unseen.code, "say which version you saw" in unseen.err) == (2, True)
     bare = project.run_cli("approvals", "approve", request_id, *project.name_versions(request_id))
@@ -219,7 +219,7 @@ def test_without_the_code_of_the_terminal_nothing_is_decided(project: ApprovalPr
 
 def test_the_caller_reads_a_denial_and_its_terminal_is_safe(project: ApprovalProject) -> None:
     asked = project.request_approval("Ed", "--key", "ed")
-    request_id = asked["approval"]["ticket_id"]
+    request_id = asked["approval"]["approval_id"]
     assert project.run_cli("approvals", "deny", request_id, "--code", project.read_code(request_id)).code == 2
     why = "he \x1b[31mpays\x1b[0m well"
     denied = project.run_cli("approvals", "deny", request_id, "--code", project.read_code(request_id), "--reason", why)
@@ -239,14 +239,14 @@ def test_who_waits_gets_the_result_after_the_yes(project: ApprovalProject) -> No
     with BackgroundCommand("call", "crm.delete_user", "name=Flo", "--wait", folder=project.folder) as waiting:
         waiting.wait_for_line("⏸ Approval required")
         waiting.wait_for_line("awaiting_approval")
-        request_id = project.run_cli("approvals", "list", "--json").json["approvals"][0]["ticket_id"]
+        request_id = project.run_cli("approvals", "list", "--json").json["approvals"][0]["approval_id"]
         assert project.run_cli("approvals", "approve", request_id, "--code", project.read_code(request_id)).code == 0
         waiting.wait_for_line('"Flo is gone')
         assert waiting.wait_for_exit() == 0
 
 
 def test_a_person_at_a_terminal_sees_it_and_is_asked_for_the_code(project: ApprovalProject) -> None:
-    request_id = project.request_approval("Gus")["approval"]["ticket_id"]
+    request_id = project.request_approval("Gus")["approval"]["approval_id"]
     mine, theirs = pty.openpty()
     command = [PROGRAM, "approvals", "approve", request_id]
     with subprocess.Popen(command, cwd=project.folder, env={}, stdin=theirs, stdout=theirs, stderr=theirs) as process:
@@ -261,7 +261,7 @@ def test_a_person_at_a_terminal_sees_it_and_is_asked_for_the_code(project: Appro
 
 
 def test_equal_calls_are_decided_together_by_an_approver(project: ApprovalProject) -> None:
-    asked = [project.request_approval(name)["approval"]["ticket_id"] for name in ("Hal", "Ida")]
+    asked = [project.request_approval(name)["approval"]["approval_id"] for name in ("Hal", "Ida")]
     bo = project.sign_token("bo")
     shown = project.run_cli("approvals", "show", asked[0], "--token", bo, "--json").json
     assert shown["may_decide"] is True
@@ -283,7 +283,7 @@ def test_equal_calls_are_decided_together_by_an_approver(project: ApprovalProjec
 
 
 def test_two_people_override_in_an_emergency(project: ApprovalProject) -> None:
-    request_id = project.request_approval("Jo")["approval"]["ticket_id"]
+    request_id = project.request_approval("Jo")["approval"]["approval_id"]
     seen = project.name_versions(request_id)
     words = ("approvals", "break-glass", request_id, *seen, "--reason", "the site is down", "--token")
     assert "rule: break-glass-scope" in project.run_cli(*words, project.sign_token("g0")).err
@@ -295,7 +295,7 @@ def test_two_people_override_in_an_emergency(project: ApprovalProject) -> None:
 
 
 def test_callers_cannot_approve_their_own_call(project: ApprovalProject) -> None:
-    request_id = project.request_approval("Kim")["approval"]["ticket_id"]
+    request_id = project.request_approval("Kim")["approval"]["approval_id"]
     words = ("approvals", "approve", request_id, *project.name_versions(request_id))
     own = project.run_cli(*words, "--token", project.sign_token("developer"))
     assert (own.code, "rule: no-self-approval" in own.err) == (1, True)
@@ -309,7 +309,7 @@ def test_what_callers_write_moves_and_hides_nothing(project: ApprovalProject) ->
     arguments = json.dumps({"name": HOSTILE})
     done = project.run_cli("call", "crm.delete_user", "--args", "-", "--json", stdin=arguments)
     assert done.code == 3, done.output[:500]
-    request_id = done.json["approval"]["ticket_id"]
+    request_id = done.json["approval"]["approval_id"]
     shown = project.run_cli("approvals", "show", request_id)
     batch = project.run_cli(
         "approvals", "batch", "deny", request_id, "--reason", "no", "--token", project.sign_token("bo")

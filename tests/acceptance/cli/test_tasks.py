@@ -22,7 +22,7 @@ def _mark_outcome_unknown(shop: Path, call: str) -> None:
         f"update deputize.calls set state = 'unknown', error = 'outcome-unknown' where id = '{call}'"
     )
     database.run_sql(
-        "insert into deputize.tickets (tenant, id, kind, call_id, question) "
+        "insert into deputize.human_tasks (tenant, id, kind, call_id, question) "
         f"values ('dev', '{TASK_ID}', 'reconcile', '{call}', convert_to('{QUESTION}', 'utf8'))"
     )
 
@@ -44,13 +44,4 @@ def test_a_reconciliation_task_is_listed_shown_and_resolved(shop_project: Path) 
     again = run_deputize("tasks", "resolve", TASK_ID, "did_not_happen", "--reason", "or is it", folder=shop_project)
     assert (again.code, "is already closed" in again.err) == (1, True)
     resolved_tasks = run_deputize("tasks", "list", "--state", "resolved", "--json", folder=shop_project).json
-    assert resolved_tasks["tickets"][0]["reason"]
-
-
-def test_the_former_name_works_and_prints_a_note(shop_project: Path) -> None:
-    answer = run_deputize("tickets", "list", "--json", folder=shop_project)
-    assert (answer.code, set(answer.json)) == (0, {"tickets", "next_before"})
-    assert answer.err.splitlines() == [
-        "! 'tickets' is now 'tasks': use deputize tasks. The old name will be removed in the next version."
-    ]
-    assert "tickets  " not in run_deputize("--help", folder=shop_project).out
+    assert resolved_tasks["tasks"][0]["reason"]

@@ -202,8 +202,8 @@ CASES = [
     ),
     AlertCase(
         alert="ApprovalNotificationsLost", labels={}, cleared_at=145,
-        series={'deputize_approval_letters_total{outcome="given_up"}': grow((40, 0), (40, 1), (80, 0))},
-        silent_series=[{'deputize_approval_letters_total{outcome="failed"}': grow((120, 5))}],
+        series={'deputize_approval_notifications_total{outcome="given_up"}': grow((40, 0), (40, 1), (80, 0))},
+        silent_series=[{'deputize_approval_notifications_total{outcome="failed"}': grow((120, 5))}],
     ),
     AlertCase(
         alert="DeputizeDown", labels={"instance": "a"}, series=_set_gauge('up{job="deputize", instance="a"}', 1, 0),

@@ -170,7 +170,7 @@ async def test_who_was_lent_to_administer_and_to_change_nothing_stops_nobodys_ca
     assert (await gateway.get(f"/v1/calls/{call_id}", token=looking)).status_code == 200
     refused = await gateway.post(f"/v1/calls/{call_id}/cancel", token=looking)
     assert (refused.status_code, refused.json()["error"]["slug"]) == (403, "not-in-capability")
-    assert (await gateway.get(f"/v1/calls/{call_id}")).json()["cancel_asked"] is None
+    assert (await gateway.get(f"/v1/calls/{call_id}")).json()["cancel_requested_at"] is None
     _release_tool("kept")
     assert (await _wait_for_end(gateway, call_id))["state"] == "succeeded"
 

@@ -105,7 +105,7 @@ CANNOT_TELL = make_change(SEND, "", "")
 REPORT = {
     "calls": 4,
     "changed": 2,
-    "untold": 1,
+    "undetermined": 1,
     "unrecorded": 0,
     "changes": [LOOK_CHANGE, PAY_CHANGE],
     "cannot_tell": [CANNOT_TELL],

@@ -10,9 +10,9 @@ pytestmark = pytest.mark.nightly
 
 def test_every_page_and_form_of_the_console_is_asked() -> None:
     assert {
-        "GET /console/tickets",
-        "GET /console/tickets/{approval_id}",
-        "POST /console/tickets/{approval_id}/approve",
+        "GET /console/approvals",
+        "GET /console/approvals/{approval_id}",
+        "POST /console/approvals/{approval_id}/approve",
         "POST /console/sign-out",
     } <= set(list_routes())
 

@@ -185,7 +185,7 @@ HTML = {**SECURITY_HEADERS, "content-type": "text/html; charset=utf-8"}
         (200, {**HTML, "content-type": "application/json"}, b"{}", "a page of application/json"),
         (200, HTML, b"\xff", "a page that is not UTF-8"),
         (200, HTML, b"<script>1</script>", "a page that runs what somebody wrote"),
-        (303, {**HTML, "location": "/console/tickets"}, b"", None),
+        (303, {**HTML, "location": "/console/approvals"}, b"", None),
         (303, {**HTML, "location": "//elsewhere.example/console"}, b"", "a way to elsewhere"),
         (303, {**HTML, "location": "https://issuer.example/auth?x=1"}, b"", None),
         (303, {**HTML, "location": "https://issuer.example.evil/auth?x=1"}, b"", "a way to elsewhere"),

@@ -22,8 +22,8 @@ def test_every_route_about_runs_is_asked_with_what_it_takes() -> None:
     assert routes["GET /v1/calls/{call_id}/events"].parameters["header"] == ["last-event-id"]
     assert routes["GET /v1/reconciliation-tasks"].parameters["query"] == ["state", "before", "limit"]
     assert "POST /v1/webhooks/deadletters/{delivery_id}/retry" in routes
-    assert list(routes["POST /v1/approvals/batch"].fields) == ["tickets", "decision", "reason", "vary", "bindings"]
-    assert routes["POST /v1/approvals/{ticket_id}/approve"].is_for_approvers
+    assert list(routes["POST /v1/approvals/batch"].fields) == ["approval_ids", "decision", "reason", "vary", "bindings"]
+    assert routes["POST /v1/approvals/{approval_id}/approve"].is_for_approvers
     assert not routes["GET /v1/approvals/suggestions"].is_for_approvers
 
 

@@ -16,7 +16,7 @@ _COUNTS = {
     "checkpoints": "select count(*) from deputize.checkpoints",
     "grants": "select count(*) from deputize.grants where grantor = 'ann'",
     "votes": "select count(*) from deputize.votes where voter = 'ann'",
-    "tickets": "select count(*) from deputize.tickets where resolved_by = 'ann'",
+    "human_tasks": "select count(*) from deputize.human_tasks where resolved_by = 'ann'",
     "secrets": "select count(*) from deputize.secrets where updated_by = 'ann'",
     "tool_versions": "select count(*) from deputize.tool_versions where registered_by = 'ann'",
     "deprecated_uses": "select count(*) from deputize.deprecated_uses where caller_user = 'ann'",
@@ -41,7 +41,8 @@ select 'acme', gen_random_uuid(), 'ann', '{{bot}}', '{{}}', now(), now() - inter
 from generate_series(1, {n});
 insert into deputize.votes (tenant, id, voter, approve, counts, reason)
 select 'acme', gen_random_uuid(), 'ann', true, '{{0}}', 'ann says so' from generate_series(1, {n});
-insert into deputize.tickets (tenant, id, kind, call_id, question, state, resolved_by, reason, resolution, resolved_at)
+insert into deputize.human_tasks (tenant, id, kind, call_id, question, state, resolved_by, reason, resolution,
+    resolved_at)
 select 'acme', gen_random_uuid(), 'reconcile', gen_random_uuid(), '', 'resolved', 'ann', 'ann looked', 'happened', now()
 from generate_series(1, {n});
 insert into deputize.secrets (tenant, name, sealed, updated_by)

@@ -58,7 +58,7 @@ FILL_RUNS = """
         values ($1, '01890000-0000-7000-8000-000000000000', 'succeeded');
     insert into deputize.checkpoints (tenant, call_id, seq, epoch, kind, ciphertext)
         values ($1, '01890000-0000-7000-8000-000000000000', 1, 1, 'micro', 'b');
-    insert into deputize.tickets (tenant, id, kind, call_id, question)
+    insert into deputize.human_tasks (tenant, id, kind, call_id, question)
         values ($1, '01890000-0000-7000-8000-000000000000', 'reconcile', '01890000-0000-7000-8000-000000000000', 'q');
     insert into deputize.resource_locks (tenant, call_id, namespace, resource, scope, capacity, priority)
         values ($1, '01890000-0000-7000-8000-000000000000', $1, 'r', 's', 1, 5);
@@ -130,7 +130,7 @@ FILL_APPROVALS = """
     insert into deputize.approval_groups (tenant, grp, id) values ($1, 'g', '01890000-0000-7000-8000-000000000000');
     insert into deputize.votes (tenant, id, voter, approve, counts)
         values ($1, '01890000-0000-7000-8000-000000000000', 'v', true, '{}');
-    insert into deputize.notices (tenant, ticket, grp, kind)
+    insert into deputize.notices (tenant, approval_id, grp, kind)
         values ($1, '01890000-0000-7000-8000-000000000000', 'g', 'asked');
     insert into deputize.notification_windows (tenant, grp) values ($1, 'g');
     insert into deputize.notifications (tenant, grp, receiver, kind) values ($1, 'g', 'r', 'digest')

@@ -68,7 +68,7 @@ ELEVEN = {
     "APPROVAL_REQUIRED",
 }
 # JSON-RPC gives all wrong parameters one code.
-SHARED_JSONRPC = {-32602: {"schema-violation", "round-refused", "answers-invalid"}}
+SHARED_JSONRPC = {-32602: {"schema-violation", "round-token-rejected", "input-responses-invalid"}}
 FAMILIES = {
     errors.RequestProblem: 30,
     errors.RegistryProblem: 31,
@@ -156,8 +156,8 @@ def test_only_what_proves_it_says_that_nothing_happened() -> None:
     assert proving == {
         "deadline-exceeded", "semantic-violation", "tool-precondition", "tool-conflict",
         "upstream-rate-limited", "circuit-open", "budget-spent", "too-many-at-once", "runaway", "limits-unavailable",
-        "did-not-happen", "precondition-failed", "tool-drifted", "round-refused", "answers-invalid", "link-needed",
-        "upstream-sign-in-failed", "service-busy", "queue-full",
+        "did-not-happen", "precondition-failed", "tool-drifted", "round-token-rejected", "input-responses-invalid",
+        "link-needed", "upstream-sign-in-failed", "service-busy", "queue-full",
     }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ _facts = st.fixed_dictionaries(
         "time": st.integers(0, 4_000_000_000_000).map(lambda ms: TimestampFormatter(Clock(epoch_ms=lambda: ms)).now()),
     },
     optional={
-        "answers": _hex,
+        "input_responses": _hex,
         "arguments": _hex,
         "result": _hex,
         "redactions": st.lists(_text, max_size=3).map(tuple),
@@ -153,7 +153,7 @@ def test_an_entry_says_exactly_what_it_was_given(about: AuditContext, facts: dic
         "v": 2, "tenant": about.caller.tenant, "caller": list(about.caller.pseudonyms), "trace": about.trace_id,
         "id": facts["id"], "kind": facts["kind"], "time": facts["time"],
     }  # fmt: skip
-    for name in ("answers", "arguments", "result", "outcome", "error", "command", "subject"):
+    for name in ("input_responses", "arguments", "result", "outcome", "error", "command", "subject"):
         if name in facts:
             wanted[name] = facts[name]
     if about.call_id is not None:
@@ -199,7 +199,7 @@ def test_an_entry_of_every_fact_has_every_key_that_is_described() -> None:
         origin=CallOrigin(native_call_id="f", parent_call_id="g", flow_id="h"),
     )  # fmt: skip
     entry = encode_entry(
-        about, id="i", kind="outcome", time="t", arguments="a", answers="b", redactions=("/x",),
+        about, id="i", kind="outcome", time="t", arguments="a", input_responses="b", redactions=("/x",),
         mutations=(Mutation(path="/x", source="y", change="z"),), hooks=("h",), outcome="succeeded", error="E1",
         decision=Decision(rules=("r",), epochs=Epochs(), policy_digest="p", record_id="q"), result="r", command="c",
         subject="s", confirmation="k", scopes_commitment="t",

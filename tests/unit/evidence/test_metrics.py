@@ -47,7 +47,7 @@ OTHER_METRICS: dict[str, set[str]] = {
     "deputize_event_send_failures_total": {"sink"},
     "deputize_events_sent_total": {"sink"},
     "deputize_tool_dry_runs_total": {"tool"},
-    "deputize_approval_letters_total": {"outcome"},
+    "deputize_approval_notifications_total": {"outcome"},
     "deputize_connection_refusals_total": {"reason"},
     "deputize_source_disagreements_total": {"rule", "resolved"},
     "deputize_injection_suspicions_total": {"kind", "side"},

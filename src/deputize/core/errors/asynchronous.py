@@ -89,7 +89,7 @@ class CheckpointNotFound(AsyncProblem):
 
 class HumanTaskNotFound(AsyncProblem):
     spec = ErrorSpec(
-        slug="ticket-not-found", code=ErrorCode.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
+        slug="human-task-not-found", code=ErrorCode.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
         grpc="NOT_FOUND",
         title="Approval request or reconciliation task not found",
         advice="List the open ones: deputize approvals list and deputize tasks list.",
@@ -98,7 +98,7 @@ class HumanTaskNotFound(AsyncProblem):
 
 class HumanTaskClosed(AsyncProblem):
     spec = ErrorSpec(
-        slug="ticket-closed", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3714, http=409,
+        slug="human-task-closed", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3714, http=409,
         grpc="FAILED_PRECONDITION",
         title="This request or task is already closed",
         advice="Look at its call to see how it ended.",

@@ -45,9 +45,9 @@ class AuditEntryNotFound(AuditProblem):
     )  # fmt: skip
 
 
-class AuditQuestionTooBroad(AuditProblem):
+class AuditQueryTooBroad(AuditProblem):
     spec = ErrorSpec(
-        slug="audit-question-too-broad", code=ErrorCode.INVALID_INPUT, error_class="invalid_arguments", number=3807,
+        slug="audit-query-too-broad", code=ErrorCode.INVALID_INPUT, error_class="invalid_arguments", number=3807,
         http=422, grpc="OUT_OF_RANGE",
         title="The search took too long",
         advice="Ask for less time (from, to), or for a caller, a tool, a session or a trace as well.",

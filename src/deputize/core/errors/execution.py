@@ -112,26 +112,26 @@ class SourcesDisagree(ExecutionProblem):
 
 class InputRequestNotAllowed(ExecutionProblem):
     spec = ErrorSpec(
-        slug="server-asks-back", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,
+        slug="input-not-allowed", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,
         http=409, grpc="FAILED_PRECONDITION",
         title="The tool's server may not request this input",
-        advice="Ask the operator to allow it in servers.asks, then call again with a new idempotency key.",
+        advice="Ask the operator to allow it in servers.NAME.input_requests, then call again with a new key.",
     )  # fmt: skip
 
 
 class ClientCapabilityMissing(ExecutionProblem):
     spec = ErrorSpec(
-        slug="caller-cannot-answer", code=ErrorCode.PRECONDITION_FAILED, error_class="capability_gap", number=3421,
+        slug="client-capability-missing", code=ErrorCode.PRECONDITION_FAILED, error_class="capability_gap", number=3421,
         http=409, grpc="FAILED_PRECONDITION",
         title="The tool's server requests input that this client cannot give",
-        advice="Use a client with the capabilities in details. Over REST, name them in can_answer.",
+        advice="Use a client with the capabilities in details. Over REST, name them in client_capabilities.",
     )  # fmt: skip
 
 
 class InputRequestRejected(ExecutionProblem):
     spec = ErrorSpec(
-        slug="question-refused", code=ErrorCode.UPSTREAM_FAILURE, error_class="policy_blocked", number=3422, http=502,
-        grpc="FAILED_PRECONDITION",
+        slug="input-request-rejected", code=ErrorCode.UPSTREAM_FAILURE, error_class="policy_blocked", number=3422,
+        http=502, grpc="FAILED_PRECONDITION",
         title="The server's input request is invalid and was not passed on",
         advice="Report details to the operator of that server.",
     )  # fmt: skip

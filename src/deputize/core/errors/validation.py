@@ -57,8 +57,8 @@ class PreconditionFailed(ValidationProblem):
 class RoundTokenRejected(ValidationProblem):
     proves_nothing_happened = True
     spec = ErrorSpec(
-        slug="round-refused", code=ErrorCode.INVALID_INPUT, error_class="invalid_arguments", number=3320, http=400,
-        grpc="INVALID_ARGUMENT", jsonrpc=-32602,
+        slug="round-token-rejected", code=ErrorCode.INVALID_INPUT, error_class="invalid_arguments", number=3320,
+        http=400, grpc="INVALID_ARGUMENT", jsonrpc=-32602,
         title="The round token is invalid or expired",
         advice="Send the round token unchanged, with the same tool and arguments, within an hour. Otherwise make a new "
         "call.",
@@ -68,8 +68,8 @@ class RoundTokenRejected(ValidationProblem):
 class InputResponsesInvalid(ValidationProblem):
     proves_nothing_happened = True
     spec = ErrorSpec(
-        slug="answers-invalid", code=ErrorCode.INVALID_INPUT, error_class="schema_validation_failed", number=3321,
-        http=400, grpc="INVALID_ARGUMENT", jsonrpc=-32602,
+        slug="input-responses-invalid", code=ErrorCode.INVALID_INPUT, error_class="schema_validation_failed",
+        number=3321, http=400, grpc="INVALID_ARGUMENT", jsonrpc=-32602,
         title="An input response is invalid",
         advice="Fix the responses that details names, and send them with the same round token.",
     )  # fmt: skip

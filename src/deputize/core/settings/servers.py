@@ -161,7 +161,7 @@ class McpServerSettings(SettingsSection):
     service_limits: ServiceLimitSettings = Field(
         ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
     )
-    asks: tuple[CapabilityFamily, ...] = Field(
+    input_requests: tuple[CapabilityFamily, ...] = Field(
         (), description="What it may request from callers during a call. Any other request fails the call."
     )
     review: Literal["changes", "everything"] = Field(

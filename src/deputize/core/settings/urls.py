@@ -13,7 +13,7 @@ CLIENT_METADATA_PATH: Final = "/.well-known/oauth-client"
 
 CONSOLE_PATH: Final = "/console"
 # The pages of approval requests keep the path that links in sent messages have.
-APPROVALS_PAGE_PATH: Final = f"{CONSOLE_PATH}/tickets"
+APPROVALS_PAGE_PATH: Final = f"{CONSOLE_PATH}/approvals"
 ACCOUNTS_PAGE_PATH: Final = f"{CONSOLE_PATH}/servers"
 LINK_CALLBACK_PATH: Final = f"{ACCOUNTS_PAGE_PATH}/callback"
 SIGN_IN_PATH: Final = f"{CONSOLE_PATH}/sign-in"

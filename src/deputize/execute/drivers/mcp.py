@@ -63,7 +63,7 @@ class McpDriver:
             return await read_from_server(upstreams, tool, arguments, context, deadline - clock())
         await self._require_pinned_tool(tool, context, seconds)
         seconds_left = deadline - clock()
-        allowed_families = upstreams.get_settings(context.tenant, tool.server).asks
+        allowed_families = upstreams.get_settings(context.tenant, tool.server).input_requests
         send = partial(upstreams.call_tool, context.tenant, tool.server, tool.name, arguments)
         try:
             result = await send_upstream_request(tool, context, allowed_families, seconds_left, send)

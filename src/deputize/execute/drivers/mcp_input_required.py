@@ -110,6 +110,6 @@ def _check_family(
     if family not in allowed_families:
         raise InputRequestNotAllowed(
             f"the server {tool.server} requires input ({family}), which its settings do not allow",
-            details={"server": tool.server, "setting": f"servers.{tool.server}.asks", "needed": family},
+            details={"server": tool.server, "setting": f"servers.{tool.server}.input_requests", "needed": family},
             nothing_happened=nothing_happened,
         )

@@ -79,7 +79,7 @@ async def read_from_server(
     if not method.is_pinned(upstreams.get_pinned_resources(tenant, server), arguments):
         raise _build_not_offered(tool, arguments)
     allowed_families, send = (
-        upstreams.get_settings(tenant, server).asks,
+        upstreams.get_settings(tenant, server).input_requests,
         partial(upstreams.send_request, tenant, server, tool.method),
     )
     try:

@@ -88,7 +88,7 @@ class CallPattern:
     def to_json(self) -> dict[str, Any]:
         return {
             "tool": self.tool, "version": self.version, "environment": self.environment, "user": self.user,
-            "agents": list(self.agents), "task": self.task, "asked_by": list(self.rules),
+            "agents": list(self.agents), "task": self.task, "required_by": list(self.rules),
         }  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def _summarize_evidence(past: Sequence[PastDecision]) -> dict[str, Any]:
         "people": sorted({name for each in past for name in each.people}),
         "first_ms": min(each.at_ms for each in past),
         "last_ms": max(each.at_ms for each in past),
-        "tickets": sorted(each.approval_id for each in past),
+        "approval_ids": sorted(each.approval_id for each in past),
     }
 
 

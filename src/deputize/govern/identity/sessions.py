@@ -66,7 +66,7 @@ class SessionSealer:
                 "auth_time": caller.auth_time,
                 "methods": sorted(caller.methods),
                 "form_token": self._clock.random_bytes(24).hex(),
-                "ticket": approval_id,
+                "approval_id": approval_id,
             },
         )
 
@@ -93,7 +93,7 @@ class SessionSealer:
             only_decides=True,
         )
         caller = replace(caller, decision_cache_key=compute_decision_cache_key(caller))
-        return ConsoleSession(caller=caller, form_token=payload["form_token"], approval_id=payload["ticket"])
+        return ConsoleSession(caller=caller, form_token=payload["form_token"], approval_id=payload["approval_id"])
 
     def seal_login(self, login: PendingLogin, *, return_to: str) -> str:
         """Seal a pending login, with the page to return to."""

@@ -31,7 +31,11 @@ def describe_rules(
         each: dict[str, Any] = {"id": rule.id, "where": rule.where, "reason": rule.reason}
         if rule.id in rules_by_id:
             values = resolve_values(query, collect_reads([rules_by_id[rule.id]]).paths, redacted_names)
-            each |= {"effect": rules_by_id[rule.id].effect, "asks": rules_by_id[rule.id].asks, "read": values}
+            each |= {
+                "effect": rules_by_id[rule.id].effect,
+                "requires_approval": rules_by_id[rule.id].requires_approval,
+                "read": values,
+            }
         descriptions.append(each)
     return descriptions
 

@@ -213,7 +213,7 @@ def _judge_rules(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], C
     if answer.errors or answer.decision == cedarpy.Decision.NoDecision.name:
         return _deny_on_error(slice_, answer.errors)
     matching_rules = _select_rules(slice_, answer.reasons)
-    plain_rules = tuple(rule for rule in matching_rules if not rule.asks)
+    plain_rules = tuple(rule for rule in matching_rules if not rule.requires_approval)
     if answer.decision == cedarpy.Decision.Allow.name:
         return (
             _build_verdict(slice_, Behavior.ALLOW, plain_rules)
@@ -227,7 +227,7 @@ def _judge_rules(slice_: PolicySlice, query: PolicyQuery, ask: Callable[[int], C
         if without_forbids.decision == cedarpy.Decision.Allow.name:
             permits = _select_rules(slice_, without_forbids.reasons)
             # A forbid with @decision("ask") must not replace the approval that a permit requires.
-            asking_permits = permits if all(rule.asks for rule in permits) else []
+            asking_permits = permits if all(rule.requires_approval for rule in permits) else []
             return _build_verdict(slice_, Behavior.ASK, _sort_rules(slice_, [*matching_rules, *asking_permits]))
     return _deny_by_default(slice_, query)
 

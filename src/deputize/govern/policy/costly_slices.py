@@ -41,7 +41,7 @@ async def evaluate_costly_slice(slice_: PolicySlice, query: PolicyQuery, run_job
     }
     reply = await run_job(evaluate_job, orjson.dumps(request))
     if reply == _MISSING:
-        plain_rules = [rule for rule in slice_.rules if not (rule.asks and rule.effect == "forbid")]
+        plain_rules = [rule for rule in slice_.rules if not (rule.requires_approval and rule.effect == "forbid")]
         request["rules"] = build_set_json((rule.id, rule.ast) for rule in slice_.rules)
         request["without_asking_forbids"] = build_set_json((rule.id, rule.ast) for rule in plain_rules)
         reply = await run_job(evaluate_job, orjson.dumps(request))

@@ -236,8 +236,8 @@ def _find_rule_changes(
         if trial_count > MAX_RULE_TRIALS:
             return
         others = [*slice_.rules[:index], *slice_.rules[index + 1 :]]
-        if rule.effect == "permit" and rule.asks and not has_failed:
-            plain_rule = replace(rule, content=replace(rule.content, asks=False))
+        if rule.effect == "permit" and rule.requires_approval and not has_failed:
+            plain_rule = replace(rule, content=replace(rule.content, requires_approval=False))
             others.insert(index, plain_rule)
             description = f"if {rule_name} required no approval"
         else:

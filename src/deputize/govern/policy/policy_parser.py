@@ -86,7 +86,7 @@ class RuleContent:
 
     id: str
     effect: Literal["permit", "forbid"]
-    asks: bool
+    requires_approval: bool
     approval_terms: ApprovalTerms
     reason: str
     ast: bytes
@@ -116,8 +116,8 @@ class PolicyRule:
         return self.content.effect
 
     @property
-    def asks(self) -> bool:
-        return self.content.asks
+    def requires_approval(self) -> bool:
+        return self.content.requires_approval
 
     @property
     def approval_terms(self) -> ApprovalTerms:
@@ -233,7 +233,7 @@ def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
     return {
         "id": parsed_rule.id,
         "effect": parsed_rule.effect,
-        "asks": parsed_rule.asks,
+        "requires_approval": parsed_rule.requires_approval,
         "approval_terms": parsed_rule.approval_terms.to_json(),
         "reason": parsed_rule.reason,
         "ast": parsed_rule.ast.decode(),
@@ -284,7 +284,7 @@ def parse_rule(text: str) -> ParsedRule:
     return RuleContent(
         id=annotations["id"],
         effect=ast["effect"],
-        asks="decision" in annotations,
+        requires_approval="decision" in annotations,
         approval_terms=parse_approval_terms(annotations),
         reason=annotations.get("reason") or "",
         ast=ast_json,

@@ -50,7 +50,9 @@ class PolicySlice:
 
     @cached_property
     def without_asking_forbids(self) -> cedarpy.PolicySet:
-        return build_policy_set([rule for rule in self.rules if not (rule.asks and rule.effect == "forbid")])
+        return build_policy_set(
+            [rule for rule in self.rules if not (rule.requires_approval and rule.effect == "forbid")]
+        )
 
 
 class SliceIndex:
@@ -99,9 +101,14 @@ class SliceIndex:
 
 
 def _describe_rule(rule: PolicyRule) -> dict[str, Any]:
-    description = {"id": rule.id, "asks": rule.asks, "reason": rule.reason, "rule": rule.ast.decode()}
-    if rule.asks:
-        description["wants"] = rule.approval_terms.to_json()
+    description = {
+        "id": rule.id,
+        "requires_approval": rule.requires_approval,
+        "reason": rule.reason,
+        "rule": rule.ast.decode(),
+    }
+    if rule.requires_approval:
+        description["approval_terms"] = rule.approval_terms.to_json()
     return description
 
 

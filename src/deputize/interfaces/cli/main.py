@@ -198,9 +198,6 @@ app.add_typer(approvals.group, name="approvals", epilog="Example: deputize appro
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
 app.add_typer(reconciliation_tasks.group, name="tasks", epilog="Example: deputize tasks list")
-app.add_typer(
-    reconciliation_tasks.group, name="tickets", hidden=True, callback=reconciliation_tasks.print_renaming_note
-)
 app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
 app.add_typer(services.group, name="services", epilog="Example: deputize services show petstore")
 app.command("import", epilog="Example: deputize import .mcp.json")(import_servers.import_servers)

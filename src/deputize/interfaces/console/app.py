@@ -1,9 +1,9 @@
 """Serve the console's pages, where signed-in people decide approval requests and link their accounts at servers.
 
-    /console/tickets          the approval requests that wait for this user
-    /console/tickets/{id}     one approval request on one screen, with the forms that decide it
-    /console/servers          the user's accounts at MCP servers: link one through its issuer, or unlink it
-    /console/sign-in          redirects to the issuer, which returns to /console/callback; /console/sign-out
+    /console/approvals          the approval requests that wait for this user
+    /console/approvals/{id}     one approval request on one screen, with the forms that decide it
+    /console/servers            the user's accounts at MCP servers: link one through its issuer, or unlink it
+    /console/sign-in            redirects to the issuer, which returns to /console/callback; /console/sign-out
 
 A signed-in user's session is in a sealed cookie. In development, a code from the terminal opens one approval request
 and leaves nothing in the browser: its session is only in that page's forms, where no other program finds it.

@@ -20,7 +20,7 @@ _PAGE_SIZE = 50
 
 
 class ApprovalPages(ConsolePages):
-    """The handlers of /console/tickets and of the forms of an approval request."""
+    """The handlers of /console/approvals and of the forms of an approval request."""
 
     async def list_approval_requests(self, request: Request) -> Response:
         gateway = self._get_gateway()
@@ -32,7 +32,7 @@ class ApprovalPages(ConsolePages):
         if before is not None and not is_approval_id(before):
             raise MalformedRequest("before must be the id of an approval request", details={"field": "before"})
         approval_requests = await gateway.approvals.list_requests(session.caller, before=before, limit=_PAGE_SIZE)
-        last_id = approval_requests[-1]["ticket_id"] if len(approval_requests) == _PAGE_SIZE else None
+        last_id = approval_requests[-1]["approval_id"] if len(approval_requests) == _PAGE_SIZE else None
         older_url = None if last_id is None else f"{self._root}{APPROVALS_PAGE_PATH}?before={last_id}"
         now = gateway.clock.now()
         accounts = await gateway.account_links.list_accounts(session.caller)

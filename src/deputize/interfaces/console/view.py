@@ -128,7 +128,7 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
     """Describe an approval request for its own page."""
     tool = approval_request["tool"]
     arguments = _build_value_views(approval_request["arguments"])
-    input_responses = _build_value_views(approval_request.get("answers") or {})
+    input_responses = _build_value_views(approval_request.get("input_responses") or {})
     preview = _build_preview(approval_request.get("preview") or {}, now=now)
     undo = approval_request.get("undo")
     return {
@@ -184,7 +184,7 @@ def build_list_view(approval_requests: Sequence[Mapping[str, Any]], *, now: date
 
 def _build_heading(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     return {
-        "id": _format_line(approval_request["ticket_id"]),
+        "id": _format_line(approval_request["approval_id"]),
         "state": _build_badge(_STATE_BADGES, str(approval_request["state"])),
         "is_open": approval_request["state"] == "open",
         "tool": _format_line(approval_request["tool"]["name"]),

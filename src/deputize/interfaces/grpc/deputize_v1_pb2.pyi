@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("tool", "arguments", "version", "session", "step", "dry_run", "mode", "priority", "may_continue", "callback", "can_answer", "answers", "did_not_happen", "native_call_id", "parent_call_id", "flow_id")
+    __slots__ = ("tool", "arguments", "version", "session", "step", "dry_run", "mode", "priority", "may_continue", "callback", "client_capabilities", "input_responses", "did_not_happen", "native_call_id", "parent_call_id", "flow_id")
     TOOL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -18,8 +18,8 @@ class CallRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     MAY_CONTINUE_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
-    CAN_ANSWER_FIELD_NUMBER: _ClassVar[int]
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_RESPONSES_FIELD_NUMBER: _ClassVar[int]
     DID_NOT_HAPPEN_FIELD_NUMBER: _ClassVar[int]
     NATIVE_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_CALL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -34,13 +34,13 @@ class CallRequest(_message.Message):
     priority: int
     may_continue: bool
     callback: Callback
-    can_answer: _containers.RepeatedScalarFieldContainer[str]
-    answers: Answers
+    client_capabilities: _containers.RepeatedScalarFieldContainer[str]
+    input_responses: InputResponses
     did_not_happen: bool
     native_call_id: str
     parent_call_id: str
     flow_id: str
-    def __init__(self, tool: _Optional[str] = ..., arguments: _Optional[bytes] = ..., version: _Optional[str] = ..., session: _Optional[str] = ..., step: _Optional[str] = ..., dry_run: _Optional[bool] = ..., mode: _Optional[str] = ..., priority: _Optional[int] = ..., may_continue: _Optional[bool] = ..., callback: _Optional[_Union[Callback, _Mapping]] = ..., can_answer: _Optional[_Iterable[str]] = ..., answers: _Optional[_Union[Answers, _Mapping]] = ..., did_not_happen: _Optional[bool] = ..., native_call_id: _Optional[str] = ..., parent_call_id: _Optional[str] = ..., flow_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, tool: _Optional[str] = ..., arguments: _Optional[bytes] = ..., version: _Optional[str] = ..., session: _Optional[str] = ..., step: _Optional[str] = ..., dry_run: _Optional[bool] = ..., mode: _Optional[str] = ..., priority: _Optional[int] = ..., may_continue: _Optional[bool] = ..., callback: _Optional[_Union[Callback, _Mapping]] = ..., client_capabilities: _Optional[_Iterable[str]] = ..., input_responses: _Optional[_Union[InputResponses, _Mapping]] = ..., did_not_happen: _Optional[bool] = ..., native_call_id: _Optional[str] = ..., parent_call_id: _Optional[str] = ..., flow_id: _Optional[str] = ...) -> None: ...
 
 class Callback(_message.Message):
     __slots__ = ("url", "secret", "include_result")
@@ -52,13 +52,13 @@ class Callback(_message.Message):
     include_result: bool
     def __init__(self, url: _Optional[str] = ..., secret: _Optional[str] = ..., include_result: _Optional[bool] = ...) -> None: ...
 
-class Answers(_message.Message):
-    __slots__ = ("round", "responses")
-    ROUND_FIELD_NUMBER: _ClassVar[int]
+class InputResponses(_message.Message):
+    __slots__ = ("round_token", "responses")
+    ROUND_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
-    round: str
+    round_token: str
     responses: bytes
-    def __init__(self, round: _Optional[str] = ..., responses: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, round_token: _Optional[str] = ..., responses: _Optional[bytes] = ...) -> None: ...
 
 class CallResponse(_message.Message):
     __slots__ = ("call_id", "state", "envelope", "is_accepted", "retry_after_ms", "is_replay", "is_joined")

@@ -91,14 +91,16 @@ async def build_call_request(
         fields["deadline_ms"] = deadline_ms
     if message.HasField("callback"):
         fields["callback"] = _build_callback(message.callback)
-    if message.can_answer:
-        if len(message.can_answer) > _MAX_CAPABILITIES:
-            raise MalformedRequest(f"can_answer may list {_MAX_CAPABILITIES} kinds", details={"field": "can_answer"})
-        fields["can_answer"] = list(message.can_answer)
-    if message.HasField("answers"):
-        responses = message.answers.responses
-        fields["answers"] = {
-            "round": message.answers.round,
+    if message.client_capabilities:
+        if len(message.client_capabilities) > _MAX_CAPABILITIES:
+            raise MalformedRequest(
+                f"client_capabilities may list {_MAX_CAPABILITIES} kinds", details={"field": "client_capabilities"}
+            )
+        fields["client_capabilities"] = list(message.client_capabilities)
+    if message.HasField("input_responses"):
+        responses = message.input_responses.responses
+        fields["input_responses"] = {
+            "round_token": message.input_responses.round_token,
             "responses": await read_json_off_loop(responses, max_depth) if responses else {},
         }
     key, traceparent = metadata.get("idempotency-key"), metadata.get("traceparent")

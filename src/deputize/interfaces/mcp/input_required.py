@@ -29,7 +29,7 @@ def render_outcome(
     context: McpContext, envelope: EnvelopeJson, tool_version: ToolView | None, *, is_replay: bool = False
 ) -> dict[str, Any]:
     """Render an outcome; raise RpcError if MCP has an error for it."""
-    input_required = envelope.get("asks")
+    input_required = envelope.get("input_required")
     if input_required is None:
         require_capability(context, envelope)
         return build_result(envelope, tool_version, context.base_url, is_replay=is_replay)
@@ -38,8 +38,8 @@ def render_outcome(
         return render_outcome(context, _build_unanswerable(envelope, missing), tool_version, is_replay=is_replay)
     return {
         "resultType": "input_required",
-        "inputRequests": input_required["questions"],
-        "requestState": input_required["round"],
+        "inputRequests": input_required["requests"],
+        "requestState": input_required["round_token"],
         "_meta": {
             **build_meta(envelope, tool_version, context.base_url, is_replay),
             SERVER_META: input_required["server"],
@@ -49,8 +49,8 @@ def render_outcome(
 
 def get_input_requests(envelope: EnvelopeJson) -> dict[str, InputRequest]:
     """Return the questions of the tool's server, by name; empty if there are none."""
-    input_required = envelope.get("asks")
-    input_requests: dict[str, InputRequest] = {} if input_required is None else input_required["questions"]
+    input_required = envelope.get("input_required")
+    input_requests: dict[str, InputRequest] = {} if input_required is None else input_required["requests"]
     return input_requests
 
 
@@ -88,7 +88,7 @@ def require_capability(context: McpContext, envelope: EnvelopeJson) -> None:
 
 def _build_unanswerable(envelope: EnvelopeJson, missing: set[ClientCapability]) -> EnvelopeJson:
     """Build the failure for a client that cannot answer: a repeated call may come from another client."""
-    server = envelope["asks"]["server"]
+    server = envelope["input_required"]["server"]
     problem = ClientCapabilityMissing(
         f"the server {server} requires input, and this client does not declare that it can answer",
         details={"server": server, "requiredCapabilities": build_client_capabilities(missing)},

@@ -136,7 +136,7 @@ def _url_elicitation_error(envelope: EnvelopeJson, url: str) -> RpcError:
     approval = envelope["approval"]
     elicitation = {
         "mode": "url",
-        "elicitationId": approval["ticket_id"],
+        "elicitationId": approval["approval_id"],
         "url": url,
         "message": _format_message(envelope),
     }

@@ -43,7 +43,7 @@ def build_new_task(context: McpContext, call: CallSummary | None, envelope: Enve
 async def get_task(context: McpContext) -> dict[str, Any]:
     """Serve `tasks/get`."""
     first_call = await _load_call(context)
-    call, stored_envelope, input_requests = await context.gateway.answers.load_latest_call(
+    call, stored_envelope, input_requests = await context.gateway.input_responses.load_latest_call(
         context.caller, first_call.call_id
     )
     envelope = complete_envelope(stored_envelope)
@@ -63,7 +63,7 @@ async def get_task(context: McpContext) -> dict[str, Any]:
 async def update_task(context: McpContext) -> dict[str, Any]:
     """Take answers to the questions of the task's server. Answers to anything else are ignored."""
     call = await _load_call(context)
-    outcome = await context.gateway.answers.answer_questions(
+    outcome = await context.gateway.input_responses.answer_questions(
         context.caller, call.call_id, parse_input_responses(context)
     )
     if outcome is not None and outcome.spec is not None:
@@ -74,7 +74,7 @@ async def update_task(context: McpContext) -> dict[str, Any]:
 async def cancel_task(context: McpContext) -> dict[str, Any]:
     """Request the cancellation of a task; its state shows the result. A task that has ended stays as it is."""
     first_call = await _load_call(context)
-    latest = await context.gateway.answers.load_latest_call(context.caller, first_call.call_id)
+    latest = await context.gateway.input_responses.load_latest_call(context.caller, first_call.call_id)
     with contextlib.suppress(NotCancelable):
         await context.gateway.cancellations.cancel_call(context.caller, latest.call.call_id)
     return {}

@@ -63,7 +63,6 @@ _ROUTERS = (
     suggestions.router,
     approval_routes.router,
     reconciliation_tasks.router,
-    reconciliation_tasks.deprecated_router,
     servers.router,
     circuits.router,
     grants.router,

@@ -296,7 +296,7 @@ class ToolRegistrationResult(BaseModel):
     name: str
     version: str
     digest: Digest
-    registration: Literal["created", "unchanged"] = Field(alias="registered")
+    registration: Literal["created", "unchanged"]
     warnings: list[str] = Field(description="What the measurements of an earlier version say against the timeout.")
 
 

@@ -25,7 +25,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import ApprovalRequestRow
 from deputize.store.keys import KeySet
 
-_SEAL_PURPOSE = "ticket"
+_SEAL_PURPOSE = "approval"
 
 
 @frozen
@@ -155,7 +155,11 @@ def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: 
         "session": validated.received.session,
         "environment": runtime.settings.environment,
         "arguments": get_redaction_plan(validated.tool, "input").apply(validated.call_input)[0],
-        **({} if validated.input_round is None else {"answers": redact_responses(validated.input_round.responses)}),
+        **(
+            {}
+            if validated.input_round is None
+            else {"input_responses": redact_responses(validated.input_round.responses)}
+        ),
         **_describe_suspicions(validated),
         "preview": call_preview.document,
         "rules": [
@@ -183,7 +187,11 @@ def _encode_input(validated: Validated) -> bytes:
     if input_round is None:
         return canonicalize(validated.call_input)
     return canonicalize(
-        {"input": validated.call_input, "answers": input_round.responses, "continues": input_round.continued_call_id}
+        {
+            "input": validated.call_input,
+            "input_responses": input_round.responses,
+            "continues": input_round.continued_call_id,
+        }
     )
 
 

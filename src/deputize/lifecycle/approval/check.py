@@ -74,12 +74,12 @@ async def require_approval(
     async with runtime.store.write_transaction() as connection:
         row = await connection.fetchrow(_SQL["load_newest_approval_request"], tenant, call_id)
     if row is None or row["state"] not in (("approved", "used") if has_started else ("approved",)):
-        raise ApprovalVoid("this call is not approved", details={"changed": ["ticket"]}, nothing_happened=True)
+        raise ApprovalVoid("this call is not approved", details={"changed": ["approval"]}, nothing_happened=True)
     approval_id = str(row["id"])
     if not may_have_acted and (row["expired"] or has_expired(runtime, row["expires_at"])):
         raise ApprovalExpired(
             "the approval expired before the call started",
-            details={"ticket_id": approval_id},
+            details={"approval_id": approval_id},
             nothing_happened=True,
         )
     contents = ApprovalContents.decrypt(keys, approval_id, row["presentation"])
@@ -94,7 +94,7 @@ async def require_approval(
         changed_parts = list_changed_parts(contents.binding_digests, binding_parts)
         raise ApprovalVoid(
             _explain_change(contents.binding_digests, changed_parts),
-            details={"changed": changed_parts, "ticket_id": approval_id},
+            details={"changed": changed_parts, "approval_id": approval_id},
             nothing_happened=True,
         )
     guards = contents.guards

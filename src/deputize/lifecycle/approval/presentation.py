@@ -18,7 +18,7 @@ def describe_new_request(runtime: Runtime, approval_request: ApprovalRequest) ->
     plan = approval_request.plan
     opened_at = approval_request.binding_parts.expires_at - timedelta(seconds=plan.seconds)
     return {
-        "ticket_id": approval_request.id,
+        "approval_id": approval_request.id,
         "state": "open",
         "url": build_approval_url(runtime.settings, approval_request.id),
         "groups": sorted(plan.get_groups(0)),
@@ -31,7 +31,7 @@ def describe_new_request(runtime: Runtime, approval_request: ApprovalRequest) ->
 def describe_request(runtime: Runtime, row: asyncpg.Record, groups: Sequence[str]) -> dict[str, Any]:
     """Describe a stored approval request to its caller."""
     return {
-        "ticket_id": str(row["id"]),
+        "approval_id": str(row["id"]),
         "state": row["state"],
         "url": build_approval_url(runtime.settings, str(row["id"])),
         "groups": list(groups),
@@ -46,7 +46,7 @@ def describe_request(runtime: Runtime, row: asyncpg.Record, groups: Sequence[str
 
 def describe_list_item(runtime: Runtime, row: asyncpg.Record) -> dict[str, Any]:
     return {
-        "ticket_id": str(row["id"]),
+        "approval_id": str(row["id"]),
         "call_id": str(row["call_id"]),
         "state": row["state"],
         "tool": {"name": row["tool"], "version": row["version"]},
@@ -68,7 +68,7 @@ def describe_full_request(
 ) -> dict[str, Any]:
     """Describe everything that an approver needs to decide."""
     return {
-        "ticket_id": str(row["id"]),
+        "approval_id": str(row["id"]),
         "call_id": str(row["call_id"]),
         "state": row["state"],
         "call_state": row["call_state"],

@@ -161,7 +161,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         suspicions=find_suspicions(stored_input.arguments, canonical),
         call_input=stored_input.call_input,
         mutations=stored_input.mutations,
-        input_round=stored_input.round,
+        input_round=stored_input.input_round,
     )
     return PendingRun(
         validated=await prepare_redaction(validated),

@@ -51,7 +51,7 @@ def issue_round_token(
         "until": runtime.clock.epoch_ms() // 1000 + LIFETIME_SECONDS,
         "for": _build_audience(validated),
         "state": input_requests.request_state,
-        "questions": input_requests.requests,
+        "requests": input_requests.requests,
     }
     ciphertext = keys.seal(call_id, _SEAL_KIND, orjson.dumps(payload))
     return f"{ROUND_TOKEN_PREFIX}{call_id}.{base64.urlsafe_b64encode(ciphertext).decode()}"
@@ -66,7 +66,7 @@ async def attach_responses(runtime: Runtime, validated: Validated, answers: Inpu
         _refuse_token("the round token belongs to another call: the caller, the tool or the arguments differ")
     if payload["until"] < runtime.clock.epoch_ms() // 1000:
         _refuse_token("the round token has expired: make the call again with a new idempotency key")
-    responses = validate_responses(payload["questions"], answers.responses)
+    responses = validate_responses(payload["requests"], answers.responses)
     return replace(
         validated,
         input_round=InputRound(continued_call_id=call_id, request_state=payload["state"], responses=responses),

@@ -63,4 +63,4 @@ def _describe_next_step(runtime: Runtime, authorized: Authorized, preview: Previ
     requirements = (
         serialize_requirements(build_approval_plan(demands, runtime.settings.approvals).requirements) if demands else []
     )
-    return {"behavior": behavior, "because": list(preview.unmet_preconditions), "asks": requirements}
+    return {"behavior": behavior, "because": list(preview.unmet_preconditions), "approvals": requirements}

@@ -8,7 +8,7 @@ from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
-_SQL = load_statements("tickets")
+_SQL = load_statements("reconciliation")
 # When an administrator should have resolved it. Nothing happens then: an unknown outcome never expires.
 _DUE_SECONDS = 7 * 86_400.0
 SETTLED_ELSEWHERE = "settled_elsewhere"

@@ -30,7 +30,7 @@ from deputize.store.commit_rows import CloseCallRow
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
-_SQL = load_statements("tickets")
+_SQL = load_statements("reconciliation")
 
 ActualOutcome = Literal["happened", "did_not_happen"]
 

@@ -103,8 +103,8 @@ def serialize_input(validated: Validated) -> bytes:
             "step": request.step,
             "traceparent": request.traceparent,
             **_serialize_origin(request.origin),
-            "can_answer": sorted(request.client_capabilities),
-            "round": None
+            "client_capabilities": sorted(request.client_capabilities),
+            "input_round": None
             if input_round is None
             else [input_round.continued_call_id, input_round.request_state, input_round.responses],
         }
@@ -125,7 +125,16 @@ def _parse_origin(ids: list[str | None] | None) -> CallOrigin | None:
 class StoredInput:
     """The decrypted input of a stored call."""
 
-    __slots__ = ("arguments", "call_input", "can_answer", "mutations", "origin", "round", "step", "traceparent")
+    __slots__ = (
+        "arguments",
+        "call_input",
+        "client_capabilities",
+        "input_round",
+        "mutations",
+        "origin",
+        "step",
+        "traceparent",
+    )
 
     def __init__(self, data: bytes) -> None:
         fields: dict[str, Any] = orjson.loads(data)
@@ -138,9 +147,9 @@ class StoredInput:
         self.traceparent: str | None = fields["traceparent"]
         self.origin = _parse_origin(fields.get("origin"))
         # Older entries have no field for input responses.
-        self.can_answer = frozenset(ClientCapability(each) for each in fields.get("can_answer", ()))
-        round_fields = fields.get("round")
-        self.round = (
+        self.client_capabilities = frozenset(ClientCapability(each) for each in fields.get("client_capabilities", ()))
+        round_fields = fields.get("input_round")
+        self.input_round = (
             None
             if round_fields is None
             else InputRound(continued_call_id=round_fields[0], request_state=round_fields[1], responses=round_fields[2])
@@ -154,7 +163,7 @@ class StoredInput:
             session=session,
             step=self.step,
             traceparent=self.traceparent,
-            client_capabilities=self.can_answer,
+            client_capabilities=self.client_capabilities,
             origin=self.origin,
             **more,
         )

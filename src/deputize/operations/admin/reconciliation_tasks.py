@@ -26,7 +26,7 @@ from deputize.store.queries import load_statements
 
 TaskState = Literal["open", "resolved", "expired"]
 
-_SQL = load_statements("tickets")
+_SQL = load_statements("reconciliation")
 
 
 class ReconciliationTasks:
@@ -66,7 +66,7 @@ class ReconciliationTasks:
             self._runtime, caller, f"resolve:{actual_outcome}", task_id, act, content=reason
         )
         if result is None:
-            raise HumanTaskClosed("the call was settled meanwhile", details={"ticket_id": task_id})
+            raise HumanTaskClosed("the call was settled meanwhile", details={"task_id": task_id})
         return result
 
     async def _settle_call(
@@ -105,7 +105,7 @@ class ReconciliationTasks:
                 _SQL["resolve_reconciliation_task"], caller.tenant, task_id, "", SETTLED_ELSEWHERE, ""
             )
         if row_id is None:
-            raise HumanTaskClosed("another person has just resolved this task", details={"ticket_id": task_id})
+            raise HumanTaskClosed("another person has just resolved this task", details={"task_id": task_id})
         if not is_settled:
             return None
         return _describe_task(await _load_row(connection, caller, task_id))
@@ -132,12 +132,12 @@ async def _load_row(connection: Connection, caller: Caller, task_id: str) -> asy
 
 def _require_open(task: asyncpg.Record, task_id: str) -> None:
     if task["state"] != "open":
-        raise HumanTaskClosed(f"this reconciliation task is already {task['state']}", details={"ticket_id": task_id})
+        raise HumanTaskClosed(f"this reconciliation task is already {task['state']}", details={"task_id": task_id})
 
 
 def _describe_task(row: asyncpg.Record) -> dict[str, Any]:
     return {
-        "ticket_id": str(row["id"]),
+        "task_id": str(row["id"]),
         "kind": row["kind"],
         "state": row["state"],
         "call": {

@@ -12,15 +12,15 @@ def require_bindings(approval_ids: Sequence[str], bindings: Mapping[str, str]) -
         if not bindings.get(approval_id):
             raise MalformedRequest(
                 f"bindings has none for approval request {approval_id}, so nothing was approved",
-                details={"field": "bindings", "ticket_id": approval_id},
-                advice="Read each approval request first (GET /v1/approvals/{ticket_id}), then send its binding.",
+                details={"field": "bindings", "approval_id": approval_id},
+                advice="Read each approval request first (GET /v1/approvals/{approval_id}), then send its binding.",
             )
 
 
 def require_alike(approval_requests: Sequence[ApprovalRequestView], vary: frozenset[str]) -> None:
     """Require that the requests differ in nothing but the named arguments."""
     if not approval_requests:
-        raise MalformedRequest("no approval request is given", details={"field": "tickets"})
+        raise MalformedRequest("no approval request is given", details={"field": "approval_ids"})
     first = approval_requests[0]
     for other in approval_requests[1:]:
         differences = (
@@ -29,6 +29,6 @@ def require_alike(approval_requests: Sequence[ApprovalRequestView], vary: frozen
         if differences:
             raise MalformedRequest(
                 f"approval request {other.id} differs from {first.id} in {', '.join(sorted(differences))}",
-                details={"ticket_id": other.id, "differ": sorted(differences)},
+                details={"approval_id": other.id, "differ": sorted(differences)},
                 advice="Name the arguments that may differ in `vary`, or decide this request alone.",
             )

@@ -165,7 +165,7 @@ class ApprovalDecisions:
         binding: str | None,
     ) -> dict[str, Any]:
         result: dict[str, Any] = {
-            "ticket_id": approval_request.id,
+            "approval_id": approval_request.id,
             "arguments": approval_request.contents.presentation["arguments"],
         }
         try:
@@ -175,7 +175,7 @@ class ApprovalDecisions:
         except (PermissionProblem, HumanTaskClosed, HumanTaskNotFound) as problem:
             return result | {
                 "state": approval_request.row["state"],
-                "refused": problem.spec.slug,
+                "refusal_slug": problem.spec.slug,
                 "why_not": problem.message,
             }
 
@@ -206,7 +206,7 @@ class ApprovalDecisions:
             raise
         await measure_decision(self._runtime, self._complete_caller, approval_request, answer["state"])
         if self._runtime.approval_codes is not None and caller.issuer == TERMINAL_ISSUER and answer["state"] == "open":
-            self._runtime.approval_codes.use_code(answer["ticket_id"])
+            self._runtime.approval_codes.use_code(answer["approval_id"])
         return answer
 
     async def _record_vote(
@@ -221,7 +221,7 @@ class ApprovalDecisions:
         counts = self._require_can_decide(caller, approval_request, action)
         if binding is not None and binding != approval_request.binding:
             raise ApprovalRequestChanged(
-                "the approval request changed after you read it", details={"ticket_id": approval_request.id}
+                "the approval request changed after you read it", details={"approval_id": approval_request.id}
             )
         vote = Vote(
             voter=caller.user,
@@ -244,7 +244,7 @@ class ApprovalDecisions:
             return _describe_decision(approval_request, "open", approval_request.call_state)
         if action == "break_glass":
             log.critical(
-                "glass_broken", tenant=caller.tenant, ticket_id=approval_request.id, call_id=approval_request.call_id
+                "glass_broken", tenant=caller.tenant, approval_id=approval_request.id, call_id=approval_request.call_id
             )
             await connection.execute(_SQL["notify_groups_of_break_glass"], caller.tenant, approval_request.id)
         if not await connection.fetchval(_SQL["approve_run"], caller.tenant, approval_request.id, caller.user, reason):
@@ -271,7 +271,7 @@ class ApprovalDecisions:
                 raise _expired_error(approval_request)
             raise HumanTaskClosed(
                 f"this approval request is already {approval_request.row['state']}",
-                details={"ticket_id": approval_request.id},
+                details={"approval_id": approval_request.id},
             )
         if approval_request.row["expired"] or has_expired(runtime, approval_request.row["expires_at"]):
             raise _expired_error(approval_request)
@@ -296,7 +296,7 @@ class ApprovalDecisions:
         """End the call as denied; its envelope says who denied it, and why."""
         problem = ApprovalRejected(
             f"an approver denied this call: {reason}",
-            details={"ticket_id": approval_request.id, "reason": reason},
+            details={"approval_id": approval_request.id, "reason": reason},
             nothing_happened=True,
         )
         runtime, call_id, tenant = self._runtime, approval_request.call_id, caller.tenant
@@ -322,8 +322,8 @@ class ApprovalDecisions:
             [body],
         )
         if ended_call_id is None:
-            raise HumanTaskClosed("the call has already ended", details={"ticket_id": approval_request.id})
-        return {"ticket_id": approval_request.id, "call_id": call_id, "state": "denied", "call_state": State.DENIED}
+            raise HumanTaskClosed("the call has already ended", details={"approval_id": approval_request.id})
+        return {"approval_id": approval_request.id, "call_id": call_id, "state": "denied", "call_state": State.DENIED}
 
     async def _write_entry(
         self,
@@ -385,18 +385,18 @@ def _wrong_code_error(runtime: Runtime, approval_id: str, caller_key: str) -> No
         )
     else:
         why, advice = "wrong code for this approval request", "Read the code in the terminal that deputize dev runs in."
-    return NotAnApprover(why, details={"rule": TERMINAL_CODE, "ticket_id": approval_id}, advice=advice)
+    return NotAnApprover(why, details={"rule": TERMINAL_CODE, "approval_id": approval_id}, advice=advice)
 
 
 def _expired_error(approval_request: ApprovalRequestView) -> ApprovalExpired:
     return ApprovalExpired(
-        "the deadline to decide has passed", details={"ticket_id": approval_request.id}, nothing_happened=True
+        "the deadline to decide has passed", details={"approval_id": approval_request.id}, nothing_happened=True
     )
 
 
 def _describe_decision(approval_request: ApprovalRequestView, state: str, call_state: str) -> dict[str, Any]:
     return {
-        "ticket_id": approval_request.id,
+        "approval_id": approval_request.id,
         "call_id": approval_request.call_id,
         "state": state,
         "call_state": call_state,

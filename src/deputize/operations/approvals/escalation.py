@@ -150,7 +150,7 @@ class ApprovalEscalator(PeriodicTask):
         runtime, tenant, call_id = self._runtime, row["tenant"], str(row["call_id"])
         problem = ApprovalExpired(
             "no approver decided in time, so the call was denied",
-            details={"ticket_id": str(row["id"]), "expired_at": row["expires_at"].isoformat()},
+            details={"approval_id": str(row["id"]), "expired_at": row["expires_at"].isoformat()},
             nothing_happened=True,
         )
         outcome = render_failure_envelope(
@@ -185,7 +185,7 @@ def _list_new_groups(row: asyncpg.Record, level: int) -> Iterator[tuple[asyncpg.
         groups = plan.get_groups(level) - plan.get_groups(row["level"])
     except (ValueError, TypeError, KeyError) as error:
         # An unreadable request must not stop the others; it stays with its current groups and expires in time.
-        log.warning("approval_not_escalated", ticket_id=str(row["id"]), reason=type(error).__name__)
+        log.warning("approval_not_escalated", approval_id=str(row["id"]), reason=type(error).__name__)
         return
     for group in sorted(groups):
         yield row, group

@@ -63,7 +63,9 @@ class ApprovalRequestView:
             all_names = {*own_digests, *other_digests}
             differ = {name for name in all_names if own_digests.get(name) != other_digests.get(name)}
         behind = {
-            name for name in ("for_user", "agents", "environment", "answers") if mine.get(name) != others.get(name)
+            name
+            for name in ("for_user", "agents", "environment", "input_responses")
+            if mine.get(name) != others.get(name)
         }
         return frozenset(differ | behind)
 

@@ -17,7 +17,7 @@ import orjson
 
 from deputize.core.caller import Caller
 from deputize.core.canonical import compute_commitment
-from deputize.core.errors import AuditQuestionTooBroad
+from deputize.core.errors import AuditQueryTooBroad
 from deputize.core.sensitive.text import redact_personal_data
 from deputize.core.subject import AGENT_PREFIX
 from deputize.evidence.audit_entries import encode_act
@@ -158,7 +158,7 @@ class EntryReader:
                     milliseconds,
                 )
         except asyncpg.QueryCanceledError:
-            raise AuditQuestionTooBroad(
+            raise AuditQueryTooBroad(
                 "the search was ended after five seconds; it changed nothing", nothing_happened=True
             ) from None
         is_cut = bool(rows) and rows[-1]["entry"] is None

@@ -42,7 +42,7 @@ from deputize.lifecycle.run import Lifecycle
 from deputize.store.pool import CONNECTION_ERRORS, Connection
 from deputize.store.queries import load_statements
 
-_SQL = load_statements("tickets")
+_SQL = load_statements("reconciliation")
 _CHECKPOINTS = load_statements("checkpoints")
 _RUNS = load_statements("runs")
 _BATCH_SIZE = 10
@@ -134,7 +134,7 @@ class Reconciler(PeriodicTask):
     async def _requeue_run(self, call: UnknownCall, row: asyncpg.Record) -> bool:
         """Requeue a run if its upstream deduplicates by key, unless the run killed its workers."""
         is_poison = call.error == TooManyTakeovers.spec.slug
-        if row["caller"] is None or is_poison or row["cancel_requested"] or row["ticketed"]:
+        if row["caller"] is None or is_poison or row["cancel_requested"] or row["has_task"]:
             return False
         if not is_safe_to_repeat(call.tool.contract):
             return False
@@ -226,7 +226,7 @@ class Reconciler(PeriodicTask):
                 log.info("call_settled", call_id=call.call_id, found=answer.actual_outcome, source=source)
 
     async def _open_task(self, call: UnknownCall, row: asyncpg.Record, tries: int, why: str) -> None:
-        if row["ticketed"]:
+        if row["has_task"]:
             return
         question = {
             "asked": f"Did {call.tool.name} happen?",
@@ -240,7 +240,7 @@ class Reconciler(PeriodicTask):
             task_id = await open_reconciliation_task(self._runtime, connection, call.tenant, call.call_id, question)
             if task_id is not None:
                 await self._record_task(connection, call, task_id)
-                log.warning("ticket_opened", call_id=call.call_id, ticket_id=task_id)
+                log.warning("reconciliation_task_opened", call_id=call.call_id, task_id=task_id)
 
     async def _load_arguments(self, call: UnknownCall, row: asyncpg.Record) -> dict[str, Any] | None:
         """Load a run's stored arguments, redacted for people; None if there are none to show."""

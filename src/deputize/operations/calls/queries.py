@@ -125,7 +125,7 @@ class CallQueries:
             "progress": latest.get(False),
             "partial_result": latest.get(True),
             "queue": None if ahead is None else {"ahead": ahead},
-            "cancel_asked": row["cancel_requested_at"].isoformat() if row["cancel_requested_at"] else None,
+            "cancel_requested_at": row["cancel_requested_at"].isoformat() if row["cancel_requested_at"] else None,
             "poll_after_ms": poll_ms,
             "links": build_call_links(call_id),
         }

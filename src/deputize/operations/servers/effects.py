@@ -137,7 +137,7 @@ class ServerEffects:
             list_changes=list_changes,
         )
         await self._monitor.sync_pins(tenant)
-        return [{**asdict(each), "registered": new_versions.get(each.item)} for each in choices]
+        return [{**asdict(each), "registered_tool": new_versions.get(each.item)} for each in choices]
 
     async def _store_confirmation(
         self,
@@ -217,7 +217,7 @@ def _describe_tool(
     return {
         "item": pin["item"],
         "name": name,
-        "shown": to_display_text(name, _MAX_TEXT_LENGTH),
+        "display_name": to_display_text(name, _MAX_TEXT_LENGTH),
         "digest": pin["digest"],
         "tool": pin["tool"],
         "version": pin["version"],

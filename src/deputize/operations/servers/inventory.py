@@ -56,7 +56,7 @@ class ServerInventory:
             **self._describe_server(caller.tenant, server_settings, counts),
             "review": server_settings.review,
             "probe_seconds": server_settings.probe_seconds,
-            "agreed": [self._describe_pin(caller.tenant, server, row) for row in rows],
+            "pins": [self._describe_pin(caller.tenant, server, row) for row in rows],
             "left_out": self._list_rejections(caller.tenant, server),
         }
 
@@ -74,7 +74,11 @@ class ServerInventory:
             advice = _URL_ADVICE if server_settings.url is not None else _COMMAND_ADVICE
             raise problem.replace(advice=advice) from problem.__cause__
         server_view = await self.get_server(caller, server)
-        return {**server_view, "registered": list(probe_result.registered_tools), "opened": probe_result.change_count}
+        return {
+            **server_view,
+            "registered_tools": list(probe_result.registered_tools),
+            "new_changes": probe_result.change_count,
+        }
 
     async def list_changes(
         self, caller: Caller, server: str, *, state: ChangeState | None = "open", limit: int = 200
@@ -102,7 +106,7 @@ class ServerInventory:
             "credential": server.credential,
             "status": status,
             "since": None if state is None else state.since,
-            "looked_at": None if state is None else state.probed_at,
+            "probed_at": None if state is None else state.probed_at,
             "why": to_display_text(state.reason, _MAX_TEXT_LENGTH) if state is not None and state.reason else None,
             "protocol": None if state is None else state.protocol or None,
             "title": None if state is None else to_display_text(state.title, _MAX_TEXT_LENGTH) or None,
@@ -139,11 +143,11 @@ class ServerInventory:
 def _describe_change(row: asyncpg.Record) -> dict[str, Any]:
     # A change that the server itself took back is shown without differences.
     has_differences = row["state"] != "gone"
-    before = None if row["agreed"] is None or not has_differences else orjson.loads(row["agreed"])
+    before = None if row["pinned_definition"] is None or not has_differences else orjson.loads(row["pinned_definition"])
     after = None if row["definition"] is None else orjson.loads(row["definition"])
     return {
         "item": row["item"],
-        "shown": to_display_text(row["item"], _MAX_TEXT_LENGTH),
+        "display_item": to_display_text(row["item"], _MAX_TEXT_LENGTH),
         "digest": row["digest"],
         "kind": row["kind"],
         "state": row["state"],

@@ -108,7 +108,13 @@ class ServerReview:
             await commit_act(self._runtime, caller, "reject_change", subject, reject_change, ())
         await self._monitor.sync_pins(caller.tenant)
         self._monitor.request_probe(caller.tenant, server)
-        return {"server": server, "item": item, "digest": digest, "decision": decision, "registered": registered_as}
+        return {
+            "server": server,
+            "item": item,
+            "digest": digest,
+            "decision": decision,
+            "registered_tool": registered_as,
+        }
 
     async def _check_change(
         self, server: McpServerSettings, row: asyncpg.Record, authority: TenantAuthority

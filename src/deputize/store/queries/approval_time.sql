@@ -52,7 +52,7 @@ with due as (
 )
 update deputize.notifications l set tries = l.tries + 1, due_at = now() + make_interval(secs => $2)
 from due where l.tenant = due.tenant and l.id = due.id
-returning l.tenant, l.id, l.grp, l.receiver, l.ticket, l.kind, l.tries, l.created_at;
+returning l.tenant, l.id, l.grp, l.receiver, l.approval_id, l.kind, l.tries, l.created_at;
 
 -- name: load_notification_content
 select a.state, a.tool, a.opened_at, a.expires_at, k.caller_user, k.caller_agent

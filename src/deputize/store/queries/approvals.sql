@@ -104,7 +104,7 @@ select g.grp from deputize.approval_groups g where g.tenant = $1 and g.id = $2 o
 
 -- name: notify_groups_of_break_glass
 -- Write a notice for every group that may decide the request now.
-insert into deputize.notices (tenant, ticket, grp, kind)
+insert into deputize.notices (tenant, approval_id, grp, kind)
 select g.tenant, g.id, g.grp, 'broken-glass' from deputize.approval_groups g where g.tenant = $1 and g.id = $2;
 
 -- name: insert_audit_entry

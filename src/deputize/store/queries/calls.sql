@@ -127,7 +127,7 @@ select a.id, a.state, a.demands, a.level, a.levels, a.opened_at, a.expires_at,
        array(select g.grp from deputize.approval_groups g where g.tenant = a.tenant and g.id = a.id order by g.grp) as groups,
        case when a.state = 'denied' then t.reason end as reason
 from deputize.approvals a
-join deputize.tickets t on t.tenant = a.tenant and t.id = a.id
+join deputize.human_tasks t on t.tenant = a.tenant and t.id = a.id
 where a.tenant = $1 and a.call_id = $2
 order by a.opened_at desc, a.id desc
 limit 1;

@@ -52,5 +52,5 @@ select tenant, id, tools from deputize.disagreements where is_notice_due order b
 update deputize.disagreements set is_notice_due = false where tenant = $1 and id = $2 and is_notice_due returning true;
 
 -- name: insert_disagreement_notifications
-insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
+insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
 select $1, $2, r, $3, 'disagreement' from unnest($4::bytea[]) as r;

@@ -36,5 +36,5 @@ select tenant, id, tool from deputize.contract_tests where is_notice_due order b
 update deputize.contract_tests set is_notice_due = false where tenant = $1 and id = $2 and is_notice_due returning true;
 
 -- name: insert_test_notifications
-insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
+insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
 select $1, $2, r, $3, 'contract-test' from unnest($4::bytea[]) as r;

@@ -78,7 +78,7 @@ where tenant = $1 and server = $2 and item = $3 and digest = $4;
 -- name: list_changes
 -- Each beside the pin it differs from.
 select c.item, c.digest, c.definition, c.kind, c.flags, c.seen_at, c.state, c.decided_by, c.decided_at, c.reason,
-       p.digest as pin, p.definition as agreed, p.tool, p.version
+       p.digest as pin, p.definition as pinned_definition, p.tool, p.version
 from deputize.server_changes c
 left join deputize.server_pins p on p.tenant = c.tenant and p.server = c.server and p.item = c.item
 where c.tenant = $1 and c.server = $2 and ($3::text is null or c.state = $3)

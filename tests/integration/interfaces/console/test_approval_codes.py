@@ -26,7 +26,7 @@ def _find_code(console: ConsoleGateway, request_id: str) -> str:
 async def test_the_code_opens_and_decides_the_request_without_a_cookie(console: ConsoleGateway) -> None:
     shop_tools.effects.clear()
     call_id, ticket = await console.request_approval("code", id=51)
-    path = f"/console/tickets/{ticket}"
+    path = f"/console/approvals/{ticket}"
     async with console.open_browser() as browser:
         closed = await browser.get(path)
         assert closed.status_code == 200
@@ -47,7 +47,7 @@ async def test_the_code_opens_and_decides_the_request_without_a_cookie(console: 
 
 async def test_a_wrong_code_opens_nothing_and_too_many_open_nothing_for_a_while(console: ConsoleGateway) -> None:
     call_id, ticket = await console.request_approval("wrong")
-    path = f"/console/tickets/{ticket}/code"
+    path = f"/console/approvals/{ticket}/code"
     async with console.open_browser() as browser:
         for _ in range(5):
             refused = await browser.post(path, {"code": "0000-0000"})
@@ -63,23 +63,23 @@ async def test_a_code_session_is_valid_for_its_request_only(console: ConsoleGate
     _, one = await console.request_approval("one")
     call_id, other = await console.request_approval("other")
     async with console.open_browser() as browser:
-        opened = await browser.post(f"/console/tickets/{one}/code", {"code": _find_code(console, one)})
+        opened = await browser.post(f"/console/approvals/{one}/code", {"code": _find_code(console, one)})
         form = parse_hidden_fields(opened.text)
-        assert (await browser.post(f"/console/tickets/{other}/approve", form)).status_code == 401
+        assert (await browser.post(f"/console/approvals/{other}/approve", form)).status_code == 401
         assert (
-            await browser.post(f"/console/tickets/{other}/code", {"code": _find_code(console, one)})
+            await browser.post(f"/console/approvals/{other}/code", {"code": _find_code(console, one)})
         ).status_code == 403
         browser.http.cookies.set("deputize-session", form["session"], domain="127.0.0.1", path="/")
-        for path in ("/console/tickets", f"/console/tickets/{one}", f"/console/tickets/{other}"):
+        for path in ("/console/approvals", f"/console/approvals/{one}", f"/console/approvals/{other}"):
             assert "shop.delete_user" not in (await browser.get(path)).text
         without = {name: value for name, value in form.items() if name != "session"}
-        assert (await browser.post(f"/console/tickets/{one}/approve", without)).status_code == 401
+        assert (await browser.post(f"/console/approvals/{one}/approve", without)).status_code == 401
     assert (await console.fetch_call(call_id))["state"] == "awaiting_approval"
 
 
 async def test_a_form_of_another_site_cannot_even_try_a_code(console: ConsoleGateway) -> None:
     _, ticket = await console.request_approval("elsewhere")
-    path = f"/console/tickets/{ticket}/code"
+    path = f"/console/approvals/{ticket}/code"
     async with console.open_browser() as browser:
         refused = await browser.post(path, {"code": _find_code(console, ticket)}, origin="http://127.0.0.1:9")
         assert refused.status_code == 403
@@ -88,12 +88,12 @@ async def test_a_form_of_another_site_cannot_even_try_a_code(console: ConsoleGat
 
 async def test_nobody_signs_in_where_there_is_no_issuer(console: ConsoleGateway) -> None:
     async with console.open_browser() as browser:
-        for path in ("/console/tickets", "/console/sign-in"):
+        for path in ("/console/approvals", "/console/sign-in"):
             page = await browser.http.get(path, follow_redirects=True)
             assert page.status_code == 401
             assert "enter the code from the terminal" in visible_text(page)
         assert (await browser.get("/console/callback?code=x&state=y")).status_code == 404
-        for nowhere in ("/console/", "/console/tickets/", "/console/tickets/7", "/console/sign-out"):
+        for nowhere in ("/console/", "/console/approvals/", "/console/approvals/7", "/console/sign-out"):
             page = await browser.http.get(nowhere, headers={"host": "evil.example"})
             assert page.status_code in (404, 405)
             assert "evil" not in f"{page.headers}{page.text}"

@@ -31,12 +31,12 @@ async def console(module_database: str, tmp_path_factory: pytest.TempPathFactory
 async def _sign_in(tab: Tab, console: ConsoleGateway, person: str, request_id: str) -> None:
     """From the ticket's address to the issuer's pages and back, as a person would."""
     assert console.provider is not None
-    await tab.open_url(f"{console.url}/console/tickets/{request_id}")
+    await tab.open_url(f"{console.url}/console/approvals/{request_id}")
     await tab.evaluate(f"document.querySelector('[name=login]').value = {person!r}")
     await tab.evaluate("document.querySelector('[name=password]').value = 'any'")
     await tab.click("button[type=submit]")
     await tab.click("button[type=submit]")
-    assert await tab.evaluate("location.href") == f"{console.url}/console/tickets/{request_id}"
+    assert await tab.evaluate("location.href") == f"{console.url}/console/approvals/{request_id}"
 
 
 async def _require_harmless(tab: Tab) -> None:

@@ -28,11 +28,11 @@ async def test_an_approver_signs_in_reads_the_request_approves_it_and_the_call_r
 ) -> None:
     shop_tools.effects.clear()
     call_id, ticket = await console.request_approval("first", id=41)
-    path = f"/console/tickets/{ticket}"
+    path = f"/console/approvals/{ticket}"
     async with console.open_browser() as browser:
         unknown = await browser.get(path)
         assert (unknown.status_code, unknown.headers["location"]) == (
-            303, f"/console/sign-in?to=%2Fconsole%2Ftickets%2F{ticket}",
+            303, f"/console/sign-in?to=%2Fconsole%2Fapprovals%2F{ticket}",
         )  # fmt: skip
         page = await browser.sign_in("bo", path)
         assert str(page.url) == console.url + path
@@ -61,7 +61,7 @@ async def test_a_no_needs_a_reason_and_the_agent_reads_it(console: ConsoleGatewa
         assert (await console.fetch_call(call_id))["state"] == "awaiting_approval"
         said = await browser.decide("deny", ticket, "not before\r\nthe audit")
         assert said.status_code == 303
-        assert "Denied" in visible_text(await browser.get(f"/console/tickets/{ticket}"))
+        assert "Denied" in visible_text(await browser.get(f"/console/approvals/{ticket}"))
     told = await console.fetch_call(call_id)
     assert told["state"] == "denied"
     assert "not before\\nthe audit" in str(told)
@@ -70,14 +70,14 @@ async def test_a_no_needs_a_reason_and_the_agent_reads_it(console: ConsoleGatewa
 async def test_every_page_is_fenced_in(console: ConsoleGateway) -> None:
     _, ticket = await console.request_approval("fenced")
     async with console.open_browser("bo") as browser:
-        for path in ("/console/tickets", f"/console/tickets/{ticket}", "/console/nowhere", "/console/sign-in"):
+        for path in ("/console/approvals", f"/console/approvals/{ticket}", "/console/nowhere", "/console/sign-in"):
             page = await browser.get(path)
             assert page.headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
             assert page.headers["x-frame-options"] == "DENY"
             assert page.headers["cache-control"] == "no-store"
             assert page.headers["referrer-policy"] == "same-origin"
             assert page.headers["x-content-type-options"] == "nosniff"
-        style = re.search(r'href="(/console/style-[0-9a-f]+\.css)"', (await browser.get("/console/tickets")).text)
+        style = re.search(r'href="(/console/style-[0-9a-f]+\.css)"', (await browser.get("/console/approvals")).text)
         assert style is not None
         sheet = await browser.get(style[1])
         assert (sheet.status_code, sheet.headers["content-type"]) == (200, "text/css; charset=utf-8")
@@ -98,11 +98,11 @@ async def test_the_list_holds_what_waits_for_ones_groups_and_leads_there(console
     _, mine = await console.request_approval("listed")
     _, theirs = await console.request_approval("listed-two", tool="shop.rename_user", id=7, name="Bo")
     async with console.open_browser("bo") as browser:
-        page = (await browser.get("/console/tickets")).text
-        assert f'href="/console/tickets/{mine}"' in page
+        page = (await browser.get("/console/approvals")).text
+        assert f'href="/console/approvals/{mine}"' in page
         assert theirs not in page
     async with console.open_browser("guest") as browser:
-        assert "No approval requests are waiting for you" in visible_text(await browser.get("/console/tickets"))
+        assert "No approval requests are waiting for you" in visible_text(await browser.get("/console/approvals"))
 
 
 async def test_the_caller_sees_it_and_may_deny_it_but_not_approve_it(console: ConsoleGateway) -> None:
@@ -110,14 +110,14 @@ async def test_the_caller_sees_it_and_may_deny_it_but_not_approve_it(console: Co
     async with console.open_browser("bo") as other:
         seen = await other.fetch_form(ticket)
     async with console.open_browser("ana") as browser:
-        page = await browser.get(f"/console/tickets/{ticket}")
+        page = await browser.get(f"/console/approvals/{ticket}")
         assert "You cannot approve this: you took part in this call" in visible_text(page)
         own = re.search(r'name="form_token" value="(\w+)"', page.text)
         assert own is not None
         form = {**seen, "form_token": own[1], "reason": "mine"}
-        assert (await browser.post(f"/console/tickets/{ticket}/approve", form)).status_code == 403
+        assert (await browser.post(f"/console/approvals/{ticket}/approve", form)).status_code == 403
         assert (await console.fetch_call(call_id))["state"] == "awaiting_approval"
-        assert (await browser.post(f"/console/tickets/{ticket}/deny", form)).status_code == 303
+        assert (await browser.post(f"/console/approvals/{ticket}/deny", form)).status_code == 303
     assert (await console.fetch_call(call_id))["state"] == "denied"
 
 
@@ -125,8 +125,8 @@ async def test_the_caller_sees_it_and_may_deny_it_but_not_approve_it(console: Co
 async def test_whom_it_does_not_concern_learns_nothing(console: ConsoleGateway, person: str) -> None:
     _, ticket = await console.request_approval("not-theirs")
     async with console.open_browser(person) as browser:
-        there = await browser.get(f"/console/tickets/{ticket}")
-        nowhere = await browser.get("/console/tickets/01890000-0000-7000-8000-000000000000")
+        there = await browser.get(f"/console/approvals/{ticket}")
+        nowhere = await browser.get("/console/approvals/01890000-0000-7000-8000-000000000000")
         assert (there.status_code, nowhere.status_code) == (404, 404)
         assert re.sub(r"trace \w+", "", there.text) == re.sub(r"trace \w+", "", nowhere.text)
 
@@ -134,7 +134,7 @@ async def test_whom_it_does_not_concern_learns_nothing(console: ConsoleGateway, 
 async def test_a_stronger_sign_in_is_asked_for_and_a_no_still_counts(console: ConsoleGateway) -> None:
     call_id, ticket = await console.request_approval("strong", tool="shop.rename_user", id=8, name="Bo")
     async with console.open_browser("lea") as browser:
-        page = await browser.get(f"/console/tickets/{ticket}")
+        page = await browser.get(f"/console/approvals/{ticket}")
         assert "You cannot approve this: this approval needs the sign-in method hwk" in visible_text(page)
         again = re.search(r'href="([^"]+)">Sign in again', page.text)
         assert again is not None
@@ -168,7 +168,7 @@ async def test_a_form_of_another_site_decides_nothing(console: ConsoleGateway, h
     call_id, ticket = await console.request_approval("csrf")
     async with console.open_browser("bo") as browser:
         form = await browser.fetch_form(ticket)
-        refused = await browser.post(f"/console/tickets/{ticket}/approve", form, **headers)
+        refused = await browser.post(f"/console/approvals/{ticket}/approve", form, **headers)
         assert refused.status_code == 403
         assert "was not sent from a page of this console" in visible_text(refused)
     assert (await console.fetch_call(call_id))["state"] == "awaiting_approval"
@@ -178,7 +178,7 @@ async def test_a_form_needs_the_token_of_its_own_sign_in_and_what_was_seen(conso
     call_id, ticket = await console.request_approval("token")
     async with console.open_browser("bo") as browser, console.open_browser("bo") as other:
         form, others = await browser.fetch_form(ticket), await other.fetch_form(ticket)
-        path = f"/console/tickets/{ticket}/approve"
+        path = f"/console/approvals/{ticket}/approve"
         for wrong in ({"form_token": ""}, {"form_token": others["form_token"]}):
             assert (await browser.post(path, {**form, **wrong})).status_code == 403
         assert (await browser.post(path, {**form, "binding": ""})).status_code == 400
@@ -190,7 +190,7 @@ async def test_a_form_needs_the_token_of_its_own_sign_in_and_what_was_seen(conso
 
 async def test_a_session_that_was_tampered_with_is_nobodys(console: ConsoleGateway) -> None:
     _, ticket = await console.request_approval("tampered")
-    path = f"/console/tickets/{ticket}"
+    path = f"/console/approvals/{ticket}"
     async with console.open_browser("bo") as browser:
         form, good = await browser.fetch_form(ticket), browser.http.cookies[SESSION]
         begun = (await browser.get("/console/sign-in")).headers["set-cookie"].partition("=")[2].partition(";")[0]
@@ -206,13 +206,13 @@ async def test_a_session_that_was_tampered_with_is_nobodys(console: ConsoleGatew
 async def test_anyone_who_is_revoked_is_out_at_once(console: ConsoleGateway) -> None:
     _, ticket = await console.request_approval("revoked")
     async with console.open_browser("lou") as browser:
-        assert (await browser.get(f"/console/tickets/{ticket}")).status_code == 200
+        assert (await browser.get(f"/console/approvals/{ticket}")).status_code == 200
         root = console.gateway.token("root", scopes=[ADMIN])
         revoked = await console.gateway.post(
             "/v1/revocations", {"kind": "user", "value": "lou", "reason": "left"}, token=root
         )
         assert revoked.status_code in (200, 201), revoked.text
-        page = await browser.get(f"/console/tickets/{ticket}")
+        page = await browser.get(f"/console/approvals/{ticket}")
         assert page.status_code == 401
         assert "revoked" in visible_text(page)
         assert (await browser.sign_in("lou")).status_code == 401
@@ -220,14 +220,14 @@ async def test_anyone_who_is_revoked_is_out_at_once(console: ConsoleGateway) -> 
 
 async def test_signing_out_leaves_nothing_in_the_browser(console: ConsoleGateway) -> None:
     async with console.open_browser("bo") as browser:
-        page = await browser.get("/console/tickets")
+        page = await browser.get("/console/approvals")
         token = re.search(r'name="form_token" value="(\w+)"', page.text)
         assert token is not None
         assert (await browser.post("/console/sign-out", {"form_token": "wrong"})).status_code == 403
         out = await browser.post("/console/sign-out", {"form_token": token[1]})
         assert (out.status_code, "Signed out" in out.text) == (200, True)
         assert SESSION not in browser.http.cookies
-        assert (await browser.get("/console/tickets")).status_code == 303
+        assert (await browser.get("/console/approvals")).status_code == 303
 
 
 async def test_coming_back_twice_or_from_nowhere_lets_nobody_in(console: ConsoleGateway) -> None:
@@ -244,14 +244,14 @@ async def test_coming_back_twice_or_from_nowhere_lets_nobody_in(console: Console
 )
 async def test_a_sign_in_leads_to_pages_of_ours_only(console: ConsoleGateway, to: str) -> None:
     async with console.open_browser() as browser:
-        assert (await browser.sign_in("bo", to)).url.path == "/console/tickets"
+        assert (await browser.sign_in("bo", to)).url.path == "/console/approvals"
 
 
 async def test_a_member_of_many_groups_can_sign_in_and_of_too_many_gets_an_error(console: ConsoleGateway) -> None:
     async with console.open_browser("crowd") as browser:
         parts = [name for name in browser.http.cookies if name.startswith(SESSION)]
         assert len(parts) > 1
-        assert (await browser.get("/console/tickets")).status_code == 200
+        assert (await browser.get("/console/approvals")).status_code == 200
     async with console.open_browser() as browser:
         told = await browser.sign_in("mob")
         assert told.status_code == 401
@@ -261,7 +261,7 @@ async def test_a_member_of_many_groups_can_sign_in_and_of_too_many_gets_an_error
 async def test_what_callers_write_is_shown_and_does_nothing(console: ConsoleGateway) -> None:
     _, ticket = await console.request_approval("hostile", tool="shop.rename_user", id=9, name=HOSTILE + "x" * 51_200)
     async with console.open_browser("lea") as browser:
-        page = await browser.get(f"/console/tickets/{ticket}")
+        page = await browser.get(f"/console/approvals/{ticket}")
     assert "<script" not in page.text
     assert not set("\u202e\x1b\u200b\U000e0041").intersection(page.text)
     assert r"\u202egpj.exe\x1b[31m\u200b\U000e0041" in page.text

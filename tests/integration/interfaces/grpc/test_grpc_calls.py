@@ -265,7 +265,7 @@ async def test_a_call_outlives_the_client_that_made_it(gateway: HttpGateway, cli
         ({"tool": "shop.get_user", "arguments": b"{" * 100}, "parse-failed"),
         ({"tool": "shop.get_user", "mode": "later"}, "malformed"),
         ({"tool": "shop.get_user", "priority": 11}, "malformed"),
-        ({"tool": "shop.get_user", "can_answer": ["x"] * 21}, "malformed"),
+        ({"tool": "shop.get_user", "client_capabilities": ["x"] * 21}, "malformed"),
         ({"tool": "shop.get_user", "callback": messages.Callback(secret="x")}, "malformed"),
         ({"tool": "nothing.here"}, "tool-not-found"),
     ],

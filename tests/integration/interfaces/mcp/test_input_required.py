@@ -48,7 +48,7 @@ async def shared_elicitation(
     server = ElicitingServer()
     server.start()
     try:
-        named = (server_settings(server, slow=(), asks=ELICITATION_MODES, prompts=("*",)),)
+        named = (server_settings(server, slow=(), input_requests=ELICITATION_MODES, prompts=("*",)),)
         async with open_upstream_gateway(module_database, tmp_path_factory.mktemp("gateway"), server, named) as found:
             yield ElicitationGateway(found, server)
     finally:
@@ -105,7 +105,7 @@ async def test_a_round_is_on_record_with_the_call_it_continues(elicitation: Elic
     assert "continues" not in asked[0]
     assert [(each["kind"], each.get("outcome")) for each in answered] == [("intent", None), ("outcome", "succeeded")]
     assert {each["continues"] for each in answered} == {read_call_id(first)}
-    assert answered[0]["answers"] != answered[0]["arguments"]
+    assert answered[0]["input_responses"] != answered[0]["arguments"]
 
 
 async def test_a_repeated_round_is_answered_from_the_record_and_other_answers_are_refused(
@@ -200,7 +200,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_may_be_mended(elicitat
     state = first.result["requestState"]
     for wrong in ({"action": "accept", "content": {"name": 7}}, {"action": "accept"}, {"action": "maybe"}):
         refused = await client.call_tool(WRITE, ANA, key="fits", requestState=state, inputResponses={"who": wrong})
-        assert refused.structured_content["error"]["slug"] == "answers-invalid"
+        assert refused.structured_content["error"]["slug"] == "input-responses-invalid"
     extra = {**ANSWERS, "unasked": {"action": "accept", "content": {"more": 1}}}
     mended = await client.call_tool(WRITE, ANA, key="fits", requestState=state, inputResponses=extra)
     assert mended.result["isError"] is False
@@ -248,7 +248,7 @@ async def test_a_client_without_elicitation_learns_which_capability_is_missing(e
         version=HANDSHAKE_VERSIONS[0],
     ).call_tool(READ, ANA)
     assert older.result["isError"] is True
-    assert older.structured_content["error"]["slug"] == "caller-cannot-answer"
+    assert older.structured_content["error"]["slug"] == "client-capability-missing"
 
 
 async def test_what_was_asked_of_one_client_is_not_asked_of_another_that_cannot_answer(
@@ -283,7 +283,7 @@ async def test_a_model_and_folders_are_asked_for_by_those_names(elicitation: Eli
     state = first.result["requestState"]
     outside = {**said, "folders": {"roots": [{"uri": "https://else.test"}]}}
     refused = await client.call_tool(READ, ANA, requestState=state, inputResponses=outside)
-    assert refused.structured_content["error"]["slug"] == "answers-invalid"
+    assert refused.structured_content["error"]["slug"] == "input-responses-invalid"
     await client.call_tool(READ, ANA, requestState=state, inputResponses=said)
     assert elicitation.server.tool_calls == [("get_order", said)]
 
@@ -307,38 +307,42 @@ async def test_what_is_badly_asked_is_asked_of_nobody(
 ) -> None:
     elicitation.server.questions = {"who": {"method": "elicitation/create", "params": params}}
     answer = await elicitation.make_client(EVERYTHING).call_tool(READ, ANA)
-    assert answer.structured_content["error"]["slug"] == "question-refused"
+    assert answer.structured_content["error"]["slug"] == "input-request-rejected"
     assert why in answer.structured_content["error"]["message"]
 
 
 async def test_through_rest_a_caller_says_what_it_can_answer_and_answers(elicitation: ElicitationGateway) -> None:
     gateway, token = elicitation.upstream_gateway.gateway, elicitation.upstream_gateway.admin_token
-    body: dict[str, Any] = {"tool": "orders.cancel_order", "arguments": ANA, "can_answer": ["elicitation.form"]}
+    body: dict[str, Any] = {
+        "tool": "orders.cancel_order",
+        "arguments": ANA,
+        "client_capabilities": ["elicitation.form"],
+    }
     headers = {"authorization": f"Bearer {token}", "idempotency-key": "rest"}
     first = await gateway.http.post("/v1/calls", json=body, headers=headers)
     assert (first.status_code, first.json()["state"]) == (200, "needs_input")
     assert "result" not in first.json()
-    asks = first.json()["asks"]
-    assert asks["questions"]["who"]["params"]["message"].startswith("The server orders asks: ")
+    asks = first.json()["input_required"]
+    assert asks["requests"]["who"]["params"]["message"].startswith("The server orders asks: ")
     shown = await gateway.get(f"/v1/calls/{first.json()['call_id']}", token=token)
     assert shown.json() == first.json()
 
-    answers = {"round": asks["round"], "responses": ANSWERS}
-    second = await gateway.http.post("/v1/calls", json={**body, "answers": answers}, headers=headers)
+    answers = {"round_token": asks["round_token"], "responses": ANSWERS}
+    second = await gateway.http.post("/v1/calls", json={**body, "input_responses": answers}, headers=headers)
     assert second.json()["state"] == "succeeded"
     assert second.json()["continues"] == first.json()["call_id"]
 
     silent = await gateway.http.post(
-        "/v1/calls", json={**body, "can_answer": []}, headers={**headers, "idempotency-key": "x"}
+        "/v1/calls", json={**body, "client_capabilities": []}, headers={**headers, "idempotency-key": "x"}
     )
-    assert silent.json()["error"]["slug"] == "caller-cannot-answer"
+    assert silent.json()["error"]["slug"] == "client-capability-missing"
 
 
 async def test_a_round_outlives_the_gateway_that_gave_it_out(fresh_database: str, tmp_path: Path) -> None:
     server = ElicitingServer()
     server.start()
     try:
-        named = (server_settings(server, slow=(), asks=ELICITATION_MODES),)
+        named = (server_settings(server, slow=(), input_requests=ELICITATION_MODES),)
         async with open_upstream_gateway(fresh_database, tmp_path, server, named) as found:
             first = await ElicitationGateway(found, server).make_client().call_tool(WRITE, ANA, key="killed")
         async with open_upstream_gateway(fresh_database, tmp_path, server, named) as found:
@@ -357,7 +361,9 @@ async def test_a_round_whose_answer_was_lost_goes_on_where_doing_it_again_does_i
     server.start()
     try:
         named = (
-            server_settings(server, slow=(), asks=ELICITATION_MODES, repeatable=("cancel_order",), probe_seconds=3600),
+            server_settings(
+                server, slow=(), input_requests=ELICITATION_MODES, repeatable=("cancel_order",), probe_seconds=3600
+            ),
         )
         async with open_upstream_gateway(fresh_database, tmp_path, server, named) as found:
             client = ElicitationGateway(found, server).make_client()
@@ -381,12 +387,12 @@ async def test_a_server_that_may_not_ask_is_not_heard(fresh_database: str, tmp_p
     server.start()
     try:
         async with open_upstream_gateway(
-            fresh_database, tmp_path, server, (server_settings(server, slow=(), asks=("roots",)),)
+            fresh_database, tmp_path, server, (server_settings(server, slow=(), input_requests=("roots",)),)
         ) as found:
             elicitation = ElicitationGateway(found, server)
             answer = await elicitation.make_client(EVERYTHING).call_tool(WRITE, ANA, key="silent")
             assert elicitation.server.client_capabilities == {"roots": {}}
-            assert answer.structured_content["error"]["slug"] == "server-asks-back"
+            assert answer.structured_content["error"]["slug"] == "input-not-allowed"
             assert answer.structured_content["error"]["details"]["needed"] == "elicitation"
     finally:
         server.stop()

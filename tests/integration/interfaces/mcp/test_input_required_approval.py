@@ -45,7 +45,7 @@ class ApprovalElicitation:
     async def approve(self, request_id: dict[str, Any]) -> None:
         said = {"binding": request_id["binding"], "reason": "looks right"}
         done = await self.approval_gateway.decide(
-            "approve", request_id["ticket_id"], token=self.approval_gateway.sign_token(), **said
+            "approve", request_id["approval_id"], token=self.approval_gateway.sign_token(), **said
         )
         assert done.status_code == 200, done.text
 
@@ -66,7 +66,7 @@ async def approval_elicitation(
     server = ElicitingServer()
     server.start()
     try:
-        named = (server_settings(server, slow=(), asks=("elicitation",)),)
+        named = (server_settings(server, slow=(), input_requests=("elicitation",)),)
         folder = tmp_path_factory.mktemp("office")
         async with open_approval_gateway(
             module_database, folder, rules=RULES, tools=(), servers=named
@@ -78,17 +78,17 @@ async def approval_elicitation(
 
 async def test_each_round_is_approved_by_itself_with_its_answers(approval_elicitation: ApprovalElicitation) -> None:
     first, ticket = await approval_elicitation.fetch_request(await approval_elicitation.call())
-    assert ticket.get("answers") is None
+    assert ticket.get("input_responses") is None
     await approval_elicitation.approve(ticket)
     shown = await approval_elicitation.wait_for_end(first)
-    assert (shown["status"], shown["asks"]) == ("needs_input", ["who"])
+    assert (shown["status"], shown["input_requests"]) == ("needs_input", ["who"])
 
     asked = await approval_elicitation.call()
     assert asked.result["resultType"] == "input_required"
     again = {"requestState": asked.result["requestState"], "inputResponses": ANSWERS}
     second, ticket = await approval_elicitation.fetch_request(await approval_elicitation.call(**again))
     assert second != first
-    assert ticket["answers"] == ANSWERS
+    assert ticket["input_responses"] == ANSWERS
     assert ticket["arguments"] == ANA
     assert approval_elicitation.server.tool_calls == []
     same, _ = await approval_elicitation.fetch_request(await approval_elicitation.call(**again))

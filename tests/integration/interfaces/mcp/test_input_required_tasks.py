@@ -61,7 +61,7 @@ async def shared_elicitation(
     server = ElicitingServer()
     server.start()
     try:
-        named = (server_settings(server, asks=("elicitation",)),)
+        named = (server_settings(server, input_requests=("elicitation",)),)
         folder = tmp_path_factory.mktemp("gateway")
         async with open_upstream_gateway(module_database, folder, server, named) as found:
             assert found.gateway.in_process is not None

@@ -191,7 +191,7 @@ async def test_a_client_that_opens_addresses_is_sent_to_one_once(
 
     assert first.result["resultType"] == "input_required"
     assert (asks["method"], asks["params"]["mode"]) == ("elicitation/create", "url")
-    assert "/console/tickets/" in asks["params"]["url"]
+    assert "/console/approvals/" in asks["params"]["url"]
     state = first.result["requestState"]
     declined = await asking.request_deletion(
         45, key="opens", requestState=state, inputResponses={"approval": {"action": "decline"}}
@@ -234,7 +234,7 @@ async def test_an_older_client_that_opens_addresses_hears_where_by_an_error_once
     asks = first.error["data"]["elicitations"][0]
 
     assert (first.status, first.error["code"]) == (200, -32042)
-    assert (asks["mode"], "/console/tickets/" in asks["url"], bool(asks["elicitationId"])) == ("url", True, True)
+    assert (asks["mode"], "/console/approvals/" in asks["url"], bool(asks["elicitationId"])) == ("url", True, True)
     again = await asking.request_deletion(48, key="older")
     assert again.structured_content["status"] == "awaiting_approval"
 
@@ -246,7 +246,7 @@ async def test_a_client_that_knows_tasks_gets_one_and_follows_it_to_its_end(appr
 
     assert (made["resultType"], made["status"]) == ("task", "working")
     assert {"createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"} <= made.keys()
-    assert "/console/tickets/" in made["statusMessage"]
+    assert "/console/approvals/" in made["statusMessage"]
     looked = (await asking.client.send_request("tasks/get", {"taskId": task})).result
     assert (looked["resultType"], looked["status"]) == ("complete", "working")
     assert (await asking.client.send_request("tasks/update", {"taskId": task, "inputResponses": {}})).result[

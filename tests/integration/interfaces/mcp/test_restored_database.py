@@ -74,7 +74,7 @@ async def test_the_answer_to_an_input_round_is_known_by_the_key_of_the_round(
     server = ElicitingServer()
     server.start()
     try:
-        named = (server_settings(server, slow=(), asks=("elicitation",)),)
+        named = (server_settings(server, slow=(), input_requests=("elicitation",)),)
         async with open_upstream_gateway(fresh_database, tmp_path, server, named) as found:
             client = McpClient(found.gateway, token=found.admin_token, capabilities=FORMS)
             await check_rounds(client, server, lambda: restore(found.gateway, fresh_database))

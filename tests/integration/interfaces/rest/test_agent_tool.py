@@ -37,7 +37,7 @@ async def test_an_exported_tool_is_registered_with_the_same_digest(gateway: Http
     document = await export_tool(gateway, "shop.get_user", admin)
     shown = (await gateway.get("/v1/tools/shop.get_user", token=admin)).json()
     again = await gateway.post("/v1/tools", document, token=admin)
-    assert (again.status_code, again.json()["registered"]) == (200, "unchanged")
+    assert (again.status_code, again.json()["registration"]) == (200, "unchanged")
     assert again.json()["digest"] == shown["digest"]
 
 

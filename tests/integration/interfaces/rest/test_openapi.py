@@ -185,13 +185,13 @@ async def _check_runs(checker: OpenApiChecker) -> None:
     await ask("get", f"{hooks}/key", f"{hooks}/key?name=No", 400, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 200, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 403, token=ana)
-    for tasks, id_name in (("/v1/reconciliation-tasks", "task_id"), ("/v1/tickets", "ticket_id")):
-        await ask("get", tasks, tasks, 200, token=root)
-        await ask("get", tasks, tasks, 403, token=ana)
-        task, unknown_task = f"{tasks}/{{{id_name}}}", f"{tasks}/{UNKNOWN_ID}"
-        await ask("get", task, unknown_task, 404, token=root)
-        settled = {"outcome": "happened", "reason": "seen"}
-        await ask("post", f"{task}/resolve", f"{unknown_task}/resolve", 404, token=root, body=settled)
+    tasks = "/v1/reconciliation-tasks"
+    await ask("get", tasks, tasks, 200, token=root)
+    await ask("get", tasks, tasks, 403, token=ana)
+    task, unknown_task = f"{tasks}/{{task_id}}", f"{tasks}/{UNKNOWN_ID}"
+    await ask("get", task, unknown_task, 404, token=root)
+    settled = {"outcome": "happened", "reason": "seen"}
+    await ask("post", f"{task}/resolve", f"{unknown_task}/resolve", 404, token=root, body=settled)
     retry = f"{hooks}/deadletters/{{delivery_id}}/retry"
     await ask("post", retry, retry.format(delivery_id=UNKNOWN_ID), 404, token=root)
 
@@ -201,15 +201,15 @@ async def _check_approvals(checker: OpenApiChecker) -> None:
     ask, ana, at = checker.request, checker.gateway.token(), "/v1/approvals"
     await ask("get", at, f"{at}?state=all&limit=2", 200, token=ana)
     await ask("get", at, f"{at}?state=some", 400, token=ana)
-    one, nobodys = f"{at}/{{ticket_id}}", f"{at}/{UNKNOWN_ID}"
+    one, nobodys = f"{at}/{{approval_id}}", f"{at}/{UNKNOWN_ID}"
     await ask("get", one, nobodys, 404, token=ana)
     for word in ("approve", "deny", "break-glass"):
         seen = {"reason": "so", "binding": "0" * 64}
         await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 404, token=ana, body=seen)
         await ask("post", f"{one}/{word}", f"{nobodys}/{word}", 401, token=None, body=seen)
-    many = {"tickets": [UNKNOWN_ID], "decision": "deny", "reason": "so"}
+    many = {"approval_ids": [UNKNOWN_ID], "decision": "deny", "reason": "so"}
     await ask("post", f"{at}/batch", f"{at}/batch", 404, token=ana, body=many)
-    await ask("post", f"{at}/batch", f"{at}/batch", 400, token=ana, body={**many, "tickets": []})
+    await ask("post", f"{at}/batch", f"{at}/batch", 400, token=ana, body={**many, "approval_ids": []})
     learned, root = f"{at}/suggestions", checker.gateway.token("root", scopes=(ADMIN,))
     await ask("get", learned, f"{learned}?since=2026-01-01T00:00:00Z&days=7", 200, token=root)
     await ask("get", learned, f"{learned}?days=0", 400, token=root)

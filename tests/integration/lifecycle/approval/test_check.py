@@ -71,7 +71,7 @@ async def test_a_preview_that_differs_asks_again_and_shows_the_new_one(fresh_dat
         assert await run_worker_once(approval_lab, call) == "awaiting_approval"
         assert (await approval_lab.fetch_request(first))["state"] == "void"
         told = parse_body(await approval_lab.lab.call("erase", "c1", key="erase-c1"))
-        second = told["approval"]["ticket_id"]
+        second = told["approval"]["approval_id"]
         assert second != first
         shown = await approval_lab.approvals.get_request(
             await approval_lab.make_approver("k1", groups=("keepers",)), second

@@ -29,7 +29,7 @@ async def request_second_approval(approval_lab: ApprovalLab, tag: str) -> tuple[
     await age_preview(approval_lab, first)
     assert await run_worker_once(approval_lab, call) == "awaiting_approval"
     told = parse_body(await approval_lab.lab.call("erase", tag, key=f"erase-{tag}"))
-    return call, told["approval"]["ticket_id"], seen
+    return call, told["approval"]["approval_id"], seen
 
 
 async def test_a_renewed_approval_request_is_not_ended_by_a_worker_with_older_state(

@@ -138,7 +138,8 @@ async def test_anyone_who_has_nothing_to_do_with_it_learns_nothing(approval_lab:
             await act(stranger, ticket)
     assert await approval_lab.approvals.list_requests(stranger) == []
     assert ticket in [
-        each["ticket_id"] for each in await approval_lab.approvals.list_requests(await approval_lab.make_approver("bo"))
+        each["approval_id"]
+        for each in await approval_lab.approvals.list_requests(await approval_lab.make_approver("bo"))
     ]
 
 
@@ -258,7 +259,7 @@ async def test_two_people_break_the_glass_and_all_approvers_are_notified(approva
     await approval_lab.lab.wait_for_state(call, "succeeded")
 
     async def is_notified() -> bool:
-        kinds = await approval_lab.lab.db.fetch("select kind from deputize.notices where ticket = $1", ticket)
+        kinds = await approval_lab.lab.db.fetch("select kind from deputize.notices where approval_id = $1", ticket)
         return "broken-glass" in {each["kind"] for each in kinds}
 
     assert await is_notified() or await approval_lab.lab.db.fetchval("select count(*) from deputize.notices") == 0
@@ -286,7 +287,7 @@ async def test_an_approval_request_is_not_a_reconciliation_task(approval_lab: Ap
     _, ticket = await approval_lab.request_approval("put", "a-other-door")
     admin = await approval_lab.lab.make_admin()
     assert ticket not in [
-        each["ticket_id"] for each in await approval_lab.lab.gateway.reconciliation_tasks.list_tasks(admin, limit=200)
+        each["approval_id"] for each in await approval_lab.lab.gateway.reconciliation_tasks.list_tasks(admin, limit=200)
     ]
     with pytest.raises(HumanTaskNotFound):
         await approval_lab.lab.gateway.reconciliation_tasks.resolve_task(admin, ticket, "happened", "seen")

@@ -26,10 +26,10 @@ async def test_a_dry_run_says_who_would_be_asked_and_asks_nobody(approval_lab: A
     outcome = await approval_lab.lab.call("erase", "w1", dry_run=True)
     would = parse_body(outcome)["would"]
     assert would["behavior"] == "ask"
-    (demand,) = would["asks"]
+    (demand,) = would["approvals"]
     assert (demand["rule"], demand["groups"], demand["quorum"]) == ("erasing-asks-two", ["keepers", "elders"], 2)
     assert (await approval_lab.lab.fetch_entries(outcome.call_id))[0]["rules"][-1:] == ["erasing-asks-two"]
-    (usual,) = parse_body(await approval_lab.lab.call("note", "w1", dry_run=True))["would"]["asks"]
+    (usual,) = parse_body(await approval_lab.lab.call("note", "w1", dry_run=True))["would"]["approvals"]
     assert usual["groups"] == ["approvers"], "the settings' own, where a rule names nobody"
     assert not await approval_lab.lab.db.fetchval("select count(*) from deputize.approvals")
 
@@ -105,7 +105,7 @@ async def test_a_gateway_that_has_not_the_function_asks_with_what_the_contract_s
         asked = await without.call("erase", "f1", key="f1")
         assert asked.http_status == 202
         keeper = await approval_lab.make_approver("k1", groups=("keepers",))
-        shown = (await approval_lab.approvals.get_request(keeper, parse_body(asked)["approval"]["ticket_id"]))[
+        shown = (await approval_lab.approvals.get_request(keeper, parse_body(asked)["approval"]["approval_id"]))[
             "preview"
         ]
         assert (shown["by"], "not loaded" in shown["problem"]) == ("contract", True)

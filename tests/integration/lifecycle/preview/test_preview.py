@@ -48,7 +48,7 @@ async def test_a_dry_run_shows_what_would_change_and_does_nothing(lab: GatewayLa
         True,
     )
     assert told["result"] is None
-    assert told["would"] == {"behavior": "run", "because": [], "asks": []}
+    assert told["would"] == {"behavior": "run", "because": [], "approvals": []}
     shown = told["preview"]
     assert (shown["by"], shown["changes"], shown["resources"]) == ("tool", [DELETE_PREVIEW], ["lab.index"])
     assert (shown["impact"], shown["problem"], shown["fresh_seconds"]) == ({"readers": 3}, None, 300)
@@ -127,7 +127,7 @@ MET_PRECONDITION = {"name": "exists", "holds": True, "detail": ""}
 async def test_a_precondition_that_fails_is_shown_by_a_dry_run_and_refuses_the_call(lab: GatewayLab) -> None:
     set_preview("unmet", changes=[DELETE_PREVIEW], preconditions=[MET_PRECONDITION, UNMET_PRECONDITION])
     told = parse_body(await lab.call("erase", "unmet", dry_run=True))
-    assert told["would"] == {"behavior": "refuse", "because": ["not in use: two people read it"], "asks": []}
+    assert told["would"] == {"behavior": "refuse", "because": ["not in use: two people read it"], "approvals": []}
     assert told["preview"]["preconditions"] == [MET_PRECONDITION, UNMET_PRECONDITION]
     with pytest.raises(PreconditionFailed, match="would fail: not in use: two people read it") as refused:
         await require_preview(lab.runtime, await lab.authorize_call("erase", {"tag": "unmet"}))

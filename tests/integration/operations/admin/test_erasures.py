@@ -107,8 +107,8 @@ async def _insert_decisions(db: asyncpg.Connection, name: str, call_id: str) -> 
         call_id, name, f"looks fine to {name}",
     )  # fmt: skip
     await db.execute(
-        "insert into deputize.tickets (tenant, id, kind, call_id, question, state, resolved_by, reason, resolution, "
-        "resolved_at) values ('dev', $1, 'reconcile', $1, '{}', 'resolved', $2, $3, 'happened', now())",
+        "insert into deputize.human_tasks (tenant, id, kind, call_id, question, state, resolved_by, reason, "
+        "resolution, resolved_at) values ('dev', $1, 'reconcile', $1, '{}', 'resolved', $2, $3, 'happened', now())",
         call_id, name, f"{name} looked",
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ async def test_no_table_names_the_person_and_no_entry_changes(gateway: HttpGatew
     await _insert_decisions(db, name, others["call_id"])
     before = {row["id"]: row for row in await db.fetch("select * from deputize.audit_entries")}
     assert await _list_tables_naming(db, name) >= {
-        "calls", "subjects", "grants", "switches", "secrets", "revocations", "votes", "tickets", "decisions",
+        "calls", "subjects", "grants", "switches", "secrets", "revocations", "votes", "human_tasks", "decisions",
         "policy_proposals", "deprecated_uses", "call_costs",
     }  # fmt: skip
 

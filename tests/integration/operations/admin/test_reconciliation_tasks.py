@@ -39,7 +39,7 @@ async def make_task(lab: GatewayLab, tag: str) -> tuple[str, str]:
     call = await make_unknown_call(lab, "drop", tag)
     await run_reconciler(lab, call)
     (ticket,) = await _list_open_tasks(lab, call)
-    return call, str(ticket["ticket_id"])
+    return call, str(ticket["task_id"])
 
 
 async def test_it_happened(lossy_lab: GatewayLab) -> None:
@@ -161,7 +161,7 @@ async def test_pages_go_on_where_the_last_one_ended(lossy_lab: GatewayLab) -> No
     made = [(await make_task(lossy_lab, f"page-{n}"))[1] for n in range(3)]
     tickets, admin = ReconciliationTasks(lossy_lab.runtime), await lossy_lab.make_admin()
     first = await tickets.list_tasks(admin, limit=2)
-    rest = await tickets.list_tasks(admin, before=first[-1]["ticket_id"], limit=200)
-    assert [each["ticket_id"] for each in first] == made[:0:-1]
-    assert made[0] == rest[0]["ticket_id"]
+    rest = await tickets.list_tasks(admin, before=first[-1]["task_id"], limit=200)
+    assert [each["task_id"] for each in first] == made[:0:-1]
+    assert made[0] == rest[0]["task_id"]
     assert all(each["state"] == "open" for each in first + rest)

@@ -30,7 +30,7 @@ _AGE = """
     update deputize.approvals set opened_at = opened_at - make_interval(secs => $2),
         expires_at = expires_at - make_interval(secs => $2), next_at = next_at - make_interval(secs => $2) where id = $1
 """
-_NOTICES = "select grp, kind from deputize.notices where ticket = $1 order by created_at, grp"
+_NOTICES = "select grp, kind from deputize.notices where approval_id = $1 order by created_at, grp"
 _OVER = "select count(*) from deputize.approvals where expires_at <= now() and state = 'open'"
 _ENDS = """
     select a.state, k.state as call_state, k.error, s.ciphertext is not null as told, count(e.id) as entries
@@ -145,11 +145,11 @@ async def test_what_nobody_decides_is_denied_and_says_so(approval_lab: ApprovalL
     assert await run_escalation(approval_lab) == 1
     row = await approval_lab.fetch_request(ticket)
     assert (row["state"], row["next_at"]) == ("expired", None)
-    listed = await approval_lab.lab.db.fetch("select state, resolution from deputize.tickets where id = $1", ticket)
+    listed = await approval_lab.lab.db.fetch("select state, resolution from deputize.human_tasks where id = $1", ticket)
     assert [tuple(each) for each in listed] == [("expired", "expired")]
     assert await approval_lab.lab.fetch_state(call) == "denied"
     again = await approval_lab.lab.call("put", "c6", key="put-c6")
-    assert (error_slug(again), again.is_replay, parse_body(again)["error"]["details"]["ticket_id"]) == (
+    assert (error_slug(again), again.is_replay, parse_body(again)["error"]["details"]["approval_id"]) == (
         "approval-expired", True, ticket,
     )  # fmt: skip
     entry = (await approval_lab.lab.fetch_entries(call))[-1]
@@ -228,7 +228,7 @@ async def test_approval_requests_of_one_tenant_do_not_affect_another(approval_la
     """The same ids in both, which no gateway would make."""
     call, ticket = await approval_lab.request_approval("put", "c11")
     await approval_lab.lab.db.execute("insert into deputize.tenants (tenant) values ('twin') on conflict do nothing")
-    for table, column in (("calls", call), ("approvals", ticket), ("tickets", ticket), ("approval_groups", ticket)):
+    for table, column in (("calls", call), ("approvals", ticket), ("human_tasks", ticket), ("approval_groups", ticket)):
         names = await approval_lab.lab.db.fetchval(
             "select string_agg(quote_ident(attname), ', ') from pg_attribute where attrelid = $1::text::regclass"
             " and attnum > 0 and not attisdropped and attname <> 'tenant'", f"deputize.{table}",
@@ -308,7 +308,7 @@ async def test_sweepers_share_the_work_and_do_each_thing_once(fresh_database: st
         ends = Counter(tuple(row) for row in await one.db.fetch(_ENDS))
         assert ends == {_ENDED_REQUEST: crowd.over}
         told_of = await one.db.fetch(
-            "select kind, grp, count(*), count(distinct ticket) from deputize.notices group by 1, 2"
+            "select kind, grp, count(*), count(distinct approval_id) from deputize.notices group by 1, 2"
         )
         # By the settings of these gateways, those that rise have waited long enough to be brought to mind, too.
         assert {(row[0], row[1]): (row[2], row[3]) for row in told_of} == {
@@ -345,7 +345,7 @@ async def test_sweepers_that_are_killed_leave_nothing_half_done(fresh_database: 
         await _sweep_all(lab)
         assert await lab.db.fetchval(_OVER) == 0
         assert Counter(tuple(row) for row in await lab.db.fetch(_ENDS)) == {_ENDED_REQUEST: crowd.over}
-        raised = "select count(*), count(distinct ticket) from deputize.notices where kind = 'escalated'"
+        raised = "select count(*), count(distinct approval_id) from deputize.notices where kind = 'escalated'"
         assert [tuple(row) for row in await lab.db.fetch(raised)] == [(crowd.escalate, crowd.escalate)]
 
 

@@ -86,7 +86,7 @@ async def count_undelivered(approval_lab: ApprovalLab) -> tuple[int, int]:
 
 
 def read_counter(approval_lab: ApprovalLab, outcome: str) -> float:
-    name = f'deputize_approval_letters_total{{outcome="{outcome}"}}'
+    name = f'deputize_approval_notifications_total{{outcome="{outcome}"}}'
     lines = generate_latest(approval_lab.lab.runtime.metrics.registry).decode().splitlines()
     return next((float(line.split()[1]) for line in lines if line.startswith(name)), 0.0)
 
@@ -115,12 +115,12 @@ async def test_a_webhook_notification_is_signed_and_has_a_link_but_no_arguments(
         )  # fmt: skip
         data = event["data"]
         assert (data["kind"], data["group"], data["tool"], data["for_user"], data["agent"], data["url"]) == (
-            "asked", "approvers", "lab.put", "ana", None, f"{CONSOLE}/console/tickets/{ticket}",
+            "asked", "approvers", "lab.put", "ana", None, f"{CONSOLE}/console/approvals/{ticket}",
         )  # fmt: skip
         assert b"hush" not in heard.body
         assert await _is_signature_valid(approval_lab, heard)
         assert await count_undelivered(approval_lab) == (0, 0)
-        assert read_counter(approval_lab, "told") == 1
+        assert read_counter(approval_lab, "sent") == 1
         await send_notifications(approval_lab, told)
         assert len(receiver.requests) == 1
 
@@ -138,7 +138,7 @@ async def test_a_service_is_notified_through_apprise(
         message = orjson.loads(receiver.requests[0].body)
         assert message["title"] == "lab.put needs your approval"
         lines = message["message"].splitlines()
-        assert (lines[0], lines[2]) == ("For ana, in dev.", f"{CONSOLE}/console/tickets/{ticket}")
+        assert (lines[0], lines[2]) == ("For ana, in dev.", f"{CONSOLE}/console/approvals/{ticket}")
         assert lines[1].startswith("Group approvers can decide until 20")
         assert b"hush" not in receiver.requests[0].body
         assert await count_undelivered(approval_lab) == (0, 0)
@@ -158,7 +158,7 @@ async def test_only_failed_receivers_are_retried_under_the_same_id(
         assert (len(receiver.requests), len(other_receiver.requests)) == (1, 3)
         assert len({heard.headers["webhook-id"] for heard in other_receiver.requests}) == 1
         assert await count_undelivered(approval_lab) == (0, 0)
-        assert (read_counter(approval_lab, "failed"), read_counter(approval_lab, "told")) == (2, 2)
+        assert (read_counter(approval_lab, "failed"), read_counter(approval_lab, "sent")) == (2, 2)
 
 
 async def test_an_undeliverable_notification_is_given_up_and_counted_without_leaking_its_address(
@@ -177,7 +177,7 @@ async def test_an_undeliverable_notification_is_given_up_and_counted_without_lea
             assert TOKEN not in str(letters)
         assert len(receiver.requests) == 6
         assert await count_undelivered(approval_lab) == (0, 0)
-        assert (read_counter(approval_lab, "given_up"), read_counter(approval_lab, "told")) == (2, 0)
+        assert (read_counter(approval_lab, "given_up"), read_counter(approval_lab, "sent")) == (2, 0)
         assert TOKEN not in repr(approval_lab.lab.runtime.settings)
     said = capfd.readouterr()
     assert "letter_given_up" in said.out + said.err
@@ -225,7 +225,7 @@ async def test_a_few_go_out_one_by_one_and_many_as_one(
         digest = orjson.loads(receiver.requests[3].body)
         assert (digest["subject"], digest["data"]["count"]) == ("approvers", 7)
         assert digest["data"]["tools"] == [{"tool": "lab.note", "calls": 4}, {"tool": "lab.put", "calls": 3}]
-        assert digest["data"]["url"] == f"{CONSOLE}/console/tickets"
+        assert digest["data"]["url"] == f"{CONSOLE}/console/approvals"
         # Whatever comes now waits for the next window.
         for number in range(6):
             await approval_lab.request_approval("put", f"still-{number}")
@@ -261,7 +261,8 @@ async def test_decided_requests_are_not_notified_unless_the_glass_was_broken(
             "update deputize.notification_windows set sent_count = 100, window_ends = now() + interval '1 day'"
         )
         await approval_lab.lab.db.execute(
-            "insert into deputize.notices (tenant, ticket, grp, kind) values ('dev', $1, 'approvers', 'broken-glass')",
+            "insert into deputize.notices (tenant, approval_id, grp, kind)"
+            " values ('dev', $1, 'approvers', 'broken-glass')",
             broken,
         )
         await approval_lab.lab.db.execute("update deputize.approvals set state = 'approved' where id = $1", broken)
@@ -315,7 +316,7 @@ async def test_a_receiver_hears_of_its_own_tenants_only(
         await db.execute("insert into deputize.tenants (tenant) values ('twin-1')")
         # What belongs to another tenant, under the same ids.
         await db.execute(
-            "insert into deputize.notices (tenant, ticket, grp, kind) values ('twin-1', $1, 'approvers', 'asked')",
+            "insert into deputize.notices (tenant, approval_id, grp, kind) values ('twin-1', $1, 'approvers', 'asked')",
             ticket,
         )
         await told.write_notifications()
@@ -337,7 +338,7 @@ async def test_a_receiver_hears_of_its_own_tenants_only(
         assert problem == "the receiver is not in the settings of this process"
         # In its own name it is told to its own, and of its own.
         await db.execute(
-            "insert into deputize.notices (tenant, ticket, grp, kind)"
+            "insert into deputize.notices (tenant, approval_id, grp, kind)"
             " select 'twin-1', gen_random_uuid(), 'approvers', 'asked' from generate_series(1, 9)"
         )
         await send_notifications(approval_lab, told)

@@ -124,7 +124,7 @@ async def test_a_status_that_does_not_know_leads_to_a_person_after_so_many_tries
     status_answers[call] = {"state": "happened"}
     await run_reconciler(lossy_lab, call)
     assert await lossy_lab.fetch_state(call) == "succeeded"
-    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["ticket_id"])
+    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
     assert (shown["state"], shown["resolution"], shown["resolved_by"]) == ("resolved", "happened", None)
 
 
@@ -215,7 +215,7 @@ async def test_a_late_outcome_settles_the_call_and_closes_the_task(
     gate.open.set()
     assert (await running).state is State.SUCCEEDED
     await run_reconciler(lossy_lab, call)
-    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["ticket_id"])
+    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
     assert (shown["state"], shown["resolution"]) == ("resolved", "settled_elsewhere")
     assert parse_body(await repeat_call(lossy_lab, "drop", "late"))["result"] == {"value": "done"}
     assert await lossy_lab.db.fetchval("select count(*) from deputize.reconciliations where id = $1", call) == 0

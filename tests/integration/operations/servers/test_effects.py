@@ -56,7 +56,7 @@ async def test_the_strict_reading_holds_until_effects_are_confirmed(upstream_gat
 
     confirmed = await confirm(here, "list_orders", "read")
     assert confirmed.status_code == 200, confirmed.text
-    assert confirmed.json()["tools"][0]["registered"] == f"{LIST}@1.1.0"
+    assert confirmed.json()["tools"][0]["registered_tool"] == f"{LIST}@1.1.0"
     shown = (await fetch_tools(here))["list_orders"]
     assert (shown["effects"], shown["source"], shown["version"]) == ("read", "confirmed", "1.1.0")
     # The version with the other effects cannot be selected any more.
@@ -66,7 +66,7 @@ async def test_the_strict_reading_holds_until_effects_are_confirmed(upstream_gat
     assert subjects == [f"{NAME} tool:list_orders {shown['digest']}", NAME]
 
     again = await confirm(here, "list_orders", "read")
-    assert again.json()["tools"][0]["registered"] is None
+    assert again.json()["tools"][0]["registered_tool"] is None
 
 
 async def test_a_changed_definition_is_read_strictly_again(
@@ -78,7 +78,7 @@ async def test_a_changed_definition_is_read_strictly_again(
     orders_server.tools[-1] = make_definition("list_orders", "Lists orders, and pays them.")
     await here.probe()
     change = (await here.fetch_changes())["tool:list_orders"]
-    assert (await here.decide_change(change)).json()["registered"] == f"{LIST}@2.0.0"
+    assert (await here.decide_change(change)).json()["registered_tool"] == f"{LIST}@2.0.0"
     shown = (await fetch_tools(here))["list_orders"]
     assert (shown["effects"], shown["source"], shown["confirmed_effects"]) == ("destructive", "unconfirmed", None)
     stale = await confirm(here, "list_orders", "read", digest=old_digest)

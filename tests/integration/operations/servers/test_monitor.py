@@ -40,10 +40,10 @@ async def test_the_first_probe_registers_unflagged_tools_and_they_can_be_called(
     shown = await upstream_gateway.fetch_server()
     assert (shown["status"], shown["tools"], shown["changes"]) == ("connected", 2, 0)
     assert (shown["title"], shown["version"]) == ("Orders", "7")
-    assert {each["item"]: each["tool"] for each in shown["agreed"]} == {
+    assert {each["item"]: each["tool"] for each in shown["pins"]} == {
         "instructions": None, "tool:cancel_order": WRITE, "tool:get_order": READ,
     }  # fmt: skip
-    assert {each["now"] for each in shown["agreed"]} == {"same"}
+    assert {each["now"] for each in shown["pins"]} == {"same"}
     assert set(await upstream_gateway.fetch_tool_status()) == {READ, WRITE}
     answer = await upstream_gateway.call_tool(READ)
     assert answer.json()["result"] == {"content": [{"type": "text", "text": "get_order done"}]}
@@ -83,7 +83,7 @@ async def test_probing_an_unchanged_server_writes_nothing(upstream_gateway: Upst
         dict(reversed(each.items())) for each in reversed(upstream_gateway.upstream.tools)
     ]
     looked = await upstream_gateway.probe()
-    assert (looked["registered"], looked["opened"], looked["changes"]) == ([], 0, 0)
+    assert (looked["registered_tools"], looked["new_changes"], looked["changes"]) == ([], 0, 0)
     assert await upstream_gateway._fetch_rows("select count(*) from deputize.audit_entries") == before
 
 
@@ -92,7 +92,7 @@ async def test_a_changed_tool_is_held_its_reads_go_on_and_its_writes_stop(upstre
         make_definition("get_order", "Reads an order, slowly."),
         make_definition("cancel_order", "Cancels it all."),
     ]
-    assert (await upstream_gateway.probe())["opened"] == 2
+    assert (await upstream_gateway.probe())["new_changes"] == 2
     waiting = await upstream_gateway.fetch_changes()
     assert {item: each["kind"] for item, each in waiting.items()} == {
         "tool:cancel_order": "changed", "tool:get_order": "changed",
@@ -118,7 +118,7 @@ async def test_an_accepted_change_is_the_next_major_version_and_can_be_called_at
     done = await upstream_gateway.decide_change(
         (await upstream_gateway.fetch_changes())["tool:cancel_order"], reason="announced by its author"
     )
-    assert done.json()["registered"] == f"{WRITE}@2.0.0"
+    assert done.json()["registered_tool"] == f"{WRITE}@2.0.0"
     assert await upstream_gateway.fetch_versions(WRITE) == {"2.0.0": "available", "1.0.0": "deprecated"}
     assert await upstream_gateway.fetch_changes() == {}
     assert (await upstream_gateway.fetch_changes("accepted"))["tool:cancel_order"]["decided_by"] == "root"
@@ -133,7 +133,7 @@ async def test_what_was_rejected_stays_held_and_is_not_asked_about_again(upstrea
     change = (await upstream_gateway.fetch_changes())["tool:cancel_order"]
     assert (await upstream_gateway.decide_change(change, "reject")).status_code == 400
     assert (await upstream_gateway.decide_change(change, "reject", "nobody announced it")).status_code == 200
-    assert (await upstream_gateway.probe())["opened"] == 0
+    assert (await upstream_gateway.probe())["new_changes"] == 0
     assert await upstream_gateway.fetch_changes() == {}
     assert (await upstream_gateway.call_tool(WRITE)).status_code == 409
     assert (await upstream_gateway.fetch_changes("rejected"))["tool:cancel_order"]["reason"] == "nobody announced it"
@@ -163,7 +163,7 @@ async def test_a_new_tool_waits_and_is_there_once_somebody_agreed(upstream_gatew
     added = (await upstream_gateway.fetch_changes())["tool:list_orders"]
     assert added["kind"] == "added"
     assert f"{NAME}.list_orders" not in await upstream_gateway.fetch_tool_status()
-    assert (await upstream_gateway.decide_change(added)).json()["registered"] == f"{NAME}.list_orders@1.0.0"
+    assert (await upstream_gateway.decide_change(added)).json()["registered_tool"] == f"{NAME}.list_orders@1.0.0"
     assert (await upstream_gateway.call_tool(f"{NAME}.list_orders")).status_code == 200
 
 
@@ -182,7 +182,7 @@ async def test_a_tool_that_is_gone_stays_registered_and_stands_as_unavailable(
     upstream_gateway.upstream.tools.append(make_definition("cancel_order"))
     await upstream_gateway.probe()
     again = await upstream_gateway.decide_change((await upstream_gateway.fetch_changes())["tool:cancel_order"])
-    assert again.json()["registered"] == f"{WRITE}@2.0.0"
+    assert again.json()["registered_tool"] == f"{WRITE}@2.0.0"
     assert (await upstream_gateway.call_tool(WRITE)).status_code == 200
 
 
@@ -261,7 +261,7 @@ async def test_flagged_tools_wait_for_review_even_at_the_first_probe(
         assert flagged["kind"] == "flagged"
         assert {each["code"] for each in flagged["flags"]} == {"hidden_text"}
         assert all(letter.isprintable() for each in flagged["flags"] for letter in each["excerpt"])
-        assert (await upstream_gateway.decide_change(flagged)).json()["registered"] == f"{NAME}.list_orders@1.0.0"
+        assert (await upstream_gateway.decide_change(flagged)).json()["registered_tool"] == f"{NAME}.list_orders@1.0.0"
 
 
 async def test_what_cannot_be_registered_is_reported_and_cannot_be_accepted(
@@ -274,7 +274,7 @@ async def test_what_cannot_be_registered_is_reported_and_cannot_be_accepted(
         refused = (await upstream_gateway.fetch_changes())["tool:list_orders"]
         assert refused["kind"] == "flagged"
         assert "not_admitted" in {each["code"] for each in refused["flags"]}
-        assert (await upstream_gateway.probe())["opened"] == 0
+        assert (await upstream_gateway.probe())["new_changes"] == 0
         assert (await upstream_gateway.decide_change(refused)).json()["error"]["slug"] == "not-admitted"
 
 
@@ -300,7 +300,7 @@ async def test_with_review_of_everything_nothing_is_served_before_somebody_agree
         assert await upstream_gateway.fetch_tool_status() == {}
         waiting = await upstream_gateway.fetch_changes()
         assert set(waiting) == {"instructions", "tool:cancel_order", "tool:get_order"}
-        assert (await upstream_gateway.probe())["opened"] == 0
+        assert (await upstream_gateway.probe())["new_changes"] == 0
         for item in ("tool:cancel_order", "instructions"):
             assert (await upstream_gateway.decide_change(waiting[item])).status_code == 200
         await upstream_gateway.probe()
@@ -346,7 +346,7 @@ async def test_a_tool_that_is_called_like_one_of_another_server_waits(
             shown = (
                 await upstream_gateway.gateway.get("/v1/servers/parcels", token=upstream_gateway.admin_token)
             ).json()
-            assert [each["tool"] for each in shown["agreed"] if each["tool"]] == ["parcels.track_parcel"]
+            assert [each["tool"] for each in shown["pins"] if each["tool"]] == ["parcels.track_parcel"]
 
 
 async def test_tools_of_a_server_that_went_away_stand_as_unavailable_until_it_is_back(

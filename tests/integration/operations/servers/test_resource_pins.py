@@ -50,7 +50,7 @@ class ResourceGateway:
 
     async def fetch_pins(self) -> dict[str, str | None]:
         shown = await self._gateway.get("/v1/servers/docs", token=self._token)
-        return {each["item"]: each["now"] for each in shown.json()["agreed"]}
+        return {each["item"]: each["now"] for each in shown.json()["pins"]}
 
     async def probe(self) -> None:
         assert (await self._gateway.post("/v1/servers/docs/test", token=self._token)).status_code == 200
@@ -141,7 +141,7 @@ async def test_where_everything_is_reviewed_nothing_is_offered_before(
         assert set(held) >= RESOURCE_ITEMS
         assert (
             (await here.decide_change(held["method:resources/read"]))
-            .json()["registered"]
+            .json()["registered_tool"]
             .startswith("docs.read_resource")
         )
         assert docs_server.requests == []

@@ -171,7 +171,7 @@ def test_drafts_are_valid_and_a_backtest_changes_only_approved_calls(
             BacktestCall(call_id=each.approval_id, record_id=decided.record_id, at_ms=each.at_ms, session=None)
         )
     told = backtest.build_report().to_json()
-    assert (told["looser"], told["stricter"], told["untold"]) == (len(learned), 0, 0)
+    assert (told["looser"], told["stricter"], told["undetermined"]) == (len(learned), 0, 0)
     ids = {draft.name for draft in suggested.drafts}
     assert all({rule["id"] for rule in each["after"]["rules"]} <= ids for each in told["changes"])
 

@@ -48,9 +48,9 @@ def test_five_equal_approvals_by_two_people_are_a_draft() -> None:
     (draft,) = suggested.drafts
     assert suggested.withheld == ()
     told = draft.to_json()
-    assert (told["tool"], told["user"], told["agents"], told["asked_by"]) == ("crm.refund", "ida", ["bot"], ["asks"])
+    assert (told["tool"], told["user"], told["agents"], told["required_by"]) == ("crm.refund", "ida", ["bot"], ["asks"])
     assert (told["calls"], told["people"], told["until"]) == (5, ["ana", "ben"], UNTIL)
-    assert told["tickets"] == [f"ticket-{number}" for number in range(5)]
+    assert told["approval_ids"] == [f"ticket-{number}" for number in range(5)]
     assert suggested.file is not None
     assert suggested.file.text == (
         f"""// crm.refund 1.0.0 for "ida" through "bot"; approval required by asks.

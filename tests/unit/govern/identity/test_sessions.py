@@ -69,8 +69,8 @@ def test_a_session_expires() -> None:
 
 def test_a_pending_login_expires_and_keeps_its_return_page() -> None:
     time = ManualTime()
-    sealed = make_sessions(time).seal_login(LOGIN_ATTEMPT, return_to="/console/tickets")
-    assert make_sessions(time).open_login(sealed) == (LOGIN_ATTEMPT, "/console/tickets")
+    sealed = make_sessions(time).seal_login(LOGIN_ATTEMPT, return_to="/console/approvals")
+    assert make_sessions(time).open_login(sealed) == (LOGIN_ATTEMPT, "/console/approvals")
     time.seconds = LOGIN_SECONDS
     assert make_sessions(time).open_login(sealed) is None
 

@@ -51,7 +51,7 @@ def test_rules_are_listed_with_the_attributes_they_read() -> None:
 
     assert describe_rules(rules, verdict, question_) == [
         {
-            "id": "r", "where": "1.cedar:1", "reason": "", "effect": "permit", "asks": False,
+            "id": "r", "where": "1.cedar:1", "reason": "", "effect": "permit", "requires_approval": False,
             "read": {"resource.effects": "read"},
         }
     ]  # fmt: skip

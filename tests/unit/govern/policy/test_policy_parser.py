@@ -31,12 +31,12 @@ def parse_errors(*texts: str) -> list[tuple[str, int, str]]:
 def test_each_rule_has_its_file_line_and_reason() -> None:
     text = f'// a comment; with @id("x")\n\n@id("a")\n@reason("Why; not")\n{ANYTHING}\n\n  @id("b/c.d:e-1") {ANYTHING}'
     first, second = parse_policies(make_files(text))
-    assert (first.id, first.where, first.reason, first.effect, first.asks) == (
+    assert (first.id, first.where, first.reason, first.effect, first.requires_approval) == (
         "a", "1.cedar:3", "Why; not", "permit", False,
     )  # fmt: skip
     assert (second.id, second.where, second.reason) == ("b/c.d:e-1", "1.cedar:7", "")
     (third,) = parse_policies(make_files('@id("a") @decision("ask") forbid (principal, action, resource);'))
-    assert (third.effect, third.asks) == ("forbid", True)
+    assert (third.effect, third.requires_approval) == ("forbid", True)
 
 
 def test_a_semicolon_in_a_string_or_comment_ends_no_rule() -> None:

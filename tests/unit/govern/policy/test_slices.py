@@ -40,7 +40,7 @@ def _decide_alone(rule: PolicyRule, question: PolicyRequest) -> str:
     answer = cedarpy.is_authorized(request, build_policy_set([rule]), known)
     if answer.diagnostics.errors:
         return "failed"
-    return rule.effect + (" ask" if rule.asks else "") if answer.diagnostics.reasons else "silent"
+    return rule.effect + (" ask" if rule.requires_approval else "") if answer.diagnostics.reasons else "silent"
 
 
 def _decide_naively(whole: CompiledPolicies, question: PolicyRequest) -> tuple[Behavior, list[str]]:

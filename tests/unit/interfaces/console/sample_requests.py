@@ -40,7 +40,7 @@ _PREVIEW: dict[str, Any] = {
 def make_request(**changes: Any) -> dict[str, Any]:
     """A call that deletes a user, asked for by a bot; changes replace what stands there."""
     return {
-        "ticket_id": REQUEST_ID,
+        "approval_id": REQUEST_ID,
         "call_id": CALL_ID,
         "state": "open",
         "call_state": "awaiting_approval",
@@ -79,7 +79,7 @@ def make_request(**changes: Any) -> dict[str, Any]:
             }
         ],
         "binding": "ab" * 32,
-        "url": f"https://gateway.example/console/tickets/{REQUEST_ID}",
+        "url": f"https://gateway.example/console/approvals/{REQUEST_ID}",
         "may_decide": True,
         "may_deny": True,
         "why_not": "",
@@ -90,7 +90,7 @@ def make_request(**changes: Any) -> dict[str, Any]:
 
 def make_list_item(**changes: Any) -> dict[str, Any]:
     return {
-        "ticket_id": REQUEST_ID,
+        "approval_id": REQUEST_ID,
         "call_id": CALL_ID,
         "state": "open",
         "tool": {"name": "crm.delete_user", "version": "2.1.0"},

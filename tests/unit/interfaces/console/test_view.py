@@ -159,7 +159,7 @@ def test_the_form_sends_back_what_was_seen() -> None:
     sent = {each["name"]: each["value"] for each in page.find_all("input") if each.get("name") == "binding"}
     assert sent == {"binding": "ab" * 32}
     deny, approve = page.find_all("form")[1]["action"], page.find_all("button")[2]["formaction"]
-    assert (deny, approve) == (f"/console/tickets/{REQUEST_ID}/deny", f"/console/tickets/{REQUEST_ID}/approve")
+    assert (deny, approve) == (f"/console/approvals/{REQUEST_ID}/deny", f"/console/approvals/{REQUEST_ID}/approve")
 
 
 def test_a_preview_from_the_contract_says_what_it_does_not_know() -> None:
@@ -238,7 +238,7 @@ def test_the_list_shows_what_waits_and_leads_there() -> None:
             has_accounts=True,
         )
     )
-    assert page.find_all("a")[1]["href"] == f"/gw/console/tickets/{REQUEST_ID}"
+    assert page.find_all("a")[1]["href"] == f"/gw/console/approvals/{REQUEST_ID}"
     assert "by billing-bot on behalf of ana@acme.example." in page.text
 
 

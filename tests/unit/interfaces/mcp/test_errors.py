@@ -60,7 +60,7 @@ def test_only_what_is_wrong_with_the_request_the_token_or_us_is_an_error() -> No
     unauthenticated = {each.spec.slug for each in EVERY_PROBLEM if each.spec.http == 401}
     assert errors - unauthenticated == {
         "internal", "malformed", "parse-failed", "too-large", "unsupported-media", "method-not-allowed",
-        "no-such-route", "tool-not-found", "version-not-found", "call-not-found", "round-refused",
+        "no-such-route", "tool-not-found", "version-not-found", "call-not-found", "round-token-rejected",
     }  # fmt: skip
 
 

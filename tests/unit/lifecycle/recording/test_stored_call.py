@@ -108,8 +108,8 @@ def _make_validated(input_round: InputRound | None) -> Validated:
 def test_answers_are_written_down_with_the_call_that_gives_them_and_read_back_whole() -> None:
     told = InputRound(continued_call_id="first", request_state="theirs", responses={"who": {"action": "decline"}})
     read = StoredInput(serialize_input(_make_validated(told)))
-    assert read.round == told
-    assert read.can_answer == frozenset(ClientCapability)
+    assert read.input_round == told
+    assert read.client_capabilities == frozenset(ClientCapability)
     assert read.build_request("orders.cancel", "1.0.0", None).client_capabilities == frozenset(ClientCapability)
 
 
@@ -118,7 +118,7 @@ def test_a_release_that_knows_nothing_of_answers_leaves_such_a_call_to_others_an
     assert orjson.loads(serialize_input(_make_validated(told)))["v"] == 2
     plain = orjson.loads(serialize_input(_make_validated(None)))
     assert plain["v"] == 1
-    for name in ("round", "can_answer"):
+    for name in ("input_round", "client_capabilities"):
         del plain[name]
     earlier = StoredInput(orjson.dumps(plain))
-    assert (earlier.round, earlier.can_answer) == (None, frozenset())
+    assert (earlier.input_round, earlier.client_capabilities) == (None, frozenset())

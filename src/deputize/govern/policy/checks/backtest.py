@@ -90,7 +90,7 @@ class IndeterminateCalls:
     missing: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.subject.to_json(), "lacks": list(self.missing)}
+        return {**self.subject.to_json(), "missing": list(self.missing)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +144,7 @@ class BacktestReport:
             "looser": looser_count,
             "stricter": changed_count - looser_count - other_approvers_count,
             "asked_of_others": other_approvers_count,
-            "untold": indeterminate_count,
+            "undetermined": indeterminate_count,
             "same": self.same_count + self.same_by_other_rules,
             "same_by_other_rules": self.same_by_other_rules,
             "unrecorded": self.unrecorded_count,
@@ -336,7 +336,7 @@ def _list_unique_terms(requirements: Sequence[ApprovalRequirement]) -> tuple[App
 
 def _serialize_answer(behavior: Behavior, rules: Sequence[RuleRef], terms: Sequence[ApprovalTerms]) -> dict[str, Any]:
     answer: dict[str, Any] = {"behavior": behavior, "rules": _serialize_rule_refs(rules)}
-    return {**answer, "wants": [each.to_json() for each in terms]} if behavior is Behavior.ASK else answer
+    return {**answer, "approval_terms": [each.to_json() for each in terms]} if behavior is Behavior.ASK else answer
 
 
 def _serialize_rule_refs(rules: Sequence[RuleRef]) -> list[dict[str, str]]:

@@ -37,7 +37,7 @@ async def replay_query(
     slice_ = await asyncio.to_thread(policies.get_query_slice, replay.query)
     missing = replay.find_missing(slice_.reads)
     if missing:
-        return {"behavior": None, "rules": [], "lacks": list(missing), "allowed_if": []}
+        return {"behavior": None, "rules": [], "missing": list(missing), "allowed_if": []}
     if not is_costly(slice_, replay.query.facts):
         return await asyncio.to_thread(_describe_replay, policies, replay, explains=explains)
     request = {
@@ -49,7 +49,7 @@ async def replay_query(
     }
     reply = await run_job(replay_job, orjson.dumps(request))
     if reply is None:
-        return {"behavior": None, "rules": [], "lacks": [_OVERRUN], "allowed_if": []}
+        return {"behavior": None, "rules": [], "missing": [_OVERRUN], "allowed_if": []}
     result: dict[str, Any] = orjson.loads(reply)
     return result
 
@@ -69,6 +69,6 @@ def _describe_replay(
     return {
         "behavior": verdict.behavior,
         "rules": describe_rules(policies, verdict, replay.query),
-        "lacks": [],
+        "missing": [],
         "allowed_if": (find_smallest_changes(policies, replay.query, may_take_long=may_take_long) if explains else []),
     }

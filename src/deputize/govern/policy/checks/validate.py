@@ -237,15 +237,15 @@ def _find_shadowed_rules(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnost
 def _rank_weakness(rule: PolicyRule) -> int:
     """Rank rules from strongest to weakest: forbid, forbid with approval, permit, permit with approval."""
     return {("forbid", False): 0, ("forbid", True): 1, ("permit", False): 2, ("permit", True): 3}[
-        rule.effect, rule.asks
+        rule.effect, rule.requires_approval
     ]
 
 
 def _has_own_effect(stronger: PolicyRule, rule: PolicyRule) -> bool:
     """Tell whether the weaker rule still matters: as the permit behind a forbid with approval, or by its approvers."""
-    if stronger.effect == "forbid" and stronger.asks and rule.effect == "permit":
+    if stronger.effect == "forbid" and stronger.requires_approval and rule.effect == "permit":
         return True
-    return stronger.asks and rule.asks and stronger.approval_terms != rule.approval_terms
+    return stronger.requires_approval and rule.requires_approval and stronger.approval_terms != rule.approval_terms
 
 
 def _make_diagnostic(rule: PolicyRule, message: str) -> PolicyDiagnostic:

@@ -90,7 +90,7 @@ def _make_row(approval: Mapping[str, Any]) -> tuple[str, ...]:
     tool = f"{approval['tool']['name']} {approval['tool']['version']}"
     is_open = approval["state"] == "open"
     return (
-        approval["ticket_id"],
+        approval["approval_id"],
         approval["state"],
         to_display_text(tool, _MAX_NAME_LENGTH),
         describe_caller({**approval, "agents": agents}),
@@ -120,7 +120,7 @@ def _print_approval(approval: Mapping[str, Any], write: Callable[[str], None]) -
 def _print_decision_commands(approval: Mapping[str, Any]) -> None:
     if approval["state"] != "open":
         return
-    request_id = approval["ticket_id"]
+    request_id = approval["approval_id"]
     if not approval["may_decide"] and not _can_use_code(approval):
         printer.note(f"  You cannot decide this request: {to_display_text(str(approval['why_not']))}")
         return
@@ -155,7 +155,7 @@ def approve(
     else:
         printer.success(f"Approved: call {call_id} continues automatically")
         if _is_terminal() if wait is None else wait:
-            _show_outcome(gateway, answer["ticket_id"])
+            _show_outcome(gateway, answer["approval_id"])
             return
     printer.note(dim_text(f"  Follow it: deputize calls watch {call_id}", sys.stderr))
 
@@ -238,17 +238,20 @@ def batch(
         _print_batch(approvals)
     if not yes:
         _require_confirmation(f"{decision} {format_count(len(approvals), 'call')}")
-    ids = [each["ticket_id"] for each in approvals]
+    ids = [each["approval_id"] for each in approvals]
     binding_by_id = dict(zip(ids, bindings or [each["binding"] for each in approvals], strict=True))
-    body = {"tickets": ids, "decision": decision, "reason": reason, "vary": vary or [], "bindings": binding_by_id}
+    body = {"approval_ids": ids, "decision": decision, "reason": reason, "vary": vary or [], "bindings": binding_by_id}
     answer = gateway.post("/v1/approvals/batch", body).value
     decisions: list[dict[str, Any]] = answer["decisions"]
     if json:
         printer.json(answer)
     else:
-        rows = [(NO if each.get("refused") else OK, each["ticket_id"], _describe_decision(each)) for each in decisions]
+        rows = [
+            (NO if each.get("refusal_slug") else OK, each["approval_id"], _describe_decision(each))
+            for each in decisions
+        ]
         printer.table(("", "approval request", "result"), rows)
-    if any(each.get("refused") for each in decisions):
+    if any(each.get("refusal_slug") for each in decisions):
         raise CommandExit(EXIT_FAILED)
 
 
@@ -279,7 +282,7 @@ def _print_batch(approvals: list[dict[str, Any]]) -> None:
     def make_row(each: Mapping[str, Any]) -> tuple[str, ...]:
         arguments = " ".join(render_arguments(each["arguments"]))
         return (
-            each["ticket_id"],
+            each["approval_id"],
             to_display_text(str(each["tool"]["name"]), _MAX_NAME_LENGTH),
             describe_caller(each),
             arguments,
@@ -289,7 +292,7 @@ def _print_batch(approvals: list[dict[str, Any]]) -> None:
 
 
 def _describe_decision(decision: Mapping[str, Any]) -> str:
-    if decision.get("refused"):
+    if decision.get("refusal_slug"):
         return f"not decided, still {decision['state']}: {to_display_text(str(decision['why_not']))}"
     return "recorded; needs more approvals" if decision["state"] == "open" else str(decision["state"])
 
@@ -318,7 +321,9 @@ def _send_decision(
         exit_with_error("The code is invalid: it has eight letters and digits, as the terminal of deputize dev shows.")
     try:
         answer: dict[str, Any] = gateway.post(
-            f"{_build_approval_path(approval['ticket_id'])}/{decision}", body, {"Deputize-Code": code} if code else None
+            f"{_build_approval_path(approval['approval_id'])}/{decision}",
+            body,
+            {"Deputize-Code": code} if code else None,
         ).value
     except GatewayRefusal as error:
         show_problem(error.problem)
@@ -370,7 +375,7 @@ def _resolve_request_id(gateway: "GatewayClient", request_id: str) -> str:
     newest: list[dict[str, Any]] = gateway.get("/v1/approvals", limit=1)["approvals"]
     if not newest:
         exit_with_error("There is no open approval request.", EXIT_FAILED)
-    return str(newest[0]["ticket_id"])
+    return str(newest[0]["approval_id"])
 
 
 def _can_use_code(approval: Mapping[str, Any]) -> bool:

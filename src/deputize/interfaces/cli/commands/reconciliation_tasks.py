@@ -8,19 +8,11 @@ from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.render.output import Json, format_json, printer
 
-group = typer.Typer(
-    no_args_is_help=True,
-    help="Resolve calls whose outcome is unknown. The former name `tickets` still works in this version.",
-)
+group = typer.Typer(no_args_is_help=True, help="Resolve calls whose outcome is unknown.")
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="Id of the task, as shown by deputize tasks list.")]
 TaskState = Literal["open", "resolved", "expired", "all"]
 Outcome = Literal["happened", "did_not_happen"]
-
-
-def print_renaming_note() -> None:
-    """Print on stderr that the group has a new name, before a command of the old one runs."""
-    printer.warn("'tickets' is now 'tasks': use deputize tasks. The old name will be removed in the next version.")
 
 
 @group.command("list", epilog="Example: deputize tasks list --state all")
@@ -34,7 +26,7 @@ def list_tasks(
 ) -> None:
     """List reconciliation tasks: calls that may or may not have taken effect, until a person finds out."""
     answer = find_gateway(url, token).get("/v1/reconciliation-tasks", state=state, limit=limit, before=before)
-    tasks: list[dict[str, Any]] = answer["tickets"]
+    tasks: list[dict[str, Any]] = answer["tasks"]
     if json:
         printer.json(answer)
     elif not tasks:
@@ -42,7 +34,7 @@ def list_tasks(
     else:
         rows = [
             (
-                each["ticket_id"],
+                each["task_id"],
                 each["state"],
                 each["call"]["tool"]["name"],
                 _format_time(each),

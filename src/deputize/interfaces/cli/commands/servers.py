@@ -144,9 +144,9 @@ def probe_server(server: Server, url: Url = "", token: Token = "", json: Json = 
         printer.json(details)
         return
     _print_server(details)
-    for name in details["registered"]:
+    for name in details["registered_tools"]:
         printer.success(f"Registered {name}")
-    if details["opened"]:
+    if details["new_changes"]:
         printer.warn(f"{format_count(details['opened'], 'new change')} found")
 
 
@@ -164,7 +164,7 @@ def _print_server(server: Mapping[str, Any]) -> None:
             to_display_text(each["item"], 120), f"{each['tool']} {each['version']}" if each["tool"] else "",
             each["accepted_by"], _format_time(each["accepted_at"]), _CHANGE_TEXTS[each["now"]],
         )
-        for each in server["agreed"]
+        for each in server["pins"]
     ]  # fmt: skip
     if rows:
         printer.table(("pinned", "registered as", "by", "at", ""), rows)
@@ -212,7 +212,7 @@ def review(
         body = {"item": each["item"], "digest": each["digest"], "decision": word, "reason": reason}
         result = requests.send("POST", f"{_build_server_path(server)}/changes/decide", body)
         results.append(result)
-        registration_text = f": {result['registered']}" if result["registered"] else ""
+        registration_text = f": {result['registered_tool']}" if result["registered_tool"] else ""
         printer.success(f"{each['shown']} {word}ed{registration_text}")
     if json:
         printer.json({"decided": results})
@@ -267,7 +267,7 @@ def effects(
     if json:
         printer.json(result)
     for each in result["tools"]:
-        version = f": {each['registered']}" if each["registered"] else ""
+        version = f": {each['registered_tool']}" if each["registered_tool"] else ""
         printer.success(f"{to_display_text(each['tool'], 120)} is {each['effects']}{version}")
 
 
@@ -306,7 +306,7 @@ def _select_changes(changes: Sequence[dict[str, Any]], patterns: Sequence[str]) 
             or matches_glob(each["item"].removeprefix(_TOOL_PREFIX), name.removeprefix(_TOOL_PREFIX))
         ]
         if not matches:
-            pending = ", ".join(each["shown"] for each in changes) or "none"
+            pending = ", ".join(each["display_item"] for each in changes) or "none"
             exit_with_error(f"{to_display_text(name, 120)} has no change to review. Changes to review: {pending}.")
         selection += [each for each in matches if each not in selection]
     return selection

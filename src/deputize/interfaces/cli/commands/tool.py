@@ -200,7 +200,7 @@ def register(file: ToolFile, code: Code = "", url: Url = "", token: Token = "", 
     if json:
         printer.json({"tools": results})
     for each in results:
-        action = "Registered" if each["registered"] == "created" else "Already registered, unchanged:"
+        action = "Registered" if each["registration"] == "created" else "Already registered, unchanged:"
         printer.success(f"{action} {each['name']} {each['version']}")
         for warning in each.get("warnings") or ():
             printer.warn(warning)

@@ -1,4 +1,4 @@
-"""Add to `deputize tool` the commands about the life of a version: negotiate, deprecate, usage, retire, rollback."""
+"""Add to `deputize tool` the commands about the life of a version: negotiate, deprecate, usage, retire, undeprecate."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ def add_commands(group: typer.Typer) -> None:
     group.command(epilog="Example: deputize tool deprecate hello.greet 0.1.0 --days 30")(deprecate)
     group.command(epilog="Example: deputize tool usage hello.greet 0.1.0")(usage)
     group.command(epilog="Example: deputize tool retire hello.greet 0.1.0")(retire)
-    group.command(epilog="Example: deputize tool rollback hello.greet 0.1.0")(rollback)
+    group.command(epilog="Example: deputize tool undeprecate hello.greet 0.1.0")(undeprecate)
 
 
 def negotiate(
@@ -180,7 +180,7 @@ def retire(
     printer.success(f"Retired {answer['name']} {answer['version']}; new calls of it are refused")
 
 
-def rollback(
+def undeprecate(
     name: Name, version: Version, code: Code = "", url: Url = "", token: Token = "", json: Json = False
 ) -> None:
     """Take a deprecation back: the version is available again, also after its removal date. Needs an operator."""

@@ -48,7 +48,7 @@ def check_policies(paths: Sequence[Path]) -> None:
     project = _load_policy_project(paths)
     findings = _find_issues(project)
     rules, _ = parse_with_diagnostics(project.files)
-    requirements = [rule.requirement for rule in rules if rule.asks]
+    requirements = [rule.requirement for rule in rules if rule.requires_approval]
     if printer.as_json:
         printer.json(
             {

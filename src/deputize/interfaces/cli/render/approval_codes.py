@@ -130,8 +130,13 @@ class ApprovalCodePrinter:
         if not self._can_print_code("A call waits for approval"):
             return
         if printer.as_json:
-            facts = {"ticket_id": notice.approval_id, "tenant": notice.tenant, "tool": notice.tool, "user": notice.user}
-            printer.json({"event": "ticket", **facts, "code": notice.code})
+            facts = {
+                "approval_id": notice.approval_id,
+                "tenant": notice.tenant,
+                "tool": notice.tool,
+                "user": notice.user,
+            }
+            printer.json({"event": "approval_requested", **facts, "code": notice.code})
             return
         tool, user = (to_display_text(text, _MAX_NAME_LENGTH) for text in (notice.tool.partition("@")[0], notice.user))
         printer.line(

@@ -35,7 +35,7 @@ def show_pending_approval(envelope: Mapping[str, Any], key: str | None) -> None:
     if approval.get("url"):
         printer.note(f"  Decide in the console: {_sanitize_text(approval['url'])}")
     printer.note(f"  Details: deputize approvals show {call_id}")
-    parts = [f"call {call_id}", f"approval request {approval['ticket_id']}", *([f"key {key}"] if key else ())]
+    parts = [f"call {call_id}", f"approval request {approval['approval_id']}", *([f"key {key}"] if key else ())]
     printer.note(dim_text(f"  {' · '.join(parts)}", sys.stderr))
 
 
@@ -58,13 +58,13 @@ def describe_pending_approval(approval: Mapping[str, Any], *, now: datetime) -> 
 def render_approval(approval: Mapping[str, Any], *, now: datetime) -> Iterator[str]:
     """Render everything an approver needs: the caller, the arguments, the expected changes, the rules, the deadline."""
     sign, state_text = _STATE_TEXTS[approval["state"]]
-    yield f"{style_sign(sign, sys.stdout)} {state_text} · approval request {_sanitize_text(approval['ticket_id'])}"
+    yield f"{style_sign(sign, sys.stdout)} {state_text} · approval request {_sanitize_text(approval['approval_id'])}"
     yield from _render_call(approval)
     yield from _render_section("Arguments", render_arguments(approval["arguments"]))
     suspicions = approval.get("suspicions") or ()
     yield from _render_section("Caution", (_sanitize_text(f"{each['number']} {each['text']}") for each in suspicions))
-    if approval.get("answers"):
-        yield from _render_section("Answers to the server's questions", render_arguments(approval["answers"]))
+    if approval.get("input_responses"):
+        yield from _render_section("Answers to the server's questions", render_arguments(approval["input_responses"]))
     preview_source = "from the tool's preview" if approval["preview"]["by"] == "tool" else "from the tool's contract"
     yield from _render_section(f"Expected changes ({preview_source})", render_preview(approval["preview"]))
     undo = approval["undo"]

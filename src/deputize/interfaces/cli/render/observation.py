@@ -70,7 +70,7 @@ def summarize_shadow(result: Mapping[str, Any]) -> str:
     texts = [
         f"{result['same']:,} as they were", f"{counts['ask']:,} would ask", f"{counts['deny']:,} would be denied",
     ]  # fmt: skip
-    others = (("would be allowed", counts["allow"]), ("undetermined", result["untold"]))
+    others = (("would be allowed", counts["allow"]), ("undetermined", result["undetermined"]))
     texts += [f"{count:,} {name}" for name, count in (*others, ("not recorded", result["unrecorded"])) if count]
     return ", ".join(texts)
 

@@ -38,9 +38,11 @@ def show_policies(policies: Mapping[str, Any]) -> None:
 
 
 def _describe_effect(rule: Mapping[str, Any]) -> str:
-    effect = _EFFECT_WORDS[rule["effect"], rule["asks"]]
-    has_approvers = rule.get("wants") and (rule["wants"]["groups"] or rule["wants"]["quorum"] > 1)
-    return f"{effect} {describe_requirement(rule['wants'])}" if has_approvers else effect
+    effect = _EFFECT_WORDS[rule["effect"], rule["requires_approval"]]
+    has_approvers = rule.get("approval_terms") and (
+        rule["approval_terms"]["groups"] or rule["approval_terms"]["quorum"] > 1
+    )
+    return f"{effect} {describe_requirement(rule['approval_terms'])}" if has_approvers else effect
 
 
 def show_requirements(requirements: Sequence[Mapping[str, Any]]) -> None:
@@ -105,7 +107,7 @@ def show_decision(decision: Mapping[str, Any]) -> None:
     if decision.get("suggestion"):
         printer.line(f"  {decision['suggestion']}")
     now = decision.get("now")
-    if now and not decision["in_force"]:
+    if now and not decision["is_active"]:
         _print_current_decision(now)
     _print_allowing_changes(now["allowed_if"] if now else decision.get("allowed_if"))
 
@@ -120,7 +122,7 @@ def _print_rules(rules: Sequence[Mapping[str, Any]]) -> None:
 def _print_current_decision(now: Mapping[str, Any]) -> None:
     printer.line("  The policies have changed since. The decision would now be:")
     if now["behavior"] is None:
-        lacks = ", ".join(now["lacks"])
+        lacks = ", ".join(now["missing"])
         printer.line(f"    undetermined: the policies read {lacks}, which was not recorded with the call")
         return
     rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in now["rules"])
@@ -146,7 +148,7 @@ def show_backtest(result: Mapping[str, Any]) -> None:
         if len(changes) > _MAX_ROWS:
             printer.line(f"  and {len(changes) - _MAX_ROWS} more; --json lists them all")
     for each in result["cannot_tell"][:_MAX_ROWS]:
-        lacks = ", ".join(each["lacks"])
+        lacks = ", ".join(each["missing"])
         calls = format_count(each["calls"], "call")
         caller = _describe_caller(each["user"], each["agents"])
         printer.line(f"  undetermined for {calls} of {each['tool']} by {caller}: not recorded: {lacks}")
@@ -179,7 +181,7 @@ def _make_row(change: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _describe_answer(answer: Mapping[str, Any]) -> str:
     rules = ", ".join(f"{rule['id']} ({rule['where']})" if rule["where"] else rule["id"] for rule in answer["rules"])
-    approvers = "; ".join(describe_requirement(each) for each in answer.get("wants") or () if each["groups"])
+    approvers = "; ".join(describe_requirement(each) for each in answer.get("approval_terms") or () if each["groups"])
     return f"{answer['behavior']} by {rules}" + (f" of {approvers}" if approvers else "")
 
 

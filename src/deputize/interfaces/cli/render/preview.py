@@ -46,7 +46,7 @@ def _describe_verdict(tool: str, verdict: Mapping[str, Any]) -> str:
 
 
 def _render_requirements(verdict: Mapping[str, Any]) -> Iterator[str]:
-    for each in verdict["asks"]:
+    for each in verdict["approvals"]:
         quorum = f"{each['quorum']} of " if each["quorum"] > 1 else ""
         where = f" ({each['where']})" if each["where"] else ""
         why = f": {each['reason']}" if each["reason"] else ""

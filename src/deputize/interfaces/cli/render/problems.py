@@ -76,7 +76,7 @@ def _render_cause(problem: Mapping[str, Any], error: Mapping[str, Any], details:
     else:
         detail = str(problem.get("detail", ""))
         # The reason of an approver is free text, which must not change what the terminal shows.
-        yield to_display_text(detail, _MAX_TEXT_LENGTH) if "ticket_id" in details else detail
+        yield to_display_text(detail, _MAX_TEXT_LENGTH) if "approval_id" in details else detail
         if names := details.get("versions"):
             yield f"versions: {', '.join(names)}"
         if names := details.get("names"):

@@ -27,7 +27,7 @@ def show_effects(server: str, tools: Sequence[Mapping[str, Any]]) -> None:
     """Print each tool with its effects, who says so, and what is proposed."""
     rows = [
         (
-            each["shown"], each["effects"] or "", _SOURCES[each["source"]],
+            each["display_name"], each["effects"] or "", _SOURCES[each["source"]],
             (each["proposed_effects"] or "") if each["source"] == "unconfirmed" else "",
             (each["why"] or "") if each["source"] == "unconfirmed" else "",
             ", ".join(each["facts"]),
@@ -69,7 +69,7 @@ def parse_choices(tools: Sequence[Mapping[str, Any]], words: Sequence[str], *, a
     for word in words:
         name, _, effects = word.rpartition("=")
         if name not in tools_by_name:
-            tool_names = ", ".join(each["shown"] for each in tools_by_name.values()) or "none"
+            tool_names = ", ".join(each["display_name"] for each in tools_by_name.values()) or "none"
             exit_with_error(f"--set {to_display_text(word, 120)}: write TOOL=EFFECTS; its tools are {tool_names}.")
         if effects not in EFFECTS:
             exit_with_error(f"--set {to_display_text(word, 120)}: the effects are {', '.join(EFFECTS)}.")

@@ -16,7 +16,7 @@ def show_suggestions(answer: Mapping[str, Any]) -> None:
     if file is not None:
         printer.line(file["text"].rstrip("\n"))
     _print_withheld(answer["withheld"])
-    requests = format_count(answer["tickets"], "decided approval request")
+    requests = format_count(answer["request_count"], "decided approval request")
     source = f"{requests} since {str(answer['since']).partition('T')[0]}"
     if file is None:
         printer.note(f"No permit to suggest from {source}.")
@@ -25,7 +25,7 @@ def show_suggestions(answer: Mapping[str, Any]) -> None:
     backtest = answer["backtest"]
     printer.note(
         f"  backtest on {format_count(backtest['calls'], 'recorded call')}: {backtest['looser']} would no longer need "
-        f"approval, {backtest['stricter']} would be refused, {backtest['untold']} undetermined"
+        f"approval, {backtest['stricter']} would be refused, {backtest['undetermined']} undetermined"
     )
     printer.warn("Nothing was changed: these are drafts. Review them before you activate them.")
     printer.note(

@@ -54,7 +54,7 @@ async def _run_read(
     input_requests = get_input_requests(envelope)
     if answers is None and input_requests and input_requests.keys() <= responses.keys():
         # The client sent the answers with the first request, as it may with tools.
-        answers = InputResponses(round_token=envelope["asks"]["round"], responses=responses)
+        answers = InputResponses(round_token=envelope["input_required"]["round_token"], responses=responses)
         return await _run_read(context, request, answers, responses, reference)
     if envelope.get("is_error"):
         require_capability(context, envelope)

@@ -36,7 +36,11 @@ _OUTPUT_SCHEMA: Final = {
         "call_id": {"type": "string"},
         "result": {"description": "The tool's result, once it has succeeded."},
         "error": {"type": "object", "description": "What went wrong, if the call failed."},
-        "asks": {"type": "array", "items": {"type": "string"}, "description": "The questions of its server."},
+        "input_requests": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "The names of its server's input requests.",
+        },
         "approval_url": {"type": ["string", "null"]},
         "retry_after_ms": {"type": "integer", "description": "When to poll again, while it is pending."},
         "message": {"type": "string"},
@@ -113,7 +117,7 @@ async def _get_call(context: McpContext, arguments: dict[str, Any]) -> dict[str,
         )
     facts: dict[str, Any] = {"status": envelope["state"], "call_id": envelope["call_id"]}
     if get_input_requests(envelope):
-        facts |= {"asks": sorted(get_input_requests(envelope)), "message": _INPUT_REQUIRED_MESSAGE}
+        facts |= {"input_requests": sorted(get_input_requests(envelope)), "message": _INPUT_REQUIRED_MESSAGE}
         return _build_answer(context, envelope, facts, [build_text_block(f"{facts['status']}: {facts['message']}")])
     if "result" not in envelope:
         # A read that was answered in its own request: its audit entry is stored, its result is not.

@@ -82,7 +82,9 @@ async def _run_call(context: McpContext, tool_call: _ToolCall, answers: InputRes
         if answers is None and input_requests and input_requests.keys() <= responses.keys():
             # The client sent the answers with the first request; they are validated against the questions now.
             return await _run_call(
-                context, tool_call, InputResponses(round_token=envelope["asks"]["round"], responses=responses)
+                context,
+                tool_call,
+                InputResponses(round_token=envelope["input_required"]["round_token"], responses=responses),
             )
         return render_outcome(
             context, envelope, tool_call.tool_version, is_replay=outcome.is_replay or outcome.is_joined

@@ -52,7 +52,7 @@ class ConfirmEffectsBody(RequestModel):
 class ServerToolModel(BaseModel):
     item: str
     name: str = Field(description="The server's own name for it.")
-    display_name: str = Field(alias="shown", description="The name, with hidden characters made visible.")
+    display_name: str = Field(description="The name, with hidden characters made visible.")
     digest: str
     tool: str = Field(description="The name that it is registered under.")
     version: str
@@ -81,9 +81,7 @@ class ConfirmedEffectModel(BaseModel):
     tool: str
     digest: str
     effects: Literal["read", "write", "destructive"]
-    registered_tool: str | None = Field(
-        alias="registered", description="`name@version` of the new version; null if nothing changed."
-    )
+    registered_tool: str | None = Field(description="`name@version` of the new version; null if nothing changed.")
 
 
 class ConfirmedEffectListModel(BaseModel):
@@ -97,7 +95,7 @@ class ServerSummaryModel(BaseModel):
     credential: Literal["none", "vault", "delegated"]
     status: ServerStatus = Field(description="The result of this gateway's last probe.")
     since: str | None
-    looked_at: str | None
+    probed_at: str | None
     why: str | None = Field(description="Why it is unavailable.")
     protocol: str | None
     title: str | None
@@ -125,13 +123,13 @@ class PinModel(BaseModel):
 class ServerModel(ServerSummaryModel):
     review: Literal["changes", "everything"]
     probe_seconds: float
-    pins: list[PinModel] = Field(alias="agreed")
+    pins: list[PinModel]
     left_out: list[str] = Field(description="The first invalid definitions that it declares, each with the reason.")
 
 
 class ServerProbeResult(ServerModel):
-    registered_tools: list[str] = Field(alias="registered", description="The tools that this probe registered.")
-    new_changes: int = Field(alias="opened", description="The number of changes that this probe found.")
+    registered_tools: list[str] = Field(description="The tools that this probe registered.")
+    new_changes: int = Field(description="The number of changes that this probe found.")
 
 
 class ChangeFlagModel(BaseModel):
@@ -149,7 +147,7 @@ class DifferenceModel(BaseModel):
 
 class ServerChangeModel(BaseModel):
     item: str
-    display_item: str = Field(alias="shown", description="The item, with hidden characters made visible.")
+    display_item: str = Field(description="The item, with hidden characters made visible.")
     digest: str
     kind: ChangeKind
     state: ChangeState
@@ -172,4 +170,4 @@ class ServerChangeDecisionResult(BaseModel):
     item: str
     digest: str
     decision: Literal["accept", "reject"]
-    registered_tool: str | None = Field(alias="registered", description="`name@version` of the registered tool.")
+    registered_tool: str | None = Field(description="`name@version` of the registered tool.")

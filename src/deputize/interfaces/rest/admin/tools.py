@@ -153,7 +153,7 @@ async def register_tool(request: Request, gateway: CurrentGateway, caller: Curre
         "name": contract.full_name,
         "version": contract.version,
         "digest": contract.digest,
-        "registered": registration,
+        "registration": registration,
         "warnings": await gateway.service_levels.list_timeout_warnings(caller, contract),
     }
     return make_json_response(result, status=201 if registration == "created" else 200)

@@ -45,7 +45,7 @@ class BreakGlassBody(RequestModel):
 
 class DecisionBatchBody(RequestModel):
     approval_ids: list[UUID] = Field(
-        alias="tickets", min_length=1, max_length=MAX_BATCH_SIZE, description="The ids of the approval requests."
+        min_length=1, max_length=MAX_BATCH_SIZE, description="The ids of the approval requests."
     )
     decision: Literal["approve", "deny"]
     reason: str = Field("", max_length=2000, description="The reason for each; required to deny.")
@@ -68,7 +68,7 @@ class ApprovalRuleModel(BaseModel):
 class ApprovalSummaryModel(BaseModel):
     """The approval of a call, as its caller sees it."""
 
-    approval_id: UUID = Field(alias="ticket_id")
+    approval_id: UUID
     state: ApprovalState
     url: str | None = Field(description="The page where an approver decides.")
     groups: list[str] = Field(description="The groups that may decide now; none once it is decided.")
@@ -84,7 +84,7 @@ class ToolVersionModel(BaseModel):
 
 
 class ApprovalListItem(BaseModel):
-    approval_id: UUID = Field(alias="ticket_id")
+    approval_id: UUID
     call_id: UUID
     state: ApprovalState
     tool: ToolVersionModel
@@ -137,7 +137,7 @@ class SuspicionModel(BaseModel):
 class ApprovalModel(BaseModel):
     """Everything that an approver decides about. Texts are as callers wrote them: escape them where you show them."""
 
-    approval_id: UUID = Field(alias="ticket_id")
+    approval_id: UUID
     call_id: UUID
     state: ApprovalState
     call_state: State
@@ -150,7 +150,9 @@ class ApprovalModel(BaseModel):
     session: str | None
     environment: str
     arguments: dict[str, Any] = Field(description="The arguments, without sensitive values.")
-    answers: dict[str, Any] | None = Field(None, description="The answers to the questions of its server.")
+    input_responses: dict[str, Any] | None = Field(
+        None, description="The responses to the input requests of its server."
+    )
     suspicions: list[SuspicionModel] | None = Field(None, description="What looks like an injection attempt.")
     preview: PreviewModel
     rules: list[ApprovalRuleModel]
@@ -170,7 +172,7 @@ class ApprovalModel(BaseModel):
 
 
 class ApprovalDecisionResult(BaseModel):
-    approval_id: UUID = Field(alias="ticket_id")
+    approval_id: UUID
     call_id: UUID
     state: ApprovalState = Field(description="Still `open` if more approvals are needed.")
     call_state: State
@@ -179,14 +181,12 @@ class ApprovalDecisionResult(BaseModel):
 class DecisionBatchItem(BaseModel):
     """One request of a batch: decided, or unchanged with the reason."""
 
-    approval_id: UUID = Field(alias="ticket_id")
+    approval_id: UUID
     arguments: dict[str, Any]
     state: ApprovalState
     call_id: UUID | None = None
     call_state: State | None = None
-    refusal_slug: str | None = Field(
-        None, alias="refused", description="The slug of the problem, if it was not decided."
-    )
+    refusal_slug: str | None = Field(None, description="The slug of the problem, if it was not decided.")
     why_not: str | None = None
 
 

@@ -6,7 +6,7 @@ only the gateway's terminal shows proves that the approver sits there.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Security
+from fastapi import APIRouter, Depends, Header, Query, Request, Security
 from fastapi.responses import Response
 from fastapi.security import HTTPAuthorizationCredentials
 
@@ -69,13 +69,12 @@ async def _get_reader(
 
 
 ApprovalReader = Annotated[Caller, Depends(_get_reader)]
-ApprovalId = Annotated[str, Path(alias="ticket_id")]
 
 
 async def _get_decider(
     gateway: CurrentGateway,
     caller: ApprovalReader,
-    approval_id: ApprovalId,
+    approval_id: str,
     deputize_code: Annotated[
         str | None,
         Header(max_length=64, description="In development: the code that the gateway's terminal shows."),
@@ -95,7 +94,7 @@ def _require_binding(value: Any) -> Any:
         raise MalformedRequest(
             "binding is missing, so nothing was approved: it says which version of the request you saw",
             details={"field": "binding"},
-            advice="Read the approval request first (GET /v1/approvals/{ticket_id}), then send its binding.",
+            advice="Read the approval request first (GET /v1/approvals/{approval_id}), then send its binding.",
         )
     return value
 
@@ -110,17 +109,17 @@ async def list_approvals(
     before = None if query.before is None else str(query.before)
     state = None if query.state == "all" else query.state
     approvals = await gateway.approvals.list_requests(caller, state=state, before=before, limit=query.limit)
-    next_before = approvals[-1]["ticket_id"] if len(approvals) == query.limit else None
+    next_before = approvals[-1]["approval_id"] if len(approvals) == query.limit else None
     return make_json_response({"approvals": approvals, "next_before": next_before})
 
 
 @router.get(
-    "/{ticket_id}",
+    "/{approval_id}",
     summary="Show an approval request",
     response_model=ApprovalModel,
     responses=describe_problems(HumanTaskNotFound, UnsealFailed),
 )
-async def show_approval(gateway: CurrentGateway, caller: ApprovalReader, approval_id: ApprovalId) -> Response:
+async def show_approval(gateway: CurrentGateway, caller: ApprovalReader, approval_id: str) -> Response:
     """Show a request by its id or by that of its call, to its approvers, its caller and administrators."""
     return make_json_response(await gateway.approvals.get_request(caller, approval_id))
 
@@ -150,15 +149,13 @@ async def decide_many(request: Request, gateway: CurrentGateway, caller: Approva
 
 
 @router.post(
-    "/{ticket_id}/approve",
+    "/{approval_id}/approve",
     summary="Approve a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
     openapi_extra=describe_body("ApproveBody"),
 )
-async def approve(
-    request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: ApprovalId
-) -> Response:
+async def approve(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Approve a call. Approvers are in a group that may decide now, signed in to the console recently, and have no part
     in the call. The last approval needed starts the call.
     """
@@ -169,13 +166,13 @@ async def approve(
 
 
 @router.post(
-    "/{ticket_id}/deny",
+    "/{approval_id}/deny",
     summary="Deny a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
     openapi_extra=describe_body("DenyBody"),
 )
-async def deny(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: ApprovalId) -> Response:
+async def deny(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Deny a call. One denial ends it; the caller reads the reason."""
     body = validate_body(DenyBody, await read_json_body(request, gateway))
     return make_json_response(
@@ -184,15 +181,13 @@ async def deny(request: Request, gateway: CurrentGateway, caller: ApprovalDecide
 
 
 @router.post(
-    "/{ticket_id}/break-glass",
+    "/{approval_id}/break-glass",
     summary="Break glass for a request",
     response_model=ApprovalDecisionResult,
     responses=describe_problems(*_DECISION_PROBLEMS),
     openapi_extra=describe_body("BreakGlassBody"),
 )
-async def break_glass(
-    request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: ApprovalId
-) -> Response:
+async def break_glass(request: Request, gateway: CurrentGateway, caller: ApprovalDecider, approval_id: str) -> Response:
     """Override a missing approval in an emergency. It needs two people with the scope `deputize:break-glass`. Every
     approver is notified, and a warning is logged.
     """

@@ -36,7 +36,7 @@ class ReconciliationTaskCallModel(BaseModel):
 
 
 class ReconciliationTaskModel(BaseModel):
-    task_id: UUID = Field(alias="ticket_id")
+    task_id: UUID
     kind: Literal["reconcile", "approval"]
     state: ReconciliationTaskStateName
     call: ReconciliationTaskCallModel
@@ -52,5 +52,5 @@ class ReconciliationTaskModel(BaseModel):
 
 
 class ReconciliationTaskPage(BaseModel):
-    tasks: list[ReconciliationTaskModel] = Field(alias="tickets")
+    tasks: list[ReconciliationTaskModel]
     next_before: UUID | None = Field(description="Pass this as `before` for the next page; null on the last page.")

@@ -31,12 +31,12 @@ class SuggestionSourceModel(BaseModel):
     user: str
     agents: list[str] = Field(description="The agents that acted for the user, nearest first.")
     task: str | None
-    asked_by: list[str] = Field(description="The rules that required approval.")
+    required_by: list[str] = Field(description="The rules that required approval.")
     calls: int = Field(description="The number of approved calls.")
     people: list[str] = Field(description="The approvers.")
     first_ms: int
     last_ms: int
-    approval_ids: list[str] = Field(alias="tickets")
+    approval_ids: list[str]
 
 
 class SuggestionModel(SuggestionSourceModel):
@@ -52,7 +52,7 @@ class WithheldSuggestionModel(SuggestionSourceModel):
 class SuggestionReportModel(BaseModel):
     since: str
     request_count: int = Field(
-        alias="tickets", description="The number of decided requests that were analyzed; at most the newest 20,000."
+        description="The number of decided requests that were analyzed; at most the newest 20,000."
     )
     suggestions: list[SuggestionModel]
     withheld: list[WithheldSuggestionModel]

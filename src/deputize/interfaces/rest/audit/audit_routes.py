@@ -12,7 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from deputize.core.errors import (
     AuditEntryNotFound,
-    AuditQuestionTooBroad,
+    AuditQueryTooBroad,
     ConcurrencyLimitReached,
     Problem,
     ReceiptPending,
@@ -40,7 +40,7 @@ _MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8
 
 @router.get(
     "", summary="Search the audit", response_model=AuditPage,
-    responses=describe_problems(AuditQuestionTooBroad, ConcurrencyLimitReached),
+    responses=describe_problems(AuditQueryTooBroad, ConcurrencyLimitReached),
 )  # fmt: skip
 async def search_audit(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[AuditSearchQuery, Query()]
@@ -87,7 +87,7 @@ async def follow_audit(
             "description": "One line per entry, newest first. A response that breaks off is not complete.",
             "content": {"application/x-ndjson": {}, "text/csv": {}},
         },
-        **describe_problems(AuditQuestionTooBroad, ConcurrencyLimitReached),
+        **describe_problems(AuditQueryTooBroad, ConcurrencyLimitReached),
     },
 )
 async def export_audit(

@@ -34,12 +34,12 @@ class CallbackBody(RequestModel):
 
 
 class InputResponsesBody(RequestModel):
-    """Answers to the questions of a tool's server."""
+    """Responses to the input requests of a tool's server."""
 
-    round: str = Field(
-        description="The round token that came with the questions; valid for the same tool and arguments, for one hour."
+    round_token: str = Field(
+        description="The token that came with the requests; valid for the same tool and arguments, for one hour."
     )
-    responses: dict[str, Any] = Field(description="MCP elicitation results, by the names of the questions.")
+    responses: dict[str, Any] = Field(description="MCP elicitation results, by the names of the requests.")
 
 
 class CallBody(RequestModel):
@@ -83,11 +83,11 @@ class CallBody(RequestModel):
         description="When `deadline_ms` is over, go on as a run and answer 202, where doing it again does it once.",
     )
     callback: CallbackBody | None = Field(None, description="Who is told when a call that answered 202 ends.")
-    can_answer: list[ClientCapability] | None = Field(
-        None, description="What the tool's server may ask you back; default: nothing."
+    client_capabilities: list[ClientCapability] | None = Field(
+        None, description="The input that the tool's server may request from you; default: none."
     )
-    answers: InputResponsesBody | None = Field(
-        None, description="Answers to the questions that the same call returned. It needs no key of its own."
+    input_responses: InputResponsesBody | None = Field(
+        None, description="Responses to the input requests that the same call returned. It needs no key of its own."
     )
     did_not_happen: bool = Field(
         False, description="You checked that no call with this key has happened: the way past a 409 `restored`."
@@ -183,27 +183,27 @@ class EnvelopeModel(BaseModel):
     warnings: list[str]
     created_at: str
     deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
-    continues: UUID | None = Field(None, description="The call whose questions this one answered.")
+    continues: UUID | None = Field(None, description="The call whose input requests this one answered.")
     content: list[ContentModel] | None = Field(None, description="What the tool returned beside its payload.")
     persistence: PersistenceModel | None = Field(None, description="How a result is stored that is not given whole.")
 
 
 class InputRequestsModel(BaseModel):
-    """The questions of the tool's server. The texts are the server's own."""
+    """The input requests of the tool's server. The texts are the server's own."""
 
     server: str
-    questions: dict[str, dict[str, Any]] = Field(description="MCP input requests, by name.")
-    round: str = Field(description="The round token; send it back with your answers.")
+    requests: dict[str, dict[str, Any]] = Field(description="MCP input requests, by name.")
+    round_token: str = Field(description="Send it back with your responses.")
 
 
 class InputRequiredModel(BaseModel):
-    """The envelope of a call whose tool's server requires input: make the same call with `answers` to continue."""
+    """A call whose tool's server requires input: make the same call with `input_responses` to continue."""
 
     call_id: UUID
     state: Literal[State.NEEDS_INPUT]
     is_error: Literal[False]
     trace_id: TraceId
-    asks: InputRequestsModel
+    input_required: InputRequestsModel
     tool: ToolRef
     decision: DecisionRulesModel
     execution: ExecutionModel
@@ -212,7 +212,7 @@ class InputRequiredModel(BaseModel):
     warnings: list[str]
     created_at: str
     deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
-    continues: UUID | None = Field(None, description="The call whose questions this one answered.")
+    continues: UUID | None = Field(None, description="The call whose input requests this one answered.")
 
 
 class DryRunModel(BaseModel):
@@ -308,7 +308,7 @@ class OpenCallModel(CallListItem):
     progress: ProgressModel | None
     partial_result: ProgressModel | None = Field(description="The newest part of the result that its tool reported.")
     queue: QueuePositionModel | None
-    cancel_asked: str | None
+    cancel_requested_at: str | None
     poll_after_ms: int = Field(description="When to poll again; it grows with the age of the call.")
     links: CallLinks
 

@@ -54,4 +54,4 @@ class DryRunVerdictModel(BaseModel):
 
     behavior: Literal["run", "ask", "refuse"]
     because: list[str] = Field(description="The preconditions that do not hold.")
-    asks: list[PreviewRequirementModel]
+    approvals: list[PreviewRequirementModel]

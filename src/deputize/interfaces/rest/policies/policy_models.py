@@ -89,8 +89,8 @@ class RuleRequirementModel(ApprovalTermsModel):
 
 class PolicyRuleModel(RuleModel):
     effect: Literal["permit", "forbid"]
-    asks: bool = Field(description="Whether it requires approval instead of allowing or denying.")
-    wants: ApprovalTermsModel | None = Field(None, description="The approval it requires, if it does.")
+    requires_approval: bool = Field(description="Whether it requires approval instead of allowing or denying.")
+    approval_terms: ApprovalTermsModel | None = Field(None, description="The approval it requires, if it does.")
 
 
 class PolicyProposalModel(BaseModel):
@@ -143,19 +143,19 @@ class MatchedRuleModel(RuleModel):
     """A rule that matched. Its effect and the values it read are for administrators."""
 
     effect: Literal["permit", "forbid"] | None = None
-    asks: bool | None = None
+    requires_approval: bool | None = None
     read: dict[str, Any] | None = Field(None, description="Every attribute it reads, with its value.")
 
 
 class CurrentDecisionModel(BaseModel):
     behavior: Behavior | None = Field(description="`null` if the decision record lacks what the rules would read.")
     rules: list[MatchedRuleModel]
-    lacks: list[str] = Field(description="Attributes that the rules would read and the record lacks.")
+    missing: list[str] = Field(description="Attributes that the rules would read and the record lacks.")
     allowed_if: list[str] = Field(description="Single changes that would allow it, smallest first.")
 
 
 class DecisionModel(BaseModel):
-    """Why a call was decided as it was. The fields after `in_force` are for administrators."""
+    """Why a call was decided as it was. The fields after `is_active` are for administrators."""
 
     call_id: str
     tool: dict[str, str | None] | ToolRef
@@ -172,7 +172,7 @@ class DecisionModel(BaseModel):
     suggestion: str = ""
     demands: list[RuleRequirementModel] | None = Field(None, description="The approval that each rule requires.")
     policy_digest: Digest | None = None
-    in_force: bool | None = Field(None, description="Whether the policies that decided are still active.")
+    is_active: bool | None = Field(None, description="Whether the policies that decided are still active.")
     principal: dict[str, Any] | None = None
     tool_then: dict[str, Any] | None = None
     context: dict[str, Any] | None = None

@@ -133,7 +133,7 @@ class Backtests:
                 "since_ms": since_ms,
                 "until_ms": until_ms,
                 "draft": draft.digest,
-                "in_force": active_digest,
+                "active": active_digest,
                 "seconds": round(self._runtime.clock.monotonic() - start_time, 3),
                 "entries": entries,
                 **report.to_json(),

@@ -59,9 +59,9 @@ class PolicyExplanations:
                     "id": rule.id,
                     "where": rule.where,
                     "effect": rule.effect,
-                    "asks": rule.asks,
+                    "requires_approval": rule.requires_approval,
                     "reason": rule.reason,
-                    "wants": rule.approval_terms.to_json() if rule.asks else None,
+                    "approval_terms": rule.approval_terms.to_json() if rule.requires_approval else None,
                 }
                 for rule in policy.policies.rules
             ],
@@ -97,7 +97,7 @@ class PolicyExplanations:
             "decided_by": "policy",
             **_describe_verdict(replay),
             "demands": describe_requirements(replay.verdict.requirements, default_groups),
-            "in_force": replay.set_digest == authority.policy.digest,
+            "is_active": replay.set_digest == authority.policy.digest,
         }
         if caller.is_admin:
             explanation |= await self._explain_facts(caller.tenant, authority.policy, replay, record, now_ms)

@@ -75,7 +75,7 @@ class PermitSuggestions:
         )
         return {
             "since": start.isoformat(),
-            "tickets": request_count,
+            "request_count": request_count,
             "suggestions": [each.to_json() for each in suggestions.drafts],
             "withheld": [each.to_json() for each in suggestions.withheld],
             "file": None

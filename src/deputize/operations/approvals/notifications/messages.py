@@ -94,7 +94,7 @@ def build_notice(
             "kind": kind,
             "tenant": tenant,
             "group": sanitize_name(group),
-            "ticket_id": approval.approval_id,
+            "approval_id": approval.approval_id,
             "tool": tool,
             "for_user": user,
             "agent": agent,

@@ -189,7 +189,7 @@ class ApprovalNotifier(PeriodicTask):
         except Problem as error:
             return error.message[:400]
         if problem is None:
-            self._runtime.metrics.record_notification("told")
+            self._runtime.metrics.record_notification("sent")
         return problem
 
     async def _send_to_receiver(
@@ -211,7 +211,7 @@ class ApprovalNotifier(PeriodicTask):
 
     async def _build_notification(self, row: asyncpg.Record) -> ApprovalNotification | None:
         """Build the notification from the current state; None if the request was decided meanwhile."""
-        settings, tenant, group, approval_id = self._runtime.settings, row["tenant"], row["grp"], row["ticket"]
+        settings, tenant, group, approval_id = self._runtime.settings, row["tenant"], row["grp"], row["approval_id"]
         if row["kind"] == "contract-test":
             return await self._build_test_notification(tenant, group, approval_id)
         if row["kind"] == "disagreement":

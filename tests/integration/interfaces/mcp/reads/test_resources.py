@@ -113,7 +113,7 @@ async def docs_gateway(module_database: str, tmp_path_factory: pytest.TempPathFa
         said: dict[str, Any] = {"scopes": (SCOPE,), "probe_seconds": 3600, "start_seconds": 60, "slow": slow}
         everything: dict[str, Any] = {"resources": ("*",), "prompts": ("*",)}
         servers = (
-            McpServerSettings(name="docs", url=docs.url, asks=("elicitation",), **said, **everything),
+            McpServerSettings(name="docs", url=docs.url, input_requests=("elicitation",), **said, **everything),
             McpServerSettings(name="other_docs", url=others.url, tools=(), resources=("docs:*",), **said),
             McpServerSettings(name="vault", url=others.url, tenant="other", **said, **everything),
         )
@@ -381,7 +381,7 @@ async def test_a_changed_definition_is_held_and_shown_as_agreed_while_reads_go_o
     try:
         looked = await docs_gateway.gateway.post("/v1/servers/docs/test", token=admin)
         held = (await docs_gateway.gateway.get("/v1/servers/docs/changes", token=admin)).json()["changes"]
-        assert looked.json()["opened"] == 2
+        assert looked.json()["new_changes"] == 2
         assert {each["item"]: each["kind"] for each in held} == {
             f"resource:{LOGO}": "changed", "prompt:summary": "changed",
         }  # fmt: skip

@@ -56,7 +56,7 @@ async def test_a_call_that_needs_people_says_whom_and_until_when(approval_gatewa
     assert approval["rules"] == [
         {"id": "deleting-asks", "where": "asking.cedar:5", "reason": "Somebody looks before a user is gone."}
     ]
-    assert approval["url"].endswith(f"/console/tickets/{approval['ticket_id']}")
+    assert approval["url"].endswith(f"/console/approvals/{approval['approval_id']}")
     assert approval["escalates_at"] < approval["expires_at"]
     looked = (await approval_gateway.gateway.get(f"/v1/calls/{told['call_id']}")).json()
     assert (looked["state"], looked["approval"]) == ("awaiting_approval", {**approval, "reason": None})
@@ -84,7 +84,7 @@ async def test_a_person_sees_decides_and_the_call_goes_on(approval_gateway: Appr
     told = await approval_gateway.request_approval(key="goes-on", id=31)
     bo = approval_gateway.sign_token()
     listed = (await approval_gateway.gateway.get("/v1/approvals", token=bo)).json()["approvals"]
-    ticket = next(each["ticket_id"] for each in listed if each["call_id"] == told["call_id"])
+    ticket = next(each["approval_id"] for each in listed if each["call_id"] == told["call_id"])
     shown = await approval_gateway.fetch_request(ticket, token=bo)
 
     assert (shown["arguments"], shown["for_user"], shown["may_decide"]) == ({"id": 31}, "ana", True)
@@ -101,7 +101,7 @@ async def test_a_token_that_could_not_make_the_call_sees_nothing_of_its_request(
     approval_gateway: ApprovalGateway,
 ) -> None:
     told, gateway = await approval_gateway.request_approval(key="narrow", id=33), approval_gateway.gateway
-    ticket, path = told["approval"]["ticket_id"], f"/v1/calls/{told['call_id']}/cancel"
+    ticket, path = told["approval"]["approval_id"], f"/v1/calls/{told['call_id']}/cancel"
     for narrow in (gateway.token(tools={"shop.get_user": "*"}), gateway.token(scopes=())):
         assert (await gateway.get(f"/v1/approvals/{ticket}", token=narrow)).status_code == 404
         assert ticket not in (await gateway.get("/v1/approvals", token=narrow)).text
@@ -112,14 +112,14 @@ async def test_a_token_that_could_not_make_the_call_sees_nothing_of_its_request(
 
 async def test_a_no_is_read_by_who_asked(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="no", id=32)
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     assert (await approval_gateway.decide("deny", ticket, token=approval_gateway.sign_token())).status_code == 400
     answer = await approval_gateway.decide(
         "deny", ticket, token=approval_gateway.sign_token(), reason="not on a Sunday"
     )
     assert (answer.status_code, answer.json()["call_state"]) == (200, "denied")
     outcome = await approval_gateway.gateway.get(f"/v1/calls/{told['call_id']}")
-    assert outcome.json()["error"]["details"] == {"ticket_id": ticket, "reason": "not on a Sunday"}
+    assert outcome.json()["error"]["details"] == {"approval_id": ticket, "reason": "not on a Sunday"}
     again = await approval_gateway.gateway.call("shop.delete_user", {"id": 32}, key="no")
     assert (again.status_code, again.content) == (403, outcome.content)
     assert ("delete", 32) not in shop_tools.effects
@@ -151,7 +151,7 @@ async def test_a_stream_tells_when_more_people_are_asked(approval_gateway: Appro
             if asked == [["oncall"]]:
                 await database.execute(
                     "insert into deputize.approval_groups (tenant, grp, id) values ('dev', 'leads', $1)",
-                    told["approval"]["ticket_id"],
+                    told["approval"]["approval_id"],
                 )
             elif facts["state"] == "awaiting_approval":
                 await approval_gateway.gateway.post(f"/v1/calls/{told['call_id']}/cancel")
@@ -167,7 +167,7 @@ async def test_a_call_nobody_decided_about_can_be_taken_back(approval_gateway: A
         in (await approval_gateway.gateway.get(f"/v1/calls/{told['call_id']}")).json()["detail"]
     )
     late = await approval_gateway.decide("approve", told["call_id"], token=approval_gateway.sign_token())
-    assert (late.status_code, late.json()["error"]["slug"]) == (409, "ticket-closed")
+    assert (late.status_code, late.json()["error"]["slug"]) == (409, "human-task-closed")
 
 
 @pytest.mark.parametrize("word", ["approve", "deny", "break-glass"])
@@ -175,7 +175,7 @@ async def test_no_agent_and_no_program_decides(approval_gateway: ApprovalGateway
     gateway = approval_gateway.gateway
     lent, root = await gateway.exchange_token(), gateway.token("root", scopes=[ADMIN])
     told = (await gateway.call("shop.delete_user", {"id": 35}, token=lent, key=f"agents-{word}")).json()
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     for token, rule in (
         (lent, "humans-only"),
         (gateway.token(agent="bot", scopes=[ADMIN]), "humans-only"),
@@ -217,7 +217,7 @@ async def test_a_refused_approver_learns_which_rule_refused(
     approval_gateway: ApprovalGateway, rule: str, facts: dict[str, Any]
 ) -> None:
     told = await approval_gateway.request_approval(key=f"{rule}-{'-'.join(map(str, facts.values()))}", id=36)
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     token = approval_gateway.sign_token(**facts)
     refused = await approval_gateway.decide("approve", ticket, token=token)
     assert (refused.status_code, refused.json()["error"]["details"]["rule"]) == (403, rule)
@@ -230,7 +230,7 @@ async def test_every_person_who_is_needed_once_and_signed_in_as_the_rule_says(
     approval_gateway: ApprovalGateway,
 ) -> None:
     told = await approval_gateway.request_approval("shop.rename_user", key="two", id=5, name="Bo")
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     weak = await approval_gateway.decide("approve", ticket, token=approval_gateway.sign_token("l0", groups=["leads"]))
     assert weak.json()["error"]["details"] == {"rule": "step-up", "step_up": "hwk"}
     first, second = (approval_gateway.sign_token(name, groups=["leads"], amr=["hwk"]) for name in ("l1", "l2"))
@@ -244,7 +244,7 @@ async def test_every_person_who_is_needed_once_and_signed_in_as_the_rule_says(
     late = await approval_gateway.decide(
         "deny", ticket, token=approval_gateway.sign_token("l3", groups=["leads"]), reason="too late"
     )
-    assert (late.status_code, late.json()["error"]["slug"]) == (409, "ticket-closed")
+    assert (late.status_code, late.json()["error"]["slug"]) == (409, "human-task-closed")
     assert (await wait_for_end(approval_gateway, told["call_id"]))["state"] == "succeeded"
 
 
@@ -267,7 +267,7 @@ async def test_nothing_is_approved_without_the_version_that_was_read(
     approval_gateway: ApprovalGateway, word: str
 ) -> None:
     told = await approval_gateway.request_approval(key=f"no-binding-{word}", id=41)
-    ticket, bo = told["approval"]["ticket_id"], approval_gateway.sign_token(scope="deputize:break-glass")
+    ticket, bo = told["approval"]["approval_id"], approval_gateway.sign_token(scope="deputize:break-glass")
     for more in ({}, {"binding": None}):
         answer = await approval_gateway.gateway.post(
             f"/v1/approvals/{ticket}/{word}", {"reason": "unread", **more}, token=bo
@@ -281,24 +281,24 @@ async def test_nothing_is_approved_without_the_version_that_was_read(
 
 async def test_a_batch_is_approved_only_in_the_versions_that_were_read(approval_gateway: ApprovalGateway) -> None:
     first, second = [
-        (await approval_gateway.request_approval(key=f"unread-{number}", id=42))["approval"]["ticket_id"]
+        (await approval_gateway.request_approval(key=f"unread-{number}", id=42))["approval"]["approval_id"]
         for number in range(2)
     ]
     bindings = {each: await approval_gateway.read_binding(each) for each in (first, second)}
-    said = {"decision": "approve", "tickets": [first, second]}
+    said = {"decision": "approve", "approval_ids": [first, second]}
     bo = approval_gateway.sign_token()
     for incomplete in ({}, {first: bindings[first]}):
         refused = await approval_gateway.gateway.post("/v1/approvals/batch", {**said, "bindings": incomplete}, token=bo)
         assert (refused.status_code, refused.json()["error"]["details"]["field"]) == (400, "bindings")
     stale = {**bindings, first: bindings[second]}
     answer = await approval_gateway.gateway.post("/v1/approvals/batch", {**said, "bindings": stale}, token=bo)
-    told = [(each["state"], each.get("refused")) for each in answer.json()["decisions"]]
+    told = [(each["state"], each.get("refusal_slug")) for each in answer.json()["decisions"]]
     assert told == [("open", "approval-changed"), ("approved", None)]
 
 
 async def test_nobody_crosses_into_another_tenant(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="tenants", id=38)
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     stranger = approval_gateway.sign_token("olga", groups=["oncall", "leads"], tenant="other", scope="deputize:admin")
     listed = await approval_gateway.gateway.get("/v1/approvals", token=stranger, state="all")
     assert listed.json() == {"approvals": [], "next_before": None}
@@ -308,9 +308,9 @@ async def test_nobody_crosses_into_another_tenant(approval_gateway: ApprovalGate
             refused = await approval_gateway.decide(
                 word, named, token=stranger, reason="mine now", code=approval_gateway.find_code(ticket)
             )
-            assert (refused.status_code, refused.json()["error"]["slug"]) == (404, "ticket-not-found")
+            assert (refused.status_code, refused.json()["error"]["slug"]) == (404, "human-task-not-found")
     many = {
-        "tickets": [ticket],
+        "approval_ids": [ticket],
         "decision": "approve",
         "bindings": {ticket: await approval_gateway.read_binding(ticket)},
     }
@@ -333,7 +333,7 @@ async def test_who_has_nothing_to_do_with_it_does_not_even_learn_that_it_is_ther
 
 async def test_pages_go_on_where_the_last_one_ended(approval_gateway: ApprovalGateway) -> None:
     made = [
-        (await approval_gateway.request_approval(key=f"page-{number}", id=40))["approval"]["ticket_id"]
+        (await approval_gateway.request_approval(key=f"page-{number}", id=40))["approval"]["approval_id"]
         for number in range(3)
     ]
     first = (await approval_gateway.gateway.get("/v1/approvals", token=approval_gateway.sign_token(), limit=2)).json()
@@ -342,16 +342,16 @@ async def test_pages_go_on_where_the_last_one_ended(approval_gateway: ApprovalGa
             "/v1/approvals", token=approval_gateway.sign_token(), before=first["next_before"]
         )
     ).json()
-    assert [each["ticket_id"] for each in (*first["approvals"], *rest["approvals"])][:3] == made[::-1]
+    assert [each["approval_id"] for each in (*first["approvals"], *rest["approvals"])][:3] == made[::-1]
 
 
 async def test_equal_calls_are_decided_at_once_and_each_is_listed(approval_gateway: ApprovalGateway) -> None:
     made = [
-        (await approval_gateway.request_approval(key=f"many-{number}", id=50 + number))["approval"]["ticket_id"]
+        (await approval_gateway.request_approval(key=f"many-{number}", id=50 + number))["approval"]["approval_id"]
         for number in range(3)
     ]
     other = (await approval_gateway.request_approval("shop.rename_user", key="many-odd", id=1, name="B"))["approval"][
-        "ticket_id"
+        "approval_id"
     ]
     bo = approval_gateway.sign_token(groups=["oncall", "leads"])
 
@@ -361,19 +361,19 @@ async def test_equal_calls_are_decided_at_once_and_each_is_listed(approval_gatew
         body = {"decision": "approve", "bindings": bindings, **fields}
         return await approval_gateway.gateway.post("/v1/approvals/batch", body, token=token)
 
-    assert (await decide_batch(tickets=made)).json()["error"]["details"]["differ"] == ["id"]
-    assert (await decide_batch(tickets=[made[0], other], vary=["id", "name"])).status_code == 400
-    assert (await decide_batch(tickets=[], vary=["id"])).status_code == 400
-    assert (await decide_batch(tickets=made, vary=["id"], decision="deny")).status_code == 400
+    assert (await decide_batch(approval_ids=made)).json()["error"]["details"]["differ"] == ["id"]
+    assert (await decide_batch(approval_ids=[made[0], other], vary=["id", "name"])).status_code == 400
+    assert (await decide_batch(approval_ids=[], vary=["id"])).status_code == 400
+    assert (await decide_batch(approval_ids=made, vary=["id"], decision="deny")).status_code == 400
     refused = (
-        await decide_batch(approval_gateway.gateway.token("root", scopes=[ADMIN]), tickets=made, vary=["id"])
+        await decide_batch(approval_gateway.gateway.token("root", scopes=[ADMIN]), approval_ids=made, vary=["id"])
     ).json()
-    assert {each["refused"] for each in refused["decisions"]} == {"not-an-approver"}
+    assert {each["refusal_slug"] for each in refused["decisions"]} == {"not-an-approver"}
     late = approval_gateway.sign_token("late", ago=5000)
-    assert {each["state"] for each in (await decide_batch(late, tickets=made, vary=["id"])).json()["decisions"]} == {
-        "open"
-    }
-    decided = (await decide_batch(tickets=made, vary=["id"])).json()["decisions"]
+    assert {
+        each["state"] for each in (await decide_batch(late, approval_ids=made, vary=["id"])).json()["decisions"]
+    } == {"open"}
+    decided = (await decide_batch(approval_ids=made, vary=["id"])).json()["decisions"]
     assert [(each["arguments"]["id"], each["state"]) for each in decided] == [(50 + n, "approved") for n in range(3)]
     for each in decided:
         assert (await wait_for_end(approval_gateway, each["call_id"]))["state"] == "succeeded"
@@ -381,20 +381,20 @@ async def test_equal_calls_are_decided_at_once_and_each_is_listed(approval_gatew
 
 async def test_one_that_is_decided_already_keeps_no_other_from_being_decided(approval_gateway: ApprovalGateway) -> None:
     made = [
-        (await approval_gateway.request_approval(key=f"some-{number}", id=55))["approval"]["ticket_id"]
+        (await approval_gateway.request_approval(key=f"some-{number}", id=55))["approval"]["approval_id"]
         for number in range(3)
     ]
     await approval_gateway.decide("deny", made[1], token=approval_gateway.sign_token("cy"), reason="not this one")
-    said = {"decision": "deny", "tickets": made, "reason": "none of them"}
+    said = {"decision": "deny", "approval_ids": made, "reason": "none of them"}
     answer = await approval_gateway.gateway.post("/v1/approvals/batch", said, token=approval_gateway.sign_token())
     assert answer.status_code == 200, answer.text
-    told = [(each["state"], each.get("refused")) for each in answer.json()["decisions"]]
-    assert told == [("denied", None), ("denied", "ticket-closed"), ("denied", None)]
+    told = [(each["state"], each.get("refusal_slug")) for each in answer.json()["decisions"]]
+    assert told == [("denied", None), ("denied", "human-task-closed"), ("denied", None)]
 
 
 async def test_two_people_break_the_glass(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="glass", id=60)
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     scope = "deputize:break-glass"
     without = await approval_gateway.decide(
         "break-glass", ticket, token=approval_gateway.sign_token("g0"), reason="fire"
@@ -412,7 +412,7 @@ async def test_two_people_break_the_glass(approval_gateway: ApprovalGateway) -> 
 
 async def test_anyone_who_reads_the_terminal_decides_in_development(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="code", id=61)
-    ticket, mine = told["approval"]["ticket_id"], approval_gateway.gateway.token()
+    ticket, mine = told["approval"]["approval_id"], approval_gateway.gateway.token()
     wrong = await approval_gateway.decide("approve", ticket, token=mine, code="0000-0000")
     assert (wrong.status_code, wrong.json()["error"]["details"]["rule"]) == (403, "terminal-code")
     twice = await approval_gateway.gateway.http.post(
@@ -421,7 +421,7 @@ async def test_anyone_who_reads_the_terminal_decides_in_development(approval_gat
         headers=[("authorization", f"Bearer {mine}"), *[("deputize-code", approval_gateway.find_code(ticket))] * 2],
     )
     assert twice.status_code == 400
-    other = (await approval_gateway.request_approval(key="other-code", id=62))["approval"]["ticket_id"]
+    other = (await approval_gateway.request_approval(key="other-code", id=62))["approval"]["approval_id"]
     assert (
         await approval_gateway.decide("approve", ticket, token=mine, code=approval_gateway.find_code(other))
     ).status_code == 403
@@ -436,7 +436,7 @@ async def test_anyone_who_reads_the_terminal_decides_in_development(approval_gat
 
 async def test_no_answer_ever_holds_a_code(approval_gateway: ApprovalGateway) -> None:
     told = await approval_gateway.request_approval(key="secret-code", id=63)
-    ticket = told["approval"]["ticket_id"]
+    ticket = told["approval"]["approval_id"]
     root = approval_gateway.gateway.token("root", scopes=[ADMIN])
     said = orjson.dumps(told).decode()
     for path in (
@@ -480,11 +480,11 @@ async def test_people_are_answered_as_documented(approval_gateway: ApprovalGatew
     ]
     for each in calls:
         checker.check_response("post", "/v1/calls", each)
-    first, second, *others = (each.json()["approval"]["ticket_id"] for each in calls)
+    first, second, *others = (each.json()["approval"]["approval_id"] for each in calls)
     await ask("get", "/v1/calls/{call_id}", calls[0].headers["location"], 200, token=ana)
     bo, stale = approval_gateway.sign_token(scope="deputize:break-glass"), approval_gateway.sign_token(ago=5000)
     await ask("get", at, f"{at}?limit=2", 200, token=bo)
-    one = f"{at}/{{ticket_id}}"
+    one = f"{at}/{{approval_id}}"
     await ask("get", one, f"{at}/{first}", 200, token=bo)
     seen = {"reason": "so", "binding": await approval_gateway.read_binding(first)}
     for word in ("approve", "deny", "break-glass"):
@@ -496,7 +496,7 @@ async def test_people_are_answered_as_documented(approval_gateway: ApprovalGatew
     body = {"binding": await approval_gateway.read_binding(second)}
     await ask("post", f"{one}/approve", f"{at}/{second}/approve", 200, token=bo, body=body)
     await ask("get", one, f"{at}/{second}", 200, token=bo)
-    many = {"tickets": others, "decision": "deny", "reason": "so", "vary": ["id"]}
+    many = {"approval_ids": others, "decision": "deny", "reason": "so", "vary": ["id"]}
     for token in (stale, bo):
         await ask("post", f"{at}/batch", f"{at}/batch", 200, token=token, body=many)
     await ask("post", f"{one}/deny", f"{at}/{others[0]}/deny", 409, token=bo, body={"reason": "so"})

@@ -9,7 +9,7 @@ from tests.support.gateway_internals import get_lifecycle
 
 pytestmark = [pytest.mark.requirement("NEW-3"), pytest.mark.requirement("INV-4")]
 
-TASKS_PATH, DEPRECATED_PATH = "/v1/reconciliation-tasks", "/v1/tickets"
+TASKS_PATH = "/v1/reconciliation-tasks"
 MARK_UNKNOWN = "update deputize.calls set state = 'unknown', deadline_at = now() - interval '1 hour' where id = $1"
 
 
@@ -29,8 +29,8 @@ async def make_reconciliation_task(gateway: HttpGateway, key: str) -> tuple[str,
         await database.close()
     assert gateway.in_process is not None
     await Reconciler(get_lifecycle(gateway.in_process)).reconcile_due()
-    listed = (await gateway.get(TASKS_PATH, token=gateway.token("root", scopes=[ADMIN]))).json()["tickets"]
-    return made["call_id"], next(each["ticket_id"] for each in listed if each["call"]["call_id"] == made["call_id"])
+    listed = (await gateway.get(TASKS_PATH, token=gateway.token("root", scopes=[ADMIN]))).json()["tasks"]
+    return made["call_id"], next(each["task_id"] for each in listed if each["call"]["call_id"] == made["call_id"])
 
 
 async def test_an_administrator_lists_and_answers_a_reconciliation_task(gateway: HttpGateway) -> None:
@@ -43,9 +43,9 @@ async def test_an_administrator_lists_and_answers_a_reconciliation_task(gateway:
     assert (resolved.status_code, resolved.json()["call"]["state"]) == (200, "succeeded")
     assert (await gateway.get(f"/v1/calls/{call}")).json()["result"]["settled"]["happened"] is True
     again = await gateway.post(f"{TASKS_PATH}/{task}/resolve", answer, token=admin)
-    assert (again.status_code, again.json()["error"]["slug"]) == (409, "ticket-closed")
-    assert (await gateway.get(TASKS_PATH, token=admin)).json()["tickets"] == []
-    every = (await gateway.get(TASKS_PATH, token=admin, state="all")).json()["tickets"]
+    assert (again.status_code, again.json()["error"]["slug"]) == (409, "human-task-closed")
+    assert (await gateway.get(TASKS_PATH, token=admin)).json()["tasks"] == []
+    every = (await gateway.get(TASKS_PATH, token=admin, state="all")).json()["tasks"]
     assert [each["resolved_by"] for each in every] == ["root"]
 
 
@@ -56,7 +56,7 @@ async def test_nobody_else_sees_or_answers_them(gateway: HttpGateway) -> None:
     assert (await gateway.get(f"{TASKS_PATH}/{task}")).status_code == 403
     assert (await gateway.post(f"{TASKS_PATH}/{task}/resolve", answer)).status_code == 403
     other = gateway.other_token("otto", scopes=[ADMIN])
-    assert (await gateway.get(TASKS_PATH, token=other)).json() == {"tickets": [], "next_before": None}
+    assert (await gateway.get(TASKS_PATH, token=other)).json() == {"tasks": [], "next_before": None}
     assert (await gateway.get(f"{TASKS_PATH}/{task}", token=other)).status_code == 404
     assert (await gateway.post(f"{TASKS_PATH}/{task}/resolve", answer, token=other)).status_code == 404
 
@@ -69,14 +69,3 @@ async def test_an_answer_says_what_and_why(case: int, body: object, gateway: Htt
     _, task = await make_reconciliation_task(gateway, f"unsaid-{case}")
     admin = gateway.token("root", scopes=[ADMIN])
     assert (await gateway.post(f"{TASKS_PATH}/{task}/resolve", body, token=admin)).status_code == 400
-
-
-async def test_the_deprecated_path_has_the_same_handlers(gateway: HttpGateway) -> None:
-    admin = gateway.token("root", scopes=[ADMIN])
-    _, task = await make_reconciliation_task(gateway, "deprecated")
-    for path in ("", f"/{task}"):
-        new, old = [await gateway.get(f"{root}{path}", token=admin) for root in (TASKS_PATH, DEPRECATED_PATH)]
-        assert (old.status_code, old.json()) == (200, new.json())
-    answer = {"outcome": "did_not_happen", "reason": "the old name is there"}
-    resolved = await gateway.post(f"{DEPRECATED_PATH}/{task}/resolve", answer, token=admin)
-    assert (resolved.status_code, resolved.json()["state"]) == (200, "resolved")

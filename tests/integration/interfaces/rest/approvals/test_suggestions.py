@@ -131,7 +131,7 @@ async def test_from_approvals_to_a_permit_that_a_person_puts_in_force(approval_g
 
     told = await fetch_suggestions(approval_gateway)
     (draft,) = told["suggestions"]
-    assert (draft["tool"], draft["user"], draft["asked_by"]) == ("till.refund", "ana", ["writes-ask"])
+    assert (draft["tool"], draft["user"], draft["required_by"]) == ("till.refund", "ana", ["writes-ask"])
     assert (draft["calls"], draft["people"], told["withheld"]) == (5, ["bo", "cy"], [])
     for said in (
         "[20, 25].contains(context.facts.amount)",
@@ -140,7 +140,7 @@ async def test_from_approvals_to_a_permit_that_a_person_puts_in_force(approval_g
     ):
         assert said in draft["rule"]
     tried = told["backtest"]
-    assert (tried["looser"], tried["stricter"], tried["asked_of_others"], tried["untold"]) == (5, 0, 0, 0)
+    assert (tried["looser"], tried["stricter"], tried["asked_of_others"], tried["undetermined"]) == (5, 0, 0, 0)
     assert [each["after"]["rules"][0]["id"] for each in tried["changes"]] == [draft["id"]]
     shown = await run_suggest_command(approval_gateway)
     assert shown.stdout.rstrip("\n") == told["file"]["text"].rstrip("\n")
@@ -186,4 +186,4 @@ async def test_only_an_administrator_sees_and_only_their_own_tenant(approval_gat
     assert (await gateway.get(at)).status_code == 403
     assert (await gateway.get(at, token=approval_gateway.sign_token("bo"))).status_code in (401, 403)
     other = await fetch_suggestions(approval_gateway, gateway.other_token("root", scopes=[ADMIN]))
-    assert (other["tickets"], other["suggestions"], other["withheld"]) == (0, [], [])
+    assert (other["request_count"], other["suggestions"], other["withheld"]) == (0, [], [])

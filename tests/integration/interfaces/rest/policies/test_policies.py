@@ -168,13 +168,13 @@ async def test_who_made_a_call_sees_the_rules_and_an_administrator_sees_what_the
     later = (await gateway.get(path, token=admin_token)).json()
 
     rule = {"id": "no-renames", "where": "renames.cedar:1", "reason": "Names are for life."}
-    assert (mine["behavior"], mine["rules"], mine["in_force"]) == ("deny", [rule], True)
+    assert (mine["behavior"], mine["rules"], mine["is_active"]) == ("deny", [rule], True)
     assert {"principal", "context", "now"}.isdisjoint(mine)
     assert all_of_it["rules"][0]["read"] == {"principal.scopes": ["shop:delete", "shop:write"]}
     assert (all_of_it["principal"]["user"], all_of_it["confirmed"], later["confirmed"]) == ("ana", True, True)
     assert all_of_it["now"]["behavior"] == "deny"
     assert any(each.endswith("the scope x") for each in all_of_it["now"]["allowed_if"])
-    assert (later["in_force"], later["now"]["behavior"], later["rules"][0]["read"]) == (
+    assert (later["is_active"], later["now"]["behavior"], later["rules"][0]["read"]) == (
         False,
         "allow",
         all_of_it["rules"][0]["read"],

@@ -89,15 +89,15 @@ def test_a_redacted_fact_read_by_the_draft_leaves_the_decision_open() -> None:
 
     told = run_backtest(SMALL, (hidden, {}))
 
-    assert (told["changed"], told["untold"], told["cannot_tell"][0]["lacks"]) == (0, 1, ["facts.amount"])
-    assert run_backtest(READS, (hidden, {}))["untold"] == 0
+    assert (told["changed"], told["undetermined"], told["cannot_tell"][0]["missing"]) == (0, 1, ["facts.amount"])
+    assert run_backtest(READS, (hidden, {}))["undetermined"] == 0
 
 
 @pytest.mark.parametrize("read", ["cost > 5", 'labels.contains("x")', 'scopes.contains("a")'])
 def test_a_decision_without_recorded_inputs_is_undecided(read: str) -> None:
     draft = f'@id("r") permit (principal, action, resource) when {{ context.{read} }};'
 
-    assert run_backtest(draft, (record_decision(ANY, make_question()), {}))["untold"] == 1
+    assert run_backtest(draft, (record_decision(ANY, make_question()), {}))["undetermined"] == 1
 
 
 def test_the_audit_entry_supplies_time_and_session() -> None:
@@ -164,7 +164,7 @@ def test_what_a_hook_or_decision_point_denied_stays_denied(source: str) -> None:
 def test_a_milder_draft_is_undecided_without_the_decision_point() -> None:
     refused = record_decision(READS, make_question(what=make_tool(effects="write")))
 
-    assert run_backtest(ANY, (refused, {}), engine="both")["untold"] == 1
+    assert run_backtest(ANY, (refused, {}), engine="both")["undetermined"] == 1
     assert run_backtest(ANY, (refused, {}))["changed"] == 1
 
 
@@ -212,7 +212,7 @@ def test_exactly_the_calls_with_changed_decisions_are_reported(
         found[change["before"]["behavior"], change["after"]["behavior"]] += change["calls"]
     assert found == expected
     assert told["calls"] == len(asked)
-    assert told["untold"] == 0
+    assert told["undetermined"] == 0
 
 
 ONCALL = '@id("asks") @decision("ask") @approvers("oncall") permit (principal, action, resource);'
@@ -226,8 +226,8 @@ def test_a_change_of_approvers_is_reported() -> None:
     assert counts == [1, 0, 0, 1, 0]
     (change,) = told["changes"]
     usual = {"groups": [], "quorum": 1, "deadline_seconds": None, "step_up": ""}
-    assert change["before"]["wants"] == [usual]
-    assert change["after"]["wants"] == [usual | {"groups": ["oncall"]}]
+    assert change["before"]["approval_terms"] == [usual]
+    assert change["after"]["approval_terms"] == [usual | {"groups": ["oncall"]}]
 
 
 @pytest.mark.requirement("GOV-3")

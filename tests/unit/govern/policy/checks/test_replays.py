@@ -58,7 +58,7 @@ async def test_rules_that_overrun_leave_the_answer_open_instead_of_denying() -> 
     record = _record_decision(policies)
     replay = await replay_query(policies, record, NOW_MS, run_out_of_time)
     assert replay["behavior"] is None
-    assert "too long" in replay["lacks"][0]
+    assert "too long" in replay["missing"][0]
     assert await confirm_replay(policies, record, NOW_MS, run_out_of_time) is None
 
 

@@ -67,7 +67,7 @@ def test_programs_get_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     codes.flush()
     codes(_make_code_notice())
     event = json.loads(capsys.readouterr().out)
-    assert (event["event"], event["ticket_id"], event["code"]) == ("ticket", REQUEST_ID, "4F7K-2M9Q")
+    assert (event["event"], event["approval_id"], event["code"]) == ("approval_requested", REQUEST_ID, "4F7K-2M9Q")
 
 
 def test_codes_are_never_written_to_a_file_and_a_hint_is_printed_once(

@@ -36,7 +36,7 @@ def make_request(text: str, **changes: Any) -> dict[str, Any]:
     named = {"name": "crm.delete_user", "version": "2.1.0", "digest": "sha256:c41e"}
     vote = {"by": text, "approve": True, "reason": text, "at": "2026-11-14T14:00:00+00:00", "broke_glass": True}
     return {
-        "ticket_id": "01997f2e-3b1c-7a52-8d3e-2f60b1c4d5e6", "call_id": "c", "state": "open",
+        "approval_id": "01997f2e-3b1c-7a52-8d3e-2f60b1c4d5e6", "call_id": "c", "state": "open",
         "tool": {**named, "title": text, "description": text},
         "effects": "destructive", "undo": text, "for_user": text, "agents": [text], "task": text, "session": text,
         "environment": "production", "arguments": {text: [text, {text: text}]}, "preview": preview,

@@ -32,7 +32,7 @@ def make_observation() -> dict[str, Any]:
         "calls": 3, "tool": HOSTILE, "user": HOSTILE, "agents": [HOSTILE],
         "after": {"behavior": "ask", "rules": [{"id": HOSTILE, "where": ""}]},
     }  # fmt: skip
-    backtest = {"calls": 3, "same": 0, "untold": 0, "unrecorded": 0, "changes": [change]}
+    backtest = {"calls": 3, "same": 0, "undetermined": 0, "unrecorded": 0, "changes": [change]}
     observed = {
         "since": "2026-11-10T00:00:00+00:00", "is_complete": True, "calls": 3, "first_ms": 1, "last_ms": 2,
         "uses": [
@@ -99,7 +99,7 @@ def test_the_policy_is_shown_as_it_would_be_written() -> None:
 
 def test_the_summary_counts_calls_that_would_be_allowed_or_were_not_recorded() -> None:
     changes = [{"calls": calls, "after": {"behavior": behavior}} for calls, behavior in ((4, "allow"), (2, "ask"))]
-    result = {"calls": 17, "same": 10, "untold": 1, "unrecorded": 3, "changes": changes}
+    result = {"calls": 17, "same": 10, "undetermined": 1, "unrecorded": 3, "changes": changes}
     summary = summarize_shadow(result)
     assert summary.startswith("10 as they were, 2 would ask, 0 would be denied, 4 would be allowed")
     assert summary.endswith(", 1 undetermined, 3 not recorded")

@@ -20,7 +20,7 @@ def make_preview(**more: Any) -> dict[str, Any]:
 def make_envelope(behavior: str, **more: Any) -> dict[str, Any]:
     return {
         "tool": {"name": "crm.delete_user"},
-        "would": {"behavior": behavior, "because": [], "asks": [], **more},
+        "would": {"behavior": behavior, "because": [], "approvals": [], **more},
         "preview": make_preview(),
         "decision": {"rules": ["open"]},
         "call_id": "c1",
@@ -99,7 +99,7 @@ def test_where_it_would_lead_is_the_first_line_and_the_exit_code(capsys: pytest.
     assert "allowed by open · call c1" in ran.err
     assert "\x1b" not in ran.err
     ask = {"rule": "r", "where": "p.cedar:8", "reason": "Why", "groups": ["oncall", "leads"], "quorum": 2}
-    show_dry_run(make_envelope("ask", asks=[ask]), json=False)
+    show_dry_run(make_envelope("ask", approvals=[ask]), json=False)
     asked = capsys.readouterr().out.splitlines()
     assert asked[:2] == [
         "✓ Dry run: crm.delete_user would wait for approval. Nothing was changed.",

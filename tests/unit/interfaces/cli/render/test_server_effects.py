@@ -9,7 +9,7 @@ from deputize.interfaces.cli.render.server_effects import list_unconfirmed_tools
 
 
 def make_tool(name: str, source: str = "unconfirmed", proposed: str | None = "read") -> dict[str, Any]:
-    return {"name": name, "shown": name, "source": source, "proposed_effects": proposed}
+    return {"name": name, "display_name": name, "source": source, "proposed_effects": proposed}
 
 
 TOOLS = [

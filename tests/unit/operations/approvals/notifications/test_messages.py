@@ -18,7 +18,7 @@ from deputize.operations.approvals.notifications.messages import (
 pytestmark = pytest.mark.requirement("GOV-3")
 
 UNTIL = datetime(2026, 11, 16, 7, 30, tzinfo=UTC)
-LINK = "https://deputize.example/console/tickets/t1"
+LINK = "https://deputize.example/console/approvals/t1"
 
 
 def _make_subject(**more: str | None) -> PendingApproval:
@@ -40,7 +40,7 @@ def test_a_notification_names_the_caller_the_deadline_and_the_link() -> None:
         LINK,
     )
     assert _parse_event(letter)["data"] == {
-        "kind": "asked", "tenant": "acme", "group": "oncall", "ticket_id": "t1", "tool": "crm.delete_user",
+        "kind": "asked", "tenant": "acme", "group": "oncall", "approval_id": "t1", "tool": "crm.delete_user",
         "for_user": "ana@example.com", "agent": "bot", "expires_at": "2026-11-16T07:30:00+00:00", "url": LINK,
     }  # fmt: skip
 

@@ -601,7 +601,7 @@ select deputize.secure_table('log_witnessed_checkpoints', 'select, insert');
 CREATE TABLE deputize.notices (
     tenant text NOT NULL,
     id uuid DEFAULT gen_random_uuid() NOT NULL,
-    ticket uuid NOT NULL,
+    approval_id uuid NOT NULL,
     grp text NOT NULL,
     kind text NOT NULL,
     due_at timestamp with time zone DEFAULT now() NOT NULL,
@@ -633,13 +633,13 @@ CREATE TABLE deputize.notifications (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     grp text NOT NULL,
     receiver bytea NOT NULL,
-    ticket uuid,
+    approval_id uuid,
     kind text NOT NULL,
     tries integer DEFAULT 0 NOT NULL,
     due_at timestamp with time zone DEFAULT now() NOT NULL,
     problem text,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (ticket IS NULL))),
+    CONSTRAINT notifications_check CHECK (((kind = 'digest'::text) = (approval_id IS NULL))),
     CONSTRAINT notifications_kind_check CHECK ((kind = ANY (ARRAY['asked'::text, 'escalated'::text, 'reminder'::text, 'broken-glass'::text, 'digest'::text, 'contract-test'::text, 'disagreement'::text])))
 );
 ALTER TABLE deputize.notifications ADD CONSTRAINT notifications_pkey PRIMARY KEY (tenant, id);
@@ -849,7 +849,7 @@ CREATE TABLE deputize.sealed_payloads (
     id uuid NOT NULL,
     kind text NOT NULL,
     ciphertext bytea NOT NULL,
-    CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'answers'::text])))
+    CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text])))
 )
 PARTITION BY RANGE (id);
 ALTER TABLE deputize.sealed_payloads ADD CONSTRAINT sealed_payloads_pkey PRIMARY KEY (tenant, id, kind);
@@ -1046,7 +1046,7 @@ ALTER TABLE deputize.tenants ADD CONSTRAINT tenants_pkey PRIMARY KEY (tenant);
 COMMENT ON TABLE deputize.tenants IS 'Every tenant there is.';
 select deputize.secure_table('tenants', 'select, insert');
 
-CREATE TABLE deputize.tickets (
+CREATE TABLE deputize.human_tasks (
     tenant text NOT NULL,
     id uuid NOT NULL,
     kind text NOT NULL,
@@ -1059,15 +1059,15 @@ CREATE TABLE deputize.tickets (
     resolved_by text,
     resolution text,
     reason text,
-    CONSTRAINT tickets_check CHECK (((state = 'open'::text) = (resolved_at IS NULL))),
-    CONSTRAINT tickets_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text]))),
-    CONSTRAINT tickets_state_check CHECK ((state = ANY (ARRAY['open'::text, 'resolved'::text, 'expired'::text])))
+    CONSTRAINT human_tasks_check CHECK (((state = 'open'::text) = (resolved_at IS NULL))),
+    CONSTRAINT human_tasks_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text]))),
+    CONSTRAINT human_tasks_state_check CHECK ((state = ANY (ARRAY['open'::text, 'resolved'::text, 'expired'::text])))
 );
-ALTER TABLE deputize.tickets ADD CONSTRAINT tickets_pkey PRIMARY KEY (tenant, id);
-COMMENT ON TABLE deputize.tickets IS
+ALTER TABLE deputize.human_tasks ADD CONSTRAINT human_tasks_pkey PRIMARY KEY (tenant, id);
+COMMENT ON TABLE deputize.human_tasks IS
     'Reconciliation tasks (kind reconcile) and approval requests (kind approval; more in approvals under the same '
     'id).';
-select deputize.secure_table('tickets', 'select, insert, update');
+select deputize.secure_table('human_tasks', 'select, insert, update');
 
 CREATE TABLE deputize.tool_versions (
     tenant text NOT NULL,

@@ -56,10 +56,10 @@ CREATE FUNCTION deputize.advance_approvals(approvals_tenant text[], approvals_id
         select g.tenant, g.grp, g.id from unnest(groups_tenant, groups_id, groups_name) as g(tenant, id, grp)
         on conflict do nothing returning tenant, grp, id
     ), escalation_notices as (
-        insert into deputize.notices (tenant, ticket, grp, kind) select tenant, id, grp, 'escalated' from added_groups
+        insert into deputize.notices (tenant, approval_id, grp, kind) select tenant, id, grp, 'escalated' from added_groups
     ), reminder_notices as (
         -- For the groups that were there before; a group that was just added needs no reminder.
-        insert into deputize.notices (tenant, ticket, grp, kind)
+        insert into deputize.notices (tenant, approval_id, grp, kind)
         select g.tenant, g.id, g.grp, 'reminder'
         from due join deputize.approval_groups g on g.tenant = due.tenant and g.id = due.id
         where due.reminders_due > due.reminders_before and not due.is_expired
@@ -95,9 +95,9 @@ begin
     update deputize.calls set state = 'queued'
         where tenant = p_tenant and id = approved_call and state = 'awaiting_approval';
     if not found then
-        raise exception 'a ticket is open for a call that does not wait for it';
+        raise exception 'an approval request is open for a call that does not wait for it';
     end if;
-    update deputize.tickets set state = 'resolved', resolved_at = now(), resolved_by = p_resolved_by,
+    update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = p_resolved_by,
             resolution = 'approved', reason = p_reason
         where tenant = p_tenant and id = p_approval_id and state = 'open';
     delete from deputize.approval_groups where tenant = p_tenant and id = p_approval_id;
@@ -126,7 +126,7 @@ begin
         update deputize.approvals a set state = 'void', next_at = null, closed_at = now()
         where a.state in ('open', 'approved') returning a.tenant, a.id
     ), resolved as (
-        update deputize.tickets t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'void',
+        update deputize.human_tasks t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'void',
             reason = 'the database was restored'
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     ), deleted as (
@@ -231,8 +231,8 @@ begin
     with closed as (
         update deputize.approvals set state = 'canceled', next_at = null, closed_at = now()
         where tenant = new.tenant and call_id = new.id and state in ('open', 'approved') returning tenant, id
-    ), resolved_tickets as (
-        update deputize.tickets t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'canceled',
+    ), resolved_tasks as (
+        update deputize.human_tasks t set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = 'canceled',
             reason = ''
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     )
@@ -596,7 +596,7 @@ begin
         where k.tenant = p_tenant and k.caller_user = erasure.subject and k.created_at <= erasure.requested_at
           and k.ended_at is not null
           and not exists (select from deputize.reconciliations r where r.tenant = k.tenant and r.id = k.id)
-          and not exists (select from deputize.tickets t where t.tenant = k.tenant and t.call_id = k.id and t.state = 'open')
+          and not exists (select from deputize.human_tasks t where t.tenant = k.tenant and t.call_id = k.id and t.state = 'open')
         order by k.id limit p_limit for update of k
     ) as c;
     if batch is not null then
@@ -823,8 +823,8 @@ begin
         update deputize.approvals a set state = p_approval_state, next_at = null, closed_at = now()
         from ended where a.tenant = ended.tenant and a.call_id = ended.id and a.state in ('open', 'approved')
         returning a.tenant, a.id
-    ), resolved_tickets as (
-        update deputize.tickets t set state = case when p_approval_state = 'expired' then 'expired' else 'resolved' end,
+    ), resolved_tasks as (
+        update deputize.human_tasks t set state = case when p_approval_state = 'expired' then 'expired' else 'resolved' end,
             resolved_at = now(), resolved_by = p_resolved_by, resolution = p_approval_state, reason = p_reason
         from closed where t.tenant = closed.tenant and t.id = closed.id and t.state = 'open'
     ), deleted_groups as (
@@ -914,7 +914,7 @@ begin
     with asked as (
         delete from deputize.approvals x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
     ), resolved as (
-        delete from deputize.tickets x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
+        delete from deputize.human_tasks x where x.tenant = p_tenant and x.call_id = any (p_calls) returning x.id
     ), ids as (
         select id from asked union select id from resolved
     ), votes as (
@@ -922,9 +922,9 @@ begin
     ), groups as (
         delete from deputize.approval_groups x using ids where x.tenant = p_tenant and x.id = ids.id
     ), notices as (
-        delete from deputize.notices x using ids where x.tenant = p_tenant and x.ticket = ids.id
+        delete from deputize.notices x using ids where x.tenant = p_tenant and x.approval_id = ids.id
     )
-    delete from deputize.notifications x using ids where x.tenant = p_tenant and x.ticket = ids.id;
+    delete from deputize.notifications x using ids where x.tenant = p_tenant and x.approval_id = ids.id;
     update deputize.audit_entries x set salt = null
     where x.tenant = p_tenant and x.call_id = any (p_calls) and x.salt is not null;
     update deputize.calls x set caller_user = p_placeholder, session = null
@@ -987,7 +987,7 @@ declare
     is_more boolean := false;
 begin
     for part in values
-        ('votes', 'voter', true), ('tickets', 'resolved_by', true), ('secrets', 'updated_by', false),
+        ('votes', 'voter', true), ('human_tasks', 'resolved_by', true), ('secrets', 'updated_by', false),
         ('policies', 'put_by', false), ('tool_versions', 'registered_by', false), ('deprecated_uses', 'caller_user', false),
         ('server_changes', 'decided_by', true), ('server_pins', 'accepted_by', false), ('switches', 'turned_by', true),
         ('revocations', 'revoked_by', true), ('legal_holds', 'placed_by', true)
@@ -1420,7 +1420,7 @@ CREATE FUNCTION deputize.open_approval(p_tenant text, p_call_id uuid, approval_i
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into deputize.tickets (tenant, id, kind, call_id, question, due_at)
+    insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
         values (p_tenant, approval_id, 'approval', p_call_id, '{}', approval_expires_at);
     insert into deputize.approvals (tenant, id, call_id, binding, demands, presentation, preview_digest, previewed_at,
             fresh_seconds, chain, tool, group_key, levels, expires_at, next_at)
@@ -1430,11 +1430,11 @@ begin
             approval_expires_at, least(approval_expires_at, now() + make_interval(secs => approval_levels[1])));
     insert into deputize.approval_groups (tenant, grp, id) select p_tenant, g, approval_id from unnest(approval_groups) as g
         on conflict do nothing;
-    insert into deputize.notices (tenant, ticket, grp, kind)
+    insert into deputize.notices (tenant, approval_id, grp, kind)
         select distinct p_tenant, approval_id, g, 'asked' from unnest(approval_groups) as g;
 end $$;
 COMMENT ON FUNCTION deputize.open_approval(p_tenant text, p_call_id uuid, approval_id uuid, approval_binding bytea, approval_demands bytea, approval_presentation bytea, approval_preview_digest bytea, approval_fresh_seconds integer, approval_chain text[], approval_tool text, approval_group_key text, approval_groups text[], approval_levels double precision[], approval_expires_at timestamp with time zone) IS
-    'Open an approval request with its ticket, its groups and their notices. Fails if the call has an open one.';
+    'Open an approval request with its human task, its groups and their notices. Fails if the call has an open one.';
 
 CREATE FUNCTION deputize.plan_expiry(p_tenant text, p_days integer, p_limit integer) RETURNS TABLE(first_index bigint, end_index bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2106,10 +2106,10 @@ begin
     with urgent as (
         delete from deputize.notices n
         where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now() and n.kind = 'broken-glass'
-        returning n.ticket, n.kind
+        returning n.approval_id, n.kind
     )
-    insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
-        select p_tenant, p_group, r, urgent.ticket, urgent.kind from urgent cross join unnest(p_receivers) as r;
+    insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
+        select p_tenant, p_group, r, urgent.approval_id, urgent.kind from urgent cross join unnest(p_receivers) as r;
     get diagnostics written = row_count;
     select count(*) into waiting from (
         select from deputize.notices n where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now()
@@ -2117,16 +2117,16 @@ begin
     if waiting = 0 or current_window.sent_count > p_max_per_window then
         return written;
     elsif current_window.sent_count + waiting <= p_max_per_window then
-        -- Only the newest notice about each ticket.
+        -- Only the newest notice about each approval request.
         with deleted_notices as (
             delete from deputize.notices n
             where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now()
-            returning n.ticket, n.kind, n.created_at
+            returning n.approval_id, n.kind, n.created_at
         ), newest as (
-            select distinct on (ticket) ticket, kind from deleted_notices order by ticket, created_at desc
+            select distinct on (approval_id) approval_id, kind from deleted_notices order by approval_id, created_at desc
         )
-        insert into deputize.notifications (tenant, grp, receiver, ticket, kind)
-            select p_tenant, p_group, r, newest.ticket, newest.kind from newest cross join unnest(p_receivers) as r;
+        insert into deputize.notifications (tenant, grp, receiver, approval_id, kind)
+            select p_tenant, p_group, r, newest.approval_id, newest.kind from newest cross join unnest(p_receivers) as r;
     else
         delete from deputize.notices n where n.tenant = p_tenant and n.grp = p_group and n.due_at <= now();
         insert into deputize.notifications (tenant, grp, receiver, kind)

@@ -36,7 +36,7 @@ ALTER TABLE deputize.tool_versions ADD CONSTRAINT tool_versions_tenant_name_fkey
 ALTER TABLE deputize.tools ADD CONSTRAINT tools_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
 ALTER TABLE deputize.workers ADD CONSTRAINT workers_boot_fkey FOREIGN KEY (boot) REFERENCES deputize.leases(boot) ON DELETE CASCADE;
 
-CREATE INDEX approval_groups_of_ticket ON deputize.approval_groups USING btree (tenant, id);
+CREATE INDEX approval_groups_by_id ON deputize.approval_groups USING btree (tenant, id);
 CREATE INDEX approvals_due ON deputize.approvals USING btree (next_at) WHERE (next_at IS NOT NULL);
 CREATE INDEX approvals_of_call ON deputize.approvals USING btree (tenant, call_id);
 CREATE INDEX audit_entries_by_terms ON deputize.audit_entries USING gin (deputize.list_audit_terms(tenant, id, entry)) WITH (fastupdate='on', gin_pending_list_limit='16384');
@@ -88,9 +88,9 @@ CREATE INDEX runs_by_id ON deputize.runs USING btree (id);
 CREATE INDEX server_changes_open ON deputize.server_changes USING btree (tenant, server) WHERE (state = 'open'::text);
 CREATE INDEX server_revocations_due ON deputize.server_revocations USING btree (due_at);
 CREATE INDEX subjects_by_pseudonym ON deputize.subjects USING btree (tenant, deputize.hash_subject(salt, subject));
-CREATE UNIQUE INDEX tickets_about ON deputize.tickets USING btree (tenant, call_id, kind) WHERE (state = 'open'::text);
-CREATE INDEX tickets_open ON deputize.tickets USING btree (tenant, id) WHERE (state = 'open'::text);
-CREATE INDEX tickets_reconcile ON deputize.tickets USING btree (tenant, id) WHERE (kind = 'reconcile'::text);
+CREATE UNIQUE INDEX human_tasks_about ON deputize.human_tasks USING btree (tenant, call_id, kind) WHERE (state = 'open'::text);
+CREATE INDEX human_tasks_open ON deputize.human_tasks USING btree (tenant, id) WHERE (state = 'open'::text);
+CREATE INDEX human_tasks_reconcile ON deputize.human_tasks USING btree (tenant, id) WHERE (kind = 'reconcile'::text);
 CREATE INDEX tool_versions_changed ON deputize.tool_versions USING btree (tenant, changed_epoch);
 
 CREATE TRIGGER approvals_schedule_first_check BEFORE INSERT ON deputize.approvals FOR EACH ROW EXECUTE FUNCTION deputize.schedule_first_check();

@@ -24,9 +24,9 @@ from deputize.operations.calls.queries import CallQueries, CallSummary, summariz
 from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
-_SQL = load_statements("answers")
+_SQL = load_statements("input_responses")
 _CALLS = load_statements("calls")
-_SEAL_KIND: Final = "answers"
+_SEAL_KIND: Final = "input_responses"
 # Stop following a server that requests input again and again.
 _MAX_ROUNDS: Final = 100
 
@@ -39,7 +39,7 @@ class LatestCall(NamedTuple):
     open_questions: dict[str, InputRequest]
 
 
-class CallAnswers:
+class InputResponder:
     def __init__(self, lifecycle: Lifecycle, calls: CallQueries) -> None:
         self._runtime, self._lifecycle, self._calls = lifecycle.runtime, lifecycle, calls
 
@@ -73,14 +73,14 @@ class CallAnswers:
     ) -> tuple[dict[str, Any], dict[str, InputRequest]]:
         call_id = str(row["id"])
         envelope = (await self._calls.show_call(caller, call_id)).envelope.fields
-        input_requests = envelope.get("asks")
+        input_requests = envelope.get("input_required")
         if input_requests is None or row["cancel_requested_at"] is not None:
             return envelope, {}
         async with self._runtime.store.write_transaction() as connection:
             ciphertext = await connection.fetchval(_SQL["load_input_responses"], caller.tenant, call_id)
         responses, questions = (
             _decrypt_responses(await self._load_keys(caller.tenant), call_id, ciphertext),
-            input_requests["questions"],
+            input_requests["requests"],
         )
         open_questions = {name: each for name, each in questions.items() if name not in responses}
         # Every question has an answer but no call continues the run: the process that took the last answer died, or
@@ -94,7 +94,7 @@ class CallAnswers:
         valid_responses = validate_responses(open_questions, responses)
         if not valid_responses:
             return None
-        source_id, input_requests = str(row["id"]), envelope["asks"]
+        source_id, input_requests = str(row["id"]), envelope["input_required"]
         keys = await self._load_keys(caller.tenant)
         stored_input = await self._load_stored_input(caller, source_id, keys)
         async with self._runtime.store.write_transaction() as connection:
@@ -103,9 +103,9 @@ class CallAnswers:
             all_responses = {**_decrypt_responses(keys, source_id, previous), **valid_responses}
             ciphertext = keys.seal(source_id, _SEAL_KIND, orjson.dumps(all_responses))
             await connection.execute(_SQL["save_input_responses"], caller.tenant, source_id, ciphertext)
-        if input_requests["questions"].keys() - all_responses.keys():
+        if input_requests["requests"].keys() - all_responses.keys():
             return None
-        answers = InputResponses(round_token=input_requests["round"], responses=all_responses)
+        answers = InputResponses(round_token=input_requests["round_token"], responses=all_responses)
         request = stored_input.build_request(
             row["tool"], row["version"], row["session"], mode="async", input_responses=answers
         )

@@ -6,10 +6,10 @@ select k.id from deputize.calls k where k.tenant = $1 and k.id = $2 and k.state 
 
 -- name: load_input_responses
 -- The responses stored so far, sealed.
-select s.ciphertext from deputize.sealed_payloads s where s.tenant = $1 and s.id = $2 and s.kind = 'answers';
+select s.ciphertext from deputize.sealed_payloads s where s.tenant = $1 and s.id = $2 and s.kind = 'input_responses';
 
 -- name: save_input_responses
-insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values ($1, $2, 'answers', $3)
+insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values ($1, $2, 'input_responses', $3)
 on conflict (tenant, id, kind) do update set ciphertext = excluded.ciphertext;
 
 -- name: find_continuing_call
