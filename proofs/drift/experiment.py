@@ -8,7 +8,7 @@ another spelling. Instructions are changed one at a time. What the servers were 
 
 import random
 
-from deputize.catalog.importers.mcp import assign_names
+from deputize.catalog.importers.tool_names import assign_names
 from deputize.core.settings import McpServerSettings
 from proofs.drift.judge import (
     DriftFindings,

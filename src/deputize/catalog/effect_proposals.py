@@ -7,7 +7,7 @@ confirms it. Where name and annotations differ, the stricter reading is proposed
 from itertools import pairwise
 from typing import Any, Final
 
-from deputize.catalog.importers.mcp import normalize_name
+from deputize.catalog.importers.tool_names import normalize_name
 from deputize.core.contract.contract import Effects
 from deputize.core.value_types import frozen
 

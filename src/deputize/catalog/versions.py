@@ -20,6 +20,8 @@ _PARTIAL = re.compile(rf"({_NUMBER})(?:\.({_NUMBER}|[xX*]))?(?:\.([xX*]))?")
 _WILDCARDS = frozenset({"*", "x", "X"})
 _LONGEST = 64
 
+# The version of an imported tool that declares none.
+FIRST_VERSION = "1.0.0"
 RANGE_SYNTAX = "write 1.2.3, ^1.2, ~1.2.3, 1.x, * or latest"
 
 

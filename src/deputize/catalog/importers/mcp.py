@@ -7,14 +7,13 @@ The server's annotations are kept for display and never trusted.
 `operations/servers/` registers these contracts; nothing here connects to a server.
 """
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from deputize.catalog import versions
-from deputize.catalog.admission import LONGEST_OUTWARD, admit_contract, build_refusal
+from deputize.catalog.admission import admit_contract, build_refusal
 from deputize.catalog.importers.declaration import explain_validation_error
 from deputize.catalog.importers.examples import build_example_call
 from deputize.catalog.importers.server_facts import mark_facts, mark_recorded_arguments
@@ -27,13 +26,9 @@ from deputize.core.mcp.servers import Definition
 from deputize.core.patterns import matches_glob
 from deputize.core.settings import McpServerSettings
 
-FIRST_VERSION = "1.0.0"
-_MAX_NAME_LENGTH = 48
 _MAX_TITLE_LENGTH = 255
 _MAX_DESCRIPTION_LENGTH = 2000
 _SHORTEST_DESCRIPTION = 10
-_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_SEPARATORS = re.compile(r"[^a-z0-9]+")
 # Fields of a definition that are kept for display; no decision depends on them.
 _UNTRUSTED_FIELDS = ("title", "annotations", "execution")
 
@@ -43,35 +38,12 @@ def is_tool_served(server: McpServerSettings, name: str) -> bool:
     return has_matching_glob(server.tools, name)
 
 
-def assign_names(namespace: str, names: Collection[str], existing_names: Mapping[str, str]) -> dict[str, str]:
-    """Assign each of a server's tool names the name it is registered under.
-
-    `existing_names` has the assignments made before, which never change. If several tools would get the same name, all
-    but one get a number; which one does not depend on the order in which the server lists them.
-    """
-    names_by_tool = {name: existing_names[name] for name in names if name in existing_names}
-    names_in_use = set(existing_names.values())
-    max_length = min(_MAX_NAME_LENGTH, LONGEST_OUTWARD - len("__") - len(namespace))
-    new = sorted(
-        (name for name in set(names) if name not in existing_names),
-        key=lambda name: (normalize_name(name, max_length) != name, name),
-    )
-    for name in new:
-        candidate, number = normalize_name(name, max_length), 1
-        while candidate in names_in_use:
-            number += 1
-            candidate = normalize_name(name, max_length - len(f"_{number}")) + f"_{number}"
-        names_by_tool[name] = candidate
-        names_in_use.add(candidate)
-    return names_by_tool
-
-
 def build_tool_contract(
     server: McpServerSettings,
     definition: Definition,
     *,
     registered_name: str,
-    version: str = FIRST_VERSION,
+    version: str = versions.FIRST_VERSION,
     confirmed_effects: Effects | None = None,
 ) -> Contract:
     """Build the contract of one tool, pinned to its definition, or raise `ToolNotAdmitted` with every reason.
@@ -186,14 +158,6 @@ def find_declared_effects(server: McpServerSettings, name: str) -> Effects | Non
 
 def _format_write_scope(server: McpServerSettings) -> str:
     return f"{server.name}:write"
-
-
-def normalize_name(name: str, max_length: int) -> str:
-    """Normalize a name to snake_case: `getUser`, `get-user` and `issues/get` become words joined by underscores."""
-    normal_name = _SEPARATORS.sub("_", _CAMEL_CASE.sub("_", name).lower()).strip("_")
-    if not normal_name[:1].isalpha():
-        normal_name = f"tool_{normal_name}".strip("_")
-    return normal_name[:max_length].strip("_")
 
 
 def _choose_title(declaration: Mapping[str, Any]) -> str:

@@ -12,9 +12,11 @@ from typing import Any, Final
 import orjson
 
 from deputize.catalog.importers.manifest_judge import JobRunner
-from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, build_tool_contract, increment_major
+from deputize.catalog.importers.mcp import build_tool_contract, increment_major
 from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
+from deputize.catalog.importers.tool_names import assign_names
 from deputize.catalog.schema_cost import is_quick_to_check
+from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted, UpstreamUnavailable

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.importers.mcp import (
-    assign_names,
     build_tool_contract,
     increment_major,
     is_tool_served,
     list_scopes,
 )
 from deputize.catalog.importers.server_schemas import move_schema
+from deputize.catalog.importers.tool_names import assign_names
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass, ToolKind, UpstreamIdempotency
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import Definition

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.examples import build_example_call
-from deputize.catalog.importers.mcp import FIRST_VERSION, assign_names, has_matching_glob
+from deputize.catalog.importers.mcp import has_matching_glob
 from deputize.catalog.importers.openapi.document import (
     DocumentOperation,
     Json,
@@ -28,7 +28,9 @@ from deputize.catalog.importers.openapi.parameters import OperationArguments, co
 from deputize.catalog.importers.openapi.responses import ResultSchema, build_result_schema
 from deputize.catalog.importers.openapi.security import OperationSecurity, read_security
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema
+from deputize.catalog.importers.tool_names import assign_names
 from deputize.catalog.schemas import BadSchema, compile_schema
+from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass, ToolKind, UpstreamIdempotency
 from deputize.core.errors import ToolNotAdmitted

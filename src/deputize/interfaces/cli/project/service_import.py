@@ -15,7 +15,6 @@ import orjson
 from pydantic import ValidationError
 
 from deputize.catalog.drift.flags import DefinitionIndex, Flag, find_flags
-from deputize.catalog.importers.mcp import normalize_name
 from deputize.catalog.importers.openapi.contracts import BuiltService, list_unknown_globs
 from deputize.catalog.importers.openapi.document import (
     MAX_DOCUMENT_BYTES,
@@ -27,6 +26,7 @@ from deputize.catalog.importers.openapi.document import (
 )
 from deputize.catalog.importers.openapi.security import choose_scheme
 from deputize.catalog.importers.openapi.service_job import build_contracts, load_grpc_modules
+from deputize.catalog.importers.tool_names import normalize_name
 from deputize.core.config_error import ConfigError
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import Problem
