@@ -26,7 +26,7 @@ from deputize.govern.policy.files import describe_read_error, read_files
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, parse_with_diagnostics
 from deputize.interfaces.cli.project.exported_servers import load_server_contracts
 from deputize.interfaces.cli.project.project_file import enter_project, load_settings
-from deputize.interfaces.cli.project.tool_loader import load_project
+from deputize.interfaces.cli.project.project_gateway import load_project
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, exit_with_error, format_count, printer
 from deputize.interfaces.cli.render.policy import show_failed_case, show_findings, show_requirements
 from deputize.operations.admin.policy.rehearsal import InvalidCase, Rehearsal, collect_fact_types, collect_names

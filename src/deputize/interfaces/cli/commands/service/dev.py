@@ -41,15 +41,9 @@ from deputize.interfaces.cli.project.edit_loop.loop import EditLoop
 from deputize.interfaces.cli.project.local_database import prepare_schema, provide_database
 from deputize.interfaces.cli.project.logs import configure_logs
 from deputize.interfaces.cli.project.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
+from deputize.interfaces.cli.project.project_gateway import OpenGateway, load_project, open_project_gateway
 from deputize.interfaces.cli.project.startup_events import StartupEvent, describe_rules, describe_servers
-from deputize.interfaces.cli.project.tool_loader import (
-    OpenGateway,
-    ProjectTools,
-    load_project,
-    open_project_gateway,
-    print_gaps,
-    print_refusals,
-)
+from deputize.interfaces.cli.project.tool_loader import ProjectTools, print_gaps, print_refusals
 from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
 from deputize.interfaces.cli.render.call_lines import CallLinePrinter
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign

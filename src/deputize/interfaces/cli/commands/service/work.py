@@ -25,13 +25,8 @@ from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, require_r
 from deputize.interfaces.cli.project.logs import configure_logs
 from deputize.interfaces.cli.project.process_protection import protect_process
 from deputize.interfaces.cli.project.project_file import find_dev_gateway
-from deputize.interfaces.cli.project.tool_loader import (
-    OpenGateway,
-    ProjectTools,
-    load_project,
-    open_project_gateway,
-    print_refusals,
-)
+from deputize.interfaces.cli.project.project_gateway import OpenGateway, load_project, open_project_gateway
+from deputize.interfaces.cli.project.tool_loader import ProjectTools, print_refusals
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign
 from deputize.interfaces.server import PORT_ATTEMPTS, serve_health
 from deputize.operations.gateway import Gateway
