@@ -1,7 +1,7 @@
 """Make every case of a tool's contract a test of pytest, in the author's own repository.
 
-In `conftest.py`: `pytest_plugins = ["deputize.testing.pytest_plugin"]`. A test that takes `contract_case` and has the
-mark `deputize_tool("shop.reserve")` is run once for each case; it calls `contract_case.check()`.
+pytest finds this plugin where both are installed. A test that takes `contract_case` and has the mark
+`deputize_tool("shop.reserve")` is run once for each case; it calls `contract_case.check()`.
 """
 
 import json

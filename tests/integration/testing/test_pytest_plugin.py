@@ -16,7 +16,6 @@ from deputize.testing.regressions import load_regressions
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support import bank_tools
 
-CONFTEST = 'pytest_plugins = ["deputize.testing.pytest_plugin"]\n'
 TESTS = """
 import pytest
 
@@ -49,7 +48,6 @@ async def run_pytest(folder: Path, bank: HttpGateway, *words: str) -> tuple[int,
 
 def write_project(folder: Path, tests: str) -> None:
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_tools.py").write_text(tests)
 
 

@@ -6,6 +6,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -99,10 +100,10 @@ def dev(
     json: Json = False,
 ) -> None:
     """Start everything the project needs on this machine: database, keys, token, tools and API. Ctrl-C stops it all."""
-    enter_project(is_required=True)
     from deputize.interfaces.cli.commands.service import dev as development
     from deputize.interfaces.cli.commands.service import dev_user
 
+    enter_project(is_required=True)
     if user is not None and accept_changes:
         raise ConfigError("--accept-changes is not for --user, where you confirm changes with a code: leave one out.")
     if user is not None:
@@ -203,6 +204,8 @@ app.add_typer(services.group, name="services", epilog="Example: deputize service
 app.command("import", epilog="Example: deputize import .mcp.json")(import_servers.import_servers)
 app.add_typer(observe.group, name="observe", cls=observe.ObserveGroup, epilog="Example: deputize observe .mcp.json")
 use_plain_help(app)
+# These start a PostgreSQL of their own.
+_LOCAL_COMMANDS = ("deputize dev", "deputize observe")
 
 
 def run_cli(open_gateway: object) -> None:
@@ -211,8 +214,8 @@ def run_cli(open_gateway: object) -> None:
         # A terminal that cannot show ✓ gets a question mark instead of a traceback.
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # absent on replaced streams
+    command = typer.main.get_command(app)
     try:
-        command = typer.main.get_command(app)
         help_text = find_help(command, sys.argv[1:])
         if help_text is not None:
             typer.echo(help_text)
@@ -222,6 +225,11 @@ def run_cli(open_gateway: object) -> None:
         sys.exit(command_exit.code)
     except ConfigError as error:
         _print_error(error)
+        sys.exit(EXIT_USAGE)
+    except ModuleNotFoundError as error:
+        if (error.name or "deputize").partition(".")[0] == "deputize":
+            raise
+        _print_error(_explain_missing_gateway(_name_command(command, sys.argv[1:]), error))
         sys.exit(EXIT_USAGE)
     except GatewayRefusal as refusal:
         show_problem(refusal.problem)
@@ -245,6 +253,26 @@ def _run_command(command: Any, open_gateway: object) -> None:
         _print_usage_error(error)
         sys.exit(EXIT_USAGE)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _name_command(command: Any, words: Sequence[str]) -> str:
+    """Name the command that was typed, without its options and arguments."""
+    names = ["deputize"]
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        names.append(word)
+    return " ".join(names)
+
+
+def _explain_missing_gateway(name: str, error: ModuleNotFoundError) -> ConfigError:
+    """Say which extra a command needs: what authors install lacks the packages of a gateway."""
+    extra = "local" if name.startswith(_LOCAL_COMMANDS) else "gateway"
+    return ConfigError(
+        f"{name} needs the gateway, which is not installed (no module named {error.name}): "
+        f"run pip install 'deputize[{extra}]'."
+    )
 
 
 def _print_usage_error(error: Any) -> None:

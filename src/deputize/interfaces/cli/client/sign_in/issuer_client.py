@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from deputize.core.config_error import ConfigError
-from deputize.core.settings.urls import RESOURCE_METADATA_PATH
 
 _TIMEOUT_SECONDS = 30.0
 _MAX_BYTES = 1 << 20
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_RESOURCE_METADATA_PATH = "/.well-known/oauth-protected-resource"
 _DISCOVERY_PATHS = ("/.well-known/openid-configuration", "/.well-known/oauth-authorization-server")
 
 
@@ -54,7 +54,7 @@ class IssuerEndpoints:
 
 def load_login_offer(url: str) -> LoginOffer:
     """Read the gateway's metadata (RFC 9728): how people sign in for it. One issuer of several must be the first."""
-    status, document = _send("GET", url + RESOURCE_METADATA_PATH)
+    status, document = _send("GET", url + _RESOURCE_METADATA_PATH)
     if status == 404 or not isinstance(document, dict):
         raise ConfigError(
             f"The gateway at {url} does not say where people sign in: set public_url under [identity] there, and "
