@@ -1,18 +1,25 @@
-"""Make every case of a tool's contract a test of pytest, in the author's own repository.
+"""Test tools with pytest, in the author's own repository. pytest finds this plugin where both are installed.
 
-pytest finds this plugin where both are installed. A test that takes `contract_case` and has the mark
-`deputize_tool("shop.reserve")` is run once for each case; it calls `contract_case.check()`.
+A test that takes `contract_case` and has the mark `deputize_tool("shop.reserve")` is run once for each case of the
+tool's contract; it calls `contract_case.check()`. A test that takes `deputize_gateway` calls tools through a gateway
+that is started for the test run.
 """
 
 import json
 import os
-from collections.abc import Iterable
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 import pytest
 
+from deputize.client import SyncClient
 from deputize.core.config_error import ConfigError
 from deputize.testing.contract_cases import ContractCase
 from deputize.testing.contract_test import CaseVerdict, ContractTest, ContractTestReport
@@ -22,6 +29,7 @@ from deputize.testing.regressions import add_regressions, load_regressions
 
 _FIXTURE: Final = "contract_case"
 _MARK: Final = "deputize_tool"
+_DEV: Final = (sys.executable, "-P", "-m", "deputize", "dev", "--port", "0", "--quiet", "--accept-changes", "--json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +121,60 @@ def find_test_gateway(root: Path, url: str) -> GatewayCaller:
     if not token:
         raise ConfigError("No token: set DEPUTIZE_TOKEN to one of the gateway under test.")
     return GatewayCaller(url=url.rstrip("/"), token=token)
+
+
+@pytest.fixture(scope="session")
+def deputize_gateway(pytestconfig: pytest.Config) -> Iterator[SyncClient]:
+    """Start a local gateway with the tools and policies of the project, and call it with the token for agents.
+
+    It is the gateway of `deputize dev`, with a database and keys of its own that end with the test run.
+    """
+    with tempfile.TemporaryDirectory(prefix="deputize-test-") as name:
+        # Under root, the database has an account of its own, which must pass through.
+        Path(name).chmod(0o711)
+        state = Path(name, "state")
+        # The project's own database and key are not for tests.
+        env = {key: value for key, value in os.environ.items() if not key.upper().startswith("DEPUTIZE_DATABASE")}
+        env |= {
+            "DEPUTIZE_FOLDER": str(state),
+            "DEPUTIZE_DATABASE": '{"url": null, "direct_url": null}',
+            "DEPUTIZE_KEYS__MASTER_FILE": str(state / "master.key"),
+        }
+        with subprocess.Popen(
+            _DEV, cwd=pytestconfig.rootpath, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            try:
+                url = _read_ready_url(process.stdout)
+                # What is printed from here on, by tools too, must not fill the pipe.
+                threading.Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
+                with SyncClient(url, (state / "agent-token").read_text(encoding="ascii").strip()) as client:
+                    yield client
+            finally:
+                process.terminate()
+                process.wait()
+
+
+def _read_ready_url(lines: IO[str]) -> str:
+    """Read what `deputize dev` prints until it is ready, and return its URL; fail if it or a tool is refused."""
+    for line in lines:
+        event = _parse_event(line)
+        if "error" in event:
+            pytest.fail(event["error"]["message"], pytrace=False)
+        if event.get("event") == "refused":
+            pytest.fail(f"{event['what']} was not registered: {'; '.join(event['reasons'])}", pytrace=False)
+        if event.get("event") == "ready":
+            return str(event["url"])
+    pytest.fail("The local gateway ended before it was ready: start deputize dev in this folder to see why.")
+
+
+def _parse_event(line: str) -> dict[str, Any]:
+    """Parse an event; a line that a tool prints is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def _make_unique(names: Iterable[str]) -> list[str]:

@@ -46,6 +46,7 @@ def test_function():
 def test_contract(contract_case):
     contract_case.check()
 """
+GATEWAY_TEST = "def test_call(deputize_gateway):\n    deputize_gateway.call('hello.greet', name='Ana')\n"
 NEEDS_LOCAL = re.compile(
     r"deputize dev needs the gateway, which is not installed \(no module named \w+\): "
     r"run pip install 'deputize\[local\]'\."
@@ -121,6 +122,15 @@ def test_a_command_that_needs_the_gateway_says_what_to_install(author: Author, t
     assert (serve.code, "deputize serve needs the gateway" in serve.err) == (2, True)
     assert serve.err.strip().endswith("run pip install 'deputize[gateway]'.")
     assert helped.code == 0
+
+
+def test_the_gateway_of_a_test_run_says_what_to_install(author: Author, tmp_path: Path) -> None:
+    (tmp_path / "test_call.py").write_text(GATEWAY_TEST)
+
+    tested = author.pytest("test_call.py", folder=tmp_path)
+
+    assert (tested.code, "1 error" in tested.out) == (1, True), tested.output
+    assert NEEDS_LOCAL.search(tested.out), tested.output
 
 
 def test_authors_install_nine_packages_and_the_import_contract_names_all_others() -> None:

@@ -85,7 +85,6 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "notify-approvers",
         "protect-development-from-agents",
         "recover-from-a-restore",
-        "test-a-tool-by-its-contract",
         "use-the-approval-console",
         "witness-the-log",
     }
