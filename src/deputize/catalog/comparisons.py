@@ -90,13 +90,17 @@ class Comparison:
         if self.operator == "in":
             choice_keys = {_make_key(each) for value in right_values for each in self._list_choices(value)}
             return all(_make_key(each) in choice_keys for each in left_values)
-        return all(self._compare(each, right_values[0]) for each in left_values)
+        right = right_values[0]
+        right_time = _parse_time(right)
+        # Made once for all values on the left: the value on the right can be the larger part of the document.
+        right_key = _make_key(right if right_time is None else right_time)
+        return all(self._compare(each, right, right_time, right_key) for each in left_values)
 
     def _list_choices(self, value: Any) -> Iterator[Any]:
         """List what a value on the right of `in` offers: the elements of a list, unless a path already named each."""
         return iter([value]) if self.right.is_many else iter(value if isinstance(value, list) else [])
 
-    def _compare(self, left: Any, right: Any) -> bool:
+    def _compare(self, left: Any, right: Any, right_time: datetime | None, right_key: Any) -> bool:
         if _is_number(left) and _is_number(right):
             is_close = bool(abs(left - right) <= self.tolerance)
             match self.operator:
@@ -107,13 +111,11 @@ class Comparison:
                 case "<=" | ">=" if is_close:
                     return True
             return _ORDERS[self.operator](left, right)
-        left_time, right_time = _parse_time(left), _parse_time(right)
-        if left_time is not None and right_time is not None:
-            left, right = left_time, right_time
+        left_time = None if right_time is None else _parse_time(left)
         if self.operator in ("==", "!="):
-            return bool(_make_key(left) == _make_key(right)) == (self.operator == "==")
-        is_comparable = left_time is not None and right_time is not None
-        return is_comparable and _ORDERS[self.operator](left, right)
+            left_key = _make_key(left if left_time is None else left_time)
+            return bool(left_key == right_key) == (self.operator == "==")
+        return left_time is not None and _ORDERS[self.operator](left_time, right_time)
 
 
 def parse_comparison(text: str) -> Comparison:

@@ -1,11 +1,14 @@
 """Comparisons between values of a call."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deputize.catalog import comparisons
 from deputize.catalog.comparisons import InvalidComparison, compute_change, parse_comparison
 
 pytestmark = pytest.mark.requirement("INV-7")
@@ -151,3 +154,16 @@ def test_the_change_of_any_state_is_computed(before: Any, after: Any) -> None:
 )
 def test_a_comparison_tells_whether_it_needs_the_state(text: str, compares_state: bool) -> None:
     assert parse_comparison(text).compares_state is compares_state
+
+
+def test_a_large_value_on_the_right_is_written_once_for_all_on_the_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    written_values: list[Any] = []
+
+    def note_value(value: Any, option: int) -> bytes:
+        written_values.append(value)
+        return orjson.dumps(value, option=option)
+
+    monkeypatch.setattr(comparisons, "orjson", SimpleNamespace(dumps=note_value, OPT_SORT_KEYS=orjson.OPT_SORT_KEYS))
+    document = {"input": {"forbidden": ["x", "y"]}, "output": {"names": ["a", "b", "c"]}}
+    assert parse_comparison("/output/names/* != /input/forbidden").holds(document)
+    assert written_values.count(["x", "y"]) == 1
