@@ -9,6 +9,8 @@ from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.contract.tools import PythonTool
 from tests.support.scripted_tools import AMPLE_SECONDS, Tag, _behave
 
+# Valid with every text of `a`, which takes some thousand steps for each character.
+COSTLY_PATTERN = "^[ab]*a?[ab]{0,900}$"
 Key = Annotated[str, Field(description="The key of the call it is about", examples=["k"])]
 WRITE_OPTIONS: dict[str, Any] = {
     "scopes": ["lab:write"],
@@ -45,6 +47,12 @@ async def send(
     return await _behave("send", tag, context)
 
 
+@tool(effects="write", idempotency="cannot", status="lab.track_parcel", **WRITE_OPTIONS)
+async def label(tag: Tag, context: ToolContext) -> Annotated[str, Field(pattern=COSTLY_PATTERN)]:
+    """Send a parcel whose label is costly to check."""
+    return str(await _behave("label", tag, context))
+
+
 @tool(effects="write", idempotency="cannot", **WRITE_OPTIONS)
 async def drop(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Send a parcel that cannot be tracked."""
@@ -62,4 +70,4 @@ async def register(tag: Tag, context: ToolContext) -> dict[str, Any]:
     return await _behave("register", tag, context)
 
 
-TOOLS: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in (send, drop, register, track_parcel)]
+TOOLS: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in (send, label, drop, register, track_parcel)]

@@ -5,17 +5,18 @@ The validator matches patterns in linear time, but the author of the schema choo
 35 bytes took 44 s with a recursive schema.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import orjson
 
-from deputize.catalog.schema_cost import SchemaCost
-from deputize.catalog.schema_errors import is_quick_to_list, list_errors
+from deputize.catalog.schema_cost import SchemaCost, measure_schema
+from deputize.catalog.schema_errors import find_errors, is_quick_to_list, list_errors
 from deputize.catalog.schemas import Validator, compile_schema
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.contract.contract import Schema
-from deputize.core.json_values import count_values_in
+from deputize.core.json_values import count_values_in, is_large_document
 
 # A step takes up to 15 ns, so this many take 45 ms at most, and usually much less.
 MAX_LOOP_STEPS: Final = 3_000_000
@@ -31,21 +32,46 @@ def is_costly_document(cost: SchemaCost, canonical: bytes) -> bool:
     return cost.estimate_steps(size=size, values=count_values_in(canonical)) > MAX_LOOP_STEPS
 
 
-async def validate_off_loop(schema: Schema, canonical: bytes, run_job: JobRunner) -> bool | None:
-    """Validate a document, given as JSON, in another process; None if that takes too long."""
-    reply = await run_job(validate_job, _build_payload(schema, canonical))
-    return None if reply is None else reply == b"valid"
+class CompiledSchema:
+    """A schema with its validator and its cost. `is_valid` is the Rust validator's own bound method."""
 
+    __slots__ = ("_cost", "_schema", "_validator", "is_valid")
 
-async def describe_errors(
-    validator: Validator, value: Any, schema: Schema, cost: SchemaCost, run_job: JobRunner
-) -> list[dict[str, Any]]:
-    """List what is invalid in a document: few errors here, others in another process; none if that takes too long."""
-    if is_quick_to_list(cost, value):
-        return list_errors(validator, value, schema)
-    reply = await run_job(list_errors_job, _build_payload(schema, orjson.dumps(value)))
-    errors: list[dict[str, Any]] = [] if reply is None else orjson.loads(reply)
-    return errors
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._validator: Validator = compile_schema(schema)
+        self._cost = measure_schema(schema)
+        self.is_valid = self._validator.is_valid
+
+    def is_costly(self, canonical: bytes) -> bool:
+        """Tell whether a document must not be validated here, nor in a thread."""
+        return is_costly_document(self._cost, canonical)
+
+    async def check(self, value: Any, canonical: bytes, run_job: JobRunner) -> bool | None:
+        """Tell whether a document is valid: here, in a thread if it is large, in another process if it is costly.
+
+        None if that takes too long.
+        """
+        if self.is_costly(canonical):
+            return await self.check_off_loop(canonical, run_job)
+        return await asyncio.to_thread(self.is_valid, value) if is_large_document(canonical) else self.is_valid(value)
+
+    async def check_off_loop(self, canonical: bytes, run_job: JobRunner) -> bool | None:
+        """Tell whether a document, given as JSON, is valid, in another process; None if that takes too long."""
+        reply = await run_job(validate_job, _build_payload(self._schema, canonical))
+        return None if reply is None else reply == b"valid"
+
+    def find_errors(self, value: Any) -> list[dict[str, Any]]:
+        """List what is invalid in a document; one error about the whole of it if the list would take long."""
+        return find_errors(self._validator, value, self._schema, self._cost)
+
+    async def describe_errors(self, value: Any, run_job: JobRunner) -> list[dict[str, Any]]:
+        """List the errors of an invalid document: few here, others in another process; none if that takes too long."""
+        if is_quick_to_list(self._cost, value):
+            return list_errors(self._validator, value, self._schema)
+        reply = await run_job(list_errors_job, _build_payload(self._schema, orjson.dumps(value)))
+        errors: list[dict[str, Any]] = [] if reply is None else orjson.loads(reply)
+        return errors
 
 
 def validate_job(payload: bytes) -> bytes:

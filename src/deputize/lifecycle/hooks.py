@@ -14,9 +14,11 @@ from typing import Any
 import orjson
 
 from deputize.catalog.coercion import get_json_type
+from deputize.catalog.costly_documents import JobRunner
 from deputize.catalog.schemas import format_pointer
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.call import Mutation
+from deputize.core.canonical import canonicalize
 from deputize.core.clock import Clock
 from deputize.core.decision import Behavior, Decision, Environment, MatchedRule, Verdict, build_approval_requirements
 from deputize.core.errors import DeadlineExceeded, HookBlocked, Problem
@@ -88,7 +90,7 @@ class ToolHooks:
         """Note that hooks run before the tool, if the tool has such hooks."""
         return replace(validated, runs_pre_hooks=True) if self._before else validated
 
-    async def run_before(self, validated: Validated, token_decision: Decision) -> Validated:
+    async def run_before(self, validated: Validated, token_decision: Decision, run_job: JobRunner) -> Validated:
         """Run the `before` hooks; return the changed call, or raise the refusal of the first hook that stops it.
 
         `token_decision` proves that the caller may use the tool at all: hooks run for no one else.
@@ -96,7 +98,7 @@ class ToolHooks:
         for hook in self._before:
             try:
                 for answer in await self._run_with_deadline(hook, validated):
-                    validated = _apply_answer(hook, validated, answer)
+                    validated = await _apply_answer(hook, validated, answer, run_job)
             except Problem as problem:
                 decision = replace(token_decision, rules=(*token_decision.rules, hook.source))
                 raise problem.replace(decision=decision) from problem.__cause__
@@ -203,12 +205,12 @@ def tighten_verdict(verdict: Verdict, hook_effects: HookEffects) -> Verdict:
     return verdict
 
 
-def _apply_answer(hook: LoadedHook, validated: Validated, answer: HookAnswer) -> Validated:
+async def _apply_answer(hook: LoadedHook, validated: Validated, answer: HookAnswer, run_job: JobRunner) -> Validated:
     match answer:
         case Stop(reason=reason):
             raise _build_block_error(hook, f"the hook {hook.name} stopped this call: {reason}", reason=reason)
         case Update():
-            return _apply_update(hook, validated, answer)
+            return await _apply_update(hook, validated, answer, run_job)
         case Permission(behavior="passthrough"):
             return validated
         case Permission(behavior=behavior, reason=reason):
@@ -223,7 +225,7 @@ def _apply_answer(hook: LoadedHook, validated: Validated, answer: HookAnswer) ->
     return replace(validated, hook_effects=_merge_effects(validated.hook_effects, effects))
 
 
-def _apply_update(hook: LoadedHook, validated: Validated, update: Update) -> Validated:
+async def _apply_update(hook: LoadedHook, validated: Validated, update: Update, run_job: JobRunner) -> Validated:
     """Replace arguments and check them against the schema again. The arguments that the model sent stay recorded."""
     before, tool = validated.call_input, validated.tool
     # Copied through JSON, so that the hook shares no object with the call.
@@ -242,15 +244,22 @@ def _apply_update(hook: LoadedHook, validated: Validated, update: Update) -> Val
     ]
     if not changes:
         return validated
-    if not tool.is_valid_input(after):
-        errors = tool.list_call_errors(after)
-        if errors:
-            where = f"{errors[0]['path'] or '/'} {errors[0]['message']}"
-            raise _build_block_error(
-                hook,
-                f"the hook {hook.name} changed the arguments, and they no longer match the schema: {where}",
-                errors=errors,
-            )
+    canonical = canonicalize(after)
+    is_valid = await tool.input.check(after, canonical, run_job)
+    if is_valid is False and tool.call_input is not tool.input:
+        is_valid = await tool.call_input.check(after, canonical, run_job)
+    if is_valid is None:
+        raise _build_block_error(
+            hook, f"the hook {hook.name} changed the arguments, and they take too long to check against the schema"
+        )
+    if not is_valid:
+        errors = await tool.call_input.describe_errors(after, run_job)
+        where = f": {errors[0]['path'] or '/'} {errors[0]['message']}" if errors else ""
+        raise _build_block_error(
+            hook,
+            f"the hook {hook.name} changed the arguments, and they no longer match the schema{where}",
+            errors=errors,
+        )
     effects = HookEffects(actions=(f"{hook.source} update",))
     return replace(
         validated,

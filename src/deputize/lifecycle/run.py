@@ -73,7 +73,7 @@ class Lifecycle:
                 if (hooks := self._find_hooks(validated)) is not None:
                     token_decision = authority.check_token(received.caller, validated.tool.contract)
                     validated = hooks.begin(validated)
-                    validated = await hooks.run_before(validated, token_decision)
+                    validated = await hooks.run_before(validated, token_decision, run_job)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(runtime, validated, authority, may_ask=True)
             if received.request.callback is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.catalog.compiled_tool import CompiledTool
-from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_off_loop
+from deputize.catalog.costly_documents import JobRunner
 from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
@@ -56,7 +56,7 @@ async def validate_call(
     except _InvalidArguments as invalid:
         tool = invalid.tool
     metrics.record_schema_violation(tool.contract, "input")
-    errors = await tool.describe_input_errors(received.request.arguments, run_job)
+    errors = await tool.input.describe_errors(received.request.arguments, run_job)
     raise SchemaViolation(
         f"the arguments of {tool.name} do not match its schema{_describe_first_error(errors)}",
         details={"errors": errors, "example": tool.example},
@@ -87,7 +87,7 @@ def _validate_off_loop(
 async def _validate_costly_arguments(
     received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner, costly: _CostlyArguments
 ) -> Validated:
-    is_valid = await validate_off_loop(costly.tool.model_schema, costly.canonical, run_job)
+    is_valid = await costly.tool.input.check_off_loop(costly.canonical, run_job)
     if is_valid is None:
         raise SchemaViolation(
             f"the arguments of {costly.tool.name} take too long to check against its schema; send less",
@@ -127,7 +127,7 @@ def validate(
     call_input: dict[str, Any] = arguments
     mutations: tuple[Mutation, ...] = ()
     if is_valid is None:
-        if is_costly_document(tool.costs[0], canonical_arguments):
+        if tool.input.is_costly(canonical_arguments):
             raise _CostlyArguments(tool, canonical_arguments)
         is_valid = tool.is_valid_input(arguments)
     elif not is_valid:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.catalog.costly_documents import JobRunner, is_costly_document, validate_off_loop
+from deputize.catalog.costly_documents import JobRunner
 from deputize.catalog.schemas import measure_depth
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.content import render_content
@@ -24,7 +24,7 @@ from deputize.core.errors import (
     ToolFailed,
     ToolPrecondition,
 )
-from deputize.core.json_values import is_large_value
+from deputize.core.json_values import run_for_value
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
 from deputize.execute.driver import Drivers
@@ -39,16 +39,9 @@ from deputize.lifecycle.state_check import check_state_change, describe_unchange
 
 # The serializer cannot encode results that nest deeper than this.
 _MAX_DEPTH = 100
+_RESULT_START = b'{"result":'
 # What tools raise themselves, with a message and details of their own.
 _TOOL_ERRORS = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
-
-
-class _CostlyResult(Exception):
-    """The schema makes this result too costly to validate here."""
-
-
-class _InvalidResult(Exception):
-    """The result does not match the tool's schema."""
 
 
 async def verify(runtime: Runtime, executed: Executed) -> Verified:
@@ -77,7 +70,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
     try:
         if result is not None:
             _check_result_fields(result)
-        canonical_result, warnings = await _check_contract_off_loop(runtime, executed, payload)
+        canonical_result, warnings = await _check_contract(runtime, executed, payload)
         content: tuple[dict[str, Any], ...] = ()
         if result is not None and result.content:
             content, canonical_result = await asyncio.to_thread(_check_content, result, canonical_result)
@@ -127,20 +120,27 @@ async def _check_error(runtime: Runtime, validated: Validated, problem: Problem)
 
     One that does not match stays the same kind of problem, because that says what happened, without its text.
     """
-    tool = validated.tool
-    if not tool.has_error_schema or not isinstance(problem, _TOOL_ERRORS):
+    tool, violation = validated.tool, "does not match"
+    if tool.error is None or not isinstance(problem, _TOOL_ERRORS):
         return problem
+    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
     try:
-        document = orjson.loads(orjson.dumps({"message": problem.message, "details": dict(problem.details)}))
-        mismatches = await asyncio.to_thread(tool.list_error_mismatches, document)
+        encoded_error = orjson.dumps({"message": problem.message, "details": dict(problem.details)})
     except TypeError:
-        mismatches = [{"path": "/details", "message": "is not plain JSON", "rule": "type"}]
-    if not mismatches:
-        return problem
+        errors = [{"path": "/details", "message": "is not plain JSON", "rule": "type"}]
+    else:
+        error = orjson.loads(encoded_error)
+        is_valid = await tool.error.check(error, encoded_error, run_job)
+        if is_valid:
+            return problem
+        if is_valid is None:
+            violation, errors = "takes too long to check against", []
+        else:
+            errors = await tool.error.describe_errors(error, run_job)
     runtime.metrics.record_schema_violation(tool.contract, "error")
     return problem.replace(
-        message=f"{tool.name} failed with an error that does not match its error schema",
-        details={"violates": "error_schema", "errors": mismatches},
+        message=f"{tool.name} failed with an error that {violation} its error schema",
+        details={"violates": "error_schema", "errors": errors},
     )
 
 
@@ -185,63 +185,52 @@ def _check_content(result: Result, canonical_result: bytes) -> tuple[tuple[dict[
     return content, content_bytes[:-1] + b"," + canonical_result[1:]
 
 
-async def _check_contract_off_loop(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:
-    """Check a result: a large one in a thread, and one that the schema makes costly in another process."""
-    tool = executed.authorized.validated.tool
-    run_job = partial(runtime.jobs.run_job, executed.authorized.validated.received.caller.tenant)
-    try:
-        return await _check_here_or_off_loop(executed, payload, run_job)
-    except _InvalidResult:
-        pass
-    runtime.metrics.record_schema_violation(tool.contract, "output")
-    errors = await tool.describe_output_errors(payload, run_job)
-    raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
-
-
-async def _check_here_or_off_loop(
-    executed: Executed, payload: Any, run_job: JobRunner
-) -> tuple[bytes, tuple[str, ...]]:
-    tool = executed.authorized.validated.tool
-    try:
-        if executed.state_change is None and not is_large_value(payload):
-            return _check_contract(executed, payload)
-        return await asyncio.to_thread(_check_contract, executed, payload)
-    except _CostlyResult:
-        is_valid = await validate_off_loop(tool.contract.output_schema, orjson.dumps(payload), run_job)
-    if is_valid is None:
-        raise ResultInvalid(f"the result of {tool.name} takes too long to check against its schema")
-    return await asyncio.to_thread(_check_contract, executed, payload, is_valid=is_valid)
-
-
-def _check_contract(executed: Executed, payload: Any, *, is_valid: bool | None = None) -> tuple[bytes, tuple[str, ...]]:
+async def _check_contract(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:
     """Return the result's canonical bytes and its warnings, once schema and critical predicates hold."""
     validated = executed.authorized.validated
     tool = validated.tool
+    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
     # Before the validator, which accepts only JSON values.
+    canonical_result = await run_for_value(payload, _canonicalize_result, tool.name, payload)
+    is_valid = await tool.output.check(payload, canonical_result[len(_RESULT_START) : -1], run_job)
+    if is_valid is None:
+        raise ResultInvalid(f"the result of {tool.name} takes too long to check against its schema")
+    if not is_valid:
+        runtime.metrics.record_schema_violation(tool.contract, "output")
+        errors = await tool.output.describe_errors(payload, run_job)
+        raise ResultInvalid(f"{tool.name} returned a value that does not match its schema", details={"errors": errors})
+    return canonical_result, await _check_predicates(executed, payload, run_job)
+
+
+def _canonicalize_result(tool_name: str, payload: Any) -> bytes:
     try:
         canonical_result = canonicalize({"result": payload})
     except NotCanonical as error:
-        raise ResultInvalid(f"{tool.name} returned a value that JSON cannot represent exactly: {error}") from error
+        raise ResultInvalid(f"{tool_name} returned a value that JSON cannot represent exactly: {error}") from error
     if canonical_result.count(b"{") + canonical_result.count(b"[") > _MAX_DEPTH and measure_depth(payload) > _MAX_DEPTH:
-        raise ResultInvalid(f"{tool.name} returned a value that nests deeper than {_MAX_DEPTH} levels")
-    if is_valid is None:
-        if is_costly_document(tool.costs[1], canonical_result):
-            raise _CostlyResult
-        is_valid = tool.is_valid_output(payload)
-    if not is_valid:
-        raise _InvalidResult
+        raise ResultInvalid(f"{tool_name} returned a value that nests deeper than {_MAX_DEPTH} levels")
+    return canonical_result
+
+
+async def _check_predicates(executed: Executed, payload: Any, run_job: JobRunner) -> tuple[str, ...]:
+    """Return the warnings of the predicates that fail; raise the problem of critical ones."""
+    validated = executed.authorized.validated
+    tool = validated.tool
+    if tool.predicates is None:
+        return ()
     state = None if executed.state_change is None else list_state_values(executed.state_change)
-    all_failures = tool.find_failed_predicates(validated.call_input, payload, state)
+    all_failures = await tool.predicates.find_failed(validated.call_input, payload, state, run_job)
+    if all_failures is None:
+        raise ResultInvalid(f"the result of {tool.name} takes too long to check against its predicates")
     failures = [each for each in all_failures if each.severity == "critical"]
     if failures:
         raise PredicateFailed(
             f"the result of {tool.name} fails the check {failures[0].name}",
             details={"predicates": [{"name": p.name, "description": p.description} for p in failures]},
         )
-    warnings = (
+    return tuple(
         f"the result fails the check {each.name}: {each.description or 'see the contract'}" for each in all_failures
     )
-    return canonical_result, tuple(warnings) if all_failures else ()
 
 
 async def _confirm_with_tool(executed: Executed, payload: Any, driver: Drivers) -> None:

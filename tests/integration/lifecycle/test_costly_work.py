@@ -13,14 +13,17 @@ from deputize import tool
 from deputize.catalog import schema_errors
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.contract.expectation import AgentExpectation, ExpectedSide
-from deputize.core.errors import MalformedRequest, RateLimited
+from deputize.core.errors import MalformedRequest, RateLimited, ToolFailed
+from deputize.core.hooks import HookCall, LoadedHook, Update
 from deputize.core.states import State
 from deputize.govern.limits.request_limits import NEGOTIATIONS_PER_MINUTE
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.operations.admin.policy import backtests
-from tests.support.gateway_lab import GatewayLab, open_lab, parse_body
+from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
+from tests.support.lossy_tools import COSTLY_PATTERN
 
 pytestmark = pytest.mark.requirement("GOV-8")
+Fails = Annotated[bool, Field(description="Whether it fails", examples=[False])]
 COSTLY_RULES = '@id("open") permit (principal, action, resource);' + "".join(
     f'@id("r{number}") forbid (principal, action, resource) '
     f'when {{ context.facts has name && context.facts.name like "*{"a" * 900}{number}" }};'
@@ -56,10 +59,34 @@ async def compute(expression: Expression, name: Name) -> Sum:
     return nest(60) if name == "wrong" else {"left": 1.0}  # type: ignore[return-value] # a tool may return anything
 
 
+@tool(
+    effects="read", namespace="lab", version="1.0.0",
+    error_schema={"type": "object", "properties": {"details": {"additionalProperties": {"pattern": COSTLY_PATTERN}}}},
+    predicates=[{"name": "spelled", "holds": {"properties": {"output": {"pattern": COSTLY_PATTERN}}}}],
+)  # fmt: skip
+async def spell(
+    text: Annotated[str, Field(description="What to spell", examples=["a"], pattern=COSTLY_PATTERN)], fails: Fails
+) -> str:
+    """Spell a text at length, in its result or in its error."""
+    if fails:
+        raise ToolFailed("it cannot be spelled", details={"text": "a" * 8_000})
+    return "a" * 8_000
+
+
+async def lengthen(call: HookCall) -> Update | None:
+    return Update(arguments={"text": "a" * 8_000}) if call.arguments["text"] == "b" else None
+
+
+LENGTHEN = LoadedHook(
+    name="lengthen", moment="before", function=lengthen, is_async=True, tools="lab.spell", seconds=30.0
+)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayLab]:
     folder: Path = tmp_path_factory.mktemp("costly")
-    async with open_lab(module_database, folder, tools=(getattr(compute, ATTRIBUTE),)) as opened:
+    tools = [getattr(each, ATTRIBUTE) for each in (compute, spell)]
+    async with open_lab(module_database, folder, tools=tools, hooks=(LENGTHEN,)) as opened:
         yield opened
 
 
@@ -87,6 +114,35 @@ async def test_a_deep_wrong_document_of_a_recursive_type_delays_nobody(lab: Gate
     error = parse_body(await arguments)["error"]
     assert (error["slug"], error["details"]["errors"]) == ("schema-violation", [])
     assert parse_body(await result)["error"]["slug"] == "result-invalid"
+
+
+@pytest.mark.parametrize(
+    ("text", "fails", "jobs", "slug", "refusal"),
+    [
+        ("a", False, ["find_failed_job"], None, "lab.spell takes too long to check against its predicates"),
+        ("b", False, ["validate_job", "find_failed_job"], None, "changed the arguments, and they take too long"),
+        ("a", True, ["validate_job"], "tool-failed", "an error that takes too long to check against its error schema"),
+    ],
+    ids=["predicates", "update of a hook", "error of a tool"],
+)  # fmt: skip
+async def test_what_is_costly_to_check_is_checked_in_another_process_and_refused_if_that_takes_too_long(
+    lab: GatewayLab, monkeypatch: pytest.MonkeyPatch, text: str, fails: bool, jobs: list[str], slug: str | None,
+    refusal: str,
+) -> None:  # fmt: skip
+    run_job, job_names = lab.runtime.jobs.run_job, list[str]()
+
+    async def note_job(tenant: str, job: Callable[[bytes], bytes], payload: bytes) -> bytes | None:
+        job_names.append(job.__name__)
+        return await run_job(tenant, job, payload)
+
+    async def run_out_of_time(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(lab.runtime.jobs, "run_job", note_job)
+    answer = await lab.call("spell", {"text": text, "fails": fails})
+    assert (job_names, None if answer.state is State.SUCCEEDED else error_slug(answer)) == (jobs, slug)
+    monkeypatch.setattr(lab.runtime.jobs, "run_job", run_out_of_time)
+    assert refusal in parse_body(await lab.call("spell", {"text": text, "fails": fails}))["error"]["message"]
 
 
 async def test_a_negotiation_with_costly_patterns_is_refused_and_negotiations_are_counted(lab: GatewayLab) -> None:

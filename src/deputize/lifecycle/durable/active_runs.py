@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from deputize.catalog.costly_documents import is_costly_document
 from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.degradation import Degradation
@@ -161,7 +160,7 @@ class ActiveRun:
         value, plan = orjson.loads(partial), get_redaction_plan(tool, "output")
         if plan.trivial:
             return {"partial_result": value}
-        if is_costly_document(tool.costs[1], partial) or not tool.is_valid_output(value):
+        if tool.output.is_costly(partial) or not tool.is_valid_output(value):
             return {"partial_result": REDACTION_MARK, "redactions": ["/"]}
         visible_value, paths = plan.apply_marks(value)
         return {"partial_result": visible_value, "redactions": list(paths)}

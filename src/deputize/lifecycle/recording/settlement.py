@@ -51,7 +51,10 @@ class UnknownCall:
 
 @frozen
 class Settlement:
-    """A call's real outcome, who established it, and by which rule; `task_id` is the task that a person resolved."""
+    """A call's real outcome, who established it, and by which rule; `task_id` is the task that a person resolved.
+
+    `result` is valid by the tool's schema, or None if the result is unknown.
+    """
 
     actual_outcome: ActualOutcome
     by: Caller
@@ -72,7 +75,7 @@ async def load_unknown_call(runtime: Runtime, tenant: str, row: asyncpg.Record) 
         tenant=tenant,
         call_id=str(row["id"]),
         epoch=row["owner_epoch"],
-        tool=version.tool,
+        tool=await version.load_tool(),
         session=row["session"],
         trace=row["trace"],
         error=row["error"] or "",
@@ -130,7 +133,7 @@ def _build_verified(runtime: Runtime, call: UnknownCall, settlement: Settlement,
     if problem is not None:
         return Verified(executed=executed, problem=problem)
     payload = settlement.result
-    if payload is None or not call.tool.is_valid_output(payload):
+    if payload is None:
         # The tool's own result is unknown; that it acted is known.
         payload = {"settled": {"happened": True, "by": settlement.source, "said": settlement.summary}}
     result = Result(payload=payload, summary=settlement.summary, source=settlement.source)

@@ -10,6 +10,7 @@ while a person is asked: a status that answers later settles the call and closes
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -18,11 +19,13 @@ import structlog
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import RECONCILER_ISSUER, Caller, Capability, Epochs
+from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Effects, MutationClass, is_safe_to_repeat
 from deputize.core.decision import Decision
 from deputize.core.entry_kinds import EntryKind
 from deputize.core.errors import Problem, TooManyTakeovers, UnsealFailed
 from deputize.core.event_loop.periodic_task import PeriodicTask
+from deputize.core.json_values import run_for_value
 from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
@@ -210,13 +213,20 @@ class Reconciler(PeriodicTask):
 
     async def _settle_call(self, call: UnknownCall, answer: StatusAnswer, source: str, summary: str) -> None:
         assert answer.actual_outcome is not None
+        result = answer.result
+        if result is not None:
+            canonical_result = await run_for_value(result, canonicalize, result)
+            run_job = partial(self._runtime.jobs.run_job, call.tenant)
+            # What is invalid, or takes too long to check, is no result. That the call happened is known all the same.
+            if not await call.tool.output.check(result, canonical_result, run_job):
+                result = None
         settlement = Settlement(
             actual_outcome=answer.actual_outcome,
             by=Caller(tenant=call.tenant, user=""),
             decision=_STATUS_DECISION,
             source=source,
             summary=summary,
-            result=answer.result,
+            result=result,
         )
         async with self._runtime.store.write_transaction() as connection:
             if await settle_unknown_call(self._runtime, connection, call, settlement):

@@ -78,6 +78,23 @@ async def test_a_result_that_does_not_fit_is_not_passed_off_as_the_tools(lossy_l
     assert parse_body(await repeat_call(lossy_lab, "send", "odd-result"))["result"]["settled"]["happened"] is True
 
 
+async def test_a_costly_result_is_checked_in_another_process_and_left_out_if_that_takes_too_long(
+    lossy_lab: GatewayLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"state": "happened", "result": "a" * 8_000}
+    checked, unchecked = [await make_unknown_call(lossy_lab, "label", tag) for tag in ("checked", "unchecked")]
+    status_answers.update({checked: answer, unchecked: answer})
+    await run_reconciler(lossy_lab, checked)
+    assert parse_body(await repeat_call(lossy_lab, "label", "checked"))["result"] == answer["result"]
+
+    async def run_out_of_time(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(lossy_lab.runtime.jobs, "run_job", run_out_of_time)
+    await run_reconciler(lossy_lab, unchecked)
+    assert parse_body(await repeat_call(lossy_lab, "label", "unchecked"))["result"]["settled"]["happened"] is True
+
+
 async def test_a_status_that_knows_it_did_not_happen_frees_the_key(lossy_lab: GatewayLab) -> None:
     call = await make_unknown_call(lossy_lab, "send", "never-left")
     status_answers[call] = {"state": "did_not_happen"}
