@@ -36,6 +36,7 @@ class CompiledPredicates:
         self._cost = SchemaCost(
             pattern_cost=sum(each.pattern_cost for each in costs),
             evaluations=sum(each.evaluations for each in costs) + comparison_count * _EVALUATIONS_PER_COMPARISON,
+            comparisons=sum(each.comparisons for each in costs),
             is_exponential=any(each.is_exponential for each in costs),
         )
 

@@ -27,9 +27,11 @@ _validators: BoundedDict[bytes, Validator] = BoundedDict(8)
 def is_costly_document(cost: SchemaCost, canonical: bytes) -> bool:
     """Tell whether validating a document may take longer than the event loop can wait."""
     size = len(canonical)
-    if cost.estimate_steps(size=size, values=size) <= MAX_LOOP_STEPS:
+    if cost.estimate_steps(size=size, values=size, fractions=size, exponents=size) <= MAX_LOOP_STEPS:
         return False
-    return cost.estimate_steps(size=size, values=count_values_in(canonical)) > MAX_LOOP_STEPS
+    exponents = canonical.count(b"e-") + canonical.count(b"e+")
+    values, fractions = count_values_in(canonical), canonical.count(b".")
+    return cost.estimate_steps(size=size, values=values, fractions=fractions, exponents=exponents) > MAX_LOOP_STEPS
 
 
 class CompiledSchema:
@@ -52,9 +54,10 @@ class CompiledSchema:
 
         None if that takes too long.
         """
-        if self.is_costly(canonical):
+        is_large = is_large_document(canonical)
+        if await asyncio.to_thread(self.is_costly, canonical) if is_large else self.is_costly(canonical):
             return await self.check_off_loop(canonical, run_job)
-        return await asyncio.to_thread(self.is_valid, value) if is_large_document(canonical) else self.is_valid(value)
+        return await asyncio.to_thread(self.is_valid, value) if is_large else self.is_valid(value)
 
     async def check_off_loop(self, canonical: bytes, run_job: JobRunner) -> bool | None:
         """Tell whether a document, given as JSON, is valid, in another process; None if that takes too long."""

@@ -29,7 +29,7 @@ Kind = jsonschema_rs.ValidationErrorKind
 
 def is_quick_to_list(cost: SchemaCost, value: Any) -> bool:
     """Tell whether the errors of a document can be listed on the event loop."""
-    most_values = _MAX_LISTED_EVALUATIONS // max(cost.evaluations, 1)
+    most_values = _MAX_LISTED_EVALUATIONS // max(cost.evaluations + cost.comparisons // 2, 1)
     return not cost.is_recursive and not is_large_value(value, most_values=most_values, most_length=_MAX_LISTED_LENGTH)
 
 

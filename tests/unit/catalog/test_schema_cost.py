@@ -74,8 +74,28 @@ def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused(schema: dict
 
 def test_the_cost_of_a_document_grows_with_patterns_and_with_values() -> None:
     plain, costly = measure_schema({"type": "object"}), measure_schema({"pattern": "[ab]*a[ab]{900}c"})
-    assert plain.estimate_steps(size=1_000_000, values=10) < 1_000
-    assert costly.estimate_steps(size=1_000_000, values=1) > 100_000_000
+    assert plain.estimate_steps(size=1_000_000, values=10, fractions=10, exponents=10) < 1_000
+    assert costly.estimate_steps(size=1_000_000, values=1, fractions=0, exponents=0) > 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "item", "count", "is_costly"),
+    [
+        ({"enum": [each + 0.5 for each in range(200)]}, b"199.5", 400, True),
+        ({"enum": [each + 0.5 for each in range(20)]}, b"19.5", 100, False),
+        ({"enum": [[each] for each in range(2_000)]}, b"[1999]", 400, True),
+        ({"enum": [str(each) for each in range(2_000)]}, b'"1999"', 2_000, False),
+        ({"multipleOf": 1e-300}, b"7", 2_000, True),
+        ({"minimum": 0.5}, b"1e-300", 2_000, True),
+        ({"minimum": 0}, b"7.5", 2_000, False),
+        ({"allOf": [{"format": "uri-template"}] * 500}, b'"' + b"a" * 100_000 + b'"', 1, True),
+    ],
+)
+def test_numbers_constants_and_formats_make_a_document_costly(
+    schema: dict[str, Any], item: bytes, count: int, is_costly: bool
+) -> None:
+    document = b"[" + b",".join([item] * count) + b"]"
+    assert is_costly_document(measure_schema({"items": schema}), document) is is_costly
 
 
 def test_a_hundred_thousand_errors_are_not_all_described() -> None:
