@@ -17,7 +17,9 @@ SHORT_NAME = "a name of 23 characters"
 _HOSTILE_TENANT = "acme"
 _FETCH_TOOL = {"name": "fetch", "description": "Fetch what is stored.", "inputSchema": {"type": "object"}}
 _TREE = {"type": ["object", "integer"], "properties": {"left": {"anyOf": [{"$ref": "#/$defs/tree"}] * 2}}}
-_PATTERNS = {"type": "object", "properties": {"tree": {"$ref": "#/$defs/tree"}}, "$defs": {"tree": _TREE},
+_FRACTIONS = {"type": "array", "items": {"type": "number", "enum": [each * 1e-300 for each in range(1, 200)]}}
+_PATTERNS = {"type": "object", "$defs": {"tree": _TREE},
+             "properties": {"tree": {"$ref": "#/$defs/tree"}, "fractions": _FRACTIONS},
              "patternProperties": {"^(a+)+$": {"type": "string"}, "^(b|c)*$": {"type": "integer"}}}  # fmt: skip
 _SCAN_TOOL = {
     "name": "scan", "description": "List everything that was found.", "inputSchema": {"type": "object"},
@@ -46,6 +48,8 @@ async def send_arguments(testbed: Testbed) -> None:
     for name, document in corpus.build_expressions().items():
         call = b'{"tool":"stalls.compute","arguments":{"expression":' + document + b"}}"
         await testbed.measure(f"expression {name}", "POST", "/v1/calls", call)
+    spelled = {"tool": "stalls.spell", "arguments": {"name": "a" * 90_000}}
+    await testbed.measure_json("costly predicate", "POST", "/v1/calls", spelled)
     for name, schema in corpus.build_schemas().items():
         value = {"input": {"schema": schema}, "output": {"schema": schema}}
         await testbed.measure_json(f"negotiation: {name}", "POST", "/v1/tools/stalls.greet/negotiation", value)
@@ -90,15 +94,16 @@ async def send_many_objects(testbed: Testbed) -> None:
 
 
 def build_pattern_results() -> dict[str, bytes]:
-    """Build results whose names the old matcher takes exponential time for."""
-    names = {
+    """Build results that take long to compare with their schema; the old matcher takes exponential time for names."""
+    values = {
         SHORT_NAME: {"a" * 23 + "!": "x"},
+        "small fractions": {"fractions": [199e-300] * 1_900},
         "long names and patterns": {"a" * 3_000 + str(each): "x" for each in range(1_000)},
     }
     trees = {f"tree {name}": {"tree": orjson.loads(text)} for name, text in corpus.build_expressions().items()}
     return {
         name: orjson.dumps({"resultType": "complete", "content": [], "structuredContent": value})
-        for name, value in {**names, **trees}.items()
+        for name, value in {**values, **trees}.items()
     }
 
 

@@ -27,6 +27,15 @@ async def greet(name: Name) -> str:
     return f"hello {name[:20]}"
 
 
+@tool(
+    effects="read", namespace="stalls", timeout=20.0,
+    predicates=[{"name": "spelled", "holds": {"properties": {"output": {"pattern": "[ab]*a[ab]{900}c"}}}}],
+)  # fmt: skip
+async def spell(name: Name) -> str:
+    """Return a name that its predicate takes long to check."""
+    return name
+
+
 @tool(effects="read", namespace="stalls", timeout=20.0)
 async def echo(value: Value) -> Any:
     """Return the value as it came."""
