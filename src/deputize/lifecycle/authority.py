@@ -21,7 +21,7 @@ from deputize.govern.kill_switches import KillSwitches, TenantKillSwitches
 from deputize.govern.policy.active_policies import ActivePolicies, TenantPolicy
 from deputize.govern.token_authorization import authorize_token
 from deputize.store.keys import TenantKeys
-from deputize.store.pool import Store
+from deputize.store.pool import Connection, Store
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("epochs")
@@ -95,12 +95,16 @@ class Authority:
         keys = await self._keys.get(self._store, tenant)
         # One snapshot for everything, or the epochs could belong to other tools than those loaded.
         async with self._store.read_transaction(tenant, repeatable=True) as connection:
-            row = await connection.fetchrow(_SQL["load_epochs"], tenant)
-            epochs = Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
             return TenantAuthority(
-                epochs=epochs,
+                epochs=await load_epochs(connection, tenant),
                 tools=await self._registry.refresh(connection, tenant),
                 revocations=await self._revocations.refresh(connection, tenant),
                 policy=await self._policies.refresh(connection, tenant, key=keys.records_key),
                 switches=await self._switches.refresh(connection, tenant),
             )
+
+
+async def load_epochs(connection: Connection, tenant: str) -> Epochs:
+    """Load the tenant's epochs as this transaction sees them."""
+    row = await connection.fetchrow(_SQL["load_epochs"], tenant)
+    return Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()

@@ -11,12 +11,12 @@ or that gives a key away.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from deputize.core.caller import PROCESS_ISSUER, Caller, Epochs
+from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import OperatorConfirmationRequired, Problem, Unavailable
 from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
 from deputize.govern.approvals.confirmation_codes import ListChanges, ProposedAct
-from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.authority import TenantAuthority, load_epochs
 from deputize.lifecycle.operator_check import require_operator
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow
@@ -174,12 +174,6 @@ async def commit_operator_act(
     except OperatorConfirmationRequired as problem:
         await record_refusal(runtime, caller, command, subject, problem)
         raise
-
-
-async def load_epochs(connection: Connection, tenant: str) -> Epochs:
-    """Load the tenant's epochs as this transaction sees them."""
-    row = await connection.fetchrow(_EPOCHS["load_epochs"], tenant)
-    return Epochs(registry=row[0], policy=row[1], revocation=row[2]) if row else Epochs()
 
 
 async def _perform_act(

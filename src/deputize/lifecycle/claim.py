@@ -35,8 +35,8 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Envelope, Outcome, build_failure_envelope
 from deputize.core.states import FINAL_STATES, State
+from deputize.lifecycle.authority import load_epochs
 from deputize.lifecycle.authorize import reauthorize
-from deputize.lifecycle.barrier import load_epochs
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
