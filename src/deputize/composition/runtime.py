@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from deputize.acts.mutating_reads import disable_mutating_read
 from deputize.composition.grpc_driver import build_grpc_driver
 from deputize.composition.started_services import start_services
 from deputize.core.clock import Clock
@@ -187,6 +188,7 @@ async def open_runtime(
         metrics=metrics,
         tracing=_build_tracing(settings, stack),
         stamps=stamps,
+        disable_mutating_read=disable_mutating_read,
     )
 
 

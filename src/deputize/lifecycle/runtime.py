@@ -1,10 +1,12 @@
 """Define the runtime: the services that every call needs, built once by `composition/runtime.py`."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deputize.core.call_report import ReportCall
 from deputize.core.clock import Clock
+from deputize.core.contract.contract import Contract
 from deputize.core.settings import Settings
 from deputize.evidence.audit_entries import TimestampFormatter
 from deputize.evidence.call_costs import CallCosts
@@ -104,6 +106,8 @@ class Runtime:
     metrics: Metrics
     tracing: Tracing
     stamps: TimestampFormatter
+    # Disables a version that is declared as a read and changed state: the tenant, its contract, the evidence.
+    disable_mutating_read: "Callable[[Runtime, str, Contract, str], Awaitable[None]]"
     # In development only: the codes that a person at the terminal decides with.
     approval_codes: "ApprovalCodes | None" = None
     # In development only: the codes that a person at the terminal confirms administrative acts with.

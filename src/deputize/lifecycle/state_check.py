@@ -10,17 +10,13 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from deputize.catalog.registry import set_version_state
-from deputize.core.caller import operator_caller
 from deputize.core.canonical import NotCanonical, canonicalize, compute_commitment
 from deputize.core.clock import make_first_id
-from deputize.core.contract.contract import LifecycleState, MutationClass
+from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.tools import AnyTool
 from deputize.core.errors import MutationClassViolated, Problem, ToolFailed
-from deputize.lifecycle.barrier import change_authority
 from deputize.lifecycle.phases import Executed, StateChange, StateReading, Validated
 from deputize.lifecycle.runtime import Runtime
-from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 log = structlog.get_logger(__name__)
@@ -77,16 +73,8 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     runtime.metrics.record_schema_violation(contract, "effects")
     tenant, call_id = validated.received.caller.tenant, validated.received.call_id
     digests = {"before": change.before.digest, "after": None if change.after is None else change.after.digest}
-    subject = (
-        f"{contract.full_name}@{contract.version} (call {call_id}: state {digests['before']} became {digests['after']})"
-    )
-
-    async def disable(connection: Connection) -> None:
-        await set_version_state(connection, tenant, contract.full_name, contract.version, LifecycleState.DISABLED)
-
-    await change_authority(
-        runtime, operator_caller(tenant), "disable_mutating_read", subject, disable, is_tightening=True
-    )
+    evidence = f"call {call_id}: state {digests['before']} became {digests['after']}"
+    await runtime.disable_mutating_read(runtime, tenant, contract, evidence)
     log.error("tool_disabled", tool=contract.full_name, version=contract.version, call_id=call_id)
     return MutationClassViolated(
         f"{contract.full_name} {contract.version} is declared as a read, and the state that it can change is another "
