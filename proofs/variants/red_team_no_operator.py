@@ -2,13 +2,13 @@
 
 from unittest.mock import patch
 
-from deputize.lifecycle import barrier
+from deputize.acts import act
 from deputize.operations.gateway import Gateway
 from proofs.kit.gateway_variant import serve_variant
 
 
 def change(gateway: Gateway) -> Gateway:
-    patch.object(barrier, "require_operator", lambda *_, **__: None).start()
+    patch.object(act, "require_operator", lambda *_, **__: None).start()
     return gateway
 
 

@@ -3,10 +3,10 @@
 The lifecycle finds such a read and is below this package, so it gets the act through its runtime.
 """
 
+from deputize.acts.act import change_authority
 from deputize.catalog.registry import set_version_state
 from deputize.core.caller import operator_caller
 from deputize.core.contract.contract import Contract, LifecycleState
-from deputize.lifecycle.barrier import change_authority
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 

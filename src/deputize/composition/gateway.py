@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from deputize.acts.webhooks import WebhookAdmin
 from deputize.catalog.importers.mcp import list_scopes
 from deputize.catalog.importers.openapi.contracts import list_service_scopes
 from deputize.composition.identity import CompleteCaller, build_console_access, build_operator_tokens
@@ -9,7 +10,6 @@ from deputize.core.contract.tools import PythonTool
 from deputize.core.settings import Settings
 from deputize.execute.egress import Egress
 from deputize.govern.identity.token_verifier import TokenVerifier
-from deputize.lifecycle.callbacks import WebhookAdmin
 from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from prometheus_client import CollectorRegistry
 
+from deputize.acts.webhooks import WebhookAdmin
 from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
@@ -25,7 +26,6 @@ from deputize.govern.identity.sessions import ConsoleSession
 from deputize.govern.identity.token_verifier import TokenVerifier
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.token_authorization import require_admin
-from deputize.lifecycle.callbacks import WebhookAdmin
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTestClaim, ContractTests, ReportedCase

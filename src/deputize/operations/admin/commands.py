@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from deputize.acts.act import Prepare, change_authority
 from deputize.catalog import registry
 from deputize.catalog.admission import admit_contract, build_refusal, check_conflicts
 from deputize.catalog.compatibility.release_job import judge_release
@@ -33,7 +34,6 @@ from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.govern.vault import local as local_vault
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import Prepare, change_authority
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.contract_tests import ContractTests
 from deputize.operations.admin.deprecations import DeprecationRequest, build_notice, require_quiet

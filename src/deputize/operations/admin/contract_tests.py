@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from deputize.acts.act import commit_act
 from deputize.catalog.admission import check_test_result
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
@@ -27,7 +28,6 @@ from deputize.govern.identity.attestations import (
     verify_attestation,
 )
 from deputize.govern.token_authorization import is_tool_visible, require_full_admin
-from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.recording.stored_call import is_recorded_maker
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection

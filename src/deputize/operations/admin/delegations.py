@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from deputize.acts.act import change_authority, commit_act
 from deputize.catalog.versions import InvalidVersionRange, is_in_range, parse_range
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
@@ -31,7 +32,6 @@ from deputize.govern.identity.token_exchange import (
 )
 from deputize.govern.identity.token_verifier import Actor, TokenVerifier, VerifiedToken
 from deputize.govern.token_authorization import is_tool_visible
-from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.credentials.broker import MintToken
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.runtime import Runtime

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from deputize.acts.act import change_authority
 from deputize.catalog import registry
 from deputize.catalog.snapshot import TenantTools, ToolEntry, ToolVersion
 from deputize.catalog.versions import parse_version
@@ -18,7 +19,6 @@ from deputize.core.errors import MalformedRequest, VersionInUse, VersionNotFound
 from deputize.govern.approvals.confirmation_codes import DocumentChange
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import change_authority
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements

@@ -6,6 +6,7 @@ the process ends in between.
 
 from dataclasses import dataclass, field
 
+from deputize.acts.act import commit_act
 from deputize.core.delegation import EXCHANGE_SCOPES_RULE
 from deputize.core.errors import ExchangeRefused, NoSuchRoute, PermissionProblem
 from deputize.govern.identity import grants
@@ -17,7 +18,6 @@ from deputize.govern.identity.client_assertions import (
 )
 from deputize.govern.identity.signing_keys import SigningKeys
 from deputize.govern.identity.token_verifier import TokenVerifier
-from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 

@@ -12,12 +12,12 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from deputize.acts.act import commit_operator_act
 from deputize.core.caller import Caller, Epochs, parse_nearest_agent
 from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
 from deputize.govern.token_authorization import ADMIN_RULE, require_admin, require_full_admin
-from deputize.lifecycle.barrier import commit_operator_act
 from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE
 from deputize.lifecycle.recording.settlement import ActualOutcome, Settlement, load_unknown_call, settle_unknown_call
 from deputize.lifecycle.runtime import Runtime

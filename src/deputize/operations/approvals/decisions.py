@@ -10,6 +10,7 @@ from typing import Any, Literal
 import asyncpg
 import structlog
 
+from deputize.acts.act import commit_act
 from deputize.core.caller import TERMINAL_ISSUER, Caller
 from deputize.core.errors import (
     ApprovalExpired,
@@ -30,7 +31,6 @@ from deputize.govern.approvals.approval_codes import build_terminal_caller
 from deputize.govern.approvals.requirements import Vote, is_plan_met
 from deputize.lifecycle.approval.check import has_expired
 from deputize.lifecycle.approval.presentation import describe_list_item
-from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.call_access import CallFilter, list_reachable
 from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.runtime import Runtime

@@ -4,8 +4,8 @@ from typing import Final
 
 import structlog
 
+from deputize.acts.account_revocations import revoke_due_tokens
 from deputize.core.event_loop.periodic_task import PeriodicTask
-from deputize.lifecycle.account_revocations import revoke_due_tokens
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 

@@ -4,8 +4,8 @@ from typing import Final
 
 import structlog
 
+from deputize.acts.erasure import ErasureCursor, continue_open_erasures
 from deputize.core.event_loop.periodic_task import PeriodicTask
-from deputize.lifecycle.erasure import ErasureCursor, continue_open_erasures
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 

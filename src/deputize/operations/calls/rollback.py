@@ -6,12 +6,12 @@ from uuid import UUID
 
 import asyncpg
 
+from deputize.acts.act import commit_act
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import is_safe_to_repeat
 from deputize.core.errors import CallNotFound, CheckpointNotFound, NotRetryable, UnsealFailed
 from deputize.core.states import State
 from deputize.govern.token_authorization import require_full_admin
-from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.checkpoint_writer import CheckpointReader

@@ -14,6 +14,13 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from deputize.acts.account_revocations import (
+    RevocationState,
+    delete_link,
+    revoke_tokens,
+    store_replaced_tokens,
+)
+from deputize.acts.act import commit_act
 from deputize.core.caller import Caller
 from deputize.core.errors import MalformedRequest, PermissionDenied, ServerNotFound, UpstreamSignInFailed
 from deputize.core.settings import McpServerSettings
@@ -21,13 +28,6 @@ from deputize.execute.upstreams.oauth.client_registration import OAuthClient
 from deputize.execute.upstreams.oauth.flow import PendingAuthorization, select_scopes
 from deputize.execute.upstreams.oauth.metadata import AuthorizationServer
 from deputize.execute.upstreams.oauth.www_authenticate import merge_scopes, parse_challenge
-from deputize.lifecycle.account_revocations import (
-    RevocationState,
-    delete_link,
-    revoke_tokens,
-    store_replaced_tokens,
-)
-from deputize.lifecycle.barrier import commit_act
 from deputize.lifecycle.credentials.linked_accounts import SQL, to_datetime
 from deputize.lifecycle.credentials.sealed_tokens import (
     LinkedTokens,

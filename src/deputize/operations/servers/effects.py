@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import orjson
 
+from deputize.acts.act import change_authority, record_act
 from deputize.catalog.effect_proposals import is_stricter, propose_effects
 from deputize.catalog.importers.mcp import find_declared_effects
 from deputize.catalog.importers.mcp_resources import is_item_served
@@ -28,7 +29,6 @@ from deputize.core.settings import McpServerSettings
 from deputize.govern.approvals.confirmation_codes import DocumentChange
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import change_authority, record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.pins import SQL, ServerPins, is_registered, load_pins

@@ -17,6 +17,7 @@ import asyncpg
 import orjson
 import structlog
 
+from deputize.acts.act import change_authority, commit_act, record_act
 from deputize.catalog import registry
 from deputize.catalog.admission import check_conflicts
 from deputize.catalog.drift.drift_judge import judge_off_loop
@@ -30,7 +31,6 @@ from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import DiscoveredServer
 from deputize.core.settings import McpServerSettings
-from deputize.lifecycle.barrier import change_authority, commit_act, record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.pins import (
     SQL,

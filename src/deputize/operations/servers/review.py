@@ -16,6 +16,7 @@ from typing import Any, Literal
 import asyncpg
 import orjson
 
+from deputize.acts.act import change_authority, commit_act
 from deputize.catalog import registry
 from deputize.catalog.admission import check_conflicts
 from deputize.catalog.drift.flags import FlagCode
@@ -28,7 +29,6 @@ from deputize.core.mcp.servers import Definition, DefinitionKind, parse_item_kin
 from deputize.core.settings import McpServerSettings
 from deputize.govern.token_authorization import require_full_admin
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import change_authority, commit_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.import_tools import MAX_JUDGE_SECONDS
 from deputize.operations.servers.monitor import ServerMonitor

@@ -15,6 +15,7 @@ from typing import Final
 import orjson
 import structlog
 
+from deputize.acts.act import change_authority
 from deputize.catalog import registry
 from deputize.catalog.importers.mcp import increment_major
 from deputize.catalog.importers.openapi.document import MAX_DOCUMENT_BYTES
@@ -25,7 +26,6 @@ from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.settings import ServiceSettings
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import change_authority
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.versions import (
     admit_version,

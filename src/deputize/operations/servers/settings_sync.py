@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from deputize.acts.act import change_authority, record_act
 from deputize.catalog import registry
 from deputize.catalog.importers.mcp_resources import is_item_served
 from deputize.catalog.snapshot import TenantTools
@@ -17,7 +18,6 @@ from deputize.core.caller import Caller
 from deputize.core.errors import ToolNotAdmitted, Unavailable
 from deputize.core.settings import McpServerSettings
 from deputize.lifecycle.authority import TenantAuthority
-from deputize.lifecycle.barrier import change_authority, record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.pins import ServerPins, delete_pin, load_pins
 from deputize.operations.servers.versions import (

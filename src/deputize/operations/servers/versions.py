@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from deputize.acts.act import record_act
 from deputize.catalog import registry
 from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.mcp_resources import is_item_served
@@ -18,7 +19,6 @@ from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.mcp.servers import Definition, DefinitionKind, parse_item_kind
 from deputize.core.settings import McpServerSettings
-from deputize.lifecycle.barrier import record_act
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.servers.pins import SQL, ServerPins
 from deputize.store.pool import Connection

@@ -1,4 +1,4 @@
--- Epochs and the barrier: store/epoch_watcher.py and lifecycle/barrier.py.
+-- Epochs and the barrier: store/epoch_watcher.py and acts/act.py.
 
 -- name: load_epochs
 select registry, policy, revocation from deputize.epochs where tenant = $1;

@@ -1,4 +1,4 @@
--- Deliveries of callbacks: operations/background/deliveries.py.
+-- Deliveries of callbacks: operations/background/deliveries.py and acts/webhooks.py.
 
 -- name: take_due_deliveries
 -- Take some due deliveries and postpone them while this process tries them. If it dies, another tries them then. A

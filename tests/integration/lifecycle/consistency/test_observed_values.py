@@ -4,9 +4,9 @@ import asyncpg
 import orjson
 import pytest
 
+from deputize.acts.erasure import continue_open_erasures
 from deputize.execute.egress import Egress
 from deputize.interfaces.cli.diagnostics.consistency_checks import check_consistency_rules
-from deputize.lifecycle.erasure import continue_open_erasures
 from deputize.operations.approvals.notifications.notifier import ApprovalNotifier
 from deputize.store.observed_values import MAX_VALUES
 from tests.integration.conftest import ADMIN, HttpGateway

@@ -11,8 +11,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from deputize.acts.erasure import continue_open_erasures
 from deputize.core.canonical import canonicalize, compute_commitment
-from deputize.lifecycle.erasure import continue_open_erasures
 from deputize.operations.background import erasures
 from deputize.store.local_postgres_host import ENVIRONMENT, choose_account, find_installation
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway

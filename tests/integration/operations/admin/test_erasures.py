@@ -9,10 +9,10 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from deputize.acts.erasure import continue_erasure, continue_open_erasures
 from deputize.core.caller import Caller
 from deputize.core.errors import AuthorityRevoked
 from deputize.govern.identity.revocations import Revocations
-from deputize.lifecycle.erasure import continue_erasure, continue_open_erasures
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.background import erasures
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway

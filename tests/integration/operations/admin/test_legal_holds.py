@@ -11,7 +11,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from deputize.lifecycle.erasure import continue_open_erasures
+from deputize.acts.erasure import continue_open_erasures
 from deputize.operations.background import erasures
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
 from tests.support.gateway_internals import get_runtime

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
+from deputize.acts.operator_proof import require_person
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
@@ -12,7 +13,6 @@ from deputize.execute.egress import Egress
 from deputize.govern.identity.jwks import list_issuer_hosts
 from deputize.govern.identity.primary_issuers import PrimaryIssuers
 from deputize.govern.identity.token_verifier import TokenVerifier
-from deputize.lifecycle.operator_check import require_person
 from deputize.store.pool import Store
 from deputize.store.pseudonyms import Pseudonyms
 

@@ -15,10 +15,10 @@ from uuid import UUID
 import asyncpg
 import structlog
 
+from deputize.acts.account_revocations import delete_link
 from deputize.core.caller import Caller
 from deputize.core.errors import LegalHoldActive
 from deputize.core.value_types import frozen
-from deputize.lifecycle.account_revocations import delete_link
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection

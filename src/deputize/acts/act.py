@@ -11,13 +11,13 @@ or that gives a key away.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from deputize.acts.operator_proof import require_operator
 from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import OperatorConfirmationRequired, Problem, Unavailable
 from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
 from deputize.govern.approvals.confirmation_codes import ListChanges, ProposedAct
 from deputize.lifecycle.authority import TenantAuthority, load_epochs
-from deputize.lifecycle.operator_check import require_operator
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.pool import Connection

@@ -12,9 +12,9 @@ from typing import Final, Literal
 import asyncpg
 import structlog
 
+from deputize.acts.act import record_act
 from deputize.core.caller import Caller
 from deputize.core.errors import Problem, ServerNotFound, UnsealFailed, UpstreamSignInFailed
-from deputize.lifecycle.barrier import record_act
 from deputize.lifecycle.credentials.linked_accounts import SQL
 from deputize.lifecycle.credentials.sealed_tokens import (
     LinkedTokens,

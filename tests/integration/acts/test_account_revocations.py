@@ -9,8 +9,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from deputize.acts.account_revocations import delete_link, revoke_due_tokens, store_replaced_tokens
 from deputize.core.settings import McpServerSettings
-from deputize.lifecycle.account_revocations import delete_link, revoke_due_tokens, store_replaced_tokens
 from deputize.lifecycle.credentials.sealed_tokens import open_link
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.background import account_revocations
