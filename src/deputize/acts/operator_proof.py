@@ -1,4 +1,4 @@
-"""Require proof of an operator for administrative acts that loosen authority, whichever interface they come from.
+"""Require proof of an operator for the acts that need one, whichever interface they come from.
 
 In production, the proof is a person's recent sign-in at an issuer that the settings mark as one of operators, or the
 token that this gateway issued to an operator client of the settings. In development, whose tokens prove nothing, it is
@@ -49,7 +49,7 @@ def _require_own_token(caller: Caller) -> None:
     limits = (caller.capabilities, caller.ceiling, caller.task)
     if caller.agents or caller.grants or any(each is not None for each in limits):
         raise OperatorConfirmationRequired(
-            "an agent, or a token that is delegated or limited, cannot change who may do what",
+            "an agent, or a token that is delegated or limited, cannot act as an operator",
             details={"rule": IN_PERSON_RULE},
             advice="Ask a person who operates this gateway. They repeat it with a token of their own.",
         )
@@ -59,7 +59,7 @@ def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct, list_chang
     codes, details = runtime.confirmation_codes, {"rule": TERMINAL_CODE_RULE}
     if codes is None:
         raise OperatorConfirmationRequired(
-            "a development token cannot change who may do what, and this gateway has no terminal that shows codes",
+            "a development token proves no operator, and this gateway has no terminal that shows codes",
             details=details,
             advice="Do this at a gateway that deputize dev runs in a terminal.",
         )
@@ -95,7 +95,7 @@ def _require_code(runtime: Runtime, caller: Caller, act: ProposedAct, list_chang
 def _require_sign_in(identity: IdentitySettings, caller: Caller, now: int) -> str:
     if not caller.operator:
         raise OperatorConfirmationRequired(
-            "only a person who signed in at an issuer of operators can change who may do what",
+            "only a person who signed in at an issuer of operators can do this",
             details={"rule": ISSUER_RULE},
             advice="Sign in at an issuer that has operator = true under [[identity.issuers]], or ask an operator. A "
             "program needs a token of an operator client ([[identity.operators]]).",

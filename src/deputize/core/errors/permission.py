@@ -237,7 +237,7 @@ class OperatorConfirmationRequired(PermissionProblem):
     spec = ErrorSpec(
         slug="operator-confirmation-required", code=ErrorCode.APPROVAL_REQUIRED, error_class="policy_blocked",
         number=3231, http=403, grpc="FAILED_PRECONDITION",
-        title="This change of authority needs an operator's confirmation",
+        title="This act needs an operator's confirmation",
         advice="Read the rule in details. Confirm with the code in the terminal of deputize dev, or sign in again as "
         "an operator.",
     )  # fmt: skip
