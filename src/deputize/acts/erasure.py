@@ -147,9 +147,3 @@ async def load_erasure(runtime: Runtime, tenant: str, erasure_id: str) -> Erasur
         ended_at=row["ended_at"],
         calls_left=row["calls_left"],
     )  # fmt: skip
-
-
-async def load_primary_issuer(connection: Connection, tenant: str) -> str | None:
-    """Load the issuer whose subjects are stored by their bare names."""
-    issuer: str | None = await connection.fetchval(_SQL["load_primary_issuer"], tenant)
-    return issuer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from deputize.core.settings import IssuerSettings
 from deputize.govern.identity.claims import can_speak_for
-from deputize.store.pool import Store
+from deputize.store.pool import Connection, Store
 from deputize.store.queries import load_statements
 from deputize.store.tenants import ensure_tenant
 
@@ -29,15 +29,21 @@ class PrimaryIssuers:
             return self._cache[tenant]
         candidate = choose_primary_issuer(self._issuers, tenant)
         async with self._store.write_transaction() as connection:
-            issuer: str | None = await connection.fetchval(_SQL["load_primary_issuer"], tenant)
+            issuer = await load_primary_issuer(connection, tenant)
             if issuer is None and candidate is not None:
                 await ensure_tenant(connection, tenant)
                 await connection.execute(_SQL["insert_primary_issuer"], tenant, candidate)
                 # Read back: another gateway may have been first.
-                issuer = await connection.fetchval(_SQL["load_primary_issuer"], tenant)
+                issuer = await load_primary_issuer(connection, tenant)
         if issuer is not None:
             self._cache[tenant] = issuer
         return issuer
+
+
+async def load_primary_issuer(connection: Connection, tenant: str) -> str | None:
+    """Load the issuer whose subjects are stored by their bare names."""
+    issuer: str | None = await connection.fetchval(_SQL["load_primary_issuer"], tenant)
+    return issuer
 
 
 def choose_primary_issuer(issuers: Sequence[IssuerSettings], tenant: str) -> str | None:

@@ -4,10 +4,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from deputize.acts.act import change_authority, record_refusal
-from deputize.acts.erasure import ErasureStart, begin_erasure, continue_erasure, load_erasure, load_primary_issuer
+from deputize.acts.erasure import ErasureStart, begin_erasure, continue_erasure, load_erasure
 from deputize.core.caller import Caller
 from deputize.core.errors import ErasureNotFound, LegalHoldActive
 from deputize.core.subject import build_subject, parse_subject, qualify_subject
+from deputize.govern.identity.primary_issuers import load_primary_issuer
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection

@@ -7,11 +7,11 @@ from uuid import UUID
 import asyncpg
 
 from deputize.acts.act import change_authority
-from deputize.acts.erasure import load_primary_issuer
 from deputize.core.caller import Caller
 from deputize.core.errors import HoldNotFound, MalformedRequest, Unavailable
 from deputize.core.subject import build_subject
 from deputize.core.value_types import frozen
+from deputize.govern.identity.primary_issuers import load_primary_issuer
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection

@@ -3,9 +3,6 @@
 -- name: insert_erasure
 insert into deputize.erasures (tenant, id, subject, names, pseudonym) values ($1, $2, $3, $4, $5);
 
--- name: load_primary_issuer
-select issuer from deputize.primary_issuers where tenant = $1;
-
 -- name: revoke_grants_of_user
 -- Each revocation has an epoch of its own.
 with ended as (
