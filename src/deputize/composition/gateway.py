@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from deputize.acts.erasure import Erasures
 from deputize.acts.webhooks import WebhookAdmin
 from deputize.catalog.importers.mcp import list_scopes
 from deputize.catalog.importers.openapi.contracts import list_service_scopes
@@ -16,7 +17,6 @@ from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTests
 from deputize.operations.admin.delegations import Delegations
 from deputize.operations.admin.deprecations import Deprecations
-from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.legal_holds import LegalHolds
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from prometheus_client import CollectorRegistry
 
+from deputize.acts.erasure import Erasures
 from deputize.acts.webhooks import WebhookAdmin
 from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
@@ -31,7 +32,6 @@ from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTestClaim, ContractTests, ReportedCase
 from deputize.operations.admin.delegations import Delegations, IssuedToken
 from deputize.operations.admin.deprecations import DeprecationRequest, Deprecations
-from deputize.operations.admin.erasures import Erasures
 from deputize.operations.admin.legal_holds import HoldRequest, LegalHolds
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests

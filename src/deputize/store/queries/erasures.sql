@@ -1,4 +1,4 @@
--- Erasures of people: acts/erasure.py and operations/admin/erasures.py.
+-- Erasures of people: acts/erasure.py.
 
 -- name: insert_erasure
 insert into deputize.erasures (tenant, id, subject, names, pseudonym) values ($1, $2, $3, $4, $5);
