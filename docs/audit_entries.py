@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from deputize.core.degradation import DEGRADATION_MEANINGS
 from deputize.core.states import EVENT_BY_STATE
+from deputize.evidence.agent_tool_events import EVENT_EMISSIONS, STATE_EMISSIONS
 from deputize.evidence.audit_entries import VERSION
 from deputize.evidence.entry_fields import ENTRY_FIELDS
-from deputize.evidence.tool_events import EVENT_EMISSIONS, STATE_EMISSIONS
 
 INTRODUCTION = (
     "Every call leaves audit entries: a read or a refusal one, a write its intent before the effect and its outcome "

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from deputize.core.caller import ADMIN_SCOPE
-from deputize.interfaces.cli.project.tool_loader import load_tool_files
+from deputize.interfaces.cli.local.tool_loader import load_tool_files
 from proofs.kit.gateway import GatewayHandle, Issuer, create_issuer, put_policies, start_gateway
 from proofs.kit.gateway_variant import restart_as_variant
 from proofs.kit.helper_servers import LedgerHandle, start_ledger

@@ -15,7 +15,7 @@ import orjson
 
 from deputize.interfaces.cli.client.log_client import LogClient
 from deputize.interfaces.cli.client.rest_client import GatewayClient
-from deputize.interfaces.cli.project.log_audit import LogAudit, load_checkpoint, load_keys
+from deputize.interfaces.cli.local.log_audit import LogAudit, load_checkpoint, load_keys
 from deputize.store.migrate import upgrade_async
 from proofs.audit_rate.append_rate import AppendRates, measure_append_rates
 from proofs.audit_rate.local_log import LocalLog

@@ -13,7 +13,7 @@ from deputize.evidence.log.log_walk import LogFault
 from deputize.evidence.log.merkle_tree import MerkleFrontier, hash_leaves
 from deputize.evidence.log.signed_note import NoteSigner
 from deputize.evidence.log.tiles import TILE_HEIGHT, TILE_WIDTH, Tile, encode_bundle
-from deputize.interfaces.cli.project.log_audit import LogAudit, LogVerdict
+from deputize.interfaces.cli.local.log_audit import LogAudit, LogVerdict
 
 # How many entries a checkpoint adds: what a busy gateway signs at once.
 _SIGNED_ENTRIES: Final = 1000

@@ -17,7 +17,7 @@ from deputize.evidence.log.leaf import build_leaf
 from deputize.evidence.log.signed_note import VerifierKey
 from deputize.evidence.log.tiles import TILE_WIDTH, Tile, encode_bundle
 from deputize.evidence.tenant_log.log_tiles import load_bundle, load_tile
-from deputize.interfaces.cli.project.log_audit import InvalidNote, LogAudit, LogVerdict, load_checkpoint
+from deputize.interfaces.cli.local.log_audit import InvalidNote, LogAudit, LogVerdict, load_checkpoint
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("log")

@@ -18,7 +18,7 @@ from deputize.evidence.log.checkpoint import LogCheckpoint, open_checkpoint
 from deputize.evidence.log.signed_note import InvalidNote, parse_note
 from deputize.interfaces.cli.client.log_client import LogClient
 from deputize.interfaces.cli.client.rest_client import GatewayClient
-from deputize.interfaces.cli.project.log_audit import LogAudit, LogVerdict, load_checkpoint
+from deputize.interfaces.cli.local.log_audit import LogAudit, LogVerdict, load_checkpoint
 from deputize.store.local_postgres import LocalPostgres
 from proofs.audit_tamper.database_log import DatabaseLog
 from proofs.audit_tamper.judge import (

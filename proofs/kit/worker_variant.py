@@ -10,8 +10,8 @@ import uvloop
 
 from deputize.app import open_gateway, open_worker
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.logs import configure_logs
-from deputize.interfaces.cli.project.project_gateway import load_project, open_project_gateway
+from deputize.interfaces.cli.local.logs import configure_logs
+from deputize.interfaces.cli.local.project_gateway import load_project, open_project_gateway
 from deputize.operations.gateway import Gateway
 
 

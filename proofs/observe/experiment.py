@@ -50,7 +50,7 @@ _LIFETIME_SECONDS: Final = 60 * 86_400
 _PROBE_SECONDS: Final = 90
 # Servers have no prices, and a chain of agents needs a delegation.
 _KINDS: Final = frozenset(PLANTS) - {"expensive", "unusual-chain"}
-_STARTER: Final = Path(stdio_server.__file__).parents[2] / "src/deputize/interfaces/cli/project/starter/observe.cedar"
+_STARTER: Final = Path(stdio_server.__file__).parents[2] / "src/deputize/interfaces/cli/local/starter/observe.cedar"
 _time_ms: ContextVar[int] = ContextVar("time_ms", default=0)
 
 

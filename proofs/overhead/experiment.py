@@ -14,7 +14,7 @@ from deputize.core.call import CallRequest
 from deputize.core.clock import Clock
 from deputize.core.settings import DatabaseSettings, IdentitySettings, KeySettings, Settings, ToolSettings
 from deputize.core.settings import IssuerSettings as IssuerSettings
-from deputize.interfaces.cli.project.tool_loader import load_tool_files
+from deputize.interfaces.cli.local.tool_loader import load_tool_files
 from deputize.store.pool import WRITER, connect_with_role
 from proofs.kit.gateway import AUDIENCE, ISSUER, TOOLS, GatewayHandle, Issuer, create_issuer, start_gateway
 from proofs.kit.helper_servers import start_echo, start_sink

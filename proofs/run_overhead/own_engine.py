@@ -17,7 +17,7 @@ from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.project_gateway import load_project, open_project_gateway
+from deputize.interfaces.cli.local.project_gateway import load_project, open_project_gateway
 from deputize.operations.gateway import Gateway
 from proofs.kit.cpu_metrics import START_LINE, print_figures
 from proofs.kit.gateway_internals import get_runtime

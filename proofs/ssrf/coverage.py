@@ -22,7 +22,7 @@ _SERVES = "serves calls, and opens no channel"
 _OUTBOUND_CLIENT = "is the outbound client, which the places use"
 _COMPILED = "uses validators that catalog/schemas.py has compiled"
 LEFT_OUT_CODE = {
-    "catalog/admission.py jsonschema_rs": _COMPILED,
+    "catalog/registration_rules.py jsonschema_rs": _COMPILED,
     "catalog/compiled_tool.py jsonschema_rs": _COMPILED,
     "catalog/exchange/agent_tool/object_kinds.py jsonschema_rs": "compiles schemas that are part of the product",
     "client/__init__.py httpx2": _OWN_MACHINE,
@@ -36,7 +36,7 @@ LEFT_OUT_CODE = {
     "interfaces/cli/client/mcp_bridge.py httpx2": _OWN_MACHINE,
     "interfaces/cli/client/rest_client.py http.client": _OWN_MACHINE,
     "interfaces/cli/client/sign_in/issuer_client.py http.client": _OWN_MACHINE,
-    "interfaces/cli/project/dev_environment.py getaddrinfo": _LISTENS,
+    "interfaces/cli/local/dev_environment.py getaddrinfo": _LISTENS,
     "execute/drivers/grpc.py grpc": "calls over channels that grpc_channels.py has opened",
     "interfaces/grpc/listener.py grpc": _SERVES,
     "interfaces/grpc/status.py grpc": _SERVES,

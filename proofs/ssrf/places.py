@@ -300,7 +300,7 @@ def list_gateway_places(sites: Sites) -> list[Place]:
     """List the places of a running gateway."""
     oauth, sign_in = OAuthPlaces(sites), SignInPlaces(sites)
     tokens_code = ("lifecycle/credentials/wiring.py Egress", "lifecycle/credentials/wiring.py egress.request")
-    operator_module = "interfaces/cli/project/operator_identity.py"
+    operator_module = "interfaces/cli/local/operator_identity.py"
     operator_code = (f"{operator_module} Egress", f"{operator_module} egress.get")
     keys_code = ("app.py Egress", "composition/identity.py egress.get")
     return [

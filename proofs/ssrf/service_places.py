@@ -33,7 +33,7 @@ from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.checks import _check_issuers
 from deputize.interfaces.cli.diagnostics.policy_checks import _check_decision_point
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
-from deputize.interfaces.cli.project.service_import import ImportOptions, plan_import, read_source
+from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source
 from proofs.ssrf.hostile_documents import build_referring_document, build_server_document
 from proofs.ssrf.places import Place
 from proofs.ssrf.sites import ATTACKER_URL, OPERATOR_URL, Sites

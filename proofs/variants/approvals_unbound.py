@@ -4,7 +4,7 @@ compared.
 
 from types import SimpleNamespace
 
-from deputize.lifecycle.approval import check
+from deputize.lifecycle.approval import recheck_approval as check
 from deputize.operations.gateway import Gateway
 from proofs.kit.worker_variant import run_worker_variant
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deputize.lifecycle.approval.check import ApprovedCall
+from deputize.lifecycle.approval.recheck_approval import ApprovedCall
 from deputize.lifecycle.durable import resume
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.runtime import Runtime

@@ -1,7 +1,7 @@
 """A gateway that counts alone: its replicas keep the same rules and do not know of each other."""
 
-from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.budgets import Budgets
+from deputize.govern.limits.limit_admission import LimitEnforcer
 from deputize.operations.gateway import Gateway
 from deputize.store.counters.in_process import InProcessCounters
 from proofs.kit.gateway_internals import get_runtime, replace_runtime

@@ -7,8 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 from deputize.app import open_gateway
+from deputize.interfaces.cli.local import client_configs, settings_text
 from deputize.interfaces.cli.main import run_cli
-from deputize.interfaces.cli.project import client_configs, settings_text
 
 
 def _expand_variables(resolver: object, text: str, label: str) -> str:

@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.operations.gateway import Gateway
 from proofs.kit.gateway_variant import serve_variant
 

@@ -1,9 +1,9 @@
 """A gateway that trusts whatever database answers at its address, as if nothing could be missing there."""
 
 from deputize.operations.gateway import Gateway
-from deputize.store.lineage import lineage
-from deputize.store.lineage.record_files import LineageRecord
 from deputize.store.pool import Connection
+from deputize.store.restore_guard import lineage
+from deputize.store.restore_guard.record_files import LineageRecord
 from proofs.kit.gateway_variant import serve_variant
 
 

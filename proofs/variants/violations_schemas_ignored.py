@@ -3,7 +3,7 @@
 from typing import Any
 
 from deputize.catalog.compiled_tool import CompiledTool
-from deputize.catalog.costly_documents import CompiledSchema
+from deputize.catalog.validation_job import CompiledSchema
 from proofs.kit.gateway_variant import serve_variant
 
 _compile_tool = CompiledTool.__init__

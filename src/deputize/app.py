@@ -35,7 +35,7 @@ from deputize.operations.bootstrap import bootstrap_gateway, compare_files, list
 from deputize.operations.calls.result_reads import ResultReads
 from deputize.operations.gateway import Gateway
 from deputize.operations.servers.monitor import ServerMonitor
-from deputize.operations.views.compared_sources import log_ignored_sources
+from deputize.operations.views.consistency_sources import log_ignored_sources
 from deputize.operations.views.health import BackgroundTask, Health
 from deputize.store.instance_lock import InstanceLock
 from deputize.store.pseudonyms import Pseudonyms

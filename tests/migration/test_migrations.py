@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.store import migrate, schema_revision
 from deputize.store.local_postgres import LocalPostgres
 from deputize.store.pool import READER, WRITER, connect_with_role

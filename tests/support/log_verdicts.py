@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from deputize.interfaces.cli.project.log_audit import LogAudit, LogVerdict, load_checkpoint, load_keys
+from deputize.interfaces.cli.local.log_audit import LogAudit, LogVerdict, load_checkpoint, load_keys
 
 
 async def verify_log(gateway: Any, token: str, tenant: str = "dev") -> LogVerdict:

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 import asyncpg
 
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.recovery import RestoredDatabase, run_recovery
+from deputize.interfaces.cli.local.recovery import RestoredDatabase, run_recovery
 from deputize.lifecycle.runtime import Runtime
-from deputize.store.lineage.recovery import Recovery
+from deputize.store.restore_guard.recovery import Recovery
 from tests.support.gateway_lab import wait_until
 
 NEWEST_ENTRY = "select tenant, id from deputize.audit_entries order by id desc limit 1"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deputize.interfaces.cli.project.separate_user.protected_folder import locate_protected_folder
+from deputize.interfaces.cli.local.separate_user.protected_folder import locate_protected_folder
 from proofs.kit.child_process import ChildProcess, CommandResult
 from proofs.kit.gateway import TOOLS
 from proofs.kit.http_client import HttpConnection

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deputize.core.settings import McpServerSettings
-from deputize.interfaces.cli.project.program_pins import compute_pins, render_toml_value
+from deputize.interfaces.cli.local.program_pins import compute_pins, render_toml_value
 from proofs.kit.child_process import ProcessNotReady
 from proofs.kit.gateway import GatewayHandle
 from proofs.kit.http_client import HttpConnection

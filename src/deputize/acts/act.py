@@ -17,8 +17,8 @@ from deputize.core.contract.contract import Contract
 from deputize.core.errors import OperatorConfirmationRequired, Problem, Unavailable
 from deputize.evidence.audit_entries import AuditContext, encode_act, encode_entry
 from deputize.govern.approvals.confirmation_codes import ListChanges, ProposedAct
-from deputize.lifecycle.authority import TenantAuthority, load_epochs
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority, load_epochs
 from deputize.store.commit_rows import AuditEntryRow
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements

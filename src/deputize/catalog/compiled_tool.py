@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from deputize.catalog.coercion import CoercionPlan, build_plan, coerce_arguments
-from deputize.catalog.compiled_predicates import CompiledPredicates
-from deputize.catalog.costly_documents import CompiledSchema
 from deputize.catalog.policy_facts import list_facts, read_defaults, read_fact_values
+from deputize.catalog.predicates import CompiledPredicates
 from deputize.catalog.schemas import strip_internal
+from deputize.catalog.validation_job import CompiledSchema
 from deputize.core.call import Mutation
 from deputize.core.contract.contract import DEFAULT_ERROR_SCHEMA, Contract, Schema
 from deputize.core.contract.unenforced_fields import list_unenforced_fields

@@ -1,6 +1,6 @@
 """Check that what a contract promises does not contradict the rest of it: behaviours, compensation, service levels.
 
-`admission.py` uses these checks among its eight conditions.
+`registration_rules.py` uses these checks among its eight conditions.
 """
 
 from collections.abc import Callable, Iterator

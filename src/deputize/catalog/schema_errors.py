@@ -2,7 +2,7 @@
 
 Asking whether a document is valid takes linear time. Listing its errors does not: each alternative that fails is
 described with all errors inside of it, so that a recursive schema doubles them at every level of the document. They are
-listed here only if that is certainly quick; `costly_documents.py` has the others listed in another process.
+listed here only if that is certainly quick; `validation_job.py` has the others listed in another process.
 """
 
 from typing import Any, Final

@@ -1,6 +1,6 @@
 """Check that schemas can be enforced: closed, self-contained, shallow, described, with valid examples.
 
-`admission.py` uses these checks and adds the conditions that are not about schemas.
+`registration_rules.py` uses these checks and adds the conditions that are not about schemas.
 """
 
 from collections.abc import Iterator

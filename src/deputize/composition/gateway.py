@@ -39,7 +39,7 @@ from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.queries import CallQueries
 from deputize.operations.calls.receipts import CallReceipts
-from deputize.operations.calls.rollback import Rollbacks
+from deputize.operations.calls.restore_checkpoint import Rollbacks
 from deputize.operations.gateway import Gateway
 from deputize.operations.servers.account_links import AccountLinks
 from deputize.operations.servers.circuits import CircuitReports

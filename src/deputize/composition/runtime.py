@@ -34,34 +34,34 @@ from deputize.execute.service_gate import ServiceGate
 from deputize.execute.service_rates import ServiceRates
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.execute.upstreams.status import ServerStates
+from deputize.govern.consistency_rules import SourceRules
 from deputize.govern.identity.signing_keys import SigningKeys
 from deputize.govern.limits.act_limits import ActLimits
-from deputize.govern.limits.admission import LimitEnforcer
 from deputize.govern.limits.budgets import Budgets
+from deputize.govern.limits.limit_admission import LimitEnforcer
 from deputize.govern.limits.request_limits import RequestLimits
 from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
-from deputize.govern.source_agreement import SourceRules
 from deputize.govern.vault.local import LocalVault
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.govern.vault.port import SecretVault
-from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials.broker import CredentialBroker
 from deputize.lifecycle.credentials.wiring import build_upstream_tokens
 from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.shared_circuits import SharedCircuits
+from deputize.lifecycle.tenant_snapshot import Authority
 from deputize.operations.admin.delegations import make_token_minter
 from deputize.operations.bootstrap import list_tenants
 from deputize.runs.leases import ProcessLease
+from deputize.store.consistency_values import ConsistencyValues
 from deputize.store.counters.factory import open_counters
 from deputize.store.counters.port import Counters
 from deputize.store.group_commit import GroupCommit
 from deputize.store.keys import MasterKey, TenantKeys
-from deputize.store.lineage.lineage import Lineage
-from deputize.store.lineage.watcher import LineageWatcher
-from deputize.store.observed_values import ObservedValues
 from deputize.store.pool import Store
+from deputize.store.restore_guard.lineage import Lineage
+from deputize.store.restore_guard.watcher import LineageWatcher
 from deputize.store.stored_results import StoredResults
 from deputize.store.tenants import ensure_tenant
 
@@ -151,7 +151,7 @@ async def open_runtime(
         authority=Authority(store, keys, admin_jobs, clock),
         deprecated_uses=DeprecatedUses(clock),
         source_rules=SourceRules(settings.consistency),
-        observed_values=ObservedValues(store, clock),
+        consistency_values=ConsistencyValues(store, clock),
         stored_results=StoredResults(store, keys, clock),
         call_measurements=CallMeasurements(clock),
         call_costs=CallCosts(clock),

@@ -11,7 +11,7 @@ import orjson
 
 from deputize.core.states import ToolEvent
 from deputize.core.value_types import frozen
-from deputize.evidence.tool_events import list_events
+from deputize.evidence.agent_tool_events import list_events
 
 # Types of entries that record no event of the tool standard, such as the acts of administrators.
 _AUDIT_TYPE: Final = "audit."

@@ -19,10 +19,10 @@ from deputize.core.errors import (
 )
 from deputize.govern.policy.engines import consult_engines
 from deputize.govern.token_authorization import require_constraints
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.hooks import tighten_verdict
 from deputize.lifecycle.phases import ApprovalGrant, Authorized, Validated
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 _NO_LABELS: Final = frozenset[str]()
 

@@ -35,13 +35,13 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Envelope, Outcome, build_failure_envelope
 from deputize.core.states import FINAL_STATES, State
-from deputize.lifecycle.authority import load_epochs
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.passages import trace_step
+from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import load_epochs
 from deputize.store.commit_rows import CommitResult, OpenCallRow
 from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements

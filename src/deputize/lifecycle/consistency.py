@@ -20,11 +20,11 @@ from deputize.core.errors import SourcesDisagree, Unavailable
 from deputize.core.json_values import is_large_value
 from deputize.core.settings.consistency import ConsistencyRule
 from deputize.core.value_types import frozen
-from deputize.govern.source_agreement import Disagreement, ObservedValue, RuleSource, judge_sources
+from deputize.govern.consistency_rules import Disagreement, ObservedValue, RuleSource, judge_sources
 from deputize.lifecycle.phases import Executed
 from deputize.lifecycle.runtime import Runtime
+from deputize.store.consistency_values import ValueKey
 from deputize.store.keys import KeySet
-from deputize.store.observed_values import ValueKey
 from deputize.store.pool import CONNECTION_ERRORS
 
 log = structlog.get_logger(__name__)
@@ -112,7 +112,7 @@ async def _compare_statement(runtime: Runtime, executed: Executed, statement: _S
         rule=rule.name,
         entity=_compute_entity_digest(keys, statement),
     )
-    rows = await runtime.observed_values.observe_value(
+    rows = await runtime.consistency_values.observe_value(
         key,
         tool=contract.full_name,
         authority_rank=contract.authority_rank or 0,
@@ -154,7 +154,7 @@ async def _report_disagreement(
         believed=None if believed_source is None else believed_source.tool,
     )
     if believed_source is None:
-        await runtime.observed_values.record_disagreement(
+        await runtime.consistency_values.record_disagreement(
             key,
             tools=[each.tool for each in sources],
             call_ids=[each.call_id for each in sources],

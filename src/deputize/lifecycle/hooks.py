@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from deputize.catalog.coercion import get_json_type
-from deputize.catalog.costly_documents import JobRunner
 from deputize.catalog.schemas import format_pointer
+from deputize.catalog.validation_job import JobRunner
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.call import Mutation
 from deputize.core.canonical import canonicalize

@@ -26,7 +26,7 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Outcome
 from deputize.execute.service_gate import ServicePermit
-from deputize.govern.limits.admission import Admission
+from deputize.govern.limits.limit_admission import Admission
 from deputize.govern.limits.rules import MeteredCall, to_micros
 from deputize.lifecycle.phases import Authorized, CallProgress
 from deputize.lifecycle.runtime import Runtime

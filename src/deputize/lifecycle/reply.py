@@ -33,8 +33,8 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.commitments import SALT_BYTES, ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.recording.measurement import judge_end
+from deputize.lifecycle.recording.salted_digests import SALT_BYTES, ResultCommitment, commit_result, run_for_document
 from deputize.lifecycle.result_storage import store_payload
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify

@@ -22,25 +22,25 @@ from deputize.execute.retry_budgets import RetryBudgets
 from deputize.execute.service_gate import ServiceGate
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.execute.upstreams.status import ServerStates
+from deputize.govern.consistency_rules import SourceRules
 from deputize.govern.identity.signing_keys import SigningKeys
 from deputize.govern.limits.act_limits import ActLimits
-from deputize.govern.limits.admission import LimitEnforcer
+from deputize.govern.limits.limit_admission import LimitEnforcer
 from deputize.govern.limits.request_limits import RequestLimits
 from deputize.govern.limits.request_slots import RequestSlots
 from deputize.govern.policy.authzen import AuthZenClient
-from deputize.govern.source_agreement import SourceRules
-from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.credentials.broker import CredentialBroker
 from deputize.lifecycle.credentials.linked_accounts import LinkedAccounts
 from deputize.lifecycle.credentials.upstream_tokens import UpstreamTokens
 from deputize.lifecycle.hooks import Hooks
 from deputize.lifecycle.shared_circuits import SharedCircuits
+from deputize.lifecycle.tenant_snapshot import Authority
 from deputize.runs.leases import ProcessLease
+from deputize.store.consistency_values import ConsistencyValues
 from deputize.store.group_commit import GroupCommit
 from deputize.store.keys import TenantKeys
-from deputize.store.lineage.lineage import Lineage
-from deputize.store.observed_values import ObservedValues
 from deputize.store.pool import Store
+from deputize.store.restore_guard.lineage import Lineage
 from deputize.store.stored_results import StoredResults
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Runtime:
     deprecated_uses: DeprecatedUses
     # Facts that several tools tell, and what they said.
     source_rules: SourceRules
-    observed_values: ObservedValues
+    consistency_values: ConsistencyValues
     # Results that are given as references.
     stored_results: StoredResults
     # How calls end, what they take and cost.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.catalog.compiled_tool import CompiledTool
-from deputize.catalog.costly_documents import JobRunner
+from deputize.catalog.validation_job import JobRunner
 from deputize.core.call import Mutation
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.clock import Deadline
@@ -20,9 +20,9 @@ from deputize.core.injection.suspicions import Suspicion, find_suspicions
 from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.phases import Received, Validated
-from deputize.lifecycle.recording.commitments import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.recording.salted_digests import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 
 class _LargeContract(Exception):

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from deputize.catalog.costly_documents import JobRunner
 from deputize.catalog.schemas import measure_depth
+from deputize.catalog.validation_job import JobRunner
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.content import render_content
 from deputize.core.errors import (
@@ -33,9 +33,9 @@ from deputize.lifecycle.consistency import compare_sources
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Validated, Verified
 from deputize.lifecycle.recording.problem_redaction import redact_problem
-from deputize.lifecycle.rollback import roll_back
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.state_check import check_state_change, describe_unchanged_state, list_state_values
+from deputize.lifecycle.undo_effect import roll_back
 
 # The serializer cannot encode results that nest deeper than this.
 _MAX_DEPTH = 100

@@ -16,8 +16,8 @@ from deputize.core.errors import PolicyInvalid, RegistryProblem, VersionConflict
 from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import compute_set_digest
-from deputize.lifecycle.authority import Authority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import Authority
 from deputize.operations.admin.project_edits import ProjectEdits
 from deputize.operations.gateway import Gateway
 from deputize.operations.servers.services import register_service

@@ -56,7 +56,7 @@ from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.input_responses import InputResponder
 from deputize.operations.calls.queries import CallEvent, CallQueries, CallSummary
 from deputize.operations.calls.receipts import CallReceipts
-from deputize.operations.calls.rollback import Rollbacks
+from deputize.operations.calls.restore_checkpoint import Rollbacks
 from deputize.operations.servers.account_links import AccountLinks
 from deputize.operations.servers.circuits import CircuitReports
 from deputize.operations.servers.effects import EffectChoice, ServerEffects
@@ -75,7 +75,7 @@ from deputize.operations.views.tool_view import (
     extract_structured_schema,
     list_references,
 )
-from deputize.store.lineage.lineage import WentBackError, build_refusal
+from deputize.store.restore_guard.lineage import WentBackError, build_refusal
 
 if TYPE_CHECKING:
     from deputize.operations.background.worker import Worker

@@ -26,7 +26,7 @@ from deputize.store.commit_rows import (
     OpenCallRow,
     QueueRunRow,
 )
-from deputize.store.lineage.lineage import WENT_BACK, build_refusal
+from deputize.store.restore_guard.lineage import WENT_BACK, build_refusal
 
 
 class PendingRow(NamedTuple):

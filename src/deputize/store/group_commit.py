@@ -51,7 +51,7 @@ from deputize.store.commit_rows import (
     ReleaseLocksRow,
 )
 from deputize.store.commit_statistics import CommitStatistics
-from deputize.store.lineage.lineage import WentBackError
+from deputize.store.restore_guard.lineage import WentBackError
 from deputize.store.run_commits import commit_runs, find_new_runs, split_full_queue
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deputize.interfaces.cli.project.client_setup.clients import CLIENTS, ClientName
+from deputize.interfaces.cli.local.client_setup.clients import CLIENTS, ClientName
 from tests.acceptance.cli.cli_process import (
     PROGRAM,
     TIMEOUT_SECONDS,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deputize.interfaces.cli.project.separate_user.protected_folder import locate_protected_folder
+from deputize.interfaces.cli.local.separate_user.protected_folder import locate_protected_folder
 from tests.acceptance.cli.cli_process import (
     PROGRAM,
     TIMEOUT_SECONDS,

@@ -21,7 +21,7 @@ GATEWAY = "https://gateway.example"
 PROGRAM = f"""
 import json, sys
 from dataclasses import asdict
-from deputize.interfaces.cli.project.stored_tokens import StoredToken, delete_token, load_token, save_token
+from deputize.interfaces.cli.local.stored_tokens import StoredToken, delete_token, load_token, save_token
 token = StoredToken(gateway={GATEWAY!r}, issuer="https://idp.example", client_id="deputize-cli", audience="gateway",
     access_token={SECRET!r}, expires_at=2**33)
 steps = {{

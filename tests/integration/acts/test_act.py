@@ -6,7 +6,7 @@ from deputize.acts.act import change_authority
 from deputize.core.errors import RateLimited
 from deputize.core.states import State
 from deputize.govern.identity import revocations
-from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.pool import Connection
 from tests.support.gateway_lab import GatewayLab
 

@@ -11,7 +11,7 @@ import pytest
 from deputize.app import open_gateway
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.commands.service.serve import open_strict_gateway
-from deputize.interfaces.cli.project.tool_loader import ProjectTools
+from deputize.interfaces.cli.local.tool_loader import ProjectTools
 from deputize.operations.gateway import Gateway
 from tests.integration.conftest import gateway_settings
 

@@ -15,7 +15,7 @@ from deputize.core.states import State
 from deputize.govern.identity import revocations
 from deputize.govern.policy import active_policies
 from deputize.govern.policy.policy_parser import PolicyFile
-from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab
 from tests.support.scripted_tools import list_effects
 

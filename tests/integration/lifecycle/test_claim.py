@@ -13,7 +13,7 @@ from deputize import Result
 from deputize.core.clock import Clock
 from deputize.core.errors import ToolFailed, Unavailable
 from deputize.core.states import State
-from deputize.lifecycle.authority import Authority
+from deputize.lifecycle.tenant_snapshot import Authority
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body, wait_until
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
 

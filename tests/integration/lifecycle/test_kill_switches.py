@@ -16,7 +16,7 @@ from deputize.core.errors import (
 )
 from deputize.core.states import State
 from deputize.govern import kill_switches
-from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from tests.integration.operations.admin.test_commands import _fetch_command_entries
 from tests.support.gateway_lab import GatewayLab, error_slug, parse_body, wait_until
 from tests.support.scripted_tools import list_effects, set_behaviour

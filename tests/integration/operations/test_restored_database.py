@@ -14,9 +14,9 @@ from deputize.app import open_gateway
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
-from deputize.interfaces.cli.project.recovery import RestoredDatabase, run_recovery
-from deputize.store.lineage.lineage import WentBackError
-from deputize.store.lineage.record_files import read_records
+from deputize.interfaces.cli.local.recovery import RestoredDatabase, run_recovery
+from deputize.store.restore_guard.lineage import WentBackError
+from deputize.store.restore_guard.record_files import read_records
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support import shop_tools
 from tests.support.restored_database import NEWEST_ENTRY, confirm_recovery, drop_connections, lose_newest_entry

@@ -8,8 +8,8 @@ import pytest
 
 from deputize.app import open_gateway
 from deputize.interfaces.cli.diagnostics.lineage_checks import check_lineage
-from deputize.store.lineage.checkpoint_files import CheckpointFiles, SavedCheckpoint
-from deputize.store.lineage.lineage import WentBackError
+from deputize.store.restore_guard.checkpoint_files import CheckpointFiles, SavedCheckpoint
+from deputize.store.restore_guard.lineage import WentBackError
 from tests.integration.conftest import ADMIN, HttpGateway, serve_gateway
 from tests.integration.operations.test_restored_database import remember_in, wait_for_readiness
 from tests.support.restored_database import confirm_recovery, drop_connections

@@ -11,7 +11,7 @@ import pytest
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import DatabaseSettings, Settings
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.store import migrate
 from deputize.store.database_checks import inspect_database
 from deputize.store.local_postgres import LocalPostgres

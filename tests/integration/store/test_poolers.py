@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.store.database_checks import check_prepared_statements
 from proofs.kit.reserved_port import reserve_port
 

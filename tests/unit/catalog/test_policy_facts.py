@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.importers import annotations
 from deputize.catalog.importers.python import ATTRIBUTE, tool
 from deputize.catalog.policy_facts import PolicyFact, list_facts
+from deputize.catalog.registration_rules import admit_contract
 from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import ToolNotAdmitted
 from tests.support.contracts import make_contract, make_input_schema, make_snapshot, make_version

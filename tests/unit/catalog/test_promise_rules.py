@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from deputize.catalog.admission import admit_contract, check_conflicts, find_no_owner
 from deputize.catalog.policy_facts import find_no_fact
+from deputize.catalog.registration_rules import admit_contract, check_conflicts, find_no_owner
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolNotAdmitted
 from tests.support.contracts import make_contract, make_input_schema

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from deputize.catalog.costly_documents import is_costly_document
 from deputize.catalog.schema_cost import MAX_EVALUATIONS, measure_schema
 from deputize.catalog.schema_rules import check_schema
 from deputize.catalog.schemas import compile_schema, iterate_errors
+from deputize.catalog.validation_job import is_costly_document
 
 
 def make_doubling_schema(levels: int, *, nested: bool) -> dict[str, Any]:

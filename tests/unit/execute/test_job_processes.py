@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from deputize.execute.job_processes import MAX_WAITING_PER_TENANT, JobProcesses
-from deputize.govern.policy.costly_slices import evaluate_job
+from deputize.govern.policy.evaluation_job import evaluate_job
 from deputize.govern.policy.policy_parser import PolicyFile, build_set_json, parse_policies
 
 _UID = {"type": "User", "id": "ann"}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("INV-1")
 
 _HEAD = """
 from deputize.core.outcome import Outcome
-from deputize.lifecycle.authority import TenantAuthority
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import ClaimGuard
 from deputize.lifecycle.execute import execute

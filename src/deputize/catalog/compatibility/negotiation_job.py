@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from deputize.catalog.compatibility.negotiation import Match, MissingPart, judge_match, list_missing_parts
-from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.schema_rules import check_schema
 from deputize.catalog.schemas import strip_internal
 from deputize.catalog.tool_entry import ToolVersion

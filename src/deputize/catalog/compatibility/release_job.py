@@ -16,7 +16,7 @@ from deputize.catalog.compatibility.version_numbers import (
     measure_bump,
     suggest_version,
 )
-from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.snapshot import ToolEntry
 from deputize.core.canonical import canonicalize

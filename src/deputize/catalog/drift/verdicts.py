@@ -1,7 +1,7 @@
 """Compare what a server declares now with its pins, and reach a verdict for each definition and the instructions.
 
 Nothing here reads a server or the database: `operations/servers/` passes in the discovery and the pins, and acts on the
-verdicts. What takes long, the search for flags, can run in another process (`drift_judge.py`).
+verdicts. What takes long, the search for flags, can run in another process (`drift_job.py`).
 """
 
 from collections.abc import Collection, Mapping

@@ -12,8 +12,13 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from deputize.catalog.admission import build_refusal
 from deputize.catalog.exchange.agent_tool.tool_document import import_tool_document, is_tool_document
+from deputize.catalog.importers.agent_tool_manifest import (
+    IDENTIFYING_FIELD,
+    InvalidStandardManifest,
+    is_standard_manifest,
+    read_standard_manifest,
+)
 from deputize.catalog.importers.declaration import (
     WrongDeclaration,
     expand_idempotency,
@@ -21,12 +26,7 @@ from deputize.catalog.importers.declaration import (
     expand_timeout,
     explain_validation_error,
 )
-from deputize.catalog.importers.standard_manifest import (
-    IDENTIFYING_FIELD,
-    InvalidStandardManifest,
-    is_standard_manifest,
-    read_standard_manifest,
-)
+from deputize.catalog.registration_rules import build_refusal
 from deputize.catalog.schema_rules import Reason
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolNotAdmitted

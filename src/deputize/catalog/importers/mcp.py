@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from deputize.catalog import versions
-from deputize.catalog.admission import admit_contract, build_refusal
 from deputize.catalog.importers.declaration import explain_validation_error
 from deputize.catalog.importers.examples import build_example_call
 from deputize.catalog.importers.server_facts import mark_facts, mark_recorded_arguments
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema, convert_output_schema
+from deputize.catalog.registration_rules import admit_contract, build_refusal
 from deputize.catalog.schema_cost import MAX_PATTERN_COST, measure_schema
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.schemas import MAX_DEPTH, BadSchema, compile_schema, measure_depth

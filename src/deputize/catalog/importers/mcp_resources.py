@@ -8,8 +8,8 @@ A server with resources gets one contract `read_resource`, one with prompts `get
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.mcp import collect_read_fields, has_matching_glob, is_tool_served
+from deputize.catalog.registration_rules import admit_contract
 from deputize.core.contract.contract import Contract, Schema, ToolKind
 from deputize.core.mcp.servers import (
     COMPLETE,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.importers.mcp import build_tool_contract, increment_major
 from deputize.catalog.importers.mcp_resources import build_method_contract, choose_method_name
 from deputize.catalog.importers.tool_names import assign_names

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from deputize.catalog.admission import LONGEST_OUTWARD
+from deputize.catalog.registration_rules import LONGEST_OUTWARD
 
 _MAX_NAME_LENGTH: Final = 48
 _CAMEL_CASE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

@@ -1,7 +1,7 @@
 """Define the contract: everything declared about one version of a tool.
 
-Tool authors write it (decorators, manifests, importers), `catalog/admission.py` checks it, and the lifecycle obeys it.
-A registered contract never changes; its lifecycle state is stored beside it. The parts are in the modules beside this.
+Tool authors write it (decorators, manifests, importers), `catalog/registration_rules.py` checks it, and the lifecycle
+obeys it. A registered contract never changes; its lifecycle state is stored beside it.
 """
 
 from functools import cached_property
@@ -96,7 +96,7 @@ class Contract(ContractPart):
     verifies: bool = False
     # Whether the function brings a reader of the state that it could change: see `lifecycle/state_check.py`.
     reads_state: bool = False
-    # Whether the function brings a rollback of its effect: see `lifecycle/rollback.py`.
+    # Whether the function brings a rollback of its effect: see `lifecycle/undo_effect.py`.
     rolls_back: bool = False
     behaviours: tuple[Behaviour, ...] = ()
     compensation: Compensation | None = None

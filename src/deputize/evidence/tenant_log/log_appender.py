@@ -21,9 +21,9 @@ from deputize.evidence.log.signed_note import InvalidNote, parse_note
 from deputize.evidence.log.tiles import MAX_ENTRY_SIZE, TILE_HEIGHT, InvalidTile
 from deputize.evidence.tenant_log.log_keys import load_log_keys
 from deputize.evidence.tenant_log.log_tiles import load_frontier, load_range_hashes
-from deputize.store.lineage.checkpoint_files import SavedCheckpoint
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
+from deputize.store.restore_guard.checkpoint_files import SavedCheckpoint
 
 BATCH_TENANTS: Final = 20
 BATCH_ENTRIES_EACH: Final = 1000

@@ -22,9 +22,9 @@ from deputize.core.errors import PolicyFailed, Unavailable
 from deputize.core.value_types import frozen
 from deputize.govern.policy.cedar import CompiledPolicies, is_costly
 from deputize.govern.policy.cedar_schema import FactTypes
-from deputize.govern.policy.costly_slices import JobRunner
 from deputize.govern.policy.decision_cache import MAX_CACHED_DECISIONS, DecisionCache, DecisionEntries
-from deputize.govern.policy.policy_jobs import parse_off_loop
+from deputize.govern.policy.evaluation_job import JobRunner
+from deputize.govern.policy.policy_job import parse_off_loop
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest, parse_policies
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements

@@ -168,7 +168,7 @@ def evaluate_slice(
 ) -> Verdict:
     """Evaluate a slice here. A costly one denies, unless it may take long because no event loop waits for it.
 
-    `costly_slices.py` evaluates costly slices in another process.
+    `evaluation_job.py` evaluates costly slices in another process.
     """
     question = build_question(slice_, query)
     if isinstance(question, Verdict):

@@ -12,8 +12,8 @@ from deputize.core.bounded_dict import BoundedDict
 from deputize.core.decision import PolicyRequest, RecordedVerdict, Verdict
 from deputize.govern.policy.cedar import CompiledPolicies, evaluate_slice, is_costly
 from deputize.govern.policy.cedar_schema import list_scopes
-from deputize.govern.policy.costly_slices import JobRunner, evaluate_costly_slice
 from deputize.govern.policy.decision_records import DecisionRecorder
+from deputize.govern.policy.evaluation_job import JobRunner, evaluate_costly_slice
 from deputize.govern.policy.slices import PolicySlice
 
 MAX_CACHED_DECISIONS = 30_000

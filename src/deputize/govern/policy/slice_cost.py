@@ -3,7 +3,7 @@
 Cedar matches `like` in time proportional to the length of the pattern times that of the text, and copies every literal
 of a rule. Both come from outside, and an evaluation cannot be interrupted: one tenant's patterns delayed another's call
 by 14 s. So the cost is limited when policies become active, and a slice that takes long is evaluated in another process
-(`costly_slices.py`).
+(`evaluation_job.py`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

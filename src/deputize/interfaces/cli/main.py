@@ -41,7 +41,7 @@ from deputize.interfaces.cli.commands import (
 from deputize.interfaces.cli.commands.audit import entries
 from deputize.interfaces.cli.commands.observe import group as observe
 from deputize.interfaces.cli.commands.service import doctor, events, init, keys, login, mcp, migrate, receipt, recover
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.help import HELP_OPTIONS, find_help, use_plain_help
 from deputize.interfaces.cli.render.output import EXIT_FAILED, EXIT_USAGE, CommandExit, Json, printer
 from deputize.interfaces.cli.render.problems import show_problem

@@ -1,7 +1,7 @@
 """Request approval: claim and store the call and open its approval request in one commit, and answer at once.
 
 A repeated key gets the same approval request. The stored input is encrypted and cannot change; a worker executes the
-call once it is approved (`check.py`).
+call once it is approved (`recheck_approval.py`).
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, require_preview
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.commitments import run_for_document
+from deputize.lifecycle.recording.salted_digests import run_for_document
 from deputize.lifecycle.recording.stored_call import serialize_caller, serialize_input
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_accepted_outcome, parse_epochs, resolve_repeat

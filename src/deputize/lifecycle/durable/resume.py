@@ -37,8 +37,8 @@ from deputize.core.errors import (
 from deputize.core.injection.suspicions import find_suspicions
 from deputize.core.states import State
 from deputize.core.value_types import frozen
-from deputize.lifecycle.approval import check as approval_check
-from deputize.lifecycle.approval.check import PreviewChanged, request_new_approval, require_approval
+from deputize.lifecycle.approval import recheck_approval as approval_check
+from deputize.lifecycle.approval.recheck_approval import PreviewChanged, request_new_approval, require_approval
 from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
@@ -46,8 +46,8 @@ from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.commitments import prepare_redaction
-from deputize.lifecycle.recording.passages import trace_step
+from deputize.lifecycle.recording.salted_digests import prepare_redaction
+from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import BeginRunRow, CommitResult, ResourceLock

@@ -16,7 +16,7 @@ from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry
 from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
-from deputize.lifecycle.recording.commitments import (
+from deputize.lifecycle.recording.salted_digests import (
     SALT_BYTES,
     ResultCommitment,
     commit_arguments,
@@ -24,7 +24,7 @@ from deputize.lifecycle.recording.commitments import (
     commit_result,
     commit_scopes,
 )
-from deputize.lifecycle.recording.passages import (
+from deputize.lifecycle.recording.state_trace import (
     trace_dry_run,
     trace_end,
     trace_opening,

@@ -4,7 +4,7 @@ from deputize.core.errors import Problem, SecretsProblem
 from deputize.core.sensitive.text import redact_texts
 from deputize.evidence.redaction.free_text import FreeTextRedactor
 from deputize.lifecycle.phases import Validated
-from deputize.lifecycle.recording.commitments import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.salted_digests import get_redaction_plan, run_for_document
 
 
 async def redact_problem(validated: Validated, problem: Problem) -> Problem:

@@ -23,7 +23,7 @@ from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.envelope import build_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.passages import trace_step
+from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import SETTLE_UNKNOWN_CALL
 from deputize.store.commit_rows import CloseCallRow

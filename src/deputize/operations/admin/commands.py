@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from deputize.acts.act import Prepare, change_authority
 from deputize.catalog import registry
-from deputize.catalog.admission import admit_contract, build_refusal, check_conflicts
 from deputize.catalog.compatibility.release_job import judge_release
-from deputize.catalog.importers.manifest_judge import judge_manifest
+from deputize.catalog.importers.manifest_job import judge_manifest
+from deputize.catalog.registration_rules import admit_contract, build_refusal, check_conflicts
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.snapshot import TenantTools, ToolVersion
 from deputize.core.caller import PROCESS_ISSUER, Caller
@@ -33,12 +33,12 @@ from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.govern.vault import local as local_vault
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.admin.contract_tests import ContractTests
 from deputize.operations.admin.deprecations import DeprecationRequest, build_notice, require_quiet
 from deputize.operations.admin.document_changes import describe_contract_change, list_policy_changes
-from deputize.operations.admin.policy.check import check_policies
+from deputize.operations.admin.policy.check_draft import check_policies
 from deputize.operations.admin.policy.two_operators import choose_command, perform_command
 from deputize.store.pool import Connection
 from deputize.store.pseudonyms import Pseudonyms

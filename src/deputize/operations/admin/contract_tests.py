@@ -15,7 +15,7 @@ import asyncpg
 import orjson
 
 from deputize.acts.act import commit_act
-from deputize.catalog.admission import check_test_result
+from deputize.catalog.registration_rules import check_test_result
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract

@@ -18,8 +18,8 @@ from deputize.core.contract.names import to_full_name
 from deputize.core.errors import MalformedRequest, VersionInUse, VersionNotFound
 from deputize.govern.approvals.confirmation_codes import DocumentChange
 from deputize.govern.token_authorization import require_admin, require_full_admin
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 

@@ -17,7 +17,7 @@ from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.admin.commands import Commands
-from deputize.operations.admin.policy.check import check_policies
+from deputize.operations.admin.policy.check_draft import check_policies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from deputize.core.caller import Caller
 from deputize.core.errors import AuditEntryNotFound
-from deputize.evidence.tool_events import list_events
+from deputize.evidence.agent_tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.operations.audit.entry_reader import (
     SEARCH_MS,

@@ -22,9 +22,9 @@ from deputize.evidence.tenant_log.log_appender import (
 from deputize.evidence.tenant_log.log_signer import LogSigner
 from deputize.store.exclusive_lease import ExclusiveLease, LeaseStatements, LeaseTakeover
 from deputize.store.keys import TenantKeys
-from deputize.store.lineage.lineage import Lineage
 from deputize.store.pool import CONNECTION_ERRORS, Connection, Store
 from deputize.store.queries import load_statements
+from deputize.store.restore_guard.lineage import Lineage
 
 _SQL = load_statements("log")
 _LEASE = LeaseStatements(

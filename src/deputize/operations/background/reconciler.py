@@ -30,9 +30,8 @@ from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
-from deputize.lifecycle.recording.commitments import get_redaction_plan
-from deputize.lifecycle.recording.passages import trace_step
 from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE, open_reconciliation_task
+from deputize.lifecycle.recording.salted_digests import get_redaction_plan
 from deputize.lifecycle.recording.settlement import (
     ActualOutcome,
     Settlement,
@@ -40,6 +39,7 @@ from deputize.lifecycle.recording.settlement import (
     load_unknown_call,
     settle_unknown_call,
 )
+from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.run import Lifecycle
 from deputize.store.pool import CONNECTION_ERRORS, Connection

@@ -62,7 +62,7 @@ class Retention(PeriodicTask):
         async with self._runtime.store.write_transaction() as connection:
             if await connection.fetchval(_SQL["claim_periodic_task"], "forget originals", 23 * 60):
                 await connection.execute(_SQL["delete_old_payloads"], days)
-        await self._runtime.observed_values.delete_expired()
+        await self._runtime.consistency_values.delete_expired()
         await self._runtime.stored_results.delete_expired()
         await self.delete_old_authority()
         async with self._runtime.store.write_transaction() as connection:

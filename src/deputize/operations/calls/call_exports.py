@@ -14,7 +14,7 @@ from deputize.core.caller import Caller
 from deputize.core.decision import Behavior
 from deputize.core.errors import list_problem_types
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
-from deputize.evidence.tool_events import list_states, list_steps
+from deputize.evidence.agent_tool_events import list_states, list_steps
 from deputize.operations.calls.queries import CallQueries
 
 _REFUSED_STATES = frozenset({State.DENIED, State.BLOCKED})

@@ -18,7 +18,7 @@ from deputize.core.errors import CallNotFound, TokenExpired, list_problem_types
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.outcome import Envelope
 from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
-from deputize.evidence.tool_events import list_events
+from deputize.evidence.agent_tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
 from deputize.lifecycle.call_access import CallFilter, list_reachable, may_reach, may_read_entry

@@ -28,8 +28,8 @@ from deputize.core.mcp.servers import DefinitionKind, format_item, parse_item_ki
 from deputize.core.settings import McpServerSettings
 from deputize.govern.approvals.confirmation_codes import DocumentChange
 from deputize.govern.token_authorization import require_admin, require_full_admin
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.pins import SQL, ServerPins, is_registered, load_pins
 from deputize.operations.servers.versions import ToolUpdate, admit_version, build_update, register_update

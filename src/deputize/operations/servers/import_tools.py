@@ -19,11 +19,11 @@ import structlog
 
 from deputize.acts.act import change_authority, commit_act, record_act
 from deputize.catalog import registry
-from deputize.catalog.admission import check_conflicts
-from deputize.catalog.drift.drift_judge import judge_off_loop
+from deputize.catalog.drift.drift_job import judge_off_loop
 from deputize.catalog.drift.verdicts import DriftStatus, DriftVerdict
-from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.importers.server_contracts import build_contracts_off_loop
+from deputize.catalog.registration_rules import check_conflicts
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.contract.contract import Contract

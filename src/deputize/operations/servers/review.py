@@ -18,9 +18,9 @@ import orjson
 
 from deputize.acts.act import change_authority, commit_act
 from deputize.catalog import registry
-from deputize.catalog.admission import check_conflicts
 from deputize.catalog.drift.flags import FlagCode
 from deputize.catalog.importers.server_contracts import build_contracts_off_loop
+from deputize.catalog.registration_rules import check_conflicts
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract
@@ -28,8 +28,8 @@ from deputize.core.errors import MalformedRequest, ServerChangeNotFound, ToolNot
 from deputize.core.mcp.servers import Definition, DefinitionKind, parse_item_kind
 from deputize.core.settings import McpServerSettings
 from deputize.govern.token_authorization import require_full_admin
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.servers.import_tools import MAX_JUDGE_SECONDS
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.pins import (

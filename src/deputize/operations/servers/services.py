@@ -25,8 +25,8 @@ from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.settings import ServiceSettings
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.servers.versions import (
     admit_version,
     bump_minor_version,

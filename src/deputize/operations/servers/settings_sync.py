@@ -17,8 +17,8 @@ from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller
 from deputize.core.errors import ToolNotAdmitted, Unavailable
 from deputize.core.settings import McpServerSettings
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.servers.pins import ServerPins, delete_pin, load_pins
 from deputize.operations.servers.versions import (
     ToolUpdate,

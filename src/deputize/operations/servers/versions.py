@@ -10,9 +10,9 @@ import orjson
 
 from deputize.acts.act import record_act
 from deputize.catalog import registry
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.mcp_resources import is_item_served
 from deputize.catalog.importers.server_contracts import build_contract
+from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.snapshot import TenantTools, ToolVersion
 from deputize.catalog.versions import parse_version
 from deputize.core.caller import Caller

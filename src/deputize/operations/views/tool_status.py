@@ -15,8 +15,8 @@ from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest
 from deputize.core.errors import Problem
 from deputize.core.value_types import frozen
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 
 class ToolStatus(StrEnum):

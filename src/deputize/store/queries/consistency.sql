@@ -1,4 +1,4 @@
--- What tools said about the same thing, and what they disagree about: store/observed_values.py and
+-- What tools said about the same thing, and what they disagree about: store/consistency_values.py and
 -- operations/approvals/notifications/.
 
 -- name: observe_value

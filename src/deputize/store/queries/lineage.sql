@@ -1,4 +1,4 @@
--- Lineages of the database: store/lineage.
+-- Lineages of the database: store/restore_guard.
 
 -- name: read_lineage
 select * from deputize.read_lineage();

@@ -13,7 +13,7 @@ import pytest
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import KeySettings, McpServerSettings, Settings
 from deputize.execute.upstreams.subprocess_server import start_process
-from deputize.interfaces.cli.project.process_protection import protect_process
+from deputize.interfaces.cli.local.process_protection import protect_process
 
 pytestmark = pytest.mark.requirement("REG-2")
 

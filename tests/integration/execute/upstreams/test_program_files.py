@@ -18,7 +18,7 @@ from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams import program_snapshot
 from deputize.execute.upstreams.program_files import compute_digest
 from deputize.execute.upstreams.subprocess_server import start_process
-from deputize.interfaces.cli.project.program_pins import compute_pins, list_differences, render_toml_value
+from deputize.interfaces.cli.local.program_pins import compute_pins, list_differences, render_toml_value
 
 pytestmark = pytest.mark.requirement("REG-2")
 

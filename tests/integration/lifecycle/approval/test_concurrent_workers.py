@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deputize.lifecycle.durable.resume import PendingRun, claim_run, load_pending_run
-from tests.integration.lifecycle.approval.test_check import (
+from tests.integration.lifecycle.approval.test_recheck_approval import (
     age_preview,
     approve_by_two,
     preview_deletes,

@@ -16,8 +16,8 @@ from deputize.core.errors import CallNotFound, ToolFailed
 from deputize.core.hooks import HookCall, LoadedHook
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.states import State, ToolEvent, require_path
+from deputize.evidence.agent_tool_events import EVENT_EMISSIONS, STATE_EMISSIONS, list_events
 from deputize.evidence.entry_fields import ENTRY_FIELDS
-from deputize.evidence.tool_events import EVENT_EMISSIONS, STATE_EMISSIONS, list_events
 from tests.support.approval_lab import ApprovalLab, open_approval_lab
 from tests.support.gateway_lab import GatewayLab
 from tests.support.scripted_tools import Gate, raise_error, set_behaviour

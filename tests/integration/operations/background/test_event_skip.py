@@ -12,7 +12,7 @@ import pytest
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
 from deputize.evidence.cloud_events import OutgoingEvent
-from deputize.interfaces.cli.project.event_skip import skip_next_event
+from deputize.interfaces.cli.local.event_skip import skip_next_event
 from deputize.operations.background.events.sink import SinkFailure
 from deputize.operations.background.events.skip import skip_event
 from deputize.store.pool import Store

@@ -21,8 +21,8 @@ from deputize.operations.background import log_sequencer
 from deputize.operations.background.log_sequencer import LogSequencer
 from deputize.store.exclusive_lease import LeaseTakeover
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
-from deputize.store.lineage.checkpoint_files import SavedCheckpoint
 from deputize.store.pool import Store
+from deputize.store.restore_guard.checkpoint_files import SavedCheckpoint
 from tests.integration.store.sample_rows import (
     make_entry,
     make_tenants,

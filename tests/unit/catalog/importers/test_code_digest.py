@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deputize.interfaces.cli.project.tool_loader import load_tool_files
+from deputize.interfaces.cli.local.tool_loader import load_tool_files
 
 pytestmark = pytest.mark.requirement("GOV-3")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deputize.catalog.admission import admit_contract, collect_gaps
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.python import ATTRIBUTE, tool
+from deputize.catalog.registration_rules import admit_contract, collect_gaps
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.contract.publication import NO_DESCRIPTION
 from deputize.core.errors import ToolNotAdmitted

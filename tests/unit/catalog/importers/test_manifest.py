@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.manifest import parse_contract, parse_manifest
+from deputize.catalog.registration_rules import admit_contract
 from deputize.core.contract.contract import TimeoutClass
 from deputize.core.errors import ToolNotAdmitted
 from tests.support.contracts import make_contract

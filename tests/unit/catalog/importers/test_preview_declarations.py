@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.python import ATTRIBUTE, tool
+from deputize.catalog.registration_rules import admit_contract
 from deputize.core.contract.contract import PreviewRules
 from deputize.core.contract.preview import Preview
 from deputize.core.contract.tools import PythonTool, ToolContext

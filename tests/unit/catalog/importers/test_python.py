@@ -10,10 +10,10 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field
 from typing_extensions import TypedDict
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.annotations import Internal, Sensitive, Wrap
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.python import ATTRIBUTE, tool
+from deputize.catalog.registration_rules import admit_contract
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass, UpstreamIdempotency
 from deputize.core.contract.preview import Preview
 from deputize.core.contract.tools import PythonTool, ToolContext

@@ -9,7 +9,7 @@ from deputize.core.caller import compute_decision_cache_key
 from deputize.core.decision import Behavior, Environment, PolicyRequest
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
-from deputize.govern.policy.costly_slices import evaluate_costly_slice
+from deputize.govern.policy.evaluation_job import evaluate_costly_slice
 from deputize.govern.policy.slice_cost import MAX_FACT_LENGTH
 from tests.support.policy_inputs import ANYTHING, compile_policies, make_caller, make_question, make_tool, rule_ids
 

@@ -19,7 +19,7 @@ from deputize.core.states import State
 from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
 from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry
-from deputize.lifecycle.recording.commitments import commit_result, commit_scopes
+from deputize.lifecycle.recording.salted_digests import commit_result, commit_scopes
 from tests.support.contracts import make_contract
 
 pytestmark = pytest.mark.requirement("GOV-5")

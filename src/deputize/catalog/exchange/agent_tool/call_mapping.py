@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deputize.catalog.admission import build_refusal
 from deputize.catalog.exchange.agent_tool.field_mapping import MISSING, FieldMapping, ObjectMapping, Record
 from deputize.catalog.exchange.agent_tool.foreign_fields import ForeignField, apply_differences, find_differences
 from deputize.catalog.exchange.agent_tool.object_kinds import SCHEMA_VERSION, ObjectKind, find_object_problems
+from deputize.catalog.registration_rules import build_refusal
 
 _MOMENTS: Final = {"before": "pre", "after": "post", "failure": "failure"}
 _OWN_MOMENTS: Final = {moment: name for name, moment in _MOMENTS.items()}

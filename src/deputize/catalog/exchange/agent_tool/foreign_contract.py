@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deputize.catalog.admission import LONGEST_OUTWARD
 from deputize.catalog.exchange.agent_tool.field_mapping import MISSING, Record, get_path
 from deputize.catalog.importers.tool_names import normalize_name
+from deputize.catalog.registration_rules import LONGEST_OUTWARD
 from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.contract.contract import Effects, Schema
 from deputize.core.contract.handler import NO_DRIVER

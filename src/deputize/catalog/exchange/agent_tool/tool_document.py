@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from deputize.catalog.admission import build_refusal
 from deputize.catalog.exchange.agent_tool import contract_mapping as mappings
 from deputize.catalog.exchange.agent_tool.external_mappings import (
     FOREIGN_KEY,
@@ -30,6 +29,7 @@ from deputize.catalog.exchange.agent_tool.foreign_fields import (
 )
 from deputize.catalog.exchange.agent_tool.object_kinds import SCHEMA_VERSION, ObjectKind, find_object_problems
 from deputize.catalog.importers.declaration import explain_validation_error
+from deputize.catalog.registration_rules import build_refusal
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.schemas import format_pointer, strip_internal
 from deputize.core.contract.contract import Contract, LifecycleState

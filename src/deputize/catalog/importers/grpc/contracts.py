@@ -11,7 +11,6 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.grpc.descriptor_set import GrpcDocument, GrpcMethod, pack_definitions
 from deputize.catalog.importers.grpc.message_schemas import MessageSchemas
 from deputize.catalog.importers.mcp import has_matching_glob
@@ -25,6 +24,7 @@ from deputize.catalog.importers.openapi.contracts import (
 from deputize.catalog.importers.openapi.document import Json, UnsupportedOperation
 from deputize.catalog.importers.server_schemas import convert_input_schema, convert_schema
 from deputize.catalog.importers.tool_names import assign_names
+from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.contract.contract import Contract, Effects, ToolKind
 from deputize.core.contract.http_request import GRPC_MEDIA_TYPE

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.examples import build_example_call
 from deputize.catalog.importers.mcp import has_matching_glob
 from deputize.catalog.importers.openapi.document import (
@@ -29,6 +28,7 @@ from deputize.catalog.importers.openapi.responses import ResultSchema, build_res
 from deputize.catalog.importers.openapi.security import OperationSecurity, read_security
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema
 from deputize.catalog.importers.tool_names import assign_names
+from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.schemas import BadSchema, compile_schema
 from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.canonical import NotCanonical, canonicalize

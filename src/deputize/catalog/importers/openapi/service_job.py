@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from deputize.catalog.importers.manifest_judge import JobRunner
+from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.importers.openapi.contracts import BuiltService, RefusedOperation, build_service
 from deputize.catalog.importers.openapi.document import InvalidDocument, parse_document
 from deputize.core.contract.serialized_contract import SerializedContract

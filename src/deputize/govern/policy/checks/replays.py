@@ -10,8 +10,8 @@ import orjson
 
 from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies, is_costly
-from deputize.govern.policy.costly_slices import JobRunner
 from deputize.govern.policy.decision_records import Replay, parse_replay
+from deputize.govern.policy.evaluation_job import JobRunner
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.policy_parser import PolicyFile
 

@@ -10,7 +10,7 @@ import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.refusal import GatewayRefusal
-from deputize.interfaces.cli.project.project_file import (
+from deputize.interfaces.cli.local.project_file import (
     AGENT_TOKEN_FILE,
     TOKEN_FILE,
     enter_project,
@@ -125,7 +125,7 @@ def parse_gateway_url(url: str) -> str:
 
 
 def _find_login_token(url: str) -> str:
-    from deputize.interfaces.cli.project.stored_tokens import load_token
+    from deputize.interfaces.cli.local.stored_tokens import load_token
 
     if load_token(url) is None:
         return ""

@@ -16,8 +16,8 @@ from deputize.interfaces.cli.client.target import (
     complete_tool,
     find_gateway,
 )
-from deputize.interfaces.cli.project.arguments import ArgumentSyntaxError, parse_arguments
-from deputize.interfaces.cli.project.standard_input import read_standard_input
+from deputize.interfaces.cli.local.arguments import ArgumentSyntaxError, parse_arguments
+from deputize.interfaces.cli.local.standard_input import read_standard_input
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
     EXIT_PENDING,

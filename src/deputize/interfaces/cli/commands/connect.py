@@ -17,7 +17,7 @@ import typer
 from deputize.core.config_error import ConfigError
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.target import AgentToken, Url, parse_gateway_url
-from deputize.interfaces.cli.project.client_setup.clients import (
+from deputize.interfaces.cli.local.client_setup.clients import (
     CLIENTS,
     MCP_PATH,
     TOKEN_VARIABLE,
@@ -29,11 +29,11 @@ from deputize.interfaces.cli.project.client_setup.clients import (
     locate_client_file,
     read_entry,
 )
-from deputize.interfaces.cli.project.project_file import enter_project
+from deputize.interfaces.cli.local.project_file import enter_project
 from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_error, format_count, printer
 
 if TYPE_CHECKING:
-    from deputize.interfaces.cli.project.client_setup.client_file import ClientFile
+    from deputize.interfaces.cli.local.client_setup.client_file import ClientFile
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _TOKEN_FILE_OPTION: Final = "--token-file"
@@ -77,7 +77,7 @@ def connect(
     # The entry first: where the client's file is refused, no token stays behind.
     facts = {} if file is None else _write_entry(target, file, server, entry)
     if token_file is not None:
-        from deputize.interfaces.cli.project.client_setup.agent_token_file import save_agent_token
+        from deputize.interfaces.cli.local.client_setup.agent_token_file import save_agent_token
 
         save_agent_token(token_file, token)
     if file is not None and not gateway:
@@ -154,7 +154,7 @@ def _choose_scope(client: ClientFormat, project: bool, user: bool) -> ConfigScop
 
 
 def _open_file(client: ClientFormat, scope: ConfigScope, folder: Path, server: str) -> "ClientFile | None":
-    from deputize.interfaces.cli.project.client_setup.client_file import ClientFile
+    from deputize.interfaces.cli.local.client_setup.client_file import ClientFile
 
     path = locate_client_file(client, scope, folder)
     inside = folder if scope is ConfigScope.PROJECT else None
@@ -164,7 +164,7 @@ def _open_file(client: ClientFormat, scope: ConfigScope, folder: Path, server: s
 def _locate_token_file(client: ClientFormat, name: ClientName, gateway: str, server: str) -> Path | None:
     if not gateway or client.token_reference is not None:
         return None
-    from deputize.interfaces.cli.project.client_setup.agent_token_file import locate_agent_token
+    from deputize.interfaces.cli.local.client_setup.agent_token_file import locate_agent_token
 
     return locate_agent_token(gateway, name, server)
 
@@ -213,7 +213,7 @@ def _print_plan(client: ClientFormat, file: "ClientFile | None", server: str, en
     if file is not None:
         printer.line(f"{client.title} would get this server in {file.path}:")
     if client.is_toml:
-        from deputize.interfaces.cli.project.client_setup.toml_text import set_toml_table
+        from deputize.interfaces.cli.local.client_setup.toml_text import set_toml_table
 
         printer.line(set_toml_table("", client.section, server, entry).rstrip())
     else:
@@ -233,7 +233,7 @@ def _write_entry(client: ClientFormat, file: "ClientFile", server: str, entry: d
 
 def _warn_of_bypass(file: "ClientFile") -> None:
     """Name the servers of the client that the gateway of this project serves, too."""
-    from deputize.interfaces.cli.project.settings_text import read_settings_text
+    from deputize.interfaces.cli.local.settings_text import read_settings_text
 
     try:
         servers = tomllib.loads(read_settings_text()).get("servers", ())
@@ -284,6 +284,6 @@ def _find_key(client: ClientFormat) -> str:
 
 def _delete_token_file(command: tuple[str, ...]) -> None:
     if _TOKEN_FILE_OPTION in command[:-1]:
-        from deputize.interfaces.cli.project.client_setup.agent_token_file import delete_agent_token
+        from deputize.interfaces.cli.local.client_setup.agent_token_file import delete_agent_token
 
         delete_agent_token(Path(command[command.index(_TOKEN_FILE_OPTION) + 1]))

@@ -16,13 +16,13 @@ import typer
 from deputize.core.config_error import ConfigError
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.commands.services import import_service
-from deputize.interfaces.cli.project.client_setup.clients import CLIENTS, ClientName, ConfigScope, locate_client_file
-from deputize.interfaces.cli.project.project_file import SETTINGS_FILE, enter_project
+from deputize.interfaces.cli.local.client_setup.clients import CLIENTS, ClientName, ConfigScope, locate_client_file
+from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, enter_project
 from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, format_json, printer
 
 if TYPE_CHECKING:
-    from deputize.interfaces.cli.project.client_configs import ImportedServer, SkippedServer
-    from deputize.interfaces.cli.project.server_changes import ServerChange
+    from deputize.interfaces.cli.local.client_configs import ImportedServer, SkippedServer
+    from deputize.interfaces.cli.local.server_changes import ServerChange
 
 # Folders inside a project where clients keep their files.
 _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".windsurf"})
@@ -76,7 +76,7 @@ def import_servers(
 
 
 def _import_client_file(path: Path, name_filter: "NameFilter", *, is_plan: bool, is_updated: bool, file: str) -> None:
-    from deputize.interfaces.cli.project.settings_text import read_settings_text, render_table, write_settings_text
+    from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
 
     text, source = read_client_file(path), path.absolute()
     enter_project(is_required=True)
@@ -169,8 +169,8 @@ def read_client_file(file: Path) -> str:
 
 def collect_servers(text: str, file: Path, settings_text: str, name_filter: NameFilter = _ALL_NAMES) -> FoundServers:
     """Convert the servers of a client's file, pin their programs, and compare them with those in the settings."""
-    from deputize.interfaces.cli.project.client_configs import ImportedServer, read_servers
-    from deputize.interfaces.cli.project.server_changes import compare_server
+    from deputize.interfaces.cli.local.client_configs import ImportedServer, read_servers
+    from deputize.interfaces.cli.local.server_changes import compare_server
 
     project_folder = file.parent.parent if file.parent.name in _CLIENT_FOLDERS else file.parent
     folder = "." if project_folder == Path.cwd() else str(project_folder)
@@ -196,7 +196,7 @@ def collect_servers(text: str, file: Path, settings_text: str, name_filter: Name
 
 
 def _apply_changes(text: str, changes: "list[ServerChange]") -> str:
-    from deputize.interfaces.cli.project.server_changes import apply_changes
+    from deputize.interfaces.cli.local.server_changes import apply_changes
 
     return apply_changes(text, changes)
 
@@ -206,7 +206,7 @@ def _pin_program(server: "ImportedServer") -> "ImportedServer":
     from pydantic import ValidationError
 
     from deputize.core.settings import McpServerSettings
-    from deputize.interfaces.cli.project.program_pins import compute_pins
+    from deputize.interfaces.cli.local.program_pins import compute_pins
 
     if "command" not in server.table:
         return server

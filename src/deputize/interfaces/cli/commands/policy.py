@@ -40,7 +40,7 @@ Since = Annotated[
 @group.command(epilog="Example: deputize policy check policies/*.cedar")
 def check(files: Files = None, json: Json = False) -> None:
     """Check policies for syntax errors, type errors and rules that never match. Works offline."""
-    from deputize.interfaces.cli.project import offline_policy
+    from deputize.interfaces.cli.local import offline_policy
 
     offline_policy.check_policies(files or ())
 
@@ -59,7 +59,7 @@ def run_cases(
     json: Json = False,
 ) -> None:
     """Run test cases against policies: who calls what, and the expected decision. Works offline."""
-    from deputize.interfaces.cli.project import offline_policy
+    from deputize.interfaces.cli.local import offline_policy
 
     offline_policy.run_cases(files or ())
 
@@ -98,7 +98,7 @@ def put(
     json: Json = False,
 ) -> None:
     """Activate policies on every gateway, in place of the current ones, from the next call on. Needs an operator."""
-    from deputize.interfaces.cli.project import offline_policy
+    from deputize.interfaces.cli.local import offline_policy
 
     gateway = find_gateway(url, token)
     policy_files = offline_policy.read_policy_payload(files or ())
@@ -166,7 +166,7 @@ def reset(code: Code = "", url: Url = "", token: Token = "", json: Json = False)
 @group.command(epilog="Example: deputize policy backtest policies/draft.cedar --since 30d")
 def backtest(files: Files = None, since: Since = "30d", url: Url = "", token: Token = "", json: Json = False) -> None:
     """List the recorded calls that a draft would decide differently. The draft replaces all policies, as with put."""
-    from deputize.interfaces.cli.project import offline_policy
+    from deputize.interfaces.cli.local import offline_policy
     from deputize.interfaces.cli.render.policy import show_backtest
 
     gateway = find_gateway(url, token)
@@ -209,7 +209,7 @@ def explain(
 
     --tool works offline, on the project's files.
     """
-    from deputize.interfaces.cli.project import offline_policy
+    from deputize.interfaces.cli.local import offline_policy
     from deputize.interfaces.cli.render.policy import show_decision
 
     if bool(call_id) == bool(tool):
@@ -288,6 +288,6 @@ def run_backtest(gateway: "GatewayClient", files: Sequence[dict[str, str]], sinc
 
 
 def _has_policy_files() -> bool:
-    from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+    from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 
     return enter_project() and bool(load_settings().policy.files)

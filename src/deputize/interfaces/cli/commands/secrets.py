@@ -10,7 +10,7 @@ import typer
 
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
-from deputize.interfaces.cli.project.standard_input import read_standard_input
+from deputize.interfaces.cli.local.standard_input import read_standard_input
 from deputize.interfaces.cli.render.output import Json, exit_with_error, printer
 
 group = typer.Typer(no_args_is_help=True, help="Store, list and delete the secrets that tools use.")

@@ -13,7 +13,7 @@ import typer
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import (
     NO,
     NOTE,
@@ -81,7 +81,7 @@ def pin_program(
 
     Review the files first: the gateway starts the program only from files with the digests in its settings.
     """
-    from deputize.interfaces.cli.project.program_pins import (
+    from deputize.interfaces.cli.local.program_pins import (
         compute_pins,
         find_program_server,
         list_differences,
@@ -278,7 +278,7 @@ def export_servers(url: Url = "", token: Token = "", json: Json = False) -> None
     Commit the file beside deputize.toml, and write it again when a change of a server was accepted.
     """
     from deputize.core.clock import Clock
-    from deputize.interfaces.cli.project.exported_servers import SERVERS_FILE, write_servers_file
+    from deputize.interfaces.cli.local.exported_servers import SERVERS_FILE, write_servers_file
 
     gateway = find_gateway(url, token)
     enter_project(is_required=True)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deputize.core.display_text import to_display_text
-from deputize.interfaces.cli.project.project_file import SETTINGS_FILE, enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, enter_project, load_settings
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, format_count, printer
 
 if TYPE_CHECKING:
     from deputize.core.contract.contract import Contract
-    from deputize.interfaces.cli.project.service_import import ImportPlan
+    from deputize.interfaces.cli.local.service_import import ImportPlan
 
 group = typer.Typer(no_args_is_help=True, help="Import HTTP and gRPC services, and list their operations.")
 # More rows than this are not read in a terminal; --json has all of them.
@@ -54,7 +54,7 @@ def import_service(
     fetches it again. GET, HEAD, OPTIONS and NO_SIDE_EFFECTS read; all else is destructive until you say otherwise.
     Import again after the service has changed: the output says which tools change.
     """
-    from deputize.interfaces.cli.project.service_import import ImportOptions, plan_import, read_source, write_import
+    from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source, write_import
 
     content = read_source(source)
     options = ImportOptions(
@@ -81,7 +81,7 @@ def show_service(
 
     Exits with 1 if the document differs from its digest in deputize.toml: a gateway does not use it then.
     """
-    from deputize.interfaces.cli.project.service_import import load_imported_service
+    from deputize.interfaces.cli.local.service_import import load_imported_service
 
     enter_project(is_required=True)
     plan, found_sha256 = load_imported_service(name, load_settings().services)

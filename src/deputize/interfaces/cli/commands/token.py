@@ -14,7 +14,7 @@ from deputize.interfaces.cli.client.target import (
     build_tool_path,
     find_gateway,
 )
-from deputize.interfaces.cli.project.project_file import (
+from deputize.interfaces.cli.local.project_file import (
     enter_project,
     find_state_folder,
     is_client_folder,
@@ -60,7 +60,7 @@ def token(
     if context.invoked_subcommand is not None:
         require_options_after_subcommand(context)
         return
-    from deputize.interfaces.cli.project.dev_tokens import mint_token
+    from deputize.interfaces.cli.local.dev_tokens import mint_token
 
     enter_project(is_required=True)
     folder = find_state_folder()
@@ -173,7 +173,7 @@ def _parse_seconds(text: str) -> int:
 
 
 def _parse_tools(values: Iterable[str]) -> list[tuple[str, str]]:
-    from deputize.interfaces.cli.project.arguments import ArgumentSyntaxError, parse_tool_range
+    from deputize.interfaces.cli.local.arguments import ArgumentSyntaxError, parse_tool_range
 
     try:
         return [parse_tool_range(each) for each in values]

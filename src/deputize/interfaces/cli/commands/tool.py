@@ -21,8 +21,8 @@ from deputize.interfaces.cli.render.output import (
 )
 
 if TYPE_CHECKING:
-    from deputize.interfaces.cli.project.tool_diff import ToolDiff
-    from deputize.interfaces.cli.project.tool_loader import ToolFileCheck
+    from deputize.interfaces.cli.local.tool_diff import ToolDiff
+    from deputize.interfaces.cli.local.tool_loader import ToolFileCheck
 
 group = typer.Typer(no_args_is_help=True, help="Write, check, list, search, show, compare, register and retire tools.")
 
@@ -242,8 +242,8 @@ def new_tool(
     json: Json = False,
 ) -> None:
     """Write a new tool into tools/NAMESPACE.py of this project. Asks what is not given; never overwrites a file."""
-    from deputize.interfaces.cli.project.project_file import enter_project
-    from deputize.interfaces.cli.project.tool_source.template import parse_tool_name, write_tool_file
+    from deputize.interfaces.cli.local.project_file import enter_project
+    from deputize.interfaces.cli.local.tool_source.template import parse_tool_name, write_tool_file
 
     enter_project(is_required=True)
     parse_tool_name(name)
@@ -309,7 +309,7 @@ def diff(
 
 
 def _diff_versions(name: str, old: str, new: str, url: str, token: str) -> "ToolDiff":
-    from deputize.interfaces.cli.project.tool_diff import diff_contracts, parse_shown_contract
+    from deputize.interfaces.cli.local.tool_diff import diff_contracts, parse_shown_contract
 
     gateway, path = find_gateway(url, token), build_tool_path(name)
     before, after = (parse_shown_contract(gateway.get(path, version=version)) for version in (old, new))
@@ -317,7 +317,7 @@ def _diff_versions(name: str, old: str, new: str, url: str, token: str) -> "Tool
 
 
 def _diff_files(old: Path, new: Path, json: bool) -> "tuple[list[ToolDiff], list[str], list[str]]":
-    from deputize.interfaces.cli.project.tool_diff import diff_files
+    from deputize.interfaces.cli.local.tool_diff import diff_files
 
     contracts = []
     for file in (old, new):
@@ -345,7 +345,7 @@ def _print_diff(tool_diff: "ToolDiff") -> None:
 
 
 def _check_file(file: Path) -> "ToolFileCheck":
-    from deputize.interfaces.cli.project.tool_loader import check_tool_file
+    from deputize.interfaces.cli.local.tool_loader import check_tool_file
 
     if not file.is_file():
         what = "is not a file" if file.exists() else "does not exist"
@@ -354,7 +354,7 @@ def _check_file(file: Path) -> "ToolFileCheck":
 
 
 def _fix_file(file: Path, file_check: "ToolFileCheck") -> "ToolFileCheck":
-    from deputize.interfaces.cli.project.tool_source.source_edit import SourceNotEdited, edit_tool_file
+    from deputize.interfaces.cli.local.tool_source.source_edit import SourceNotEdited, edit_tool_file
 
     try:
         is_written = edit_tool_file(file, file_check.source_gaps)
@@ -367,7 +367,7 @@ def _fix_file(file: Path, file_check: "ToolFileCheck") -> "ToolFileCheck":
 
 
 def _print_check(file_check: "ToolFileCheck", json: bool) -> None:
-    from deputize.interfaces.cli.project.tool_loader import print_refusals
+    from deputize.interfaces.cli.local.tool_loader import print_refusals
 
     if json:
         tools = [{"name": each.full_name, "version": each.version} for each in file_check.contracts]

@@ -18,7 +18,7 @@ from deputize.interfaces.cli.diagnostics.finding import Finding, Status
 from deputize.interfaces.cli.diagnostics.lineage_checks import check_lineage
 from deputize.interfaces.cli.diagnostics.policy_checks import check_rules
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.store.database_checks import DatabaseFacts, inspect_database
 from deputize.store.keys import MasterKey
 from deputize.store.local_postgres_host import LocalPostgresError, choose_account, find_installation

@@ -7,11 +7,11 @@ from deputize.catalog.snapshot import TenantTools
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.project import database
-from deputize.interfaces.cli.project.project_gateway import load_project
+from deputize.interfaces.cli.local import database
+from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.render.output import format_count
 from deputize.operations.bootstrap import list_tenants
-from deputize.operations.views.compared_sources import list_ignored_sources
+from deputize.operations.views.consistency_sources import list_ignored_sources
 from deputize.store.pool import Store
 
 

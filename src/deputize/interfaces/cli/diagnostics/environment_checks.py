@@ -15,10 +15,10 @@ from typing import Any, Final
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.project.client_setup.clients import CLIENTS, TOKEN_VARIABLE, ClientFormat, ClientName
-from deputize.interfaces.cli.project.client_setup.json_text import parse_json_text
-from deputize.interfaces.cli.project.client_setup.toml_text import parse_toml_text
-from deputize.interfaces.cli.project.project_file import SETTINGS_FILE
+from deputize.interfaces.cli.local.client_setup.clients import CLIENTS, TOKEN_VARIABLE, ClientFormat, ClientName
+from deputize.interfaces.cli.local.client_setup.json_text import parse_json_text
+from deputize.interfaces.cli.local.client_setup.toml_text import parse_toml_text
+from deputize.interfaces.cli.local.project_file import SETTINGS_FILE
 
 _LITERAL: Final = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
 _JWT: Final = re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]+")

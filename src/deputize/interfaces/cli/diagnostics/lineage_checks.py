@@ -3,13 +3,13 @@
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.project import database
+from deputize.interfaces.cli.local import database
 from deputize.interfaces.cli.render.output import format_count
-from deputize.store.lineage.checkpoint_files import CheckpointFiles
-from deputize.store.lineage.lineage import WENT_BACK
-from deputize.store.lineage.record_files import read_records
-from deputize.store.lineage.recovery import load_state
 from deputize.store.pool import Store
+from deputize.store.restore_guard.checkpoint_files import CheckpointFiles
+from deputize.store.restore_guard.lineage import WENT_BACK
+from deputize.store.restore_guard.record_files import read_records
+from deputize.store.restore_guard.recovery import load_state
 
 
 async def check_lineage(settings: Settings, dsn: str) -> Finding:

@@ -16,8 +16,8 @@ from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import parse_with_diagnostics
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.project.project_gateway import load_project
-from deputize.interfaces.cli.project.tool_loader import ProjectTools
+from deputize.interfaces.cli.local.project_gateway import load_project
+from deputize.interfaces.cli.local.tool_loader import ProjectTools
 from deputize.interfaces.cli.render.output import format_count
 from deputize.operations.admin.policy.rehearsal import collect_fact_types, collect_names
 from deputize.store.counters.port import CountersUnavailable, Window

@@ -25,13 +25,13 @@ from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
-from deputize.govern.policy.costly_slices import evaluate_costly_slice
+from deputize.govern.policy.evaluation_job import evaluate_costly_slice
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.policy.slices import PolicySlice
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.recording.audit import DRY_RUN
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.admin.policy.check import check_policies
+from deputize.operations.admin.policy.check_draft import check_policies
 from deputize.store.queries import load_statements
 
 PAGE_SIZE = 2000

@@ -24,10 +24,10 @@ from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
 from deputize.govern.token_authorization import require_admin
-from deputize.lifecycle.authority import TenantAuthority
 from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.admin.policy.check import check_policies
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
+from deputize.operations.admin.policy.check_draft import check_policies
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("backtest")

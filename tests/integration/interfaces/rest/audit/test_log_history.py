@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from deputize.evidence.log.receipt_check import check_receipt, parse_log_keys
 from deputize.evidence.log.signed_note import VerifierKey
-from deputize.interfaces.cli.project.log_audit import LogAudit, LogVerdict, load_checkpoint, load_keys
+from deputize.interfaces.cli.local.log_audit import LogAudit, LogVerdict, load_checkpoint, load_keys
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
 from tests.support.gateway_internals import get_runtime
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deputize.catalog.admission import admit_contract
 from deputize.catalog.importers.openapi.contracts import build_service
 from deputize.catalog.importers.openapi.document import iterate_operations, parse_document
 from deputize.catalog.importers.openapi.security import choose_scheme
+from deputize.catalog.registration_rules import admit_contract
 from tests.support.openapi_service import make_service
 
 pytestmark = [pytest.mark.requirement("EXE-1"), pytest.mark.requirement("CON-3")]

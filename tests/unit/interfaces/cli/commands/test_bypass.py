@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deputize.interfaces.cli.commands.connect import _warn_of_bypass
-from deputize.interfaces.cli.project.client_setup.client_file import ClientFile
-from deputize.interfaces.cli.project.client_setup.clients import CLIENTS, ClientName
+from deputize.interfaces.cli.local.client_setup.client_file import ClientFile
+from deputize.interfaces.cli.local.client_setup.clients import CLIENTS, ClientName
 
 pytestmark = pytest.mark.requirement("NEW-8")
 SETTINGS = '[[servers]]\nname = "orders"\n[[servers]]\nname = "gate"\n'

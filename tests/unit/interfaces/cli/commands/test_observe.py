@@ -11,7 +11,7 @@ from typer.main import get_group
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.commands.observe.group import ObserveGroup, group
 from deputize.interfaces.cli.commands.observe.start import _add_servers
-from deputize.interfaces.cli.project.observed_project import (
+from deputize.interfaces.cli.local.observed_project import (
     OBSERVING_POLICY,
     enter_observed_project,
     read_new_policy,

@@ -6,7 +6,7 @@ import pytest
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.commands.observe import report as command
-from deputize.interfaces.cli.project import report_files
+from deputize.interfaces.cli.local import report_files
 
 pytestmark = pytest.mark.requirement("NEW-8")
 PAGE = "<!doctype html>\n<p>a page</p>\n"

@@ -18,7 +18,7 @@ from deputize.interfaces.cli.client.sign_in.issuer_client import (
     load_login_offer,
     post_form,
 )
-from deputize.interfaces.cli.project.stored_tokens import StoredToken, delete_token, load_token, lock_token, save_token
+from deputize.interfaces.cli.local.stored_tokens import StoredToken, delete_token, load_token, lock_token, save_token
 from deputize.interfaces.cli.render.output import printer
 
 # A token that ends within this time is renewed first.

@@ -15,7 +15,7 @@ from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json
 if TYPE_CHECKING:
     from deputize.interfaces.cli.client.log_client import LogClient
     from deputize.interfaces.cli.client.rest_client import GatewayClient
-    from deputize.interfaces.cli.project.log_audit import LogVerdict, VerifierKey
+    from deputize.interfaces.cli.local.log_audit import LogVerdict, VerifierKey
 
 LogKey = Annotated[
     str | None,
@@ -39,13 +39,13 @@ def add_log_commands(group: typer.Typer) -> None:
 
 def verify(key: LogKey = None, state: StateFile = None, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Verify the whole log as an administrator: every entry, signature and hash. Exits with 1 at the first fault."""
-    from deputize.interfaces.cli.project.kept_checkpoints import (
+    from deputize.interfaces.cli.local.kept_checkpoints import (
         KeptCheckpoint,
         load_kept_checkpoint,
         locate_kept_checkpoint,
         save_kept_checkpoint,
     )
-    from deputize.interfaces.cli.project.log_audit import InvalidNote, LogAudit, load_checkpoint, load_keys
+    from deputize.interfaces.cli.local.log_audit import InvalidNote, LogAudit, load_checkpoint, load_keys
 
     gateway = find_gateway(url, token)
     with _open_log(gateway) as (log, tenant):
@@ -111,8 +111,8 @@ def anchor(
     json: Json = False,
 ) -> None:
     """Print the log's signed checkpoint, to keep it outside the gateway, or compare the log with one that was kept."""
-    from deputize.interfaces.cli.project.kept_checkpoints import load_kept_checkpoint, locate_kept_checkpoint
-    from deputize.interfaces.cli.project.log_audit import (
+    from deputize.interfaces.cli.local.kept_checkpoints import load_kept_checkpoint, locate_kept_checkpoint
+    from deputize.interfaces.cli.local.log_audit import (
         InvalidNote,
         InvalidProof,
         load_checkpoint,
@@ -167,7 +167,7 @@ def _choose_keys(
     key: str | None, kept_keys: "Sequence[VerifierKey] | None", gateway_keys: "Sequence[VerifierKey]"
 ) -> "list[VerifierKey]":
     """Choose whom to trust: the option, else the keys of the last time, else what the gateway says."""
-    from deputize.interfaces.cli.project.receipt_check import read_log_keys
+    from deputize.interfaces.cli.local.receipt_check import read_log_keys
 
     if key is not None:
         return read_log_keys(key)

@@ -24,12 +24,12 @@ def enforce(
 
     From then on the gateway asks and denies. The policy that allowed everything is kept as policies/observe.cedar.off.
     """
-    from deputize.interfaces.cli.project.observed_project import (
+    from deputize.interfaces.cli.local.observed_project import (
         OBSERVING_POLICY,
         read_new_policy,
         replace_observing_policy,
     )
-    from deputize.interfaces.cli.project.offline_policy import read_policy_payload
+    from deputize.interfaces.cli.local.offline_policy import read_policy_payload
 
     source = file.absolute()
     gateway = find_gateway(url, token)

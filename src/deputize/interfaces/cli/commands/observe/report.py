@@ -42,7 +42,7 @@ def report(
     Needs an administrator. Nothing is changed: a policy that is written becomes active only by observe enforce.
     """
     from deputize.interfaces.cli.client.times import parse_first_day, parse_time
-    from deputize.interfaces.cli.project.report_files import require_targets, write_page
+    from deputize.interfaces.cli.local.report_files import require_targets, write_page
     from deputize.interfaces.cli.render.observation import print_observation
     from deputize.interfaces.cli.render.observation_page import render_page
 
@@ -82,7 +82,7 @@ def _print_files(observation_report: dict[str, Any], html: Path | None, write_po
 
 def _write_policy(gateway: "GatewayClient", policy: dict[str, Any], file: Path, since: str) -> dict[str, Any]:
     """Write the drafted policy, and try exactly it on the calls of the period."""
-    from deputize.interfaces.cli.project.report_files import write_policy_file
+    from deputize.interfaces.cli.local.report_files import write_policy_file
 
     if not policy["calls"]:
         exit_with_error("No ordinary call was seen, so there is no policy to write: observe longer, or set --since.")

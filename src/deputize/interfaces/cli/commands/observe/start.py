@@ -15,7 +15,7 @@ from deputize.interfaces.cli.commands.import_servers import (
     read_client_file,
     validate_settings,
 )
-from deputize.interfaces.cli.project.project_file import SETTINGS_FILE, load_settings
+from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, load_settings
 from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, printer
 
 
@@ -42,7 +42,7 @@ def start(
     copied: the output says what to store with deputize secrets set. Agents connect as to deputize dev.
     """
     from deputize.interfaces.cli.commands.service import dev as development
-    from deputize.interfaces.cli.project.observed_project import OBSERVING_POLICY, enter_observed_project
+    from deputize.interfaces.cli.local.observed_project import OBSERVING_POLICY, enter_observed_project
 
     text, source = (None, None) if file is None else (read_client_file(file), file.absolute())
     is_new = enter_observed_project()
@@ -60,7 +60,7 @@ def start(
 
 def _add_servers(text: str, source: Path) -> None:
     """Add the servers of a client's file to the settings, with every argument recorded; leave those that are there."""
-    from deputize.interfaces.cli.project.settings_text import read_settings_text, render_table, write_settings_text
+    from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
 
     old_text = read_settings_text()
     found_servers = collect_servers(text, source, old_text)

@@ -21,8 +21,8 @@ from pydantic import SecretStr
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import ServiceSettings, Settings
-from deputize.interfaces.cli.project.database import locate_local_lineage
-from deputize.interfaces.cli.project.dev_environment import (
+from deputize.interfaces.cli.local.database import locate_local_lineage
+from deputize.interfaces.cli.local.dev_environment import (
     DEV_ENVIRONMENT,
     DatabaseLock,
     announce_gateway,
@@ -34,16 +34,16 @@ from deputize.interfaces.cli.project.dev_environment import (
     pick_free_port,
     publish_agent_token,
 )
-from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, ensure_tokens
-from deputize.interfaces.cli.project.edit_loop.confirmed_settings import choose_settings, record_settings
-from deputize.interfaces.cli.project.edit_loop.edit_messages import print_not_watching
-from deputize.interfaces.cli.project.edit_loop.loop import EditLoop
-from deputize.interfaces.cli.project.local_database import prepare_schema, provide_database
-from deputize.interfaces.cli.project.logs import configure_logs
-from deputize.interfaces.cli.project.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
-from deputize.interfaces.cli.project.project_gateway import OpenGateway, load_project, open_project_gateway
-from deputize.interfaces.cli.project.startup_events import StartupEvent, describe_rules, describe_servers
-from deputize.interfaces.cli.project.tool_loader import ProjectTools, print_gaps, print_refusals
+from deputize.interfaces.cli.local.dev_tokens import add_dev_issuer, ensure_tokens
+from deputize.interfaces.cli.local.edit_loop.confirmed_settings import choose_settings, record_settings
+from deputize.interfaces.cli.local.edit_loop.edit_messages import print_not_watching
+from deputize.interfaces.cli.local.edit_loop.loop import EditLoop
+from deputize.interfaces.cli.local.local_database import prepare_schema, provide_database
+from deputize.interfaces.cli.local.logs import configure_logs
+from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, DevGateway
+from deputize.interfaces.cli.local.project_gateway import OpenGateway, load_project, open_project_gateway
+from deputize.interfaces.cli.local.startup_events import StartupEvent, describe_rules, describe_servers
+from deputize.interfaces.cli.local.tool_loader import ProjectTools, print_gaps, print_refusals
 from deputize.interfaces.cli.render.approval_codes import ApprovalCodePrinter
 from deputize.interfaces.cli.render.call_lines import CallLinePrinter
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign

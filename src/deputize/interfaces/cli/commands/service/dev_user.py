@@ -14,14 +14,14 @@ import typer
 
 from deputize.core.clock import Clock
 from deputize.interfaces.cli.commands.service.dev import run_development
-from deputize.interfaces.cli.project.dev_environment import hold_dev_lock
-from deputize.interfaces.cli.project.process_protection import hide_process
-from deputize.interfaces.cli.project.project_file import STATE_FOLDER, load_settings
-from deputize.interfaces.cli.project.project_gateway import OpenGateway
-from deputize.interfaces.cli.project.separate_user.project_snapshot import Digests, FileChange, Snapshot, compare_files
-from deputize.interfaces.cli.project.separate_user.protected_folder import CLIENT_FOLDER, GATEWAY_FOLDER
-from deputize.interfaces.cli.project.separate_user.terminal_code import create_code, is_same_code
-from deputize.interfaces.cli.project.separate_user.user_account import (
+from deputize.interfaces.cli.local.dev_environment import hold_dev_lock
+from deputize.interfaces.cli.local.process_protection import hide_process
+from deputize.interfaces.cli.local.project_file import STATE_FOLDER, load_settings
+from deputize.interfaces.cli.local.project_gateway import OpenGateway
+from deputize.interfaces.cli.local.separate_user.project_snapshot import Digests, FileChange, Snapshot, compare_files
+from deputize.interfaces.cli.local.separate_user.protected_folder import CLIENT_FOLDER, GATEWAY_FOLDER
+from deputize.interfaces.cli.local.separate_user.terminal_code import create_code, is_same_code
+from deputize.interfaces.cli.local.separate_user.user_account import (
     become_user,
     create_protected_folder,
     find_gateway_account,
@@ -31,7 +31,7 @@ from deputize.interfaces.cli.project.separate_user.user_account import (
     require_protected_settings,
     require_separation,
 )
-from deputize.interfaces.cli.project.separate_user.working_copy import WorkingCopy
+from deputize.interfaces.cli.local.separate_user.working_copy import WorkingCopy
 from deputize.interfaces.cli.render.file_changes import PagedLines, describe_differences
 from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
 

@@ -1,7 +1,7 @@
 """Define `deputize doctor`: check an installation, and print what to do about each problem."""
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
     NO,
@@ -26,8 +26,8 @@ def doctor(json: Json = False) -> None:
 
     from deputize.interfaces.cli.diagnostics.checks import check_installation
     from deputize.interfaces.cli.diagnostics.finding import Finding
-    from deputize.interfaces.cli.project import database
-    from deputize.interfaces.cli.project.logs import configure_logs
+    from deputize.interfaces.cli.local import database
+    from deputize.interfaces.cli.local.logs import configure_logs
 
     has_file = enter_project()
     try:

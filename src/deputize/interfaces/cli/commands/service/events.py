@@ -8,7 +8,7 @@ import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.target import OperatorToken
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import Json, printer
 
 group = typer.Typer(
@@ -24,7 +24,7 @@ def _events() -> None:
 @group.command(epilog="Example: deputize events status")
 def status(json: Json = False) -> None:
     """Show how many events each sink has got, how many wait and since when, and the last error."""
-    from deputize.interfaces.cli.project.event_status import load_sink_status
+    from deputize.interfaces.cli.local.event_status import load_sink_status
 
     enter_project()
     sinks = load_sink_status(load_settings())
@@ -64,7 +64,7 @@ def skip(
     Only the next event of the tenant can be skipped. The audit log records it, and who did it. In production with the
     token of an operator who signed in within the last minutes; in development at the terminal.
     """
-    from deputize.interfaces.cli.project.event_skip import skip_next_event
+    from deputize.interfaces.cli.local.event_skip import skip_next_event
 
     enter_project()
     skip_next_event(load_settings(), sink, tenant, str(event), token=token, confirm=_require_yes)

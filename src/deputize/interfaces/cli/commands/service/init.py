@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from deputize.interfaces.cli.project.starter_files import STARTER_FILES
 from deputize.interfaces.cli.render.output import Json, exit_with_error, printer
 
+_STARTER = Path(__file__).parents[2] / "local" / "starter"
+_DEFAULT_POLICIES = Path(__file__).parents[4] / "govern" / "policy" / "defaults" / "default.cedar"
+# Each file of the package, with its path in the new project. A gitignore with its dot would hide inside the package.
+_STARTER_FILES = {
+    _STARTER / "deputize.toml": "deputize.toml",
+    _STARTER / "tools/hello.py": "tools/hello.py",
+    _DEFAULT_POLICIES: "policies/default.cedar",
+    _STARTER / "policies/tests/default.yaml": "policies/tests/default.yaml",
+    _STARTER / "gitignore": ".gitignore",
+}
 _OPTIONAL_FILE = ".gitignore"
 
 
@@ -20,7 +29,7 @@ def init(
     json: Json = False,
 ) -> None:
     """Create a project: settings, three example tools, the default policies with tests, and a .gitignore."""
-    conflicts = [name for name in STARTER_FILES.values() if (folder / name).exists() and name != _OPTIONAL_FILE]
+    conflicts = [name for name in _STARTER_FILES.values() if (folder / name).exists() and name != _OPTIONAL_FILE]
     if conflicts:
         exit_with_error(
             f"{folder / conflicts[0]} already exists, and init never overwrites a file: "
@@ -28,7 +37,7 @@ def init(
         )
     file_names = []
     try:
-        for source, name in STARTER_FILES.items():
+        for source, name in _STARTER_FILES.items():
             if _copy_file(source, folder / name):
                 file_names.append(name)
     except OSError as error:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, printer
 
 group = typer.Typer(no_args_is_help=True, help="Rotate keys and show their state. For the operator, at the database.")
@@ -18,7 +18,7 @@ EveryTenant = Annotated[bool, typer.Option("--all", help="Every tenant of the da
 @rotation.command("signing", epilog="Example: deputize keys rotate signing --tenant acme")
 def rotate_signing(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
     """Sign new tokens with a new key. The old one verifies until every token it signed has expired."""
-    from deputize.interfaces.cli.project.key_rotation import run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import run_with_keys
 
     tenants = _choose_tenants(tenant, every)
     rotations = run_with_keys(load_settings(), lambda keys: keys.rotate_signing_keys(tenants))
@@ -31,7 +31,7 @@ def rotate_signing(tenant: TenantOption = None, every: EveryTenant = False, json
 @rotation.command("log", epilog="Example: deputize keys rotate log --tenant acme")
 def rotate_log(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
     """Sign checkpoints of the audit log with a new key. The old one signs too for a week, and verifies for ever."""
-    from deputize.interfaces.cli.project.key_rotation import run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import run_with_keys
 
     tenants = _choose_tenants(tenant, every)
     rotations = run_with_keys(load_settings(), lambda keys: keys.rotate_log_keys(tenants))
@@ -44,7 +44,7 @@ def rotate_log(tenant: TenantOption = None, every: EveryTenant = False, json: Js
 @rotation.command("tenant", epilog="Example: deputize keys rotate tenant --tenant acme")
 def rotate_tenant(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
     """Encrypt a tenant's data with a new key. Older keys still decrypt what they encrypted."""
-    from deputize.interfaces.cli.project.key_rotation import run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import run_with_keys
 
     tenants = _choose_tenants(tenant, every)
     rotations = run_with_keys(load_settings(), lambda keys: keys.rotate_tenant_keys(tenants))
@@ -57,7 +57,7 @@ def rotate_tenant(tenant: TenantOption = None, every: EveryTenant = False, json:
 @rotation.command("master", epilog="Example: deputize keys rotate master")
 def rotate_master(json: Json = False) -> None:
     """Wrap every tenant's keys with the master key of keys.master_file. Can be interrupted and started again."""
-    from deputize.interfaces.cli.project.key_rotation import KeyStore, run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import KeyStore, run_with_keys
 
     enter_project()
 
@@ -73,7 +73,7 @@ def rotate_master(json: Json = False) -> None:
 @group.command(epilog="Example: deputize keys reseal --tenant acme")
 def reseal(tenant: TenantOption = None, every: EveryTenant = False, json: Json = False) -> None:
     """Encrypt secrets, linked accounts, clients and signing keys with their tenant's newest key. Can be interrupted."""
-    from deputize.interfaces.cli.project.key_rotation import KeyStore, run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import KeyStore, run_with_keys
 
     tenants = _choose_tenants(tenant, every)
 
@@ -93,7 +93,7 @@ def reseal(tenant: TenantOption = None, every: EveryTenant = False, json: Json =
 @group.command(epilog="Example: deputize keys status")
 def status(json: Json = False) -> None:
     """Show which master key wraps how many keys, and each tenant's own, signing and log keys."""
-    from deputize.interfaces.cli.project.key_rotation import run_with_keys
+    from deputize.interfaces.cli.local.key_rotation import run_with_keys
 
     enter_project()
     answer = run_with_keys(load_settings(), lambda keys: keys.describe_keys())

@@ -41,7 +41,7 @@ def mcp(
         url = token = ""
         _enter_folder(project)
     if token_file is not None:
-        from deputize.interfaces.cli.project.client_setup.agent_token_file import read_agent_token
+        from deputize.interfaces.cli.local.client_setup.agent_token_file import read_agent_token
 
         token = read_agent_token(token_file)
     gateway = find_gateway(url, token, for_agent=True)

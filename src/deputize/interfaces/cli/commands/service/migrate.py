@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from deputize.core.config_error import ConfigError
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_error, printer
 
 
@@ -25,7 +25,7 @@ def migrate(
 
     Uses database.migration_url, the login of the schema's owner, or database.url if there is none.
     """
-    from deputize.interfaces.cli.project import database
+    from deputize.interfaces.cli.local import database
 
     if print_roles:
         printer.line(database.read_login_statements().rstrip())

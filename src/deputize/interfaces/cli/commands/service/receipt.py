@@ -58,7 +58,7 @@ def verify(
     json: Json = False,
 ) -> None:
     """Verify a receipt without a gateway, and say what it proves. Exits with 1 if it is not valid."""
-    from deputize.interfaces.cli.project.receipt_check import (
+    from deputize.interfaces.cli.local.receipt_check import (
         InvalidNote,
         InvalidProof,
         check_receipt,

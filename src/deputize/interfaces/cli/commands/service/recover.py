@@ -7,11 +7,11 @@ import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.target import OperatorToken
-from deputize.interfaces.cli.project.project_file import enter_project, load_settings
+from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import Json, format_count, printer
 
 if TYPE_CHECKING:
-    from deputize.interfaces.cli.project.recovery import RestoredDatabase
+    from deputize.interfaces.cli.local.recovery import RestoredDatabase
 
 group = typer.Typer(
     no_args_is_help=True, help="Go on with a database that was restored to an earlier time. For the operator."
@@ -32,7 +32,7 @@ def confirm(token: OperatorToken = "", json: Json = False) -> None:
 
     In production with the token of an operator who signed in within the last minutes; in development at the terminal.
     """
-    from deputize.interfaces.cli.project.recovery import run_recovery
+    from deputize.interfaces.cli.local.recovery import run_recovery
 
     enter_project()
     settings = load_settings()

@@ -13,13 +13,13 @@ import uvloop
 from deputize.core.config_error import ConfigError
 from deputize.core.errors import Problem
 from deputize.core.settings import ServerSettings, Settings
-from deputize.interfaces.cli.project import database
-from deputize.interfaces.cli.project.dev_tokens import require_real_issuers
-from deputize.interfaces.cli.project.logs import configure_logs
-from deputize.interfaces.cli.project.process_protection import protect_process
-from deputize.interfaces.cli.project.project_gateway import OpenGateway, load_project, open_project_gateway
-from deputize.interfaces.cli.project.startup_events import describe_rules
-from deputize.interfaces.cli.project.tool_loader import ProjectTools, print_refusals
+from deputize.interfaces.cli.local import database
+from deputize.interfaces.cli.local.dev_tokens import require_real_issuers
+from deputize.interfaces.cli.local.logs import configure_logs
+from deputize.interfaces.cli.local.process_protection import protect_process
+from deputize.interfaces.cli.local.project_gateway import OpenGateway, load_project, open_project_gateway
+from deputize.interfaces.cli.local.startup_events import describe_rules
+from deputize.interfaces.cli.local.tool_loader import ProjectTools, print_refusals
 from deputize.interfaces.cli.render.output import EXIT_USAGE, GO, CommandExit, format_count, printer, style_sign
 from deputize.interfaces.server import ListenUrls, serve
 from deputize.operations.gateway import NO_WORKER, Gateway

@@ -19,14 +19,14 @@ from pydantic import SecretStr
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.commands.service.serve import open_strict_gateway, require_no_refusals, warn_of_other_port
-from deputize.interfaces.cli.project import database
-from deputize.interfaces.cli.project.dev_environment import DEV_ENVIRONMENT
-from deputize.interfaces.cli.project.dev_tokens import add_dev_issuer, require_real_issuers
-from deputize.interfaces.cli.project.logs import configure_logs
-from deputize.interfaces.cli.project.process_protection import protect_process
-from deputize.interfaces.cli.project.project_file import find_dev_gateway
-from deputize.interfaces.cli.project.project_gateway import OpenGateway, load_project, open_project_gateway
-from deputize.interfaces.cli.project.tool_loader import ProjectTools, print_refusals
+from deputize.interfaces.cli.local import database
+from deputize.interfaces.cli.local.dev_environment import DEV_ENVIRONMENT
+from deputize.interfaces.cli.local.dev_tokens import add_dev_issuer, require_real_issuers
+from deputize.interfaces.cli.local.logs import configure_logs
+from deputize.interfaces.cli.local.process_protection import protect_process
+from deputize.interfaces.cli.local.project_file import find_dev_gateway
+from deputize.interfaces.cli.local.project_gateway import OpenGateway, load_project, open_project_gateway
+from deputize.interfaces.cli.local.tool_loader import ProjectTools, print_refusals
 from deputize.interfaces.cli.render.output import GO, format_count, printer, style_sign
 from deputize.interfaces.server import PORT_ATTEMPTS, serve_health
 from deputize.operations.gateway import Gateway

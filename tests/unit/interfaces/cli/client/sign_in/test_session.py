@@ -13,8 +13,8 @@ from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.sign_in import browser_flow, device_flow, session
 from deputize.interfaces.cli.client.sign_in.issuer_client import load_endpoints, load_login_offer
 from deputize.interfaces.cli.client.target import find_gateway
-from deputize.interfaces.cli.project import stored_tokens
-from deputize.interfaces.cli.project.stored_tokens import (
+from deputize.interfaces.cli.local import stored_tokens
+from deputize.interfaces.cli.local.stored_tokens import (
     StoredToken,
     delete_token,
     load_token,

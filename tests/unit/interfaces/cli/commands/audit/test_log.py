@@ -8,13 +8,13 @@ import pytest
 from deputize.core.config_error import ConfigError
 from deputize.evidence.log.log_walk import LogFault
 from deputize.interfaces.cli.commands.audit.log import _print_verdict
-from deputize.interfaces.cli.project.kept_checkpoints import (
+from deputize.interfaces.cli.local.kept_checkpoints import (
     KeptCheckpoint,
     load_kept_checkpoint,
     locate_kept_checkpoint,
     save_kept_checkpoint,
 )
-from deputize.interfaces.cli.project.log_audit import LogVerdict
+from deputize.interfaces.cli.local.log_audit import LogVerdict
 from deputize.interfaces.cli.render.output import CommandExit
 from tests.support.memory_log import MemoryLog
 from tests.support.receipts import LOG_SIGNER

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deputize.interfaces.cli.commands.service.dev_user import update_copy
-from deputize.interfaces.cli.project.separate_user.project_snapshot import ProjectFile
-from deputize.interfaces.cli.project.separate_user.working_copy import WorkingCopy
+from deputize.interfaces.cli.local.separate_user.project_snapshot import ProjectFile
+from deputize.interfaces.cli.local.separate_user.working_copy import WorkingCopy
 
 OLD = {"tools/hello.py": ProjectFile(content=b"safe()\n"), "policies/default.cedar": ProjectFile(content=b"forbid\n")}
 NEW = {"tools/hello.py": ProjectFile(content=b"evil()\n"), "policies/loose.cedar": ProjectFile(content=b"permit\n")}

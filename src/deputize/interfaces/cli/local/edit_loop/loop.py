@@ -1,0 +1,370 @@
+"""Run the edit loop of `deputize dev`: compare the project's files with what is in use, and take over what changed.
+
+Tool code is used at once. What changes authority is shown and waits for a key in the terminal; what was confirmed is
+exactly what was shown, whatever is in the files by then. One lock orders checks and answers.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from deputize.catalog.importers.code_digest import list_loaded_sources
+from deputize.catalog.importers.declaration import WrongDeclaration
+from deputize.catalog.importers.tool_files import find_files
+from deputize.core.config_error import ConfigError
+from deputize.core.contract.authority_change import list_authority_reasons
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.tools import PythonTool
+from deputize.core.errors import PolicyInvalid, Problem
+from deputize.core.settings import Settings
+from deputize.govern.policy.files import read_files
+from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
+from deputize.interfaces.cli.local.edit_loop import edit_messages
+from deputize.interfaces.cli.local.edit_loop.authority_changes import (
+    Document,
+    build_contract_document,
+    compare_settings,
+    list_policy_documents,
+)
+from deputize.interfaces.cli.local.edit_loop.file_watch import FileDigests, watch_project
+from deputize.interfaces.cli.local.edit_loop.terminal_keys import TerminalKeys
+from deputize.interfaces.cli.local.edit_loop.tool_reload import (
+    StagedTools,
+    ToolIdentity,
+    combine_tools,
+    group_by_file,
+    identify_tool,
+    list_changed_files,
+    stage_tools,
+)
+from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, load_settings
+from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, print_gaps
+from deputize.operations.admin.project_edits import ProjectEdits
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldTool:
+    """A tool that would give more authority than the one in use, and why."""
+
+    file: str
+    tool: PythonTool
+    old_contract: Contract | None
+    reasons: tuple[str, ...]
+
+    @property
+    def document(self) -> Document:
+        """What the contract says before and after, where it differs."""
+        return build_contract_document(self.old_contract, self.tool.contract)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What a person is asked to take over: policies, tools, or both."""
+
+    policies: tuple[PolicyFile, ...] | None = None
+    held_tools: tuple[HeldTool, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that would be taken over; empty if there is nothing to ask."""
+        if self.policies is None and not self.held_tools:
+            return ""
+        parts = [*("|".join(identify_tool(each.tool)) for each in self.held_tools)]
+        if self.policies is not None:
+            parts.append(compute_set_digest(self.policies))
+        return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
+
+
+class EditLoop:
+    """Follow the edits of one project. `settings` are those that it was started with, as the files said them."""
+
+    def __init__(self, settings: Settings, project_tools: ProjectTools, edits: ProjectEdits, base: Path) -> None:
+        self._settings = settings
+        self._base = base.resolve()
+        self._project_tools = project_tools
+        self._edits = edits
+        self._lock = asyncio.Lock()
+        self._keys = TerminalKeys()
+        self._digests, self._settings_digest = FileDigests(), FileDigests()
+        # What the tools in use were loaded from; from then on, what was last tried.
+        self._tried_digests = {**list_loaded_sources(), **project_tools.manifest_digests}
+        for declaration in edits.held_declarations:
+            # Loaded, but not in use as its file declares it: the first check finds it and asks.
+            file = project_tools.find_file(declaration.new_tool.contract)
+            self._tried_digests.pop((self._base / file).resolve(), None)
+        self._refusals: dict[str, tuple[str, ...]] = _group_refusals(project_tools.refusals)
+        self._held_tools: tuple[HeldTool, ...] = ()
+        self._confirmed_tools: set[ToolIdentity] = set()
+        self._policies: tuple[PolicyFile, ...] = ()
+        self._shown_settings = ""
+        self._shown_policy_error = ""
+        self._question_key = ""
+        self._ask_task: asyncio.Task[None] | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow edits until `stop` is set. An error in one check is reported, and the next one is made."""
+        try:
+            await self._load_policies()
+            async for _ in watch_project(self._base, self._settings.folder, stop):
+                await self._check_safely()
+        except ImportError:
+            edit_messages.print_not_watching("watchfiles is not installed: pip install 'deputize[local]'")
+            await self._check_once(stop)
+        except OSError as error:
+            edit_messages.print_not_watching(f"the project cannot be watched ({error})")
+            await self._check_once(stop)
+        finally:
+            await self._withdraw_question()
+            self._keys.close()
+
+    async def _load_policies(self) -> None:
+        """Load the policies that are compared with the files."""
+        files: tuple[PolicyFile, ...] = ()
+        # A file that cannot be read is reported by the first check.
+        with suppress(ConfigError):
+            files = await asyncio.to_thread(read_files, self._settings.policy.files)
+        self._policies = await self._edits.load_active_policies(files)
+
+    async def _check_once(self, stop: asyncio.Event) -> None:
+        """Ask about what the start held back, and wait for the answer."""
+        await self._check_safely()
+        await stop.wait()
+
+    async def _check_safely(self) -> None:
+        try:
+            await self.check()
+        except Exception as error:  # noqa: BLE001 -- an edit of any kind must not end the loop
+            log.error("edit_not_checked", reason=repr(error))
+
+    async def check(self) -> None:
+        """Compare every file with what is in use, and take over, refuse or ask."""
+        async with self._lock:
+            await self._check_settings()
+            policies = await self._check_policies()
+            await self._check_tools()
+            await self._update_question(policies)
+
+    async def _check_settings(self) -> None:
+        """Show settings that differ. They are read at the start only, so taking them over is a restart."""
+        content = self._settings_digest.read_all([self._base / SETTINGS_FILE]).get(self._base / SETTINGS_FILE, "")
+        if content == self._shown_settings:
+            return
+        is_first = not self._shown_settings
+        self._shown_settings = content
+        try:
+            changes = list(compare_settings(self._settings, await asyncio.to_thread(load_settings)))
+        except ConfigError as error:
+            edit_messages.print_refused(SETTINGS_FILE, str(error).splitlines())
+            return
+        if changes or not is_first:
+            edit_messages.print_settings(changes)
+
+    async def _check_policies(self) -> tuple[PolicyFile, ...] | None:
+        """Return the policies in the files if they differ from those taken over last and can be activated."""
+        if not self._settings.policy.files:
+            return None
+        try:
+            files = await asyncio.to_thread(read_files, self._settings.policy.files)
+        except ConfigError as error:
+            self._show_policy_error(str(error), [str(error)])
+            return None
+        if compute_set_digest(files) == compute_set_digest(self._policies):
+            self._shown_policy_error = ""
+            return None
+        if compute_set_digest(files) == self._shown_policy_error:
+            return None
+        if compute_set_digest(files) == compute_set_digest(await self._edits.load_active_policies(files)):
+            # An operator has put exactly these policies.
+            self._policies = files
+            return None
+        findings = await self._edits.check_policies(files)
+        if findings.errors:
+            reasons = [f"{each.file}:{each.line}: {each.message}" for each in findings.errors]
+            self._show_policy_error(compute_set_digest(files), reasons)
+            return None
+        self._shown_policy_error = ""
+        return files
+
+    def _show_policy_error(self, key: str, reasons: Sequence[str]) -> None:
+        if key != self._shown_policy_error:
+            self._shown_policy_error = key
+            edit_messages.print_refused("The policy set", reasons)
+
+    async def _check_tools(self) -> None:
+        digests = self._digests.read_all(self._list_tool_paths())
+        changed_paths = {
+            path
+            for path in digests.keys() | self._tried_digests.keys()
+            if digests.get(path) != self._tried_digests.get(path)
+        }
+        if not changed_paths:
+            return
+        self._tried_digests = digests
+        await self._reload(changed_paths)
+
+    def _list_tool_paths(self) -> set[Path]:
+        """List the files that tools consist of, and those beside refused ones, which may be what they miss."""
+        paths = {path for path in self._tried_digests if path.exists()} | set(list_loaded_sources())
+        for pattern in (*self._settings.tools.python, *self._settings.tools.manifests):
+            with suppress(WrongDeclaration):
+                paths.update(path.resolve() for path in find_files([pattern], self._base))
+        for folder in {(self._base / file).parent for file in self._refusals}:
+            paths.update(path.resolve() for path in folder.glob("*.py"))
+        return paths
+
+    async def _reload(self, changed_paths: set[Path]) -> None:
+        """Load what changed, and what was refused or held back before, and use what may be used."""
+        old_groups = group_by_file(self._project_tools)
+        waiting_files = {*self._refusals, *(each.file for each in self._held_tools)}
+        paths = changed_paths | {(self._base / file).resolve() for file in waiting_files}
+        staged_tools = await asyncio.to_thread(stage_tools, self._settings, self._base, paths)
+        self._report_hooks(staged_tools)
+        new_groups = group_by_file(staged_tools.project_tools)
+        refused_files = {each.file for each in staged_tools.project_tools.refusals}
+        changed_files, removed_files = list_changed_files(old_groups, new_groups)
+        held_tools = [
+            held_tool
+            for file in changed_files
+            if file not in refused_files
+            for tool in new_groups[file]
+            if (held_tool := await self._judge_tool(file, tool)) is not None
+        ]
+        kept_files = refused_files | {each.file for each in held_tools}
+        staged_tools.keep_old_modules(kept_files)
+        groups = combine_tools(old_groups, new_groups, kept_files)
+        self._held_tools = tuple(held_tools)
+        self._report_refusals(staged_tools.project_tools.refusals, kept_files & old_groups.keys())
+        if not await self._use_tools(groups, staged_tools):
+            return
+        for file in changed_files:
+            if file not in kept_files:
+                edit_messages.print_loaded(file, [tool.contract for tool in new_groups[file]])
+        loaded_files = set(changed_files) - kept_files
+        print_gaps(each for each in staged_tools.project_tools.gaps if each.file in loaded_files)
+        for file in removed_files:
+            if file not in kept_files:
+                edit_messages.print_removed(file, [tool.contract for tool in old_groups[file]])
+
+    async def _judge_tool(self, file: str, tool: PythonTool) -> HeldTool | None:
+        """Hold a tool back if it gives more authority than the one in use, unless a person confirmed exactly it."""
+        contract = tool.contract
+        if identify_tool(tool) in self._confirmed_tools:
+            return None
+        if any(each.contract.digest == contract.digest for each in self._project_tools.tools):
+            return None
+        old = await self._edits.find_contract(contract.full_name, contract.version)
+        reasons = list_authority_reasons(old, contract)
+        if not reasons:
+            return None
+        return HeldTool(file=file, tool=tool, old_contract=old, reasons=tuple(reasons))
+
+    async def _use_tools(self, groups: dict[str, list[PythonTool]], staged_tools: StagedTools) -> bool:
+        tools = [tool for group in groups.values() for tool in group]
+        problems = await self._edits.replace_tools(self._project_tools.tools, tools)
+        if problems:
+            for problem in problems:
+                edit_messages.print_refused(problem.message.partition(" ")[0], _explain_problem(problem))
+            staged_tools.set_aside.restore(staged_tools.set_aside.modules)
+            return False
+        self._project_tools.tools = tools
+        self._project_tools.files = {
+            (tool.contract.full_name, tool.contract.version): file for file, group in groups.items() for tool in group
+        }
+        return True
+
+    def _report_hooks(self, staged_tools: StagedTools) -> None:
+        hook_modules = {each.function.__module__: each.name for each in self._project_tools.hooks}
+        for name in sorted(hook_modules.keys() & staged_tools.set_aside.modules.keys()):
+            edit_messages.print_restart(f"The code of the hook {hook_modules[name]} changed")
+
+    def _report_refusals(self, refusals: Sequence[Refusal], files_in_use: set[str]) -> None:
+        new_refusals = _group_refusals(refusals)
+        for file, reasons in new_refusals.items():
+            if self._refusals.get(file) != reasons:
+                edit_messages.print_refused(file, reasons, is_old_in_use=file in files_in_use)
+        self._refusals = new_refusals
+
+    async def _update_question(self, policies: tuple[PolicyFile, ...] | None) -> None:
+        documents = [] if policies is None else list_policy_documents(self._policies, policies)
+        question = Question(policies=policies, held_tools=self._held_tools)
+        if question.key == self._question_key:
+            return
+        if await self._withdraw_question():
+            edit_messages.print_withdrawn()
+        self._question_key = question.key
+        if not question.key:
+            return
+        reasons = [
+            f"{held_tool.tool.contract.full_name} ({held_tool.file}): {reason}"
+            for held_tool in question.held_tools
+            for reason in held_tool.reasons
+        ]
+        documents += [each.document for each in question.held_tools]
+        is_asked = self._keys.begin()
+        shown_question = edit_messages.build_question(documents, reasons)
+        has_more = shown_question.show_page(is_asked=is_asked)
+        if not is_asked:
+            edit_messages.print_not_asked()
+            return
+        ask = self._ask(question, shown_question if has_more else None)
+        self._ask_task = asyncio.create_task(ask, name="edit question")
+
+    async def _withdraw_question(self) -> bool:
+        """Withdraw the question that is open, and tell whether there was one."""
+        ask_task, self._ask_task = self._ask_task, None
+        if ask_task is None or ask_task.done():
+            return False
+        ask_task.cancel()
+        with suppress(asyncio.CancelledError):
+            await ask_task
+        return True
+
+    async def _ask(self, question: Question, rest: edit_messages.EditQuestion | None) -> None:
+        answer = await self._keys.ask(None if rest is None else rest.show_page)
+        async with self._lock:
+            # A check that began before the key was pressed may have found other files.
+            if question.key != self._question_key:
+                return
+            self._ask_task = None
+            if answer != "yes":
+                edit_messages.print_left(is_answered=answer == "no")
+                return
+            await self._take(question)
+
+    async def _take(self, question: Question) -> None:
+        """Take over exactly what was shown."""
+        if question.policies is not None:
+            try:
+                await self._edits.activate_policies(question.policies)
+            except PolicyInvalid as invalid:
+                reasons = [f"{each['file']}:{each['line']}: {each['message']}" for each in invalid.details["errors"]]
+                edit_messages.print_refused("The policy set", reasons)
+                return
+            self._policies = question.policies
+            edit_messages.print_policies_taken(question.policies)
+        if question.held_tools:
+            self._confirmed_tools = {identify_tool(each.tool) for each in question.held_tools}
+            await self._reload(set())
+        self._question_key = ""
+
+
+def _group_refusals(refusals: Sequence[Refusal]) -> dict[str, tuple[str, ...]]:
+    """Group the reasons by file; those of a tool begin with its name."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for each in refusals:
+        if each.file and each.file != SETTINGS_FILE:
+            prefix = "" if each.what == each.file else f"{each.what}: "
+            groups[each.file] = (*groups.get(each.file, ()), *(prefix + reason for reason in each.reasons))
+    return groups
+
+
+def _explain_problem(problem: Problem) -> list[str]:
+    reasons = problem.details.get("reasons", ())
+    return [f"{each['path'].lstrip('/')} {each['reason']}; {each['fix']}" for each in reasons] or [problem.message]

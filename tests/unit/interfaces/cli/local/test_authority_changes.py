@@ -1,0 +1,20 @@
+"""Test how policies and settings that changed are compared and shown."""
+
+from deputize.core.settings import Settings
+from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.interfaces.cli.local.edit_loop.authority_changes import compare_settings, list_policy_documents
+
+
+def test_settings_are_compared_by_key_and_secrets_are_not_shown() -> None:
+    old = Settings.model_validate({"database": {"url": "postgresql://a:secret-one@h/d"}})
+    new = Settings.model_validate({"database": {"url": "postgresql://a:secret-two@h/d"}, "server": {"port": 8123}})
+    changes = {each.key: (each.old, each.new) for each in compare_settings(old, new)}
+    assert changes == {"database.url": ("(secret)", "(secret)"), "server.port": (str(old.server.port), "8123")}
+    assert {each.key for each in compare_settings(old, new) if each.has_authority} == {"database.url"}
+    assert list(compare_settings(old, old)) == []
+
+
+def test_policy_files_that_differ_are_listed_with_both_contents() -> None:
+    old = [PolicyFile(path="a.cedar", text="one"), PolicyFile(path="b.cedar", text="same")]
+    new = [PolicyFile(path="b.cedar", text="same"), PolicyFile(path="c.cedar", text="three")]
+    assert list_policy_documents(old, new) == [("a.cedar", b"one", None), ("c.cedar", None, b"three")]

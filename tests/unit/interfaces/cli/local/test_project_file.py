@@ -1,0 +1,87 @@
+"""A mistake in the settings is one sentence that names its place and the way out."""
+
+from pathlib import Path
+
+import pytest
+
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.local.project_file import enter_project, find_state_folder, load_settings
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _config_error_text(text: str) -> str:
+    Path("deputize.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[server]\nprot = 7\n", "deputize.toml:2: server.prot is not a setting; did you mean server.port?"),
+        ("[sever]\nport = 7\n", "deputize.toml:1: sever is not a setting; did you mean server?"),
+        (
+            "[tools]\nxyz = 7\n",
+            "deputize.toml:2: tools.xyz is not a setting; "
+            "known settings: python, manifests, tenant, shared_with, tests.",
+        ),
+        ("server.port = 99999\n", "deputize.toml:1: server.port is invalid: input should be less than"),
+        (
+            '[[identity.issuers]]\nissuer = "x"\naudience = "y"\ntenent = "z"\n',
+            "identity.issuers.0.tenent is not a setting; did you mean identity.issuers.0.tenant?",
+        ),
+        ('[[identity.issuers]]\nissuer = "x"\n', "identity.issuers.0.audience is missing; add it."),
+        ("port = [\n", "deputize.toml is not valid TOML:"),
+    ],
+)
+def test_a_mistake_in_the_file_names_its_line_and_the_fix(text: str, sentence: str) -> None:
+    assert sentence in _config_error_text(text)
+
+
+def test_every_mistake_has_a_sentence_of_its_own() -> None:
+    assert len(_config_error_text("[server]\nprot = 7\nport = -1\n").splitlines()) == 2
+
+
+def test_a_mistake_in_the_environment_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPUTIZE_SERVER__PORT", "abc")
+
+    assert _config_error_text("").startswith("DEPUTIZE_SERVER__PORT: server.port is invalid")
+
+
+def test_a_variable_that_should_be_json_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPUTIZE_SERVER", "7070")
+
+    assert "DEPUTIZE_SERVER" in _config_error_text("")
+
+
+def test_a_wrong_value_that_may_be_a_secret_is_not_repeated() -> None:
+    assert "hunter2" not in _config_error_text("[database]\nurl = ['hunter2']\n")
+
+
+def test_commands_work_below_the_folder_of_the_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "deputize.toml").touch()
+    below = folder / "tools" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+
+    assert enter_project()
+    assert Path.cwd() == folder
+
+
+def test_without_a_project_the_first_step_is_named() -> None:
+    with pytest.raises(ConfigError, match="create a project with deputize init"):
+        enter_project(is_required=True)
+
+
+def test_the_state_folder_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_state_folder() == Path(".deputize")
+    Path("deputize.toml").write_text('folder = "state"\n')
+    assert find_state_folder() == Path("state")
+    monkeypatch.setenv("DEPUTIZE_FOLDER", "elsewhere")
+    assert find_state_folder() == Path("elsewhere")
