@@ -1,4 +1,4 @@
-"""Judge whether tools that tell the same fact agree, and which of them is believed.
+"""Judge whether tools that return the same fact agree, and which of them is believed.
 
 Pure functions over the rules of the settings; `lifecycle/consistency.py` stores and loads the values.
 """
@@ -21,7 +21,7 @@ _MAX_ENTITY_LENGTH: Final = 1024
 
 @frozen
 class RuleSource:
-    """One tool's part in a rule: where to find which thing it is about, and what is said."""
+    """A source of a consistency rule: JSON Pointers to the entity and to the value."""
 
     rule: ConsistencyRule
     entity_steps: tuple[str, ...]
@@ -64,7 +64,7 @@ class ObservedValue:
 
 @frozen
 class Disagreement:
-    """Sources that say different things. `believed_source` is None if the rule cannot tell which is right."""
+    """Sources that returned different values. `believed_source` is None if the rule cannot tell which is right."""
 
     sources: tuple[ObservedValue, ...]
     believed_source: ObservedValue | None

@@ -183,8 +183,8 @@ def _describe_belief(rule: ConsistencyRule, disagreement: Disagreement, source: 
 def _build_problem(rule: ConsistencyRule, disagreement: Disagreement) -> SourcesDisagree:
     sources = disagreement.sources
     return SourcesDisagree(
-        f"{' and '.join(each.describe() for each in sources)} say different things about the same thing, and the rule "
-        f"{rule.name} ({rule.resolution}) does not tell which is right",
+        f"{' and '.join(each.describe() for each in sources)} returned different values for the same thing, and rule "
+        f"{rule.name} ({rule.resolution}) does not decide which is right",
         details={
             "rule": rule.name,
             "resolution": rule.resolution,

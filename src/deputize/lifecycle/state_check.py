@@ -77,8 +77,8 @@ async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | 
     await runtime.disable_mutating_read(runtime, tenant, contract, evidence)
     log.error("tool_disabled", tool=contract.full_name, version=contract.version, call_id=call_id)
     return MutationClassViolated(
-        f"{contract.full_name} {contract.version} is declared as a read, and the state that it can change is another "
-        "after this call",
+        f"{contract.full_name} {contract.version} is declared as a read but changed state during this call; "
+        "the version is disabled",
         details=digests,
     )
 
@@ -92,9 +92,9 @@ def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
     """Describe what the caller of a write should know about the state: that it is as before, or could not be read."""
     change, contract = executed.state_change, executed.authorized.validated.tool.contract
     if change is None:
-        return ("the state of before the call was not seen, so that its effects are not checked",)
+        return ("the state before the call was not read, so its effects were not checked",)
     if change.after is None:
-        return ("the state could not be read after the call, so that its effects are not checked",)
+        return ("the state could not be read after the call, so its effects were not checked",)
     if contract.mutation_class is MutationClass.READ or change.is_changed:
         return ()
     return ("the call changed nothing: the state is as before",)

@@ -26,7 +26,7 @@ async def roll_back(runtime: Runtime, executed: Executed) -> str | None:
     failure = None
     try:
         if not await _is_own_call(runtime, executed):
-            failure = "another worker or a person may have settled this call meanwhile"
+            failure = "another worker or a person may already have settled this call"
         else:
             await runtime.driver.roll_back(tool, validated.call_input, output, seconds)
             if change is not None:

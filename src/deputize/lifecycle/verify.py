@@ -100,7 +100,7 @@ async def _reject_result(runtime: Runtime, executed: Executed, problem: Problem)
     if validated.tool.contract.rolls_back:
         failure = await roll_back(runtime, executed)
         is_rolled_back = failure is None
-        addition = "its effect was taken back" if is_rolled_back else f"its effect was not taken back: {failure}"
+        addition = "its effect was rolled back" if is_rolled_back else f"its effect was not rolled back: {failure}"
         details = {**problem.details, "rolled_back": is_rolled_back}
         problem = problem.replace(message=f"{problem.message}; {addition}", details=details)
     clean_problem = await redact_problem(validated, problem)

@@ -1,4 +1,4 @@
-"""Answer those who wait for rows: with the result of their commit, or with why there is none."""
+"""Resolve the futures of a committed batch."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""A claimed call never stays open under a living owner: what breaks on the way is given back, or said to be unknown."""
+"""A claim is always released or recorded as UNKNOWN when its request fails."""
 
 import asyncio
 from collections.abc import Callable

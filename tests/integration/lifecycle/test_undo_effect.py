@@ -138,7 +138,7 @@ async def test_a_rejected_result_takes_its_effect_back(lab: GatewayLab, name: st
     outcome = await call(lab, name, "a", 500)
     assert (outcome.state, error_slug(outcome)) == (State.FAILED, "predicate-failed")
     body = parse_body(outcome)
-    assert body["detail"].endswith("; its effect was taken back")
+    assert body["detail"].endswith("; its effect was rolled back")
     assert body["error"]["details"]["rolled_back"] is True
     assert "result" not in body
     assert ledger == {"a": [5]}
@@ -156,7 +156,7 @@ async def test_a_rejected_result_takes_its_effect_back(lab: GatewayLab, name: st
 async def test_an_effect_that_is_still_there_is_reported(lab: GatewayLab, account: str, reason: str) -> None:
     outcome = await call(lab, "book", account, 500)
     body = parse_body(outcome)
-    assert body["detail"].endswith(f"; its effect was not taken back: {reason}")
+    assert body["detail"].endswith(f"; its effect was not rolled back: {reason}")
     assert "/srv" not in body["detail"]
     assert body["error"]["details"]["rolled_back"] is False
     assert ledger == {account: [500]}

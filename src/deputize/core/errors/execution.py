@@ -104,7 +104,7 @@ class SourcesDisagree(ExecutionProblem):
     spec = ErrorSpec(
         slug="sources-disagree", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3415, http=409,
         grpc="FAILED_PRECONDITION",
-        title="Two tools say different things about the same thing",
+        title="Sources disagree",
         advice="Call the other tool again: the fact may have changed since. If both still disagree, rely on neither, "
         "and ask the operator to correct the one that is wrong.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Define which tools tell the same fact, and which one is believed: `[[consistency]]` and its sources."""
+"""Define which tools return the same fact, and which one is believed: `[[consistency]]` and its sources."""
 
 from typing import Annotated, Literal
 

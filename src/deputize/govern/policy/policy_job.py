@@ -1,4 +1,4 @@
-"""Parse and check large sets of policies in a process of its own: on a thread they hold up the event loop all the same.
+"""Parse and check large policy sets in another process; Cedar holds the GIL, so a thread would still block the loop.
 
 The jobs run in that process (`execute/job_processes.py`). What it has parsed comes back as JSON and into the cache of
 rules, so that this process compiles the set without parsing it again. Small sets are parsed here, which is quicker

@@ -163,14 +163,14 @@ def build_test_notice(
 def build_disagreement_notice(
     tenant: str, group: str, disagreement_id: str, rule: str, tools: Sequence[str], call_ids: Sequence[str]
 ) -> ApprovalNotification:
-    """Build the notification that tools say different things about the same thing, and no rule resolves it."""
+    """Build the notification that sources disagree and no rule resolves it."""
     sources = [{"tool": sanitize_name(tool), "call_id": call_id} for tool, call_id in zip(tools, call_ids, strict=True)]
     return ApprovalNotification(
         type="deputize.sources.disagree",
         subject=disagreement_id,
         title=f"Sources disagree: {' and '.join(each['tool'] for each in sources)}",
         lines=(
-            f"They say different things about the same thing, in {sanitize_name(tenant)}; rule {sanitize_name(rule)}.",
+            f"They returned different values of one thing, in {sanitize_name(tenant)}; rule {sanitize_name(rule)}.",
             "Calls fail until the one that is wrong is corrected and called again.",
             *(f"deputize calls show {each['call_id']}" for each in sources),
         ),
