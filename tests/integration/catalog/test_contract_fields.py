@@ -67,7 +67,7 @@ DESCRIPTIONS: dict[str, Any] = {
     "native_ids.command.sandbox_ref": "sandbox:1",
     "native_ids.browser.action_id": "open-user",
 }
-_ADMISSION, _CONTRACT = "unit/catalog/test_admission.py", "unit/core/contract/test_contract.py"
+_ADMISSION, _CONTRACT = "unit/catalog/test_registration_rules.py", "unit/core/contract/test_contract.py"
 _COMPILED, _REST = "unit/catalog/test_compiled_tool.py", "integration/interfaces/rest/admin/test_tools.py"
 _SERVICES = "integration/operations/servers/test_services.py"
 _GRPC_SERVICES = "integration/operations/servers/test_grpc_services.py"
@@ -125,7 +125,7 @@ OBSERVATIONS: dict[str, str] = {
     "predicates.holds": _PREDICATES,
     "reads_state": "integration/lifecycle/test_state_check.py::"
     "test_a_read_that_changes_something_is_disabled_at_its_first_call",
-    "rolls_back": "integration/lifecycle/test_rollback.py::test_a_rejected_result_takes_its_effect_back",
+    "rolls_back": "integration/lifecycle/test_undo_effect.py::test_a_rejected_result_takes_its_effect_back",
     "predicates.compare": f"{_COMPILED}::test_a_predicate_compares_what_was_asked_with_what_came_back",
     "predicates.severity": "integration/lifecycle/test_tool_checks.py::test_a_warning_lets_the_result_pass",
     "behaviours": f"{_PROMISES}::test_a_promise_that_contradicts_the_contract_is_refused",

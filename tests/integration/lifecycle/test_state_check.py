@@ -143,5 +143,5 @@ async def test_a_state_that_cannot_be_read_afterwards_is_reported(lab: GatewayLa
     outcome = await call(lab, "balance", "closes")
     assert outcome.state is State.SUCCEEDED
     assert parse_body(outcome)["warnings"] == [
-        "the state could not be read after the call, so that its effects are not checked"
+        "the state could not be read after the call, so its effects were not checked"
     ]
