@@ -87,7 +87,7 @@ async def _open_writer(dsn: str, batch: int) -> AsyncIterator[GroupCommit]:
 
 
 def make_sequencer(store: Store, clock: Clock, batch: int) -> LogSequencer:
-    keys = TenantKeys(MasterKey(material=bytes(KEY_BYTES)), clock)
+    keys = TenantKeys(store, MasterKey(material=bytes(KEY_BYTES)), clock)
     return LogSequencer(store, keys, clock, boot_id=clock.new_id(), batch_entries_each=batch)
 
 

@@ -28,7 +28,7 @@ class WebhookAdmin:
     async def show_key(self, caller: Caller, name: str) -> dict[str, str]:
         """Show the key to an operator and record that: whoever has it can sign in the gateway's name."""
         require_full_admin(caller)
-        keys = await self._runtime.keys.load(self._runtime.store, caller.tenant)
+        keys = await self._runtime.keys.load(caller.tenant)
 
         async def act(_: Connection, __: str | None) -> str:
             return _SECRET_PREFIX + base64.b64encode(keys.derive_webhook_keys(name)[0]).decode()
@@ -39,7 +39,7 @@ class WebhookAdmin:
     async def list_dead_letters(self, caller: Caller, limit: int) -> list[dict[str, Any]]:
         require_admin(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
-        keys = await self._runtime.keys.load(self._runtime.store, caller.tenant)
+        keys = await self._runtime.keys.load(caller.tenant)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_dead_letters"], caller.tenant, limit)
         return [

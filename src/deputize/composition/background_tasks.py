@@ -69,7 +69,7 @@ def _build_event_publishers(runtime: Runtime) -> dict[str, PeriodicTask]:
     return {
         f"event sink {sink.name}": EventPublisher(
             sink,
-            open_sink(sink, runtime.store, runtime.keys, runtime.clock),
+            open_sink(sink, runtime.keys, runtime.clock),
             runtime.store,
             runtime.metrics,
             runtime.clock,

@@ -119,6 +119,7 @@ async def open_runtime(
     upstreams = UpstreamPool(settings, clock)
     stack.push_async_callback(upstreams.aclose)
     keys = TenantKeys(
+        store,
         _load_master_key(settings, clock, development),
         clock,
         accepted_masters=[MasterKey.read(file) for file in settings.keys.accepted_master_files],

@@ -69,7 +69,7 @@ async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Autho
     """Acquire the claim, with the authority it was acquired under, or return the outcome the key already has."""
     received = authorized.validated.received
     contract = authorized.validated.tool.contract
-    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    keys = await runtime.keys.get(received.caller.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
     window = 0 if key.is_join else contract.window_seconds
@@ -91,7 +91,7 @@ async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outco
     """
     received, contract = authorized.validated.received, authorized.validated.tool.contract
     caller = received.caller
-    keys = await runtime.keys.get(runtime.store, caller.tenant)
+    keys = await runtime.keys.get(caller.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
     if key.value is None or key.is_join:

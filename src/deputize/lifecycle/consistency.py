@@ -104,7 +104,7 @@ async def _compare_statement(runtime: Runtime, executed: Executed, statement: _S
     """Store what the call says, and judge it by what the other sources said to the same user."""
     validated, rule = executed.authorized.validated, statement.rule
     caller, contract, call_id = validated.received.caller, validated.tool.contract, _get_id(executed)
-    keys = await runtime.keys.get(runtime.store, caller.tenant)
+    keys = await runtime.keys.get(caller.tenant)
     key = ValueKey(
         tenant=caller.tenant,
         # The gateway itself, which reads the status of calls, has no pseudonym.

@@ -98,7 +98,7 @@ async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim)
     state = _get_success_state(verified) if problem is None else _get_mutation_state(problem)
     outcome, commitment = await _render_outcome(runtime, verified, claim.call_id, state, runtime.stamps.now())
     tenant = verified.executed.authorized.validated.received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     ciphertext = keys.seal(claim.call_id, "outcome", outcome.body)
     closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, commitment, before)
     write = runtime.writer.put(closing_row, seconds=_RECORDING_SECONDS)
@@ -140,7 +140,7 @@ async def _build_input_required(
     """Build the outcome with the server's input requests and a round token to answer them with."""
     validated = verified.executed.authorized.validated
     tenant = validated.received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     return build_input_required_outcome(
         verified, input_requests, call_id, now, issue_round_token(keys, runtime, validated, call_id, input_requests)
     )

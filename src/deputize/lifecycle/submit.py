@@ -66,7 +66,7 @@ async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuatio
     validated = authorized.validated
     received, contract = validated.received, validated.tool.contract
     request, tenant, call_id = received.request, received.caller.tenant, received.call_id
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     if request.retry_of is not None:
         return await resolve_repeat(runtime, authorized, keys, request.retry_of, arguments_digest)
@@ -185,7 +185,7 @@ async def continue_as_run(runtime: Runtime, executed: Executed) -> Outcome | Non
         return None
     authorized, claim = executed.authorized, executed.claim
     received = authorized.validated.received
-    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    keys = await runtime.keys.get(received.caller.tenant)
     if claim is None:
         outcome = await submit_run(runtime, authorized, is_continuation=True)
     elif await _continue_run(runtime, authorized, keys, claim.call_id, claim.epoch, State.RUNNING):

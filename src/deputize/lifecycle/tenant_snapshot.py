@@ -92,7 +92,7 @@ class Authority:
             return fresh
 
     async def _load_authority(self, tenant: str) -> TenantAuthority:
-        keys = await self._keys.get(self._store, tenant)
+        keys = await self._keys.get(tenant)
         # One snapshot for everything, or the epochs could belong to other tools than those loaded.
         async with self._store.read_transaction(tenant, repeatable=True) as connection:
             return TenantAuthority(

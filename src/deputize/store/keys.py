@@ -185,7 +185,10 @@ class TenantKeys:
     rotation.
     """
 
-    def __init__(self, master: MasterKey, clock: Clock, *, accepted_masters: Sequence[MasterKey] = ()) -> None:
+    def __init__(
+        self, store: Store, master: MasterKey, clock: Clock, *, accepted_masters: Sequence[MasterKey] = ()
+    ) -> None:
+        self._store = store
         self._master = master
         self._accepted_masters = tuple(accepted_masters)
         self._clock = clock
@@ -196,27 +199,27 @@ class TenantKeys:
         """Find the tenant's keys in memory; None if they were not loaded yet."""
         return self._key_sets.get(tenant)
 
-    async def get(self, store: Store, tenant: str) -> KeySet:
+    async def get(self, tenant: str) -> KeySet:
         """Get the tenant's keys from memory, or load them."""
-        return self._key_sets.get(tenant) or await self.load(store, tenant)
+        return self._key_sets.get(tenant) or await self.load(tenant)
 
     def derive_shared_key(self, purpose: str) -> bytes:
         """Derive a key that all gateways of this database share and no tenant owns."""
         return self._master.derive_key(purpose)
 
-    async def load(self, store: Store, tenant: str) -> KeySet:
+    async def load(self, tenant: str) -> KeySet:
         """Load the tenant's keys, and create the first one if there is none.
 
         Only keys that were read back after their commit are used: data encrypted with a key whose commit failed could
         never be decrypted.
         """
-        rows = await self._read_rows(store, tenant)
+        rows = await self._read_rows(tenant)
         if not rows:
             new_key = self._master.wrap(tenant, 1, self._clock.random_bytes(KEY_BYTES), self._clock)
-            async with store.write_transaction() as connection:
+            async with self._store.write_transaction() as connection:
                 await ensure_tenant(connection, tenant)
                 await connection.execute(_SQL["insert_first_tenant_key"], tenant, new_key, self._master.id)
-            rows = await self._read_rows(store, tenant)
+            rows = await self._read_rows(tenant)
         data_keys = {row["version"]: self.unwrap(tenant, row["version"], row["wrapped"]) for row in rows}
         # The first key is active from the start; a later one is known to all gateways before one encrypts with it.
         newest_version = max((row["version"] for row in rows if row["is_active"]), default=min(data_keys))
@@ -233,22 +236,22 @@ class TenantKeys:
                     return master.unwrap(tenant, version, wrapped_key)
             raise
 
-    async def refresh_rotated(self, store: Store) -> None:
+    async def refresh_rotated(self) -> None:
         """Load again the keys of tenants whose key was rotated, so that what others encrypt can be decrypted here.
 
         Called every few seconds, and so before a new key becomes active, and again once it is.
         """
         now = self._clock.monotonic()
         since_seconds = now - self._refreshed_at + KEY_OVERLAP_SECONDS
-        async with store.write_transaction() as connection:
+        async with self._store.write_transaction() as connection:
             rows = await connection.fetch(_SQL["list_rotated_tenants"], since_seconds)
         self._refreshed_at = now
         for row in rows:
             if self._key_sets.get(row["tenant"]) is not None:
-                await self.load(store, row["tenant"])
+                await self.load(row["tenant"])
 
-    async def _read_rows(self, store: Store, tenant: str) -> list[asyncpg.Record]:
-        async with store.read_transaction(tenant) as connection:
+    async def _read_rows(self, tenant: str) -> list[asyncpg.Record]:
+        async with self._store.read_transaction(tenant) as connection:
             return await connection.fetch(_SQL["load_tenant_keys"], tenant)
 
     def forget(self, tenant: str) -> None:

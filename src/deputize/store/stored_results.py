@@ -88,7 +88,7 @@ class StoredResults:
     ) -> StoredReference:
         """Store a result in the form that is read and, if that differs, the original."""
         reference = f"result_{self._clock.random_bytes(_REFERENCE_BYTES).hex()}"
-        keys = await self._keys.get(self._store, owner.tenant)
+        keys = await self._keys.get(owner.tenant)
         is_redacted = visible is not original
         async with self._take_turn(owner.tenant), self._connections:
             async with self._store.write_transaction() as connection:
@@ -127,7 +127,7 @@ class StoredResults:
             row = await connection.fetchrow(_SQL["load_result"], tenant, reference)
         if row is None:
             return None
-        keys = await self._keys.get(self._store, tenant)
+        keys = await self._keys.get(tenant)
         indexes = await asyncio.to_thread(_unseal_index, keys, reference, row["sealed"])
         return StoredResult(
             reference=reference,
@@ -152,7 +152,7 @@ class StoredResults:
             ciphertext = await connection.fetchval(_SQL["load_result_chunk"], tenant, reference, number)
         if ciphertext is None:
             raise LookupError("the stored result was deleted while it was read")
-        keys = await self._keys.get(self._store, tenant)
+        keys = await self._keys.get(tenant)
         return keys.unseal(reference, f"{_CHUNK_PURPOSE} {number}", ciphertext)
 
     async def delete_expired(self) -> int:

@@ -37,7 +37,7 @@ async def running_call(lab: GatewayLab, tag: str) -> AsyncIterator[str]:
 async def make_checkpoint_writer(
     lab: GatewayLab, call: str, *, epoch: int = 1, interval: float = 600
 ) -> CheckpointWriter:
-    keys = await lab.runtime.keys.load(lab.runtime.store, "dev")
+    keys = await lab.runtime.keys.load("dev")
     return CheckpointWriter(
         lab.runtime.store, keys, lab.runtime.clock, CheckpointScope(call_id=call, epoch=epoch, interval=interval)
     )
@@ -136,7 +136,7 @@ async def test_the_database_prunes_as_the_rules_say(lossy_lab: GatewayLab) -> No
 
 
 async def _load_keys(lab: GatewayLab) -> Any:
-    return await lab.runtime.keys.load(lab.runtime.store, "dev")
+    return await lab.runtime.keys.load("dev")
 
 
 async def test_names_are_few_and_readable(lossy_lab: GatewayLab) -> None:

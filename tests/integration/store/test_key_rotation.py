@@ -35,7 +35,7 @@ from deputize.store.pool import Store
 async def main() -> None:
     store, clock = await Store.open(sys.argv[1], read_connections=1), Clock()
     old, new = (MasterKey(material=bytes([number]) * 32) for number in (5, 6))
-    keys = TenantKeys(new, clock, accepted_masters=[old])
+    keys = TenantKeys(store, new, clock, accepted_masters=[old])
     while sys.stdin.readline() and await rewrap_batch(store, keys, new, clock, limit=1):
         print("wrapped", flush=True)
 
@@ -63,18 +63,18 @@ async def _activate(store: Store) -> None:
 
 
 async def test_a_new_key_is_known_to_every_gateway_before_one_encrypts_with_it(store: Store) -> None:
-    first, second = (TenantKeys(OLD, Clock()) for _ in range(2))
-    before = (await first.load(store, "acme")).seal(CALL, "input", b"before")
-    await second.load(store, "acme")
+    first, second = (TenantKeys(store, OLD, Clock()) for _ in range(2))
+    before = (await first.load("acme")).seal(CALL, "input", b"before")
+    await second.load("acme")
     assert await _rotate(store) == 2
 
     for gateway in (first, second):
-        await gateway.refresh_rotated(store)
+        await gateway.refresh_rotated()
         keys = gateway.find("acme")
         assert keys is not None
         assert keys.newest_version == 1
     await _activate(store)
-    await first.refresh_rotated(store)
+    await first.refresh_rotated()
 
     sealing, opening = first.find("acme"), second.find("acme")
     assert sealing is not None
@@ -88,7 +88,7 @@ async def test_a_new_key_is_known_to_every_gateway_before_one_encrypts_with_it(s
 async def test_a_rotation_that_is_repeated_before_it_is_active_adds_no_second_key(store: Store) -> None:
     with pytest.raises(Unavailable):
         await _rotate(store)
-    await TenantKeys(OLD, Clock()).load(store, "acme")
+    await TenantKeys(store, OLD, Clock()).load("acme")
     assert list(await asyncio.gather(_rotate(store), _rotate(store))) == [2, 2]
     async with store.write_transaction() as connection:
         assert [(each["version"], each["state"]) for each in await list_tenant_keys(connection)] == [(2, "pending")]
@@ -97,36 +97,36 @@ async def test_a_rotation_that_is_repeated_before_it_is_active_adds_no_second_ke
 
 
 async def test_gateways_accept_both_master_keys_while_one_replaces_the_other(store: Store) -> None:
-    old_only = await TenantKeys(OLD, Clock()).load(store, "acme")
-    both = TenantKeys(NEW, Clock(), accepted_masters=[OLD])
-    assert (await both.load(store, "acme")).fingerprint_key == old_only.fingerprint_key
-    await both.load(store, "made-with-the-new-one")
+    old_only = await TenantKeys(store, OLD, Clock()).load("acme")
+    both = TenantKeys(store, NEW, Clock(), accepted_masters=[OLD])
+    assert (await both.load("acme")).fingerprint_key == old_only.fingerprint_key
+    await both.load("made-with-the-new-one")
     # One that has not been told yet to use the new master key accepts it already.
-    await TenantKeys(OLD, Clock(), accepted_masters=[NEW]).load(store, "made-with-the-new-one")
+    await TenantKeys(store, OLD, Clock(), accepted_masters=[NEW]).load("made-with-the-new-one")
     with pytest.raises(UnsealFailed):
-        await TenantKeys(NEW, Clock()).load(store, "acme")
+        await TenantKeys(store, NEW, Clock()).load("acme")
 
     assert await rewrap_batch(store, both, NEW, Clock()) == 1
     assert await rewrap_batch(store, both, NEW, Clock()) == 0
 
-    assert (await TenantKeys(NEW, Clock()).load(store, "acme")).fingerprint_key == old_only.fingerprint_key
+    assert (await TenantKeys(store, NEW, Clock()).load("acme")).fingerprint_key == old_only.fingerprint_key
     with pytest.raises(UnsealFailed):
-        await TenantKeys(OLD, Clock()).load(store, "acme")
+        await TenantKeys(store, OLD, Clock()).load("acme")
 
 
 async def test_a_key_that_no_known_master_key_opens_is_left_as_it_is(store: Store) -> None:
-    await TenantKeys(OLD, Clock()).load(store, "acme")
+    await TenantKeys(store, OLD, Clock()).load("acme")
     with pytest.raises(UnsealFailed):
-        await rewrap_batch(store, TenantKeys(NEW, Clock()), NEW, Clock())
-    await TenantKeys(OLD, Clock()).load(store, "acme")
+        await rewrap_batch(store, TenantKeys(store, NEW, Clock()), NEW, Clock())
+    await TenantKeys(store, OLD, Clock()).load("acme")
 
 
 async def test_a_rewrapping_that_is_killed_is_finished_by_starting_it_again(
     store: Store, fresh_database: str, tmp_path: Path
 ) -> None:
     tenants = [f"tenant-{number}" for number in range(30)]
-    gateway = TenantKeys(OLD, Clock())
-    fingerprints = {tenant: (await gateway.load(store, tenant)).fingerprint_key for tenant in tenants}
+    gateway = TenantKeys(store, OLD, Clock())
+    fingerprints = {tenant: (await gateway.load(tenant)).fingerprint_key for tenant in tenants}
     script = tmp_path / "rewrap.py"
     script.write_text(_REWRAP)
 
@@ -155,16 +155,16 @@ async def test_a_rewrapping_that_is_killed_is_finished_by_starting_it_again(
         counts = await count_keys_by_master(connection)
     assert counts.keys() == {OLD.id, NEW.id}
     assert counts[NEW.id] >= 6
-    both = TenantKeys(NEW, Clock(), accepted_masters=[OLD])
+    both = TenantKeys(store, NEW, Clock(), accepted_masters=[OLD])
     for tenant in tenants:
-        assert (await both.load(store, tenant)).fingerprint_key == fingerprints[tenant]
+        assert (await both.load(tenant)).fingerprint_key == fingerprints[tenant]
 
     while await rewrap_batch(store, both, NEW, Clock(), limit=7):
         pass
 
-    new_only = TenantKeys(NEW, Clock())
+    new_only = TenantKeys(store, NEW, Clock())
     for tenant in tenants:
-        assert (await new_only.load(store, tenant)).fingerprint_key == fingerprints[tenant]
+        assert (await new_only.load(tenant)).fingerprint_key == fingerprints[tenant]
     async with store.write_transaction() as connection:
         assert await count_keys_by_master(connection) == {NEW.id: len(tenants)}
 
@@ -190,7 +190,7 @@ _LOAD_VALUES = {
 
 
 async def _store_values(store: Store, tenant: str, count: int) -> None:
-    keys = await TenantKeys(OLD, Clock()).load(store, tenant)
+    keys = await TenantKeys(store, OLD, Clock()).load(tenant)
     async with store.write_transaction() as connection:
         for table, purpose in SEAL_PURPOSES.items():
             for number in range(count):
@@ -201,7 +201,7 @@ async def _store_values(store: Store, tenant: str, count: int) -> None:
 
 async def _open_values(store: Store, tenant: str) -> tuple[set[int], list[str]]:
     """Return the versions that encrypt a tenant's values, and the values."""
-    keys, versions, values = await TenantKeys(OLD, Clock()).load(store, tenant), set[int](), list[str]()
+    keys, versions, values = await TenantKeys(store, OLD, Clock()).load(tenant), set[int](), list[str]()
     async with store.write_transaction() as connection:
         for table, purpose in SEAL_PURPOSES.items():
             for name, ciphertext in await connection.fetch(_LOAD_VALUES[table], tenant):
@@ -216,16 +216,16 @@ async def test_what_is_kept_without_end_is_encrypted_again_and_goes_on_after_a_k
     before = await _open_values(store, "acme")
     assert before[0] == {1}
     await _rotate(store)
-    pending = await TenantKeys(OLD, Clock()).load(store, "acme")
+    pending = await TenantKeys(store, OLD, Clock()).load("acme")
     assert await reseal_batch(store, pending) == 0, "a key that not every gateway has must not encrypt"
     await _activate(store)
 
     # One batch and no more, as if the process was killed after it.
-    keys = await TenantKeys(OLD, Clock()).load(store, "acme")
+    keys = await TenantKeys(store, OLD, Clock()).load("acme")
     assert await reseal_batch(store, keys, limit=2) == 2 * len(SEAL_PURPOSES)
     assert (await _open_values(store, "acme"))[0] == {1, 2}
     assert await count_old_values(store, keys) == 3 * len(SEAL_PURPOSES)
-    again = await TenantKeys(OLD, Clock()).load(store, "acme")
+    again = await TenantKeys(store, OLD, Clock()).load("acme")
     while await reseal_batch(store, again, limit=2):
         pass
     assert await _open_values(store, "acme") == ({2}, before[1])
@@ -237,7 +237,7 @@ async def test_a_value_that_a_gateway_is_writing_is_left_to_it(store: Store) -> 
     await _store_values(store, "acme", 1)
     await _rotate(store)
     await _activate(store)
-    keys = await TenantKeys(OLD, Clock()).load(store, "acme")
+    keys = await TenantKeys(store, OLD, Clock()).load("acme")
     renewed = keys.seal("orders0 ana", "server link", b"renewed")
     async with store.write_transaction() as connection:
         await connection.execute("update deputize.server_links set sealed = $2 where tenant = $1", "acme", renewed)

@@ -26,18 +26,18 @@ async def store(fresh_database: str) -> AsyncIterator[Store]:
 
 @pytest.mark.requirement("GOV-6")
 async def test_a_tenants_key_is_made_on_first_use_and_shared_by_every_process(store: Store) -> None:
-    first, second = TenantKeys(MASTER, Clock()), TenantKeys(MASTER, Clock())
+    first, second = TenantKeys(store, MASTER, Clock()), TenantKeys(store, MASTER, Clock())
     assert first.find("acme") is None
-    made = await first.load(store, "acme")
+    made = await first.load("acme")
     assert first.find("acme") is made
-    found = await second.load(store, "acme")
+    found = await second.load("acme")
     assert found.unseal(CALL, "input", made.seal(CALL, "input", b"secret")) == b"secret"
     assert found.fingerprint_key == made.fingerprint_key
 
 
 async def test_processes_that_meet_a_tenant_at_once_agree_on_its_key(store: Store) -> None:
-    racers = [TenantKeys(MASTER, Clock()) for _ in range(8)]
-    loaded = await asyncio.gather(*(racer.load(store, "acme") for racer in racers))
+    racers = [TenantKeys(store, MASTER, Clock()) for _ in range(8)]
+    loaded = await asyncio.gather(*(racer.load("acme") for racer in racers))
     assert len({keys.fingerprint_key for keys in loaded}) == 1
     async with store.write_transaction() as connection:
         assert await connection.fetchval("select count(*) from deputize.tenant_keys") == 1
@@ -45,8 +45,8 @@ async def test_processes_that_meet_a_tenant_at_once_agree_on_its_key(store: Stor
 
 @pytest.mark.requirement("GOV-6")
 async def test_tenants_cannot_decrypt_each_others_data_and_the_database_has_no_plain_key(store: Store) -> None:
-    keys = TenantKeys(MASTER, Clock())
-    acme, other = await keys.load(store, "acme"), await keys.load(store, "other")
+    keys = TenantKeys(store, MASTER, Clock())
+    acme, other = await keys.load("acme"), await keys.load("other")
     assert acme.fingerprint_key != other.fingerprint_key
     with pytest.raises(UnsealFailed):
         other.unseal(CALL, "input", acme.seal(CALL, "input", b"secret"))
@@ -57,14 +57,14 @@ async def test_tenants_cannot_decrypt_each_others_data_and_the_database_has_no_p
 
 
 async def test_a_wrong_master_key_is_reported(store: Store) -> None:
-    await TenantKeys(MASTER, Clock()).load(store, "acme")
+    await TenantKeys(store, MASTER, Clock()).load("acme")
     with pytest.raises(UnsealFailed, match="master key"):
-        await TenantKeys(MasterKey(material=b"\x06" * KEY_BYTES), Clock()).load(store, "acme")
+        await TenantKeys(store, MasterKey(material=b"\x06" * KEY_BYTES), Clock()).load("acme")
 
 
 async def test_a_forgotten_tenant_is_read_again(store: Store) -> None:
-    keys = TenantKeys(MASTER, Clock())
-    await keys.load(store, "acme")
+    keys = TenantKeys(store, MASTER, Clock())
+    await keys.load("acme")
     keys.forget("acme")
     assert keys.find("acme") is None
 

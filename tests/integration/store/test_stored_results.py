@@ -32,7 +32,7 @@ class SlowList(list[Any]):
 @pytest_asyncio.fixture
 async def stored_results(fresh_database: str) -> AsyncIterator[StoredResults]:
     store = await Store.open(fresh_database, read_connections=2)
-    yield StoredResults(store, TenantKeys(MasterKey(material=bytes(32)), Clock()), Clock())
+    yield StoredResults(store, TenantKeys(store, MasterKey(material=bytes(32)), Clock()), Clock())
     await store.close()
 
 

@@ -46,14 +46,14 @@ class LogSigner:
         return notes
 
     async def _sign_head(self, head: TreeHead, stored_keys: Sequence[StoredLogKey]) -> SignedNote:
-        keys = await self._keys.get(self._store, head.tenant)
+        keys = await self._keys.get(head.tenant)
         signers = [each.open(keys) for each in stored_keys if each.signs]
         checkpoint = LogCheckpoint(origin=stored_keys[0].verifier_key.name, size=head.size, root=head.root)
         return sign_checkpoint(checkpoint, signers)
 
     async def _create_key(self, tenant: str) -> list[StoredLogKey]:
         """Create a log's first key; only what is read back after the commit is used."""
-        keys = await self._keys.get(self._store, tenant)
+        keys = await self._keys.get(tenant)
         async with self._store.write_transaction() as connection:
             await create_log_key(connection, keys, self._clock, f"{self._host}/log/{tenant}")
         async with self._store.write_transaction() as connection:

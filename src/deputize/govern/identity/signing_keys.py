@@ -108,7 +108,7 @@ class SigningKeys:
         if ready_key is not None:
             return ready_key
         snapshot = await self._load_snapshot(tenant)
-        keys = await self._keys.get(self._store, tenant)
+        keys = await self._keys.get(tenant)
         if snapshot.current is None:
             await self._create_key(tenant, keys)
             # Use only the key that is read back after the commit: another process may have created one first.

@@ -33,7 +33,7 @@ class LocalVault:
     async def fetch(self, tenant: str, name: str, *, seconds: float) -> Secret:
         try:
             async with asyncio.timeout(max(min(seconds, self._seconds), 0.0)):
-                keys = await self._keys.get(self._store, tenant)
+                keys = await self._keys.get(tenant)
                 async with self._store.read_transaction(tenant) as connection:
                     ciphertext = await connection.fetchval(_SQL["load_secret"], tenant, name)
         except _DATABASE_ERRORS as error:

@@ -44,7 +44,7 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
     validated = authorized.validated
     received, contract = validated.received, validated.tool.contract
     tenant = received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
     call_row = audit.build_opening_row(

@@ -70,7 +70,7 @@ async def require_approval(
     """
     received = authorized.validated.received
     tenant, call_id = received.caller.tenant, received.call_id
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     async with runtime.store.write_transaction() as connection:
         row = await connection.fetchrow(_SQL["load_newest_approval_request"], tenant, call_id)
     if row is None or row["state"] not in (("approved", "used") if has_started else ("approved",)):
@@ -140,7 +140,7 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
     authorized = change.authorized
     received = authorized.validated.received
     tenant = received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     entry_id = runtime.clock.new_id()
     async with runtime.store.write_transaction() as connection:
         _, expires_at = await compute_deadlines(runtime, connection, authorized, plan_approval(runtime, authorized))

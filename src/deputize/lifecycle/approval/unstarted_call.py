@@ -54,7 +54,7 @@ async def withdraw_approval_request(runtime: Runtime, received: Received, proble
 
 async def _build_end(runtime: Runtime, received: Received, problem: Problem) -> _CallEnd:
     call_id = received.call_id
-    keys = await runtime.keys.get(runtime.store, received.caller.tenant)
+    keys = await runtime.keys.get(received.caller.tenant)
     problem = problem.replace(nothing_happened=True)
     state, entry_id = require_transition(State.QUEUED, get_refusal_state(problem)), runtime.clock.new_id()
     outcome = render_failure_envelope(

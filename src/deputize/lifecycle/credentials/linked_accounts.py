@@ -133,7 +133,7 @@ class LinkedAccounts:
         raise problem from error
 
     async def load_keys(self, tenant: str) -> KeySet:
-        return await self._keys.get(self._store, tenant)
+        return await self._keys.get(tenant)
 
     async def fetch_client_secret(self, tenant: str, server: McpServerSettings) -> str | None:
         """Fetch the secret of the client that the operator registered, if it has one."""

@@ -205,7 +205,7 @@ class ActiveRun:
             self._last_batch = parts, latest, self._seq
         first = (self._seq or 0) + 1
         self._seq = first + len(records) - 1
-        keys = await self._runtime.keys.get(self._runtime.store, tenant)
+        keys = await self._runtime.keys.get(tenant)
         ciphertexts = [
             keys.seal(call_id, "progress", orjson.dumps({"sequence": first + index, **record}))
             for index, record in enumerate(records)

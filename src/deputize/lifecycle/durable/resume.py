@@ -180,7 +180,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
 async def _load_keys(runtime: Runtime, tenant: str) -> KeySet:
     """Load the current keys; a worker with a wrong master key leaves the run to others instead of failing it."""
     try:
-        return await runtime.keys.load(runtime.store, tenant)
+        return await runtime.keys.load(tenant)
     except UnsealFailed as error:
         raise RunNotReady(error.message, seconds=_RETRY_LATER_SECONDS, unable=True) from error
 

@@ -38,7 +38,7 @@ async def build_retry_request(runtime: Runtime, caller: Caller, call_id: str) ->
         _refuse_retry(call_id, state, "its arguments are not stored: repeat it with its own idempotency key")
     if state not in TERMINAL_STATES or state in _REFUSAL_REASONS:
         _refuse_retry(call_id, state, _REFUSAL_REASONS.get(state, "it has not ended yet"))
-    keys = await runtime.keys.get(runtime.store, caller.tenant)
+    keys = await runtime.keys.get(caller.tenant)
     stored_input = StoredInput(keys.unseal(call_id, "input", row["input"]))
     if stored_input.input_round is not None:
         _refuse_retry(call_id, state, "it answered a server's input request: make the first call again")

@@ -60,7 +60,7 @@ def issue_round_token(
 async def attach_responses(runtime: Runtime, validated: Validated, answers: InputResponses) -> Validated:
     """Attach the responses and the state to continue from to the call, if they match the questions."""
     tenant = validated.received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     call_id, payload = open_round_token(keys, answers.round_token)
     if payload["for"] != _build_audience(validated):
         _refuse_token("the round token belongs to another call: the caller, the tool or the arguments differ")

@@ -75,7 +75,7 @@ async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResul
     validated = authorized.validated
     contract, tenant = validated.tool.contract, validated.received.caller.tenant
     validated.deadline.require_time_left(runtime.clock.monotonic())
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     tool = _find_tool(runtime, validated)
     if tool is not None and tool.validate is not None:
         await runtime.driver.preflight(tool, validated.call_input, _compute_timeout(runtime, validated))

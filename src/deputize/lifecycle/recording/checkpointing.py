@@ -11,7 +11,7 @@ async def open_checkpointer(runtime: Runtime, authorized: Authorized, claim: Cla
     """Open the writer, with the checkpoints that a previous owner saved."""
     settings = authorized.validated.tool.contract.checkpoints
     tenant = authorized.validated.received.caller.tenant
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     position = CheckpointScope(
         call_id=claim.call_id,
         epoch=claim.epoch,

@@ -87,7 +87,7 @@ async def settle_unknown_call(
     runtime: Runtime, connection: Connection, call: UnknownCall, settlement: Settlement
 ) -> bool:
     """Settle the call; False if it was settled or taken over meanwhile, and nothing changed."""
-    keys = await runtime.keys.get(runtime.store, call.tenant)
+    keys = await runtime.keys.get(call.tenant)
     problem = (
         None
         if settlement.actual_outcome == "happened"

@@ -295,7 +295,7 @@ class Commands:
     async def put_secret(self, caller: Caller, name: str, value: str) -> local_vault.PutResult:
         """Store a secret; the next attempt of any call uses it. It is recorded by name and stored encrypted."""
         self._require_local_vault(caller, name)
-        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+        keys = await self._runtime.keys.get(caller.tenant)
 
         async def act(connection: Connection) -> local_vault.PutResult:
             return await local_vault.put_secret(connection, keys, name, value, by=caller.user)

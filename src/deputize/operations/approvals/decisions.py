@@ -190,7 +190,7 @@ class ApprovalDecisions:
             raise MalformedRequest(
                 f"the reason is longer than {_MAX_REASON_LENGTH} characters", details={"field": "reason"}
             )
-        await self._runtime.keys.load(self._runtime.store, caller.tenant)
+        await self._runtime.keys.load(caller.tenant)
 
         async def record_decision(connection: Connection) -> tuple[dict[str, Any], ApprovalRequestView]:
             approval_request = await load_request_view(self._runtime, connection, caller, approval_id, for_update=True)

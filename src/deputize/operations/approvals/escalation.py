@@ -140,7 +140,7 @@ class ApprovalEscalator(PeriodicTask):
         """Load a tenant's keys; None if they are unavailable, so its requests are retried without delaying others."""
         runtime = self._runtime
         try:
-            return await runtime.keys.get(runtime.store, tenant)
+            return await runtime.keys.get(tenant)
         except Problem as problem:
             log.warning("approvals_not_ended", tenant=tenant, reason=problem.spec.slug)
             return None

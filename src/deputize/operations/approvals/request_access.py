@@ -91,7 +91,7 @@ async def load_request_view(
     is_approver = not caller.groups.isdisjoint(approver_groups) or BREAK_GLASS_SCOPE in caller.scopes
     if not (is_reachable or (caller.console and is_approver)):
         raise _not_found_error()
-    keys = await runtime.keys.get(runtime.store, tenant)
+    keys = await runtime.keys.get(tenant)
     groups = await connection.fetch(_SQL["list_current_groups"], tenant, row["id"])
     votes = tuple(await connection.fetch(_SQL["list_votes"], tenant, row["id"]))
     open_approval = OpenApproval(

@@ -135,7 +135,7 @@ class Deliveries(PeriodicTask):
         """Send the event; return why that failed, or None, and whether another attempt would be useless."""
         runtime, tenant, call_id = self._runtime, row["tenant"], str(row["call_id"])
         try:
-            keys = await runtime.keys.get(runtime.store, tenant)
+            keys = await runtime.keys.get(tenant)
             async with runtime.store.write_transaction() as connection:
                 call = await connection.fetchrow(_SQL["load_delivery_content"], tenant, call_id)
             if call is None:
@@ -193,7 +193,7 @@ class Deliveries(PeriodicTask):
     async def _load_outcome(self, row: asyncpg.Record, call: asyncpg.Record) -> dict[str, Any]:
         """Load the call's envelope, redacted."""
         runtime, tenant, call_id = self._runtime, row["tenant"], str(row["call_id"])
-        keys = await runtime.keys.get(runtime.store, tenant)
+        keys = await runtime.keys.get(tenant)
         envelope: dict[str, Any] = orjson.loads(keys.unseal(call_id, "outcome", call["ciphertext"]))
         if "result" not in envelope:
             return envelope

@@ -170,7 +170,7 @@ class Reconciler(PeriodicTask):
         A call inside a request stores no caller; then the gateway itself calls, and may read only this one tool.
         """
         if row["caller"] is not None:
-            keys = await self._runtime.keys.get(self._runtime.store, call.tenant)
+            keys = await self._runtime.keys.get(call.tenant)
             issuers = self._runtime.settings.identity.issuers
             return restore_caller(keys.unseal(call.call_id, "caller", row["caller"]), issuers)
         tools = (await self._runtime.authority.load_tenant(call.tenant)).tools
@@ -256,7 +256,7 @@ class Reconciler(PeriodicTask):
         """Load a run's stored arguments, redacted for people; None if there are none to show."""
         if row["input"] is None:
             return None
-        keys = await self._runtime.keys.get(self._runtime.store, call.tenant)
+        keys = await self._runtime.keys.get(call.tenant)
         try:
             stored_input = StoredInput(keys.unseal(call.call_id, "input", row["input"]))
         except (UnsealFailed, ValueError):

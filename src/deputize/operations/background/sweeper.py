@@ -51,7 +51,7 @@ class Sweeper(PeriodicTask):
         """Mark abandoned calls as unknown, and make partitions when they are due."""
         await self.mark_abandoned_calls()
         if self._runtime.clock.monotonic() >= self._key_refresh_due:
-            await self._runtime.keys.refresh_rotated(self._runtime.store)
+            await self._runtime.keys.refresh_rotated()
             self._key_refresh_due = self._runtime.clock.monotonic() + _KEY_REFRESH_SECONDS
         if self._runtime.clock.monotonic() >= self._partitions_due:
             await self._make_partitions()

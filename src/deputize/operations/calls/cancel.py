@@ -40,7 +40,7 @@ class Cancellations:
             raise NotCancelable("the call has already ended", details={"call_id": call_id})
         if not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
             require_full_admin(caller)
-        await self._runtime.keys.load(self._runtime.store, caller.tenant)
+        await self._runtime.keys.load(caller.tenant)
         async with self._runtime.store.write_transaction() as connection:
             previous_state = await connection.fetchval(_SQL["cancel_queued_call"], caller.tenant, call_id)
             if previous_state is not None:

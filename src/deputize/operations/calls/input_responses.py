@@ -122,7 +122,7 @@ class InputResponder:
         return StoredInput(keys.unseal(call_id, "input", row["input"]))
 
     async def _load_keys(self, tenant: str) -> KeySet:
-        return await self._runtime.keys.get(self._runtime.store, tenant)
+        return await self._runtime.keys.get(tenant)
 
 
 def _decrypt_responses(keys: KeySet, call_id: str, ciphertext: bytes | None) -> dict[str, Any]:

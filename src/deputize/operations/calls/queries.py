@@ -102,7 +102,7 @@ class CallQueries:
         row = await self.load_row(caller, call_id)
         if row is None:
             return CallView(Envelope(await self.describe_read(caller, call_id)))
-        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+        keys = await self._runtime.keys.get(caller.tenant)
         if State(row["state"]) in TERMINAL_STATES:
             ciphertext = row["ciphertext"]
             return CallView(
@@ -214,7 +214,7 @@ class CallQueries:
     async def _load_progress_since(self, caller: Caller, call_id: str, seq: int) -> list[tuple[dict[str, Any], bool]]:
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_progress_since"], caller.tenant, call_id, seq)
-        keys = await self._runtime.keys.get(self._runtime.store, caller.tenant)
+        keys = await self._runtime.keys.get(caller.tenant)
         return [(_decrypt_progress(keys, call_id, row), row["partial"]) for row in rows]
 
     async def _check_revocation(self, caller: Caller) -> None:

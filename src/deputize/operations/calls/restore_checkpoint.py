@@ -36,7 +36,7 @@ class Rollbacks:
         What the run did stays done, so only tools that are safe to repeat can be rolled back.
         """
         runtime, call_id = self._runtime, _parse_call_id(call_id)
-        keys = await runtime.keys.get(runtime.store, caller.tenant)
+        keys = await runtime.keys.get(caller.tenant)
 
         async def act(connection: Connection) -> None:
             row = await self._load_run(connection, caller, call_id)

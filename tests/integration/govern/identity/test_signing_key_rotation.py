@@ -23,12 +23,12 @@ async def store(fresh_database: str) -> AsyncIterator[Store]:
 
 
 def _make_signing_keys(store: Store) -> SigningKeys:
-    keys = TenantKeys(MASTER, Clock())
+    keys = TenantKeys(store, MASTER, Clock())
     return SigningKeys(store, keys, Clock(), public_url="https://gate.example", keep_seconds=KEEP_SECONDS)
 
 
 async def _rotate(store: Store) -> str:
-    keys = await TenantKeys(MASTER, Clock()).load(store, "acme")
+    keys = await TenantKeys(store, MASTER, Clock()).load("acme")
     async with store.write_transaction() as connection:
         return await rotate_signing_key(connection, keys, Clock())
 
@@ -61,7 +61,7 @@ async def test_the_new_key_signs_and_the_old_one_verifies_until_its_tokens_have_
 
 async def test_a_gateway_that_knows_only_the_old_key_accepts_tokens_of_the_new_one(store: Store) -> None:
     moment = [1000.0]
-    keys = TenantKeys(MASTER, Clock())
+    keys = TenantKeys(store, MASTER, Clock())
     clock = Clock(monotonic=lambda: moment[0])
     gateway = SigningKeys(store, keys, clock, public_url="https://gate.example", keep_seconds=KEEP_SECONDS)
     old_kid = (await gateway.load_current_key("acme")).kid

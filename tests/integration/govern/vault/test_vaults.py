@@ -67,10 +67,10 @@ async def store(module_database: str) -> AsyncIterator[Store]:
 async def vault_under_test(
     request: pytest.FixtureRequest, store: Store, bao: OpenBaoServer, openbao: OpenBaoVault
 ) -> VaultUnderTest:
-    keys = TenantKeys(MasterKey(material=bytes(32)), Clock())
+    keys = TenantKeys(store, MasterKey(material=bytes(32)), Clock())
 
     async def put_local(tenant: str, name: str, value: str) -> None:
-        of_tenant = await keys.load(store, tenant)
+        of_tenant = await keys.load(tenant)
         async with store.write_transaction() as connection:
             await local.put_secret(connection, of_tenant, name, value, by="test")
 

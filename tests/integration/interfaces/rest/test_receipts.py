@@ -77,7 +77,7 @@ async def test_receipts_verify_with_the_old_and_the_new_key_after_a_rotation(gat
     before = await gateway.load_receipt(await _make_call(gateway, "receipt-4"), gateway.token())
     assert gateway.in_process is not None
     runtime = get_runtime(gateway.in_process)
-    keys = await runtime.keys.get(runtime.store, "dev")
+    keys = await runtime.keys.get("dev")
     async with runtime.store.write_transaction() as connection:
         new_key = VerifierKey.parse(await rotate_log_key(connection, keys, runtime.clock))
         stored_keys = (await load_log_keys(connection, ["dev"]))["dev"]

@@ -43,7 +43,7 @@ async def test_a_run_sealed_with_a_newer_key_than_its_worker_knows_is_executed(
         await lab.db.execute(
             "insert into deputize.tenant_keys (tenant, version, wrapped) values ('dev', 2, $1)", wrapped
         )
-        assert (await other.runtime.keys.load(other.runtime.store, "dev")).newest_version == 2
+        assert (await other.runtime.keys.load("dev")).newest_version == 2
         await lab.wait_for_state(await start_run(other, "note", "newer-key", "k"), "succeeded")
 
 

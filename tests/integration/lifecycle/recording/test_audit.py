@@ -135,9 +135,9 @@ async def test_private_values_stand_in_no_table_no_log_and_no_event(lab: Gateway
 async def test_a_sealed_result_opens_with_its_tenants_key_and_no_other(lab: GatewayLab) -> None:
     call_id, told = await _call_enrol(lab, "sealed")
     box = await lab.db.fetchval("select ciphertext from deputize.sealed_payloads where id = $1", call_id)
-    own = await lab.runtime.keys.load(lab.runtime.store, "dev")
+    own = await lab.runtime.keys.load("dev")
     assert own.unseal(call_id, "outcome", box) == told
-    stranger = await lab.runtime.keys.load(lab.runtime.store, "stranger")
+    stranger = await lab.runtime.keys.load("stranger")
     for keys, name in ((stranger, call_id), (own, lab.runtime.clock.new_id())):
         with pytest.raises(UnsealFailed):
             keys.unseal(name, "outcome", box)

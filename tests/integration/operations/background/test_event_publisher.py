@@ -57,8 +57,8 @@ def broker() -> Iterator[NatsServer]:
         yield server
 
 
-def make_keys() -> TenantKeys:
-    return TenantKeys(MasterKey(material=b"\x05" * KEY_BYTES), Clock())
+def make_keys(store: Store) -> TenantKeys:
+    return TenantKeys(store, MasterKey(material=b"\x05" * KEY_BYTES), Clock())
 
 
 def make_settings(url: str, kind: str = "nats", **changes: Any) -> EventSinkSettings:
@@ -95,7 +95,9 @@ async def write_calls(store: Store, count: int, tenants: Sequence[str] = TENANTS
 
 async def sequence_entries(store: Store, owner: asyncpg.Connection) -> None:
     clock = Clock()
-    sequencer = LogSequencer(store, make_keys(), clock, boot_id=clock.new_id(), public_url="https://gateway.example")
+    sequencer = LogSequencer(
+        store, make_keys(store), clock, boot_id=clock.new_id(), public_url="https://gateway.example"
+    )
     async with asyncio.timeout(90):
         while await owner.fetchval("select exists (select from deputize.log_queue)"):
             await sequencer.run_step()
@@ -380,8 +382,8 @@ async def test_a_webhook_gets_signed_batches_of_one_tenant_and_again_after_an_er
     await sequence_entries(store, owner)
     async with open_webhook_receiver() as receiver:
         receiver.statuses = [503]
-        settings, keys = make_settings(receiver.url, "webhook"), make_keys()
-        publisher = make_publisher(store, WebhookSink(settings, store, keys, Clock()), settings)
+        settings, keys = make_settings(receiver.url, "webhook"), make_keys(store)
+        publisher = make_publisher(store, WebhookSink(settings, keys, Clock()), settings)
         await drain(publisher, owner)
         await publisher.stop()
         refused, *requests = receiver.requests

@@ -61,7 +61,7 @@ async def owner(store: Store) -> AsyncIterator[asyncpg.Connection]:
 
 def make_sequencer(store: Store, **options: Any) -> LogSequencer:
     clock = Clock()
-    keys = TenantKeys(MasterKey(material=b"\x05" * KEY_BYTES), clock)
+    keys = TenantKeys(store, MasterKey(material=b"\x05" * KEY_BYTES), clock)
     return LogSequencer(store, keys, clock, boot_id=clock.new_id(), public_url="https://gateway.example", **options)
 
 
@@ -234,7 +234,7 @@ async def test_a_tenant_whose_first_key_cannot_be_made_holds_up_no_other(
 ) -> None:
     """Its data key was wrapped with a master key that this gateway does not have."""
     clock = Clock()
-    await TenantKeys(MasterKey(material=b"\x06" * KEY_BYTES), clock).load(store, "acme")
+    await TenantKeys(store, MasterKey(material=b"\x06" * KEY_BYTES), clock).load("acme")
     await write_entries(store, 4)
     sequencer = make_sequencer(store)
     for _ in range(4):

@@ -46,7 +46,7 @@ class KeyStore:
         """Give each tenant a new signing key; return their ids."""
         rotations = []
         for tenant in await self._choose_tenants(tenants):
-            keys = await self.keys.load(self.store, tenant)
+            keys = await self.keys.load(tenant)
             async with self.store.write_transaction() as connection:
                 kid = await rotate_signing_key(connection, keys, self.clock)
                 await self._record_act(connection, tenant, "rotate_key:signing", kid)
@@ -57,7 +57,7 @@ class KeyStore:
         """Give each tenant's log a new key; return the public halves."""
         rotations = []
         for tenant in await self._choose_tenants(tenants):
-            keys = await self.keys.load(self.store, tenant)
+            keys = await self.keys.load(tenant)
             async with self.store.write_transaction() as connection:
                 verifier_key = await rotate_log_key(connection, keys, self.clock)
                 await self._record_act(connection, tenant, "rotate_key:log", verifier_key)
@@ -68,7 +68,7 @@ class KeyStore:
         """Give each tenant a new data key; return their versions."""
         rotations = []
         for tenant in await self._choose_tenants(tenants):
-            await self.keys.load(self.store, tenant)
+            await self.keys.load(tenant)
             async with self.store.write_transaction() as connection:
                 version = await rotate_tenant_key(connection, tenant, self.master, self.clock)
                 await self._record_act(connection, tenant, "rotate_key:tenant", str(version))
@@ -82,7 +82,7 @@ class KeyStore:
         """
         reseals = []
         for tenant in await self._choose_tenants(tenants):
-            keys, reseal_count = await self.keys.load(self.store, tenant), 0
+            keys, reseal_count = await self.keys.load(tenant), 0
             while batch_count := await reseal_batch(self.store, keys):
                 reseal_count += batch_count
                 report(reseal_count)
@@ -155,7 +155,7 @@ def run_with_keys(settings: Settings, act: Callable[[KeyStore], Awaitable[T]]) -
         clock = Clock()
         store = await Store.open(dsn, read_connections=2)
         try:
-            keys = TenantKeys(master, clock, accepted_masters=accepted_masters)
+            keys = TenantKeys(store, master, clock, accepted_masters=accepted_masters)
             return await act(
                 KeyStore(
                     settings=settings,

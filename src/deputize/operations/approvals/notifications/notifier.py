@@ -263,7 +263,7 @@ class ApprovalNotifier(PeriodicTask):
         return build_disagreement_notice(tenant, group, str(disagreement_id), row["rule"], row["tools"], call_ids)
 
     async def _load_keys(self, tenant: str) -> KeySet:
-        return await self._runtime.keys.get(self._runtime.store, tenant)
+        return await self._runtime.keys.get(tenant)
 
     async def _delete_old_mailboxes(self) -> None:
         if self._runtime.clock.monotonic() >= self._cleanup_due:

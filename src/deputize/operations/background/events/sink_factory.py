@@ -8,13 +8,12 @@ from deputize.core.settings import EventSinkSettings
 from deputize.operations.background.events.sink import EventSink
 from deputize.operations.background.events.webhook_sink import WebhookSink
 from deputize.store.keys import TenantKeys
-from deputize.store.pool import Store
 
 
-def open_sink(settings: EventSinkSettings, store: Store, keys: TenantKeys, clock: Clock) -> EventSink:
+def open_sink(settings: EventSinkSettings, keys: TenantKeys, clock: Clock) -> EventSink:
     """Open a sink; it connects when there is something to send."""
     if settings.kind == "webhook":
-        return WebhookSink(settings, store, keys, clock)
+        return WebhookSink(settings, keys, clock)
     try:
         module = importlib.import_module("deputize.operations.background.events.nats_sink")
     except ModuleNotFoundError as error:

@@ -15,7 +15,6 @@ from deputize.execute.egress import Egress
 from deputize.lifecycle.callbacks import sign_delivery
 from deputize.operations.background.events.sink import SEND_SECONDS, SinkFailure
 from deputize.store.keys import TenantKeys
-from deputize.store.pool import Store
 
 _BATCH_MEDIA_TYPE: Final = "application/cloudevents-batch+json"
 _MAX_BATCH_BYTES: Final = 900_000
@@ -25,9 +24,8 @@ _MAX_BATCH_EVENTS: Final = 100
 class WebhookSink:
     """A receiver of signed batches."""
 
-    def __init__(self, settings: EventSinkSettings, store: Store, keys: TenantKeys, clock: Clock) -> None:
+    def __init__(self, settings: EventSinkSettings, keys: TenantKeys, clock: Clock) -> None:
         self._settings = settings
-        self._store = store
         self._keys = keys
         self._clock = clock
         # A separate egress: only this sink may reach the host that the operator named for it.
@@ -36,7 +34,7 @@ class WebhookSink:
     async def send(self, events: Sequence[OutgoingEvent]) -> int:
         """Post as many of the first events as one request can take."""
         batch = take_batch(events)
-        keys = await self._keys.get(self._store, batch[0].tenant)
+        keys = await self._keys.get(batch[0].tenant)
         body = b"[" + b",".join(event.body for event in batch) + b"]"
         # Not the id of an event alone: a repeated batch may have grown, and a receiver must not take it for the first.
         delivery_id = f"{batch[0].id}.{len(batch)}"

@@ -24,7 +24,7 @@ def _write_master_key(path: Path) -> Path:
 async def _create_tenants(dsn: str, master_file: Path) -> None:
     store = await Store.open(dsn, read_connections=1)
     for tenant in ("acme", "beta"):
-        await TenantKeys(MasterKey.read(master_file), Clock()).load(store, tenant)
+        await TenantKeys(store, MasterKey.read(master_file), Clock()).load(tenant)
     await store.close()
 
 
