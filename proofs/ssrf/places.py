@@ -190,7 +190,7 @@ async def send_event(kind: str, url: str) -> None:
         url = f"nats://{url.partition('://')[2].partition('/')[0]}"
     settings = EventSinkSettings(name="sink", kind=kind, url=SecretStr(url))  # type: ignore[arg-type]  # two literals
     event = OutgoingEvent(id="1", tenant="acme", call_id=None, sequence=1, type="t", types=("t",), body=b"{}")
-    sink = open_sink(settings, cast(Store, None), cast(TenantKeys, _OneKeySet()), Clock())
+    sink = open_sink(settings, cast(TenantKeys, _OneKeySet()), Clock())
     try:
         await sink.send([event])
     finally:

@@ -15,10 +15,10 @@ _real = phase.execute
 
 async def act_then_claim(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
     validated = authorized.validated
-    if validated.tool.contract.mutation_class is MutationClass.READ:
+    if validated.contract.mutation_class is MutationClass.READ:
         return await _real(runtime, authorized, guard)
-    own_claim = Claim(call_id=validated.received.call_id, epoch=1)
-    tool = runtime.driver.find_tool(validated.tool.contract)
+    own_claim = Claim(call_id=validated.call.call_id, epoch=1)
+    tool = runtime.driver.find_tool(validated.contract)
     executed = await phase.dispatch_tool(runtime, authorized, tool, own_claim)
     claim_result = await acquire_claim(runtime, authorized)
     return claim_result if isinstance(claim_result, Outcome) else executed

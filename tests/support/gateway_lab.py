@@ -95,9 +95,9 @@ class GatewayLab:
         """A call where authorization leaves it, for tests of what comes next."""
         caller = await self.make_caller()
         request = CallRequest(tool=f"lab.{tool}", arguments=arguments)
-        received = get_lifecycle(self.gateway)._receive(caller, request)
+        call = get_lifecycle(self.gateway)._receive(caller, request)
         authority = await self.runtime.authority.load_tenant(caller.tenant)
-        return await authorize(self.runtime, validate(received, authority, self.runtime.metrics), authority)
+        return await authorize(self.runtime, validate(call, authority, self.runtime.metrics), authority)
 
     async def fetch_call(self, call_id: str) -> asyncpg.Record:
         found = await self.db.fetchrow("select * from deputize.calls where id = $1", call_id)

@@ -41,20 +41,18 @@ async def authorize(
     If rules require approval, this refuses, unless people approved exactly this call; with `may_ask`, the decision
     carries the requirements instead.
     """
-    token_decision = authority.check_token(
-        validated.received.caller, validated.tool.contract, commit_epochs=commit_epochs
-    )
+    token_decision = authority.check_token(validated.call.caller, validated.contract, commit_epochs=commit_epochs)
     arguments = validated.tool.fill_defaults(validated.call_input)
-    if validated.received.caller.constraints:
+    if validated.call.caller.constraints:
         require_constraints(
-            validated.received.caller,
-            validated.tool.contract,
+            validated.call.caller,
+            validated.contract,
             environment=runtime.settings.environment,
             arguments=arguments,
         )
     question = _build_question(runtime, validated, arguments)
     as_of = None if commit_epochs is None else commit_epochs.policy
-    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
+    run_job = partial(runtime.jobs.run_job, validated.call.tenant)
     policy_decision = await authority.policy.decide_off_loop(question, run_job, as_of=as_of)
     engine = runtime.settings.policy.engine
     if engine != "cedar":
@@ -77,7 +75,7 @@ async def reauthorize(
     active then must allow it. What changed after the commit does not count.
     """
     validated = authorized.validated
-    contract = validated.tool.contract
+    contract = validated.contract
     decision_epoch = authorized.decision.epochs.registry
     if not authority.tools.is_unchanged_between(
         contract.full_name, contract.version, decision_epoch, commit_epochs.registry
@@ -92,17 +90,17 @@ async def reauthorize(
 
 
 def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[str, Any]) -> PolicyRequest:
-    received, tool = validated.received, validated.tool
+    call, tool = validated.call, validated.tool
     return PolicyRequest(
-        caller=received.caller,
+        caller=call.caller,
         contract=tool.contract,
         environment=runtime.settings.environment,
-        session=received.session,
+        session=call.session,
         now_ms=runtime.clock.epoch_ms(),
         facts=tool.read_facts(arguments),
         unrecorded_facts=tool.sensitive_facts,
         side_effects=tool.resolve_writes(arguments) if tool.contract.resources else (),
-        cost_micros=runtime.limits.get_session_cost(received.caller, received.session),
+        cost_micros=runtime.limits.get_session_cost(call.caller, call.session),
         labels=frozenset(each.label for each in validated.suspicions) if validated.suspicions else _NO_LABELS,
     )
 
@@ -131,7 +129,7 @@ def _record_decision(
         record_id=policy_decision.record_id,
         requirements=verdict.requirements,
     )
-    runtime.decision_log.record_decision(validated.received.caller.tenant, policy_decision)
+    runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):
         return decision
     raise _build_refusal(validated.tool.name, verdict).replace(decision=decision)

@@ -5,12 +5,12 @@ from deputize.core.decision import Behavior, Decision
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
-from deputize.lifecycle.phases import Received
+from deputize.lifecycle.phases import CallContext
 from deputize.lifecycle.runtime import Runtime
 
 
 def report_outcome(
-    runtime: Runtime, received: Received, outcome: Outcome, decision: Decision | None, problem: Problem | None = None
+    runtime: Runtime, call: CallContext, outcome: Outcome, decision: Decision | None, problem: Problem | None = None
 ) -> None:
     """Report an outcome that is about to be returned, and the problem that the call was refused with, if it was."""
     assert runtime.report_call is not None
@@ -18,13 +18,13 @@ def report_outcome(
     runtime.report_call(
         CallReport(
             call_id=outcome.call_id,
-            user=received.caller.user,
-            agent=received.caller.agent_chain,
-            tool=received.request.tool,
+            user=call.caller.user,
+            agent=call.caller.agent_chain,
+            tool=call.request.tool,
             behavior=_judge_behavior(decision, outcome),
             rules=() if decision is None else decision.rules,
             state=outcome.state,
-            seconds=runtime.clock.monotonic() - received.started_at,
+            seconds=runtime.clock.monotonic() - call.started_at,
             error_number=None if outcome.spec is None else outcome.spec.e_number,
             error_message=problem.message if problem is not None else (error or {}).get("message", ""),
             is_replay=outcome.is_replay,

@@ -67,9 +67,9 @@ class IdempotencyKey:
 
 async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Authorized, Claim] | Outcome:
     """Acquire the claim, with the authority it was acquired under, or return the outcome the key already has."""
-    received = authorized.validated.received
-    contract = authorized.validated.tool.contract
-    keys = await runtime.keys.get(received.caller.tenant)
+    call = authorized.call
+    contract = authorized.contract
+    keys = await runtime.keys.get(call.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
     window = 0 if key.is_join else contract.window_seconds
@@ -77,7 +77,7 @@ async def acquire_claim(runtime: Runtime, authorized: Authorized) -> tuple[Autho
     await require_known_key(runtime, authorized, row)
     commit = await _commit_opening(runtime, authorized, row)
     if commit.holder is None:
-        claim = Claim(call_id=received.call_id, epoch=1)
+        claim = Claim(call_id=call.call_id, epoch=1)
         return await confirm_authorization(runtime, authorized, commit.epochs, claim), claim
     # A replay is authorized as of this commit too: a caller revoked before it is not shown the outcome.
     authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs, is_recorded=False)
@@ -89,8 +89,8 @@ async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outco
 
     For a call whose service is not free. Raises what `acquire_claim` would, so that a repeat is answered alike.
     """
-    received, contract = authorized.validated.received, authorized.validated.tool.contract
-    caller = received.caller
+    call, contract = authorized.call, authorized.contract
+    caller = call.caller
     keys = await runtime.keys.get(caller.tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, authorized.validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
@@ -108,9 +108,9 @@ async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outco
         epochs = await load_epochs(connection, caller.tenant)
     authorized = await reauthorize_if_stale(runtime, authorized, epochs, is_recorded=False)
     holder_id = str(found_id)
-    call = await load_holder_call(runtime, authorized, holder_id)
-    outcome = _replay_ended_call(runtime, authorized, keys, holder_id, call, arguments_digest, key)
-    if outcome is None and not _can_take_over(contract, call):
+    holder_call = await load_holder_call(runtime, authorized, holder_id)
+    outcome = _replay_ended_call(runtime, authorized, keys, holder_id, holder_call, arguments_digest, key)
+    if outcome is None and not _can_take_over(contract, holder_call):
         raise _build_in_flight_error(_STILL_RUNNING, holder_id)
     return outcome
 
@@ -121,7 +121,7 @@ async def require_known_key(runtime: Runtime, authorized: Authorized, row: OpenC
     The caller, who knows what happened, can state that it did not. A key is remembered for the tool's window, so after
     that time no forgotten call counts any more.
     """
-    recovered_at, request = runtime.lineage.recovered_at, authorized.validated.received.request
+    recovered_at, request = runtime.lineage.recovered_at, authorized.call.request
     # The answer to an input round has a key of its own, whether the caller sends one or not.
     if recovered_at is None or row.key is None or request.did_not_happen:
         return
@@ -145,14 +145,14 @@ def build_key_reuse_error(authorized: Authorized) -> Problem:
 
 
 def derive_key(authorized: Authorized, arguments_digest: bytes) -> IdempotencyKey:
-    received, contract = authorized.validated.received, authorized.validated.tool.contract
+    call, contract = authorized.call, authorized.contract
     if authorized.validated.input_round is not None:
         # Whatever key the caller sends: that one holds the call whose input requests this answers.
         return IdempotencyKey(value=derive_round_key(authorized.validated.input_round.continued_call_id))
-    if received.request.idempotency_key is not None:
-        return IdempotencyKey(value=received.request.idempotency_key)
-    if contract.idempotency.upstream is UpstreamIdempotency.IDEMPOTENT and received.session is not None:
-        return IdempotencyKey(value=f"join\0{received.session}\0{arguments_digest.hex()}", is_join=True)
+    if call.request.idempotency_key is not None:
+        return IdempotencyKey(value=call.request.idempotency_key)
+    if contract.idempotency.upstream is UpstreamIdempotency.IDEMPOTENT and call.session is not None:
+        return IdempotencyKey(value=f"join\0{call.session}\0{arguments_digest.hex()}", is_join=True)
     if contract.mutation_class is MutationClass.WRITE_IRREVERSIBLE:
         raise IdempotencyKeyRequired(f"{contract.full_name} is irreversible, so it requires an idempotency key")
     return IdempotencyKey(value=None)
@@ -167,7 +167,7 @@ async def _commit_opening(runtime: Runtime, authorized: Authorized, row: OpenCal
 
 
 def _release_claim(runtime: Runtime, authorized: Authorized) -> None:
-    claim = Claim(call_id=authorized.validated.received.call_id, epoch=1)
+    claim = Claim(call_id=authorized.call.call_id, epoch=1)
     runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim))
 
 
@@ -203,7 +203,7 @@ async def reauthorize_if_stale(
     """
     if authorized.decision.epochs.is_at_least(commit_epochs):
         return authorized
-    authority = await runtime.authority.refresh(authorized.validated.received.caller.tenant, commit_epochs)
+    authority = await runtime.authority.refresh(authorized.call.tenant, commit_epochs)
     try:
         return await reauthorize(runtime, authorized, authority, commit_epochs)
     except Problem as refusal:
@@ -246,12 +246,12 @@ async def _resolve_holder(
     runtime: Runtime, authorized: Authorized, keys: KeySet, holder_id: str, arguments_digest: bytes, key: IdempotencyKey
 ) -> tuple[Authorized, Claim] | Outcome:
     while True:
-        call = await load_holder_call(runtime, authorized, holder_id)
-        outcome = _replay_ended_call(runtime, authorized, keys, holder_id, call, arguments_digest, key)
+        holder_call = await load_holder_call(runtime, authorized, holder_id)
+        outcome = _replay_ended_call(runtime, authorized, keys, holder_id, holder_call, arguments_digest, key)
         if outcome is not None:
             return outcome
-        if _can_take_over(authorized.validated.tool.contract, call):
-            takeover = await _take_over_call(runtime, authorized, holder_id, call["owner_epoch"])
+        if _can_take_over(authorized.contract, holder_call):
+            takeover = await _take_over_call(runtime, authorized, holder_id, holder_call["owner_epoch"])
             if takeover is not None:
                 return takeover
             # Another process was faster, or the owner is this very process, whose lease has expired.
@@ -267,19 +267,19 @@ def _replay_ended_call(
     authorized: Authorized,
     keys: KeySet,
     holder_id: str,
-    call: asyncpg.Record,
+    holder_call: asyncpg.Record,
     arguments_digest: bytes,
     key: IdempotencyKey,
 ) -> Outcome | None:
     """Replay the call that holds the key; None if it has not ended, or its outcome is unknown and it can go on."""
-    if call["fingerprint"] != arguments_digest:
+    if holder_call["fingerprint"] != arguments_digest:
         raise build_key_reuse_error(authorized)
-    state, contract = State(call["state"]), authorized.validated.tool.contract
+    state, contract = State(holder_call["state"]), authorized.contract
     if state in FINAL_STATES:
         runtime.metrics.record_replay(contract)
-    elif state is not State.UNKNOWN or _can_take_over(contract, call):
+    elif state is not State.UNKNOWN or _can_take_over(contract, holder_call):
         return None
-    return replay_outcome(keys, call, holder_id, state, is_join=key.is_join)
+    return replay_outcome(keys, holder_call, holder_id, state, is_join=key.is_join)
 
 
 async def _wait_for_holder(runtime: Runtime, authorized: Authorized, holder_id: str) -> None:
@@ -289,7 +289,7 @@ async def _wait_for_holder(runtime: Runtime, authorized: Authorized, holder_id: 
         raise _build_in_flight_error(
             "the same call is still running, and the deadline to wait for it passed", holder_id
         )
-    await asyncio.sleep(min(compute_join_pause(now - validated.received.started_at), seconds_left))
+    await asyncio.sleep(min(compute_join_pause(now - validated.call.started_at), seconds_left))
 
 
 def compute_join_pause(waited_seconds: float) -> float:
@@ -301,7 +301,7 @@ def _build_in_flight_error(message: str, holder_id: str) -> CallInFlight:
 
 
 async def load_holder_call(runtime: Runtime, authorized: Authorized, holder_id: str) -> asyncpg.Record:
-    tenant = authorized.validated.received.caller.tenant
+    tenant = authorized.call.tenant
     async with runtime.store.write_transaction() as connection:
         row = await connection.fetchrow(
             _SQL["load_key_holder"], tenant, holder_id, runtime.settings.timing.margin_seconds
@@ -311,17 +311,19 @@ async def load_holder_call(runtime: Runtime, authorized: Authorized, holder_id: 
     return row
 
 
-def _can_take_over(contract: Contract, call: asyncpg.Record) -> bool:
+def _can_take_over(contract: Contract, holder_call: asyncpg.Record) -> bool:
     if not is_safe_to_repeat(contract):
         return False
     # A queued call has no owner: the process that queued it may be gone, and a worker starts it.
-    return call["state"] == State.UNKNOWN or (call["state"] == State.RUNNING and not call["owner_alive"])
+    return holder_call["state"] == State.UNKNOWN or (
+        holder_call["state"] == State.RUNNING and not holder_call["owner_alive"]
+    )
 
 
 async def _take_over_call(
     runtime: Runtime, authorized: Authorized, holder_id: str, epoch: int
 ) -> tuple[Authorized, Claim] | None:
-    tenant = authorized.validated.received.caller.tenant
+    tenant = authorized.call.tenant
     entry_id, entry, salt = audit.build_intent_entry(runtime, authorized, holder_id, trace_step(None, State.RUNNING))
     claim = Claim(call_id=holder_id, epoch=epoch + 1)
     # If the commit's acknowledgement is lost, the call may be ours: then this process records it as unknown.
@@ -329,7 +331,7 @@ async def _take_over_call(
         async with runtime.store.write_transaction() as connection:
             rows = await connection.fetch(
                 _SQL["take_over_call"], tenant, holder_id, epoch, runtime.lease.boot_id,
-                authorized.validated.tool.contract.timeout.effective_seconds,
+                authorized.contract.timeout.effective_seconds,
                 runtime.settings.timing.margin_seconds, entry_id, entry, salt,
             )  # fmt: skip
     if not any(row["kind"] == "taken_over" for row in rows):
@@ -341,16 +343,18 @@ async def _take_over_call(
     return await confirm_authorization(runtime, authorized, commit_epochs, claim), claim
 
 
-def replay_outcome(keys: KeySet, call: asyncpg.Record, holder_id: str, state: State, *, is_join: bool) -> Outcome:
-    problem = find_problem_type(call["error"]) if call["error"] else None
-    if call["ciphertext"] is not None:
-        envelope = Envelope.from_bytes(keys.unseal(holder_id, "outcome", call["ciphertext"]))
+def replay_outcome(
+    keys: KeySet, holder_call: asyncpg.Record, holder_id: str, state: State, *, is_join: bool
+) -> Outcome:
+    problem = find_problem_type(holder_call["error"]) if holder_call["error"] else None
+    if holder_call["ciphertext"] is not None:
+        envelope = Envelope.from_bytes(keys.unseal(holder_id, "outcome", holder_call["ciphertext"]))
     else:
         # Only a call that ended without its process has no envelope of its own.
         problem = problem or OutcomeUnknown
         envelope = build_failure_envelope(
             problem("the process that ran this call ended before its outcome was recorded"),
-            call_id=holder_id, state=state, trace_id=call["trace"], extra_fields={},
+            call_id=holder_id, state=state, trace_id=holder_call["trace"], extra_fields={},
         )  # fmt: skip
     outcome = Outcome(
         call_id=holder_id, state=state, envelope=envelope, spec=problem.spec if problem else None, is_replay=not is_join

@@ -46,8 +46,8 @@ class _Statement:
 
 async def compare_sources(runtime: Runtime, executed: Executed, payload: Any) -> tuple[str, ...]:
     """Compare a result with what the other sources said; return the warnings, or raise what a rule cannot resolve."""
-    validated = executed.authorized.validated
-    if validated.tool.contract.mutation_class is not MutationClass.READ:
+    validated = executed.validated
+    if validated.contract.mutation_class is not MutationClass.READ:
         return ()
     seconds = max(validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_SECONDS)
     ends_at = asyncio.get_running_loop().time() + seconds
@@ -79,10 +79,10 @@ async def compare_sources(runtime: Runtime, executed: Executed, payload: Any) ->
 
 
 def _list_statements(runtime: Runtime, executed: Executed, payload: Any) -> Iterator[_Statement]:
-    validated = executed.authorized.validated
+    validated = executed.validated
     tool = validated.tool.name
     document: Mapping[str, Any] = {"input": validated.call_input, "output": payload}
-    for source in runtime.source_rules.find_sources(validated.received.caller.tenant, tool):
+    for source in runtime.source_rules.find_sources(validated.call.tenant, tool):
         entity, value = source.read_entity(document), source.read_value(document)
         if entity is None or value is None:
             continue
@@ -102,8 +102,8 @@ def _report_size(runtime: Runtime, source: RuleSource, tool: str) -> None:
 
 async def _compare_statement(runtime: Runtime, executed: Executed, statement: _Statement) -> Disagreement | None:
     """Store what the call says, and judge it by what the other sources said to the same user."""
-    validated, rule = executed.authorized.validated, statement.rule
-    caller, contract, call_id = validated.received.caller, validated.tool.contract, _get_id(executed)
+    validated, rule = executed.validated, statement.rule
+    caller, contract, call_id = validated.call.caller, validated.contract, _get_id(executed)
     keys = await runtime.keys.get(caller.tenant)
     key = ValueKey(
         tenant=caller.tenant,
@@ -195,4 +195,4 @@ def _build_problem(rule: ConsistencyRule, disagreement: Disagreement) -> Sources
 
 
 def _get_id(executed: Executed) -> str:
-    return executed.authorized.validated.received.call_id if executed.claim is None else executed.claim.call_id
+    return executed.call.call_id if executed.claim is None else executed.claim.call_id

@@ -23,7 +23,7 @@ from deputize.core.hooks import NO_HOOK_EFFECTS, HookEffects
 from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Envelope, Outcome, Result, build_failure_envelope
 from deputize.core.states import State
-from deputize.lifecycle.phases import Received, Validated, Verified
+from deputize.lifecycle.phases import CallContext, Validated, Verified
 
 
 def get_refusal_state(problem: Problem) -> State:
@@ -53,16 +53,16 @@ def get_failure_state(problem: Problem) -> State:
 
 
 def build_refusal_outcome(
-    received: Received, problem: Problem, state: State, hook_effects: HookEffects = NO_HOOK_EFFECTS
+    call: CallContext, problem: Problem, state: State, hook_effects: HookEffects = NO_HOOK_EFFECTS
 ) -> Outcome:
     more = (
         {} if hook_effects is NO_HOOK_EFFECTS else {"context": hook_effects.context, "warnings": hook_effects.messages}
     )
     envelope = build_failure_envelope(
-        problem, call_id=received.call_id, state=state, trace_id=received.trail.trace_id, extra_fields=more
+        problem, call_id=call.call_id, state=state, trace_id=call.trail.trace_id, extra_fields=more
     )
     return Outcome(
-        call_id=received.call_id,
+        call_id=call.call_id,
         state=state,
         envelope=envelope,
         spec=problem.spec,
@@ -73,8 +73,8 @@ def build_refusal_outcome(
 def build_outcome(verified: Verified, call_id: str, state: State, problem: Problem | None, now: str) -> Outcome:
     """Build the outcome of a dispatched call, successful or not."""
     executed, result, stored_payload = verified.executed, verified.result, verified.stored_payload
-    validated = executed.authorized.validated
-    trace_id, more = validated.received.trail.trace_id, _build_common_fields(verified, now)
+    validated = executed.validated
+    trace_id, more = validated.call.trail.trace_id, _build_common_fields(verified, now)
     if problem is not None:
         failure = build_failure_envelope(problem, call_id=call_id, state=state, trace_id=trace_id, extra_fields=more)
         return Outcome(
@@ -121,7 +121,7 @@ def build_input_required_outcome(
         "call_id": call_id,
         "state": State.NEEDS_INPUT,
         "is_error": False,
-        "trace_id": verified.executed.authorized.validated.received.trail.trace_id,
+        "trace_id": verified.call.trail.trace_id,
         "input_required": {
             "server": input_requests.server,
             "requests": input_requests.requests,
@@ -140,7 +140,7 @@ def _render_costs(verified: Verified) -> Iterator[tuple[str, float]]:
 def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
     """Build the fields of every envelope of a dispatched call."""
     executed = verified.executed
-    validated = executed.authorized.validated
+    validated = executed.validated
     more: dict[str, Any] = {
         "tool": _render_tool(validated.tool),
         "decision": {"rules": executed.authorized.decision.rules},
@@ -156,7 +156,7 @@ def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
         ),
         "created_at": now,
     }
-    if (prices := validated.tool.contract.observability.prices) is not None:
+    if (prices := validated.contract.observability.prices) is not None:
         more["execution"] |= {"currency": prices.currency, "costs": dict(_render_costs(verified))}
     if validated.deprecation is not None:
         more["deprecation"] = validated.deprecation.to_json()

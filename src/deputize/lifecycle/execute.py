@@ -44,14 +44,14 @@ async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -
 
     `guard` answers for the claim from the moment it is acquired.
     """
-    contract = authorized.validated.tool.contract
+    contract = authorized.contract
     tool = runtime.driver.find_tool(contract)
     now = runtime.clock.monotonic()
     authorized.validated.deadline.require_time_left(now)
     permit = None
     if contract.external_service is not None:
         # Before the claim: a call that is refused because its service fails or is busy consumes no idempotency key.
-        gate, tenant = runtime.service_gate, authorized.validated.received.caller.tenant
+        gate, tenant = runtime.service_gate, authorized.call.tenant
         if contract.mutation_class is not MutationClass.READ:
             permit = await gate.admit_now(tenant, tool, contract)
             # Before a wait or a refusal: a repeat of a call that has ended needs nothing of its service.
@@ -84,7 +84,7 @@ async def dispatch_tool(
     dispatch = _start_dispatch(runtime, authorized, tool, claim, permit)
     output, problem, attempts, state = None, None, 1, None
     try:
-        if claim is not None and validated.tool.contract.checkpoints.enabled:
+        if claim is not None and validated.contract.checkpoints.enabled:
             dispatch.checkpointer = await open_checkpointer(runtime, authorized, claim)
         if tool.validate is not None:
             await runtime.driver.preflight(tool, validated.call_input, dispatch.seconds_left)
@@ -150,7 +150,7 @@ class _Dispatch:
     @property
     def call_id(self) -> str:
         """The id the call was first made under; a call that was taken over keeps it."""
-        return self.authorized.validated.received.call_id if self.claim is None else self.claim.call_id
+        return self.authorized.call.call_id if self.claim is None else self.claim.call_id
 
     @property
     def active_run(self) -> RunControl | None:
@@ -160,7 +160,7 @@ class _Dispatch:
         """Call the tool once, with a credential of its own that is closed afterwards."""
         runtime, authorized = self.runtime, self.authorized
         credential = None
-        if authorized.validated.tool.contract.auth.credential != "none":
+        if authorized.contract.auth.credential != "none":
             credential = await runtime.credentials.issue_for_attempt(authorized, self.call_id, self.seconds_left)
         try:
             # After the credential, which may have taken its time: the lease must hold when the tool is started.
@@ -179,7 +179,7 @@ class _Dispatch:
             if isinstance(problem, CredentialExpired) and credential is not None:
                 await runtime.credentials.handle_rejection(authorized, credential, problem)
             if isinstance(problem, ToolFailed | UpstreamUnavailable | UpstreamRateLimited):
-                raise apply_status_codes(authorized.validated.tool.contract.retry, problem) from problem.__cause__
+                raise apply_status_codes(authorized.contract.retry, problem) from problem.__cause__
             raise
         else:
             if self.permit is not None:
@@ -198,7 +198,7 @@ class _Dispatch:
     def _report_failure(self, problem: Problem) -> None:
         """Report to the circuit of the tool's service what a failed attempt says about it."""
         validated = self.authorized.validated
-        contract = validated.tool.contract
+        contract = validated.contract
         if contract.external_service is None:
             return
         verdict = judge_attempt(
@@ -209,13 +209,13 @@ class _Dispatch:
         )
         if isinstance(problem, UpstreamRateLimited) and problem.retry_after_ms:
             rates = self.runtime.service_gate.rates
-            rates.note_pause(validated.received.caller.tenant, contract, problem.retry_after_ms)
+            rates.note_pause(validated.call.tenant, contract, problem.retry_after_ms)
         # Not its message: others see the reason, and it may name what this caller requested.
         reason = f"{problem.spec.e_number} {problem.spec.slug}"
         if self.permit is not None and self.permit.trial is not None:
             self.permit.end_trial(verdict, reason)
         elif verdict is False:
-            self.runtime.circuits.record_failure(validated.received.caller.tenant, contract, reason)
+            self.runtime.circuits.record_failure(validated.call.tenant, contract, reason)
 
     async def read_state(self) -> StateReading:
         """Read the state that the tool could change, before its first attempt."""
@@ -227,7 +227,7 @@ class _Dispatch:
 
     async def retry(self, first_problem: Problem) -> tuple[Any, int]:
         """Repeat the attempt as the contract's retry policy says; return the output and the number of attempts."""
-        contract, tenant = self.authorized.validated.tool.contract, self.authorized.validated.received.caller.tenant
+        contract, tenant = self.authorized.contract, self.authorized.call.tenant
 
         def may_repeat(problem: Problem) -> bool:
             is_closed = self.runtime.circuits.is_closed(tenant, contract)
@@ -256,21 +256,19 @@ class _Dispatch:
         """Spend one retry of the service's budget, or raise the problem because there is none left."""
         if self.retry_budget is None or self.retry_budget.take_retry(self.runtime.clock.monotonic()):
             return
-        service = self.authorized.validated.tool.contract.external_service or ""
+        service = self.authorized.contract.external_service or ""
         self.runtime.metrics.record_spent_retry_budget(service)
         message = f"{problem.message}; not retried: the retry budget of the service {service} is spent"
         raise problem.replace(message=message) from problem.__cause__
 
     def classify_problem(self, problem: Problem, claim: Claim) -> Problem:
         """Classify the last problem of a mutation, in the light of the attempts before it."""
-        return classify_problem(
-            self.authorized.validated.tool.contract, problem, claim, may_have_acted=self.may_have_acted
-        )
+        return classify_problem(self.authorized.contract, problem, claim, may_have_acted=self.may_have_acted)
 
     async def _require_current_authorization(self) -> None:
         """Refuse a further attempt if the caller was revoked or switched off since the first one."""
         authorized = self.authorized
-        authority = await self.runtime.authority.load_tenant(authorized.validated.received.caller.tenant)
+        authority = await self.runtime.authority.load_tenant(authorized.call.tenant)
         if authorized.decision.epochs.is_at_least(authority.epochs):
             return
         try:
@@ -284,27 +282,27 @@ class _Dispatch:
 
     def _build_context(self, attempt: int, seconds_left: float, credential: Secret | None) -> ToolContext:
         validated, active_run, checkpointer = self.authorized.validated, self.active_run, self.checkpointer
-        received = validated.received
+        call = validated.call
         context = ToolContext(
             call_id=self.call_id,
-            tenant=received.caller.tenant,
-            user=received.caller.user,
-            agent=received.caller.agent,
-            agents=received.caller.agents,
-            session=received.session,
+            tenant=call.tenant,
+            user=call.caller.user,
+            agent=call.caller.agent,
+            agents=call.caller.agents,
+            session=call.session,
             key=self.call_id,
             attempt=attempt,
             seconds_left=seconds_left,
-            traceparent=received.trail.traceparent,
+            traceparent=call.trail.traceparent,
             credential=credential,
             saved_state=None if checkpointer is None else checkpointer.decode_newest_state(),
             guards=(None if self.claim is None else self.claim.guards) or {},
-            client_capabilities=received.request.client_capabilities,
+            client_capabilities=call.request.client_capabilities,
             input_round=validated.input_round,
-            report_progress=received.request.report_progress if active_run is None else active_run.report_progress,
+            report_progress=call.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,
             save_checkpoint=self._choose_save(),
-            covers_tool=partial(is_within_token, self.runtime, received.caller),
+            covers_tool=partial(is_within_token, self.runtime, call.caller),
         )
         if credential is None:
             return context
@@ -315,7 +313,7 @@ class _Dispatch:
         """Choose what `save` does: nothing for a read, an error where the contract does not enable checkpoints."""
         if self.checkpointer is not None:
             return self.checkpointer.save
-        return None if self.authorized.validated.tool.contract.checkpoints.enabled else reject_checkpoint
+        return None if self.authorized.contract.checkpoints.enabled else reject_checkpoint
 
 
 def _start_dispatch(
@@ -331,10 +329,10 @@ def _start_dispatch(
         tool=tool,
         claim=claim,
         permit=permit,
-        retry_budget=runtime.retry_budgets.find_budget(validated.received.caller.tenant, validated.tool.contract),
+        retry_budget=runtime.retry_budgets.find_budget(validated.call.tenant, validated.contract),
         started_at=started_at,
         # A mutation's own time starts at dispatch, as its row says; a read's is what is left.
-        ends_at=min(validated.deadline.at, started_at + validated.tool.contract.timeout.effective_seconds),
+        ends_at=min(validated.deadline.at, started_at + validated.contract.timeout.effective_seconds),
     )
 
 
@@ -374,11 +372,7 @@ def _recognizes_repetitions(contract: Contract) -> bool:
 def build_late_execution(executed: Executed, claim: Claim, late_result: "asyncio.Future[Any]") -> Executed:
     """Build the execution that a thread ended after its call was answered as unknown."""
     error = late_result.exception()
-    problem = (
-        None
-        if error is None
-        else classify_problem(executed.authorized.validated.tool.contract, _wrap_late_error(error), claim)
-    )
+    problem = None if error is None else classify_problem(executed.contract, _wrap_late_error(error), claim)
     return Executed(
         authorized=executed.authorized, claim=claim, output=None if error else late_result.result(),
         problem=problem, attempts=executed.attempts, seconds=executed.seconds,

@@ -119,7 +119,7 @@ class ToolHooks:
 
     async def run_after(self, verified: Verified) -> Verified:
         """Run the `after` or `failure` hooks of a dispatched call; they add to its reply and change nothing else."""
-        validated, problem = verified.executed.authorized.validated, verified.problem
+        validated, problem = verified.validated, verified.problem
         if verified.input_requests is not None:
             # There is no result yet: the hooks run with the call that brings one.
             return verified
@@ -173,19 +173,19 @@ class ToolHooks:
         return parse_hook_answers(await self._runner.run(hook, hook_arguments, seconds), hook.moment)
 
     def _build_hook_call(self, validated: Validated) -> HookCall:
-        received, contract = validated.received, validated.tool.contract
+        call, contract = validated.call, validated.contract
         return HookCall(
-            call_id=received.call_id,
+            call_id=call.call_id,
             tool=contract.full_name,
             version=contract.version,
             effects=contract.effects.value,
             arguments=copy.deepcopy(validated.call_input),
-            tenant=received.caller.tenant,
-            user=received.caller.user,
-            agents=received.caller.agents,
-            session=received.session,
+            tenant=call.tenant,
+            user=call.caller.user,
+            agents=call.caller.agents,
+            session=call.session,
             environment=self._environment,
-            dry_run=received.request.dry_run,
+            dry_run=call.request.dry_run,
             input_responses=None if validated.input_round is None else copy.deepcopy(validated.input_round.responses),
         )
 

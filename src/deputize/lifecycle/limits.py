@@ -42,7 +42,7 @@ _HOLDING_PROBLEMS: Final = (
 async def run_within_limits(runtime: Runtime, authorized: Authorized, act: Act) -> Outcome:
     """Admit the call, run `act`, and settle the admission."""
     validated, progress = authorized.validated, CallProgress()
-    rules = runtime.limits.find_applicable(validated.received.caller.tenant, validated.tool.name)
+    rules = runtime.limits.find_applicable(validated.call.tenant, validated.tool.name)
     if rules is None:
         return await act(authorized, progress)
     metered_call = _meter_call(authorized)
@@ -118,9 +118,9 @@ async def admit_run(
 ) -> Charge:
     """Admit the execution of a run that this worker is about to begin after `epoch`; raise what holds or ends it."""
     validated, permit = authorized.validated, None
-    received = validated.received
-    if (contract := validated.tool.contract).external_service is not None:
-        permit = await runtime.service_gate.admit_run(received.caller.tenant, tool, contract)
+    call = validated.call
+    if (contract := validated.contract).external_service is not None:
+        permit = await runtime.service_gate.admit_run(call.tenant, tool, contract)
     try:
         admission = await _admit_execution(runtime, authorized, epoch, previous_owner)
     except BaseException:
@@ -133,12 +133,12 @@ async def admit_run(
 async def _admit_execution(
     runtime: Runtime, authorized: Authorized, epoch: int, previous_owner: str | None
 ) -> Admission | None:
-    received = authorized.validated.received
-    rules = runtime.limits.find_applicable(received.caller.tenant, authorized.validated.tool.name)
+    call = authorized.call
+    rules = runtime.limits.find_applicable(call.tenant, authorized.validated.tool.name)
     if rules is None:
         return None
-    execution_id = _build_execution_id(received.call_id, epoch + 1, runtime.lease.boot_id)
-    previous_id = None if previous_owner is None else _build_execution_id(received.call_id, epoch, previous_owner)
+    execution_id = _build_execution_id(call.call_id, epoch + 1, runtime.lease.boot_id)
+    previous_id = None if previous_owner is None else _build_execution_id(call.call_id, epoch, previous_owner)
     metered_call = replace(_meter_call(authorized), execution_id=execution_id)
     return await runtime.limits.admit_run(rules, metered_call, previous_id)
 
@@ -146,9 +146,9 @@ async def _admit_execution(
 def release_lost_execution(runtime: Runtime, authorized: Authorized, epoch: int, owner: str | None) -> None:
     """Release the slots of a run whose worker died, where the run is not executed again."""
     validated = authorized.validated
-    rules = runtime.limits.find_applicable(validated.received.caller.tenant, validated.tool.name)
+    rules = runtime.limits.find_applicable(validated.call.tenant, validated.tool.name)
     if rules is not None and owner is not None:
-        holder = _build_execution_id(validated.received.call_id, epoch, owner)
+        holder = _build_execution_id(validated.call.call_id, epoch, owner)
         runtime.limits.release_slots(rules, _meter_call(authorized), holder)
 
 
@@ -167,9 +167,7 @@ def _build_execution_id(call_id: str, epoch: int, owner: str) -> str:
 def _begins_later(authorized: Authorized) -> bool:
     """Tell whether the call is stored now and begun by a worker, after an approval or because it is asynchronous."""
     validated = authorized.validated
-    return not validated.received.request.dry_run and (
-        bool(authorized.decision.requirements) or validated.outlives_request
-    )
+    return not validated.call.request.dry_run and (bool(authorized.decision.requirements) or validated.outlives_request)
 
 
 def _add_warnings(authorized: Authorized, admission: Admission) -> Authorized:
@@ -191,16 +189,16 @@ def _compute_cost(authorized: Authorized, progress: CallProgress, error: BaseExc
         return to_micros(progress.verified.cost)
     # A refusal before dispatch costs nothing; a call that the gateway lost track of may have cost all of it.
     is_refusal = isinstance(error, Problem) and not isinstance(error, OutcomeUnknown)
-    return 0 if is_refusal or authorized.validated.received.request.dry_run else None
+    return 0 if is_refusal or authorized.call.request.dry_run else None
 
 
 def _meter_call(authorized: Authorized) -> MeteredCall:
     validated = authorized.validated
-    received = validated.received
+    call = validated.call
     return MeteredCall(
-        call_id=received.call_id,
-        caller=received.caller,
-        contract=validated.tool.contract,
-        session=received.session,
+        call_id=call.call_id,
+        caller=call.caller,
+        contract=validated.contract,
+        session=call.session,
         canonical_arguments=validated.request_bytes,
     )

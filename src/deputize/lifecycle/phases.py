@@ -10,7 +10,7 @@ from deputize.core.call import CallRequest, Mutation
 from deputize.core.caller import Caller
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
-from deputize.core.contract.contract import TimeoutClass
+from deputize.core.contract.contract import Contract, TimeoutClass
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.handler import PYTHON_DRIVER
 from deputize.core.contract.prices import CallUsage, CostComponent, compute_costs
@@ -48,8 +48,8 @@ class CallProgress:
 
 
 @frozen
-class Received:
-    """A call with its id, its start and the deadline its caller set."""
+class CallContext:
+    """What is known of a call from the start, for every phase: its id, its caller, its request, its deadline."""
 
     call_id: str
     caller: Caller
@@ -58,6 +58,10 @@ class Received:
     started_at: float
     deadline: Deadline | None
     trail: CallTrace
+
+    @property
+    def tenant(self) -> str:
+        return self.caller.tenant
 
 
 @frozen
@@ -70,9 +74,9 @@ class RedactedArguments:
 
 @frozen
 class Validated:
-    """The tool is known and the arguments fit it; the arguments as sent stay in `received.request.arguments`."""
+    """The tool is known and the arguments fit it; the arguments as sent stay in `call.request.arguments`."""
 
-    received: Received
+    call: CallContext
     tool: CompiledTool
     deadline: Deadline
     canonical: bytes
@@ -93,6 +97,10 @@ class Validated:
     suspicions: tuple[Suspicion, ...] = ()
 
     @property
+    def contract(self) -> Contract:
+        return self.tool.contract
+
+    @property
     def request_bytes(self) -> bytes:
         """All that identifies the request: with other arguments or other input responses it is another call."""
         if self.input_round is None:
@@ -102,8 +110,8 @@ class Validated:
     @property
     def outlives_request(self) -> bool:
         """True if the call is queued and answered with 202, because its caller or its contract says so."""
-        timeout_class = self.tool.contract.timeout.timeout_class
-        return self.received.request.mode == "async" or timeout_class is TimeoutClass.ASYNC
+        timeout_class = self.contract.timeout.timeout_class
+        return self.call.request.mode == "async" or timeout_class is TimeoutClass.ASYNC
 
 
 @frozen
@@ -125,6 +133,14 @@ class Authorized:
     approval: ApprovalGrant | None = None
     # What the call would change, as the policies saw it: (resource, operation, scope).
     side_effects: Sequence[tuple[str, str, str]] = ()
+
+    @property
+    def call(self) -> CallContext:
+        return self.validated.call
+
+    @property
+    def contract(self) -> Contract:
+        return self.validated.tool.contract
 
 
 @frozen
@@ -189,6 +205,18 @@ class Executed:
     # True if the tool ended after the call was answered as unknown.
     is_late: bool = False
 
+    @property
+    def validated(self) -> Validated:
+        return self.authorized.validated
+
+    @property
+    def call(self) -> CallContext:
+        return self.authorized.validated.call
+
+    @property
+    def contract(self) -> Contract:
+        return self.authorized.validated.tool.contract
+
 
 @frozen
 class StoredPayload:
@@ -223,26 +251,38 @@ class Verified:
     content: tuple[dict[str, Any], ...] = ()
 
     @property
+    def validated(self) -> Validated:
+        return self.executed.authorized.validated
+
+    @property
+    def call(self) -> CallContext:
+        return self.executed.authorized.validated.call
+
+    @property
+    def contract(self) -> Contract:
+        return self.executed.authorized.validated.tool.contract
+
+    @property
     def cost(self) -> float:
         """What the call is charged: its fixed cost, and what it used at the prices of its contract."""
-        if self.executed.authorized.validated.tool.contract.observability.prices is None:
+        if self.executed.contract.observability.prices is None:
             return self._fixed_cost
         return sum(self.costs.values())
 
     @property
     def costs(self) -> dict[CostComponent, float]:
         """What the call is charged, by component."""
-        observability = self.executed.authorized.validated.tool.contract.observability
+        observability = self.executed.contract.observability
         return compute_costs(observability.cost_category, observability.prices, self.usage)
 
     @property
     def usage(self) -> CallUsage:
         """What the call used, and its fixed cost; nothing if nothing happened."""
         executed, result = self.executed, self.result
-        validated = executed.authorized.validated
+        validated = executed.validated
         if self.problem is not None and self.problem.nothing_happened:
             return CallUsage(self._fixed_cost)
-        is_remote = validated.tool.contract.handler.driver != PYTHON_DRIVER
+        is_remote = validated.contract.handler.driver != PYTHON_DRIVER
         network_bytes = len(validated.canonical) + len(self.canonical) if is_remote else 0
         if result is None:
             return CallUsage(self._fixed_cost, executed.seconds, 0, network_bytes)
@@ -261,4 +301,4 @@ class Verified:
             return max(self.result.cost, 0.0)
         if self.problem is not None and self.problem.nothing_happened:
             return 0.0
-        return self.executed.authorized.validated.tool.contract.observability.cost_per_call
+        return self.executed.contract.observability.cost_per_call

@@ -31,7 +31,7 @@ from deputize.lifecycle.envelope import (
     get_refusal_state,
 )
 from deputize.lifecycle.execute import build_late_execution
-from deputize.lifecycle.phases import Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.phases import CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.measurement import judge_end
 from deputize.lifecycle.recording.salted_digests import SALT_BYTES, ResultCommitment, commit_result, run_for_document
@@ -48,30 +48,30 @@ _late_tasks: set[asyncio.Task[None]] = set()
 
 async def reply(runtime: Runtime, verified: Verified) -> Outcome:
     executed = verified.executed
-    validated = executed.authorized.validated
-    contract = validated.tool.contract
+    validated = executed.validated
+    contract = validated.contract
     outcome = await (
         _reply_to_read(runtime, verified)
         if executed.claim is None
         else _reply_to_mutation(runtime, verified, executed.claim)
     )
-    received, cost = validated.received, verified.cost
+    call, cost = validated.call, verified.cost
     if validated.deprecation is not None:
-        runtime.deprecated_uses.record_use(received.caller, contract)
+        runtime.deprecated_uses.record_use(call.caller, contract)
     if cost:
-        runtime.limits.add_session_cost(received.caller, received.session, cost)
+        runtime.limits.add_session_cost(call.caller, call.session, cost)
     is_success = verified.problem is None and verified.input_requests is None
     end = CallEnd.SUCCESS if is_success else judge_end(verified)
     if end is not None:
         runtime.call_measurements.record_call(
-            received.caller.tenant, contract, end, executed.seconds, to_micros(cost) if cost else 0
+            call.tenant, contract, end, executed.seconds, to_micros(cost) if cost else 0
         )
     usage = verified.usage
-    runtime.call_costs.record_call(received.caller, contract, usage)
+    runtime.call_costs.record_call(call.caller, contract, usage)
     runtime.metrics.record_end(
         contract,
         outcome.state,
-        runtime.clock.monotonic() - received.started_at,
+        runtime.clock.monotonic() - call.started_at,
         attempts=executed.attempts,
         usage=usage,
     )
@@ -80,10 +80,10 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
 
 async def _reply_to_read(runtime: Runtime, verified: Verified) -> Outcome:
     authorized = verified.executed.authorized
-    received = authorized.validated.received
+    call = authorized.call
     state = _get_success_state(verified) if verified.problem is None else get_failure_state(verified.problem)
     now = runtime.stamps.now()
-    outcome, commitment = await _render_outcome(runtime, verified, received.call_id, state, now)
+    outcome, commitment = await _render_outcome(runtime, verified, call.call_id, state, now)
     seconds_left = max(authorized.validated.deadline.remaining_seconds(runtime.clock.monotonic()), _MIN_RECORD_SECONDS)
     commit = await runtime.writer.put(audit.build_read_entry(verified, state, now, commitment), seconds=seconds_left)
     # A read that was disabled for what it did is told so: the outcome holds nothing that the tool returned.
@@ -97,7 +97,7 @@ async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim)
     before = State.UNKNOWN if verified.executed.is_late else State.RUNNING
     state = _get_success_state(verified) if problem is None else _get_mutation_state(problem)
     outcome, commitment = await _render_outcome(runtime, verified, claim.call_id, state, runtime.stamps.now())
-    tenant = verified.executed.authorized.validated.received.caller.tenant
+    tenant = verified.call.tenant
     keys = await runtime.keys.get(tenant)
     ciphertext = keys.seal(claim.call_id, "outcome", outcome.body)
     closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, commitment, before)
@@ -120,7 +120,7 @@ async def _render_outcome(
 ) -> tuple[Outcome, ResultCommitment]:
     """Build the outcome and commit to its result, both in a thread if the result is large."""
     salt = runtime.clock.random_bytes(SALT_BYTES)
-    if verified.executed.authorized.validated.tool.contract.max_inline is not None:
+    if verified.contract.max_inline is not None:
         verified = await store_payload(runtime, verified, call_id)
     if verified.input_requests is not None:
         outcome = await _build_input_required(runtime, verified, verified.input_requests, call_id, now)
@@ -138,8 +138,8 @@ async def _build_input_required(
     runtime: Runtime, verified: Verified, input_requests: InputRequests, call_id: str, now: str
 ) -> Outcome:
     """Build the outcome with the server's input requests and a round token to answer them with."""
-    validated = verified.executed.authorized.validated
-    tenant = validated.received.caller.tenant
+    validated = verified.validated
+    tenant = validated.call.tenant
     keys = await runtime.keys.get(tenant)
     return build_input_required_outcome(
         verified, input_requests, call_id, now, issue_round_token(keys, runtime, validated, call_id, input_requests)
@@ -180,15 +180,15 @@ def _record_late_end(runtime: Runtime, executed: Executed) -> None:
     task.add_done_callback(_late_tasks.discard)
 
 
-async def refuse_call(runtime: Runtime, received: Received, validated: Validated | None, problem: Problem) -> Outcome:
+async def refuse_call(runtime: Runtime, call: CallContext, validated: Validated | None, problem: Problem) -> Outcome:
     """Refuse a call that was not executed, or whose result is withheld; one entry is durable before the answer."""
     tool = validated.tool if validated else None
     is_unparsed = validated is None and isinstance(problem, ParseFailed)
     state = State.SCHEMA_PARSE_FAILED if is_unparsed else get_refusal_state(problem)
     try:
-        await runtime.writer.put(audit.build_refusal_entry(runtime, received, validated, problem, state))
+        await runtime.writer.put(audit.build_refusal_entry(runtime, call, validated, problem, state))
     except Problem as write_error:
         problem, state = write_error, State.FAILED
-    runtime.metrics.record_end(tool.contract if tool else None, state, runtime.clock.monotonic() - received.started_at)
-    outcome = build_refusal_outcome(received, problem, state, validated.hook_effects if validated else NO_HOOK_EFFECTS)
+    runtime.metrics.record_end(tool.contract if tool else None, state, runtime.clock.monotonic() - call.started_at)
+    outcome = build_refusal_outcome(call, problem, state, validated.hook_effects if validated else NO_HOOK_EFFECTS)
     return outcome if not isinstance(problem, Unavailable) else replace(outcome, retry_after_ms=1000)

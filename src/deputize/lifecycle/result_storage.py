@@ -55,7 +55,7 @@ async def store_payload(runtime: Runtime, verified: Verified, call_id: str) -> V
 
 def _examine(verified: Verified) -> _LongResult | None:
     """Tell whether a result has to be stored; None if it is given whole."""
-    tool = verified.executed.authorized.validated.tool
+    tool = verified.validated.tool
     plan = get_redaction_plan(tool, "output")
     visible, paths = (verified.payload, ()) if plan.trivial else plan.apply_marks(verified.payload)
     if not paths and count_characters(verified.canonical) <= (tool.contract.max_inline or 0):
@@ -82,8 +82,8 @@ def count_characters(canonical: bytes) -> int:
 async def _try_to_store(
     runtime: Runtime, verified: Verified, call_id: str, long_result: _LongResult
 ) -> StoredReference | None:
-    validated = verified.executed.authorized.validated
-    caller, contract = validated.received.caller, validated.tool.contract
+    validated = verified.validated
+    caller, contract = validated.call.caller, validated.contract
     if long_result.size > MAX_BYTES:
         log.warning("result_not_stored", tool=contract.full_name, call=call_id, reason="larger than can be stored")
         return None
@@ -115,7 +115,7 @@ def limit_store_seconds(remaining_seconds: float) -> float:
 
 
 def _describe(verified: Verified, long_result: _LongResult, reference: StoredReference | None) -> StoredPayload:
-    contract, result = verified.executed.authorized.validated.tool.contract, verified.result
+    contract, result = verified.contract, verified.result
     expires_at = None if reference is None else _format_time(reference.expires_at)
     view = build_model_view(
         long_result.visible,

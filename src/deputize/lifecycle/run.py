@@ -33,7 +33,7 @@ from deputize.lifecycle.elicitation.round_token import attach_responses
 from deputize.lifecycle.execute import dispatch_tool, execute
 from deputize.lifecycle.hooks import ToolHooks
 from deputize.lifecycle.limits import run_within_limits
-from deputize.lifecycle.phases import Authorized, CallProgress, Executed, Received, Validated
+from deputize.lifecycle.phases import Authorized, CallContext, CallProgress, Executed, Validated
 from deputize.lifecycle.preview.dry_run import perform_dry_run
 from deputize.lifecycle.reply import refuse_call, reply
 from deputize.lifecycle.runtime import Runtime
@@ -50,63 +50,63 @@ class Lifecycle:
 
     def run(self, caller: Caller, request: CallRequest) -> Coroutine[Any, Any, Outcome]:
         """Run a call to its outcome. Raises nothing a caller could cause: every refusal is an outcome too."""
-        received = self._receive(caller, request)
-        return self._run_phases(received) if received.trail.tracer is None else self._run_with_trace(received)
+        call = self._receive(caller, request)
+        return self._run_phases(call) if call.trail.tracer is None else self._run_with_trace(call)
 
-    async def _run_with_trace(self, received: Received) -> Outcome:
-        with received.trail.start_call(received.request.tool, received.call_id, received.session) as span:
-            outcome = await self._run_phases(received)
+    async def _run_with_trace(self, call: CallContext) -> Outcome:
+        with call.trail.start_call(call.request.tool, call.call_id, call.session) as span:
+            outcome = await self._run_phases(call)
             await describe_end(span, outcome)
             return outcome
 
-    async def _run_phases(self, received: Received) -> Outcome:
-        runtime, phase = self.runtime, received.trail.start_phase
+    async def _run_phases(self, call: CallContext) -> Outcome:
+        runtime, phase = self.runtime, call.trail.start_phase
         validated: Validated | None = None
         try:
             runtime.lineage.require_no_loss()
-            authority = await runtime.authority.load_tenant(received.caller.tenant)
+            authority = await runtime.authority.load_tenant(call.tenant)
             with phase(Span.VALIDATE):
-                run_job = partial(runtime.jobs.run_job, received.caller.tenant)
-                validated = await validate_call(received, authority, runtime.metrics, run_job)
-                if received.request.input_responses is not None:
-                    validated = await attach_responses(runtime, validated, received.request.input_responses)
+                run_job = partial(runtime.jobs.run_job, call.tenant)
+                validated = await validate_call(call, authority, runtime.metrics, run_job)
+                if call.request.input_responses is not None:
+                    validated = await attach_responses(runtime, validated, call.request.input_responses)
                 if (hooks := self._find_hooks(validated)) is not None:
-                    token_decision = authority.check_token(received.caller, validated.tool.contract)
+                    token_decision = authority.check_token(call.caller, validated.contract)
                     validated = hooks.begin(validated)
                     validated = await hooks.run_before(validated, token_decision, run_job)
             with phase(Span.AUTHORIZE):
                 authorized = await authorize(runtime, validated, authority, may_ask=True)
-            if received.request.callback is not None:
+            if call.request.callback is not None:
                 require_valid_callback(runtime, authorized)
             outcome = await run_within_limits(runtime, authorized, self._act)
             if runtime.report_call is not None:
-                report_outcome(runtime, received, outcome, authorized.decision)
+                report_outcome(runtime, call, outcome, authorized.decision)
         except Problem as problem:
             if validated is not None and (hooks := self._find_hooks(validated)) is not None:
                 validated = await hooks.run_failure(validated, problem)
-            outcome = await refuse_call(runtime, received, validated, problem)
+            outcome = await refuse_call(runtime, call, validated, problem)
             if runtime.report_call is not None:
-                report_outcome(runtime, received, outcome, problem.decision, problem)
+                report_outcome(runtime, call, outcome, problem.decision, problem)
         return outcome
 
     async def _act(self, authorized: Authorized, progress: CallProgress) -> Outcome:
         """Take the call's route: preview it, request approval, queue it, or execute it now."""
-        runtime, received = self.runtime, authorized.validated.received
-        if received.request.dry_run:
+        runtime, call = self.runtime, authorized.call
+        if call.request.dry_run:
             return await perform_dry_run(runtime, authorized)
         if authorized.decision.requirements or authorized.validated.outlives_request:
             submit = request_approval if authorized.decision.requirements else submit_run
             outcome = await submit(runtime, authorized)
             # A repeated key gets the call that was submitted first.
-            progress.is_replay = outcome.call_id != received.call_id
+            progress.is_replay = outcome.call_id != call.call_id
             return outcome
         with ClaimGuard(runtime, authorized) as guard:
-            with received.trail.start_phase(Span.EXECUTE):
+            with call.trail.start_phase(Span.EXECUTE):
                 executed = await execute(runtime, authorized, guard)
             if isinstance(executed, Outcome):
                 progress.is_replay = True
                 return executed
-            if executed.problem is not None and received.request.may_continue:
+            if executed.problem is not None and call.request.may_continue:
                 continuation = await continue_as_run(runtime, executed)
                 if continuation is not None:
                     return continuation
@@ -131,7 +131,7 @@ class Lifecycle:
 
     async def _run_claim(self, run: ClaimedRun, active_runs: ActiveRuns) -> None:
         runtime, authorized, claim = self.runtime, run.authorized, run.claim
-        phase = authorized.validated.received.trail.start_phase
+        phase = authorized.call.trail.start_phase
         with phase(Span.EXECUTE), active_runs.track_run(authorized, claim) as (claim, active_run):
             executed = await active_run.await_tool(
                 dispatch_tool(runtime, authorized, run.tool, claim, run.charge.permit)
@@ -142,12 +142,12 @@ class Lifecycle:
             return
         outcome = await self._finish_call(executed, run.charge.progress)
         if runtime.report_call is not None:
-            report_outcome(runtime, authorized.validated.received, outcome, authorized.decision)
+            report_outcome(runtime, authorized.call, outcome, authorized.decision)
 
     async def _finish_call(self, executed: Executed, progress: CallProgress) -> Outcome:
         """Verify what the tool returned and record it, and only then return it."""
-        runtime, validated = self.runtime, executed.authorized.validated
-        phase, hooks = validated.received.trail.start_phase, self._find_hooks(validated)
+        runtime, validated = self.runtime, executed.validated
+        phase, hooks = validated.call.trail.start_phase, self._find_hooks(validated)
         with phase(Span.VERIFY):
             progress.verified = verified = await verify(runtime, executed)
             if hooks is not None:
@@ -159,10 +159,10 @@ class Lifecycle:
         hooks = self.runtime.hooks
         return hooks.find_tool_hooks(validated.tool.name) if hooks.is_configured else None
 
-    def _receive(self, caller: Caller, request: CallRequest) -> Received:
+    def _receive(self, caller: Caller, request: CallRequest) -> CallContext:
         clock = self.runtime.clock
         call_id, now = clock.new_id(), clock.monotonic()
-        return Received(
+        return CallContext(
             call_id=call_id,
             caller=caller,
             request=request,

@@ -37,7 +37,7 @@ async def read_state(
     """
     state = await runtime.driver.read_state(tool, validated.call_input, seconds)
     try:
-        return await asyncio.to_thread(_copy_state, state, salt, keeps_values=bool(validated.tool.contract.predicates))
+        return await asyncio.to_thread(_copy_state, state, salt, keeps_values=bool(validated.contract.predicates))
     except NotCanonical as error:
         raise ToolFailed(f"read_state of {validated.tool.name} returned what is not plain JSON: {error}") from error
 
@@ -55,7 +55,7 @@ async def compare_state(
     """Read the state again, after the tool ran."""
     after = None
     try:
-        after = await read_state(runtime, tool, validated, salt, validated.tool.contract.timeout.effective_seconds)
+        after = await read_state(runtime, tool, validated, salt, validated.contract.timeout.effective_seconds)
     except Problem as problem:
         log.warning("state_not_read", tool=validated.tool.name, reason=problem.message)
     return StateChange(before=before, after=after, salt=salt, seconds=runtime.clock.monotonic() - started_at)
@@ -63,15 +63,15 @@ async def compare_state(
 
 async def check_state_change(runtime: Runtime, executed: Executed) -> Problem | None:
     """Disable a read that changed the state, and return the problem of its call; None if its effects are declared."""
-    validated, change = executed.authorized.validated, executed.state_change
-    contract = validated.tool.contract
+    validated, change = executed.validated, executed.state_change
+    contract = validated.contract
     if change is None or contract.mutation_class is not MutationClass.READ or not change.is_changed:
         return None
     if await _has_other_mutation(runtime, executed, change.seconds):
-        log.info("state_changed_beside_read", tool=validated.tool.name, call_id=validated.received.call_id)
+        log.info("state_changed_beside_read", tool=validated.tool.name, call_id=validated.call.call_id)
         return None
     runtime.metrics.record_schema_violation(contract, "effects")
-    tenant, call_id = validated.received.caller.tenant, validated.received.call_id
+    tenant, call_id = validated.call.tenant, validated.call.call_id
     digests = {"before": change.before.digest, "after": None if change.after is None else change.after.digest}
     evidence = f"call {call_id}: state {digests['before']} became {digests['after']}"
     await runtime.disable_mutating_read(runtime, tenant, contract, evidence)
@@ -90,7 +90,7 @@ def list_state_values(change: StateChange) -> dict[str, Any]:
 
 def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
     """Describe what the caller of a write should know about the state: that it is as before, or could not be read."""
-    change, contract = executed.state_change, executed.authorized.validated.tool.contract
+    change, contract = executed.state_change, executed.contract
     if change is None:
         return ("the state before the call was not read, so its effects were not checked",)
     if change.after is None:
@@ -103,7 +103,7 @@ def describe_unchanged_state(executed: Executed) -> tuple[str, ...]:
 async def _has_other_mutation(runtime: Runtime, executed: Executed, seconds: float) -> bool:
     """Tell whether another call may have changed the state meanwhile: of any tenant, through any gateway."""
     call_id, since = (
-        executed.authorized.validated.received.call_id,
+        executed.call.call_id,
         make_first_id(runtime.clock.epoch_ms() - _RECENT_MS),
     )
     async with runtime.store.write_transaction() as connection:

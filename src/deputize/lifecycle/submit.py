@@ -43,7 +43,7 @@ _NO_WORKER = ("no worker is running: the call stays queued until one is started 
 
 def require_valid_callback(runtime: Runtime, authorized: Authorized) -> None:
     """Require that a callback has an allowed address and belongs to a call that may outlive its request."""
-    request = authorized.validated.received.request
+    request = authorized.call.request
     if request.callback is None:
         return
     if request.dry_run:
@@ -64,8 +64,8 @@ def require_valid_callback(runtime: Runtime, authorized: Authorized) -> None:
 async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuation: bool = False) -> Outcome:
     """Submit the call as a run; with `is_continuation`, a read that ran out of its caller's time begins anew."""
     validated = authorized.validated
-    received, contract = validated.received, validated.tool.contract
-    request, tenant, call_id = received.request, received.caller.tenant, received.call_id
+    call, contract = validated.call, validated.contract
+    request, tenant, call_id = call.request, call.tenant, call.call_id
     keys = await runtime.keys.get(tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     if request.retry_of is not None:
@@ -88,7 +88,7 @@ async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuatio
         if problem.nothing_happened:
             raise
         # The commit may have succeeded, so do not refuse: repeating the key or reading the call by its id shows it.
-        return build_refusal_outcome(received, problem, State.UNKNOWN)
+        return build_refusal_outcome(call, problem, State.UNKNOWN)
     await reauthorize_if_stale(runtime, authorized, commit.epochs)
     if commit.holder is not None:
         return await resolve_repeat(runtime, authorized, keys, commit.holder, arguments_digest)
@@ -99,13 +99,13 @@ async def submit_run(runtime: Runtime, authorized: Authorized, *, is_continuatio
 
 def _build_run_row(runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str) -> RunRow:
     validated = authorized.validated
-    received = validated.received
+    call = validated.call
     now_ms, max_seconds = runtime.clock.epoch_ms(), runtime.settings.identity.max_grant_seconds
     return RunRow(
         input=keys.seal(call_id, "input", serialize_input(validated)),
-        caller=keys.seal(call_id, "caller", serialize_caller(received.caller)),
-        not_after=compute_expiry(received.caller, now_ms=now_ms, longest_seconds=max_seconds),
-        priority=received.request.priority or validated.tool.contract.priority,
+        caller=keys.seal(call_id, "caller", serialize_caller(call.caller)),
+        not_after=compute_expiry(call.caller, now_ms=now_ms, longest_seconds=max_seconds),
+        priority=call.request.priority or validated.contract.priority,
         release=runtime.release,
     )
 
@@ -122,18 +122,18 @@ async def resolve_repeat(
 
     A canceled call is resumed only by its id: a client that repeats the key may not know of the cancellation.
     """
-    call = await load_holder_call(runtime, authorized, holder_id)
-    if call["fingerprint"] != arguments_digest:
+    queued_call = await load_holder_call(runtime, authorized, holder_id)
+    if queued_call["fingerprint"] != arguments_digest:
         raise build_key_reuse_error(authorized)
-    can_continue = authorized.validated.received.request.retry_of is not None or not call["cancel_requested"]
-    if call["state"] == State.UNKNOWN and can_continue and is_safe_to_repeat(authorized.validated.tool.contract):
-        if await _continue_run(runtime, authorized, keys, holder_id, call["owner_epoch"], State.UNKNOWN):
+    can_continue = authorized.call.request.retry_of is not None or not queued_call["cancel_requested"]
+    if queued_call["state"] == State.UNKNOWN and can_continue and is_safe_to_repeat(authorized.contract):
+        if await _continue_run(runtime, authorized, keys, holder_id, queued_call["owner_epoch"], State.UNKNOWN):
             return build_accepted_outcome(authorized, holder_id, State.QUEUED)
         # Another process was faster: return what became of the call.
-        call = await load_holder_call(runtime, authorized, holder_id)
-    state = State(call["state"])
+        queued_call = await load_holder_call(runtime, authorized, holder_id)
+    state = State(queued_call["state"])
     if state in TERMINAL_STATES:
-        return replay_outcome(keys, call, holder_id, state, is_join=False)
+        return replay_outcome(keys, queued_call, holder_id, state, is_join=False)
     return build_accepted_outcome(authorized, holder_id, state)
 
 
@@ -141,7 +141,7 @@ async def _continue_run(
     runtime: Runtime, authorized: Authorized, keys: KeySet, call_id: str, epoch: int, before: State
 ) -> bool:
     """Continue a started call as a run, unless another owner took it over meanwhile."""
-    tenant = authorized.validated.received.caller.tenant
+    tenant = authorized.call.tenant
     run = _build_run_row(runtime, authorized, keys, call_id)
     arguments = CONTINUE_CALL_AS_RUN.build_row_arguments(runtime.lease.boot_id, tenant, call_id, epoch, run=run)
     async with runtime.store.write_transaction() as connection:
@@ -156,10 +156,10 @@ async def _continue_run(
 
 
 async def _add_callback(connection: Connection, authorized: Authorized, keys: KeySet, call_id: str) -> None:
-    received = authorized.validated.received
-    if received.request.callback is not None:
-        ciphertext = keys.seal(call_id, "callback", serialize_callback(received.request.callback))
-        await connection.execute(_SQL["insert_callback"], received.caller.tenant, call_id, ciphertext)
+    call = authorized.call
+    if call.request.callback is not None:
+        ciphertext = keys.seal(call_id, "callback", serialize_callback(call.request.callback))
+        await connection.execute(_SQL["insert_callback"], call.tenant, call_id, ciphertext)
 
 
 def _should_continue(executed: Executed) -> bool:
@@ -167,9 +167,9 @@ def _should_continue(executed: Executed) -> bool:
 
     It must be safe to repeat, and a thread that still acts is not joined by a second one.
     """
-    problem, validated = executed.problem, executed.authorized.validated
+    problem, validated = executed.problem, executed.validated
     timeout = problem if problem is None or isinstance(problem, ToolTimeout) else problem.__cause__
-    contract, caller_deadline = validated.tool.contract, validated.received.deadline
+    contract, caller_deadline = validated.contract, validated.call.deadline
     return (
         isinstance(timeout, ToolTimeout)
         and caller_deadline is not None
@@ -184,8 +184,8 @@ async def continue_as_run(runtime: Runtime, executed: Executed) -> Outcome | Non
     if not _should_continue(executed):
         return None
     authorized, claim = executed.authorized, executed.claim
-    received = authorized.validated.received
-    keys = await runtime.keys.get(received.caller.tenant)
+    call = authorized.call
+    keys = await runtime.keys.get(call.tenant)
     if claim is None:
         outcome = await submit_run(runtime, authorized, is_continuation=True)
     elif await _continue_run(runtime, authorized, keys, claim.call_id, claim.epoch, State.RUNNING):
@@ -210,14 +210,14 @@ def build_accepted_outcome(
     authorized: Authorized, call_id: str, state: State, *, warnings: tuple[str, ...] = ()
 ) -> Outcome:
     """Build the outcome of a call that has not ended: where and when to poll for it."""
-    received, tool = authorized.validated.received, authorized.validated.tool
-    if received.request.mode == "sync":
+    call, tool = authorized.call, authorized.validated.tool
+    if call.request.mode == "sync":
         warnings = (f"{tool.name} runs asynchronously by its contract, although mode sync was requested", *warnings)
     body: dict[str, Any] = {
         "call_id": call_id,
         "state": state,
         "is_error": False,
-        "trace_id": received.trail.trace_id,
+        "trace_id": call.trail.trace_id,
         "tool": {"name": tool.name, "version": tool.contract.version, "digest": tool.digest},
         "decision": {"rules": authorized.decision.rules},
         "poll_after_ms": _FIRST_POLL_MS,

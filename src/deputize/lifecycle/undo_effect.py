@@ -20,8 +20,8 @@ async def roll_back(runtime: Runtime, executed: Executed) -> str | None:
     Where the state can be seen, it was taken back only if the state is as before the call. A call that was answered as
     unknown, or that another worker began or took over, is left alone: its effect may be settled, or taken back already.
     """
-    validated, change = executed.authorized.validated, executed.state_change
-    tool, seconds = runtime.driver.find_tool(validated.tool.contract), validated.tool.contract.timeout.effective_seconds
+    validated, change = executed.validated, executed.state_change
+    tool, seconds = runtime.driver.find_tool(validated.contract), validated.contract.timeout.effective_seconds
     output = executed.output.payload if isinstance(executed.output, Result) else executed.output
     failure = None
     try:
@@ -40,7 +40,7 @@ async def roll_back(runtime: Runtime, executed: Executed) -> str | None:
     log.warning(
         "rolled_back" if failure is None else "not_rolled_back",
         tool=validated.tool.name,
-        call_id=validated.received.call_id,
+        call_id=validated.call.call_id,
     )
     return failure
 
@@ -50,6 +50,6 @@ async def _is_own_call(runtime: Runtime, executed: Executed) -> bool:
     if claim is None or claim.is_takeover or executed.is_late:
         return False
     runtime.lease.require_valid()
-    tenant = executed.authorized.validated.received.caller.tenant
+    tenant = executed.call.tenant
     async with runtime.store.write_transaction() as connection:
         return bool(await connection.fetchval(_CALLS["is_running_under"], tenant, claim.call_id, claim.epoch))

@@ -20,7 +20,7 @@ from deputize.core.injection.suspicions import Suspicion, find_suspicions
 from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
-from deputize.lifecycle.phases import Received, Validated
+from deputize.lifecycle.phases import CallContext, Validated
 from deputize.lifecycle.recording.salted_digests import get_redaction_plan, prepare_redaction, redact_arguments
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
@@ -45,18 +45,18 @@ class _InvalidArguments(Exception):
 
 
 async def validate_call(
-    received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner
+    call: CallContext, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner
 ) -> Validated:
     """Validate a call: large arguments in a thread, and those that the schema makes costly in another process."""
     try:
         try:
-            return await _validate_here_or_off_loop(received, authority, metrics)
+            return await _validate_here_or_off_loop(call, authority, metrics)
         except _CostlyArguments as costly:
-            return await _validate_costly_arguments(received, authority, metrics, run_job, costly)
+            return await _validate_costly_arguments(call, authority, metrics, run_job, costly)
     except _InvalidArguments as invalid:
         tool = invalid.tool
     metrics.record_schema_violation(tool.contract, "input")
-    errors = await tool.input.describe_errors(received.request.arguments, run_job)
+    errors = await tool.input.describe_errors(call.request.arguments, run_job)
     raise SchemaViolation(
         f"the arguments of {tool.name} do not match its schema{_describe_first_error(errors)}",
         details={"errors": errors, "example": tool.example},
@@ -64,28 +64,28 @@ async def validate_call(
     )
 
 
-async def _validate_here_or_off_loop(received: Received, authority: TenantAuthority, metrics: Metrics) -> Validated:
-    if not is_large_value(received.request.arguments):
+async def _validate_here_or_off_loop(call: CallContext, authority: TenantAuthority, metrics: Metrics) -> Validated:
+    if not is_large_value(call.request.arguments):
         try:
-            return await prepare_redaction(validate(received, authority, metrics))
+            return await prepare_redaction(validate(call, authority, metrics))
         except _LargeContract:
             pass
-    return await asyncio.to_thread(_validate_off_loop, received, authority, metrics)
+    return await asyncio.to_thread(_validate_off_loop, call, authority, metrics)
 
 
 def _validate_off_loop(
-    received: Received, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
+    call: CallContext, authority: TenantAuthority, metrics: Metrics, *, is_valid: bool | None = None
 ) -> Validated:
     """Validate and redact in a thread, and build what later phases need of large schemas."""
-    validated = validate(received, authority, metrics, is_valid=is_valid, is_off_loop=True)
+    validated = validate(call, authority, metrics, is_valid=is_valid, is_off_loop=True)
     get_redaction_plan(validated.tool, "output")
     # Policies and limits identify the contract by it.
-    _ = validated.tool.contract.digest
+    _ = validated.contract.digest
     return replace(validated, redacted_arguments=redact_arguments(validated))
 
 
 async def _validate_costly_arguments(
-    received: Received, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner, costly: _CostlyArguments
+    call: CallContext, authority: TenantAuthority, metrics: Metrics, run_job: JobRunner, costly: _CostlyArguments
 ) -> Validated:
     is_valid = await costly.tool.input.check_off_loop(costly.canonical, run_job)
     if is_valid is None:
@@ -93,11 +93,11 @@ async def _validate_costly_arguments(
             f"the arguments of {costly.tool.name} take too long to check against its schema; send less",
             nothing_happened=True,
         )
-    return await asyncio.to_thread(_validate_off_loop, received, authority, metrics, is_valid=is_valid)
+    return await asyncio.to_thread(_validate_off_loop, call, authority, metrics, is_valid=is_valid)
 
 
 def validate(
-    received: Received,
+    call: CallContext,
     authority: TenantAuthority,
     metrics: Metrics,
     *,
@@ -105,7 +105,7 @@ def validate(
     is_off_loop: bool = False,
 ) -> Validated:
     """Validate a call here, in a thread if `is_off_loop`. `is_valid` is the result from another process."""
-    caller, request = received.caller, received.request
+    caller, request = call.caller, call.request
     # Before anything is said about any tool: a revoked caller must not learn which tools exist.
     authority.revocations.check(caller)
     version = authority.tools.resolve_version(
@@ -137,9 +137,9 @@ def validate(
         if not mutations:
             raise _InvalidArguments(tool)
     return Validated(
-        received=received,
+        call=call,
         tool=tool,
-        deadline=_compute_deadline(received, tool.contract.timeout.effective_seconds),
+        deadline=_compute_deadline(call, tool.contract.timeout.effective_seconds),
         canonical=canonical_arguments,
         call_input=call_input,
         mutations=mutations,
@@ -175,10 +175,10 @@ def _describe_first_error(errors: list[dict[str, Any]]) -> str:
     return f": {errors[0]['path'] or '/'} {errors[0]['message']}{more}"
 
 
-def _compute_deadline(received: Received, seconds: float) -> Deadline:
+def _compute_deadline(call: CallContext, seconds: float) -> Deadline:
     """Return the earlier of the tool's deadline and the caller's."""
-    tool_deadline = Deadline(at=received.started_at + seconds)
-    return tool_deadline if received.deadline is None or tool_deadline.at <= received.deadline.at else received.deadline
+    tool_deadline = Deadline(at=call.started_at + seconds)
+    return tool_deadline if call.deadline is None or tool_deadline.at <= call.deadline.at else call.deadline
 
 
 def _build_warnings(notice: DeprecationNotice | None, tool: CompiledTool) -> tuple[str, ...]:

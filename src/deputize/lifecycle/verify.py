@@ -47,7 +47,7 @@ _TOOL_ERRORS = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
 async def verify(runtime: Runtime, executed: Executed) -> Verified:
     """Verify the result. A late result of a mutation comes here again; until then its secrets stay remembered."""
     authorized = executed.authorized
-    if authorized.validated.tool.contract.auth.credential == "none":
+    if authorized.contract.auth.credential == "none":
         return await _check_output(runtime, executed)
     try:
         return runtime.credentials.withhold_secrets(await _check_output(runtime, executed))
@@ -60,8 +60,8 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
     if executed.state_change is not None and (violation := await _check_effects(runtime, executed)) is not None:
         return Verified(executed=executed, problem=violation)
     if executed.problem is not None:
-        problem = await _check_error(runtime, executed.authorized.validated, executed.problem)
-        return Verified(executed=executed, problem=await redact_problem(executed.authorized.validated, problem))
+        problem = await _check_error(runtime, executed.validated, executed.problem)
+        return Verified(executed=executed, problem=await redact_problem(executed.validated, problem))
     output = executed.output
     if isinstance(output, InputRequests):
         return _check_input_requests(runtime, executed, output)
@@ -74,11 +74,11 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         content: tuple[dict[str, Any], ...] = ()
         if result is not None and result.content:
             content, canonical_result = await asyncio.to_thread(_check_content, result, canonical_result)
-        if executed.state_change is not None or executed.authorized.validated.tool.contract.reads_state:
+        if executed.state_change is not None or executed.contract.reads_state:
             warnings += describe_unchanged_state(executed)
-        if executed.authorized.validated.tool.contract.verifies:
+        if executed.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)
-        if executed.authorized.validated.tool.name in runtime.source_rules:
+        if executed.validated.tool.name in runtime.source_rules:
             warnings += await compare_sources(runtime, executed, payload)
     except Problem as problem:
         # Whatever the check reports, it ran after the effect.
@@ -96,8 +96,8 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
 
 async def _reject_result(runtime: Runtime, executed: Executed, problem: Problem) -> Verified:
     """Reject a result that breaks its contract, and have the tool take its effect back where it can."""
-    validated, is_rolled_back = executed.authorized.validated, None
-    if validated.tool.contract.rolls_back:
+    validated, is_rolled_back = executed.validated, None
+    if validated.contract.rolls_back:
         failure = await roll_back(runtime, executed)
         is_rolled_back = failure is None
         addition = "its effect was rolled back" if is_rolled_back else f"its effect was not rolled back: {failure}"
@@ -123,7 +123,7 @@ async def _check_error(runtime: Runtime, validated: Validated, problem: Problem)
     tool, violation = validated.tool, "does not match"
     if tool.error is None or not isinstance(problem, _TOOL_ERRORS):
         return problem
-    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
+    run_job = partial(runtime.jobs.run_job, validated.call.tenant)
     try:
         encoded_error = orjson.dumps({"message": problem.message, "details": dict(problem.details)})
     except TypeError:
@@ -187,9 +187,9 @@ def _check_content(result: Result, canonical_result: bytes) -> tuple[tuple[dict[
 
 async def _check_contract(runtime: Runtime, executed: Executed, payload: Any) -> tuple[bytes, tuple[str, ...]]:
     """Return the result's canonical bytes and its warnings, once schema and critical predicates hold."""
-    validated = executed.authorized.validated
+    validated = executed.validated
     tool = validated.tool
-    run_job = partial(runtime.jobs.run_job, validated.received.caller.tenant)
+    run_job = partial(runtime.jobs.run_job, validated.call.tenant)
     # Before the validator, which accepts only JSON values.
     canonical_result = await run_for_value(payload, _canonicalize_result, tool.name, payload)
     is_valid = await tool.output.check(payload, canonical_result[len(_RESULT_START) : -1], run_job)
@@ -214,7 +214,7 @@ def _canonicalize_result(tool_name: str, payload: Any) -> bytes:
 
 async def _check_predicates(executed: Executed, payload: Any, run_job: JobRunner) -> tuple[str, ...]:
     """Return the warnings of the predicates that fail; raise the problem of critical ones."""
-    validated = executed.authorized.validated
+    validated = executed.validated
     tool = validated.tool
     if tool.predicates is None:
         return ()
@@ -235,10 +235,10 @@ async def _check_predicates(executed: Executed, payload: Any, run_job: JobRunner
 
 async def _confirm_with_tool(executed: Executed, payload: Any, driver: Drivers) -> None:
     """Run the tool's own check of its effect."""
-    validated = executed.authorized.validated
-    tool = driver.find_tool(validated.tool.contract)
+    validated = executed.validated
+    tool = driver.find_tool(validated.contract)
     try:
-        await driver.confirm(tool, validated.call_input, payload, validated.tool.contract.timeout.effective_seconds)
+        await driver.confirm(tool, validated.call_input, payload, validated.contract.timeout.effective_seconds)
     except (ThreadOverrun, TimeoutError) as error:
         raise PredicateFailed(f"{validated.tool.name} did not confirm its own result in time") from error
     except Problem:

@@ -173,7 +173,7 @@ async def test_a_call_whose_service_is_free_looks_for_no_outcome(
     looks: list[str] = []
 
     async def note_look(runtime: Any, authorized: Any) -> Outcome | None:
-        looks.append(authorized.validated.received.call_id)
+        looks.append(authorized.validated.call.call_id)
         return await find_stored_outcome(runtime, authorized)
 
     monkeypatch.setattr(execute, "find_stored_outcome", note_look)

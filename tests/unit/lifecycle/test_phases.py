@@ -18,18 +18,18 @@ from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import ClaimGuard
 from deputize.lifecycle.execute import execute
-from deputize.lifecycle.phases import Authorized, Executed, Received, Validated, Verified
+from deputize.lifecycle.phases import Authorized, Executed, CallContext, Validated, Verified
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.reply import reply
 from deputize.lifecycle.validate import validate
 from deputize.lifecycle.verify import verify
 
 
-async def run_phases(runtime: Runtime, received: Received, authority: TenantAuthority) -> Outcome:
+async def run_phases(runtime: Runtime, call: CallContext, authority: TenantAuthority) -> Outcome:
 """
 
 _GOOD = """
-    validated = validate(received, authority, runtime.metrics)
+    validated = validate(call, authority, runtime.metrics)
     authorized = await authorize(runtime, validated, authority)
     guard = ClaimGuard(runtime, authorized)
     executed = await execute(runtime, authorized, guard)
@@ -42,7 +42,7 @@ _GOOD = """
 # Each leaves one phase out of the good one: what is handed over, to whom, and what should have been.
 _BAD = {
     "without_validate": (
-        "authorize(runtime, received, authority)", 'Argument 2 to "authorize"', "Received", "Validated",
+        "authorize(runtime, call, authority)", 'Argument 2 to "authorize"', "CallContext", "Validated",
     ),
     "without_authorize": ("execute(runtime, validated, guard)", 'Argument 2 to "execute"', "Validated", "Authorized"),
     "without_execute": ("verify(runtime, authorized)", 'Argument 2 to "verify"', "Authorized", "Executed"),

@@ -124,7 +124,7 @@ def build_approval_request(
         id=runtime.clock.new_id(),
         plan=plan_approval(runtime, authorized),
         binding_parts=binding_parts,
-        participants=authorized.validated.received.caller.participants,
+        participants=authorized.call.caller.participants,
         binding=compute_binding(keys.fingerprint_key, binding_parts),
         contents=contents,
         fresh_seconds=call_preview.fresh_seconds,
@@ -137,7 +137,7 @@ def plan_approval(runtime: Runtime, authorized: Authorized) -> ApprovalPlan:
 
 def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: PreviewResult) -> dict[str, Any]:
     validated = authorized.validated
-    contract, caller = validated.tool.contract, validated.received.caller
+    contract, caller = validated.contract, validated.call.caller
     return {
         "tool": {
             "name": contract.full_name,
@@ -152,7 +152,7 @@ def _build_presentation(runtime: Runtime, authorized: Authorized, call_preview: 
         "for_user": caller.user,
         "agents": caller.agents,
         "task": caller.task,
-        "session": validated.received.session,
+        "session": validated.call.session,
         "environment": runtime.settings.environment,
         "arguments": get_redaction_plan(validated.tool, "input").apply(validated.call_input)[0],
         **(
@@ -200,7 +200,7 @@ def collect_binding_parts(
 ) -> BindingParts:
     """Collect everything that must not change between what people saw and what is executed."""
     validated = authorized.validated
-    contract, caller = validated.tool.contract, validated.received.caller
+    contract, caller = validated.contract, validated.call.caller
     return BindingParts(
         tenant=caller.tenant,
         call=call_id,

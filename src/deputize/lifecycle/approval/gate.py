@@ -42,8 +42,8 @@ _CALLS = load_statements("calls")
 
 async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
     validated = authorized.validated
-    received, contract = validated.received, validated.tool.contract
-    tenant = received.caller.tenant
+    call, contract = validated.call, validated.contract
+    tenant = call.tenant
     keys = await runtime.keys.get(tenant)
     arguments_digest = compute_fingerprint(keys.fingerprint_key, contract.full_name, validated.request_bytes)
     key = derive_key(authorized, arguments_digest)
@@ -51,12 +51,12 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
         runtime, authorized, arguments_digest, key.value, 0 if key.is_join else contract.window_seconds,
         State.AWAITING_APPROVAL,
     )  # fmt: skip
-    holder_id = received.request.retry_of or await _find_key_holder(runtime, call_row)
+    holder_id = call.request.retry_of or await _find_key_holder(runtime, call_row)
     if holder_id is not None:
         # No new preview: people decide on the one they were shown.
         return await _answer_repeated_key(runtime, authorized, keys, holder_id, arguments_digest)
     await require_known_key(runtime, authorized, call_row)
-    await runtime.request_limits.count_approval_request(received.caller)
+    await runtime.request_limits.count_approval_request(call.caller)
     call_preview = await require_preview(runtime, authorized)
     try:
         approval_request, rows = await _insert_approval_request(runtime, authorized, keys, call_row, call_preview)
@@ -64,7 +64,7 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
         problem = Unavailable("PostgreSQL became unreachable while approval was requested", retry_after_ms=1000)
         problem.__cause__ = error
         # The commit may have succeeded: repeating the key or reading the call by its id shows it.
-        return build_refusal_outcome(received, problem, State.UNKNOWN)
+        return build_refusal_outcome(call, problem, State.UNKNOWN)
     other_holder_id = next((str(each["holder"]) for each in rows if each["kind"] == "claimed"), None)
     try:
         await reauthorize_if_stale(runtime, authorized, parse_epochs(rows))
@@ -73,13 +73,13 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
             # No one is asked on behalf of a caller who lost the right to ask before the request was committed. If the
             # database is lost now, the request stays open, and its call is refused when a worker would begin it.
             with contextlib.suppress(*CONNECTION_ERRORS):
-                await withdraw_approval_request(runtime, received, refusal)
+                await withdraw_approval_request(runtime, call, refusal)
         raise
     if other_holder_id is not None:
         return await _answer_repeated_key(runtime, authorized, keys, other_holder_id, arguments_digest)
     show_code_on_terminal(runtime, tenant, approval_request)
     return _add_approval(
-        build_accepted_outcome(authorized, received.call_id, State.AWAITING_APPROVAL),
+        build_accepted_outcome(authorized, call.call_id, State.AWAITING_APPROVAL),
         describe_new_request(runtime, approval_request),
     )
 
@@ -118,7 +118,7 @@ async def compute_deadlines(
     runtime: Runtime, connection: Connection, authorized: Authorized, plan: ApprovalPlan
 ) -> tuple[datetime, datetime]:
     """Compute until when the call may act for its caller, and until when people may decide: never later."""
-    caller = authorized.validated.received.caller
+    caller = authorized.call.caller
     now: datetime = await connection.fetchval(_SQL["compute_time_after"], 0.0)
     expires_at = now + timedelta(seconds=plan.seconds)
     if not caller.agents:
@@ -135,20 +135,20 @@ async def compute_deadlines(
 
 def _build_run_row(runtime: Runtime, authorized: Authorized, keys: KeySet, not_after: datetime) -> RunRow:
     validated = authorized.validated
-    received = validated.received
+    call = validated.call
     return RunRow(
-        input=keys.seal(received.call_id, "input", serialize_input(validated)),
-        caller=keys.seal(received.call_id, "caller", serialize_caller(received.caller)),
+        input=keys.seal(call.call_id, "input", serialize_input(validated)),
+        caller=keys.seal(call.call_id, "caller", serialize_caller(call.caller)),
         not_after=not_after,
-        priority=received.request.priority or validated.tool.contract.priority,
+        priority=call.request.priority or validated.contract.priority,
         release=runtime.release,
     )
 
 
 def _seal_callback(authorized: Authorized, keys: KeySet) -> bytes | None:
-    received = authorized.validated.received
-    callback = received.request.callback
-    return None if callback is None else keys.seal(received.call_id, "callback", serialize_callback(callback))
+    call = authorized.call
+    callback = call.request.callback
+    return None if callback is None else keys.seal(call.call_id, "callback", serialize_callback(callback))
 
 
 async def _answer_repeated_key(
@@ -159,9 +159,7 @@ async def _answer_repeated_key(
     if outcome.state is not State.AWAITING_APPROVAL:
         return outcome
     async with runtime.store.write_transaction() as connection:
-        row = await connection.fetchrow(
-            _SQL["load_approval_request"], authorized.validated.received.caller.tenant, holder_id
-        )
+        row = await connection.fetchrow(_SQL["load_approval_request"], authorized.call.tenant, holder_id)
         groups = [] if row is None else await connection.fetch(_SQL["list_current_groups"], row["tenant"], row["id"])
     return (
         outcome

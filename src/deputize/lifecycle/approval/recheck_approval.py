@@ -68,8 +68,8 @@ async def require_approval(
     A call that started before used its approval then; if its owner may have acted, the approval no longer expires, but
     the call must still be the same.
     """
-    received = authorized.validated.received
-    tenant, call_id = received.caller.tenant, received.call_id
+    call = authorized.call
+    tenant, call_id = call.tenant, call.call_id
     keys = await runtime.keys.get(tenant)
     async with runtime.store.write_transaction() as connection:
         row = await connection.fetchrow(_SQL["load_newest_approval_request"], tenant, call_id)
@@ -86,7 +86,7 @@ async def require_approval(
     policy_decision = authorized.decision
     demands = policy_decision.requirements + contents.hook_demands
     authorized = replace(authorized, decision=replace(policy_decision, requirements=demands))
-    code_digest = runtime.driver.get_code_digest(authorized.validated.tool.contract)
+    code_digest = runtime.driver.get_code_digest(authorized.contract)
     binding_parts = collect_binding_parts(
         runtime, authorized, call_id, contents.preview, code_digest, row["expires_at"]
     )
@@ -116,7 +116,7 @@ def find_approved_tool(runtime: Runtime, authorized: Authorized) -> AnyTool:
     """Find the tool that a run is executed with. In development its code may have been replaced since it was approved;
     the approval is then checked again.
     """
-    tool, approval = runtime.driver.find_tool(authorized.validated.tool.contract), authorized.approval
+    tool, approval = runtime.driver.find_tool(authorized.contract), authorized.approval
     if approval is not None and isinstance(tool, PythonTool) and tool.code_digest != approval.code_digest:
         raise Unavailable("the code of the tool was replaced while its approval was checked", nothing_happened=True)
     return tool
@@ -138,8 +138,8 @@ def has_expired(runtime: Runtime, at: datetime) -> bool:
 async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: int) -> None:
     """Open a new approval request for the same call, with its current preview."""
     authorized = change.authorized
-    received = authorized.validated.received
-    tenant = received.caller.tenant
+    call = authorized.call
+    tenant = call.tenant
     keys = await runtime.keys.get(tenant)
     entry_id = runtime.clock.new_id()
     async with runtime.store.write_transaction() as connection:
@@ -148,7 +148,7 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
             authorized.validated.canonical,
             partial(
                 build_approval_request,
-                runtime, authorized, received.call_id, change.call_preview, expires_at, keys,
+                runtime, authorized, call.call_id, change.call_preview, expires_at, keys,
             ),
         )  # fmt: skip
         approval_request = replace(
@@ -161,9 +161,9 @@ async def request_new_approval(runtime: Runtime, change: PreviewChanged, epoch: 
             passage=trace_step(State.QUEUED, State.AWAITING_APPROVAL),
         )  # fmt: skip
         arguments = REQUEST_APPROVAL_AGAIN.build_row_arguments(
-            tenant, received.call_id, epoch, entry_id, body, approval=approval_request.build_row(keys)
+            tenant, call.call_id, epoch, entry_id, body, approval=approval_request.build_row(keys)
         )
         is_reopened = await connection.fetchval(REQUEST_APPROVAL_AGAIN.sql, *arguments)
     if is_reopened:
-        log.info("people_asked_again", call_id=received.call_id)
+        log.info("people_asked_again", call_id=call.call_id)
         show_code_on_terminal(runtime, tenant, approval_request)

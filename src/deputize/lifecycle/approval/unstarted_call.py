@@ -8,7 +8,7 @@ from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State, require_transition
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.lifecycle.envelope import get_refusal_state
-from deputize.lifecycle.phases import Received
+from deputize.lifecycle.phases import CallContext
 from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
@@ -27,13 +27,13 @@ class _CallEnd:
     entry: bytes
 
 
-async def end_unstarted_call(runtime: Runtime, received: Received, queued_at: datetime, problem: Problem) -> None:
+async def end_unstarted_call(runtime: Runtime, call: CallContext, queued_at: datetime, problem: Problem) -> None:
     """End a call that was queued and may no longer start.
 
     Not if another worker with the same run has requested approval again meanwhile: then people decide.
     """
-    tenant, call_id = received.caller.tenant, received.call_id
-    end = await _build_end(runtime, received, problem)
+    tenant, call_id = call.tenant, call.call_id
+    end = await _build_end(runtime, call, problem)
     async with runtime.store.write_transaction() as connection:
         await connection.execute(
             _SQL["end_unstarted_run"], tenant, call_id, queued_at, problem.message, end.state, end.slug,
@@ -41,28 +41,28 @@ async def end_unstarted_call(runtime: Runtime, received: Received, queued_at: da
         )  # fmt: skip
 
 
-async def withdraw_approval_request(runtime: Runtime, received: Received, problem: Problem) -> None:
+async def withdraw_approval_request(runtime: Runtime, call: CallContext, problem: Problem) -> None:
     """End a call whose approval request was just opened and whose caller lost its authority before that commit."""
-    tenant = received.caller.tenant
-    end = await _build_end(runtime, received, problem)
+    tenant = call.tenant
+    end = await _build_end(runtime, call, problem)
     async with runtime.store.write_transaction() as connection:
         await connection.execute(
-            _SQL["end_approval_request"], [tenant], "void", "", problem.message, [tenant], [received.call_id], [0],
+            _SQL["end_approval_request"], [tenant], "void", "", problem.message, [tenant], [call.call_id], [0],
             [end.state], [end.slug], [end.ciphertext], [end.entry_id], [end.entry],
         )  # fmt: skip
 
 
-async def _build_end(runtime: Runtime, received: Received, problem: Problem) -> _CallEnd:
-    call_id = received.call_id
-    keys = await runtime.keys.get(received.caller.tenant)
+async def _build_end(runtime: Runtime, call: CallContext, problem: Problem) -> _CallEnd:
+    call_id = call.call_id
+    keys = await runtime.keys.get(call.tenant)
     problem = problem.replace(nothing_happened=True)
     state, entry_id = require_transition(State.QUEUED, get_refusal_state(problem)), runtime.clock.new_id()
     outcome = render_failure_envelope(
-        problem, call_id=call_id, state=state, trace_id=received.trail.trace_id, extra_fields={}
+        problem, call_id=call_id, state=state, trace_id=call.trail.trace_id, extra_fields={}
     )
     context = AuditContext(
-        caller=received.caller, trace_id=received.trail.trace_id, call_id=call_id, session=received.session,
-        tool=received.request.tool, origin=received.request.origin,
+        caller=call.caller, trace_id=call.trail.trace_id, call_id=call_id, session=call.session,
+        tool=call.request.tool, origin=call.request.origin,
     )  # fmt: skip
     entry = encode_entry(
         context, id=entry_id, kind="outcome", time=runtime.stamps.now(), decision=problem.decision, outcome=state,

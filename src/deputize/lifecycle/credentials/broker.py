@@ -54,10 +54,10 @@ class CredentialBroker:
 
     async def issue_for_attempt(self, authorized: Authorized, call_id: str, seconds: float) -> Secret | None:
         """Issue the credential that the contract names, valid for at most so many seconds; the caller closes it."""
-        kind = authorized.validated.tool.contract.auth.credential
+        kind = authorized.contract.auth.credential
         if kind == "none":
             return None
-        auth = authorized.validated.tool.contract.auth
+        auth = authorized.contract.auth
         try:
             if kind == "vault":
                 secret = await self._fetch_from_vault(authorized, auth.secret, seconds)
@@ -67,14 +67,12 @@ class CredentialBroker:
                 secret = await self._mint_token(authorized, call_id, seconds, auth.scopes)
         except Problem as problem:
             raise problem.replace(nothing_happened=True) from problem.__cause__
-        self._secret_forms.setdefault(authorized.validated.received.call_id, set()).update(
-            derive_secret_forms(secret.reveal())
-        )
+        self._secret_forms.setdefault(authorized.call.call_id, set()).update(derive_secret_forms(secret.reveal()))
         return secret
 
     async def handle_rejection(self, authorized: Authorized, secret: Secret, error: CredentialExpired) -> None:
         """Handle a rejected credential: raise what can be done about it, if anything."""
-        if authorized.validated.tool.contract.auth.credential in ("link", "client"):
+        if authorized.contract.auth.credential in ("link", "client"):
             await self._require_upstream_tokens(authorized).handle_rejection(authorized, secret.reveal(), error)
 
     async def issue_for_preview(self, authorized: Authorized, seconds: float) -> Secret | None:
@@ -82,8 +80,8 @@ class CredentialBroker:
 
         It is not remembered here, so the caller must keep it out of the preview.
         """
-        contract = authorized.validated.tool.contract
-        auth, call_id = contract.auth, authorized.validated.received.call_id
+        contract = authorized.contract
+        auth, call_id = contract.auth, authorized.call.call_id
         if auth.credential == "vault" and auth.readonly_secret is not None:
             return await self._fetch_from_vault(authorized, auth.readonly_secret, seconds)
         if auth.credential == "delegated" and (scopes := select_read_scopes(contract)):
@@ -98,7 +96,7 @@ class CredentialBroker:
     async def _fetch_from_vault(self, authorized: Authorized, name: str | None, seconds: float) -> Secret:
         if name is None:
             raise CredentialMissing(f"the contract of {authorized.validated.tool.name} needs a secret but names none")
-        tenant = authorized.validated.received.caller.tenant
+        tenant = authorized.call.tenant
         return await self.vault.fetch(tenant, name, seconds=seconds)
 
     async def _mint_token(
@@ -113,7 +111,7 @@ class CredentialBroker:
 
     def forget_call(self, authorized: Authorized) -> None:
         """Forget the secrets of a call that has ended."""
-        self._secret_forms.pop(authorized.validated.received.call_id, None)
+        self._secret_forms.pop(authorized.call.call_id, None)
 
     def filter_progress(
         self, authorized: Authorized, report: Callable[[ToolProgress], None] | None
@@ -121,7 +119,7 @@ class CredentialBroker:
         """Wrap a progress reporter so that it drops reports that contain a credential."""
         if report is None:
             return None
-        call_id = authorized.validated.received.call_id
+        call_id = authorized.call.call_id
 
         def report_safely(progress: ToolProgress) -> None:
             secret_forms = self._secret_forms.get(call_id) or set()
@@ -134,7 +132,7 @@ class CredentialBroker:
 
     def withhold_secrets(self, verified: Verified) -> Verified:
         """Withhold issued credentials: refuse a result that contains one, and redact an error's texts."""
-        secret_forms = self._secret_forms.get(verified.executed.authorized.validated.received.call_id)
+        secret_forms = self._secret_forms.get(verified.call.call_id)
         if not secret_forms:
             return verified
         problem = verified.problem
@@ -144,7 +142,7 @@ class CredentialBroker:
             _encode_result_texts(verified.result), secret_forms
         ):
             return verified
-        tool = verified.executed.authorized.validated.tool.name
+        tool = verified.validated.tool.name
         return Verified(
             executed=verified.executed,
             problem=CredentialInResult(f"the result of {tool} contains its credential"),

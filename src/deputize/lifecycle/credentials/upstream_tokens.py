@@ -64,7 +64,7 @@ class UpstreamTokens:
 
     def _resolve_server(self, authorized: Authorized) -> tuple[str, str, McpServerSettings]:
         """Return the user the call is for, never the acting agent, and the server of the tool."""
-        caller, contract = authorized.validated.received.caller, authorized.validated.tool.contract
+        caller, contract = authorized.call.caller, authorized.contract
         server = self._upstreams.get_settings(caller.tenant, parse_mcp_target(contract.handler.target).server)
         if server.credential != contract.auth.credential:
             raise CredentialMissing(

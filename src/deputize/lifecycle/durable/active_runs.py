@@ -57,7 +57,7 @@ class ActiveRun:
 
     @property
     def tenant(self) -> str:
-        return self._authorized.validated.received.caller.tenant
+        return self._authorized.validated.call.tenant
 
     def is_stopping(self) -> bool:
         return self.stop_requested
@@ -125,7 +125,7 @@ class ActiveRun:
         if not self.stop_requested or _is_canceled(executed.problem):
             return executed
         why = "a tool that runs in a thread cannot be stopped" if self.cannot_stop else "it finished first"
-        validated = executed.authorized.validated
+        validated = executed.validated
         warnings = (*validated.warnings, f"cancellation was requested, but the tool did not stop: {why}")
         degradations = (*validated.degradations, Degradation.NOT_STOPPED)
         authorized = replace(

@@ -19,7 +19,7 @@ _MAX_SCOPE_LENGTH = 255
 
 
 def list_resource_locks(runtime: Runtime, validated: Validated) -> tuple[ResourceLock, ...]:
-    tenant = validated.received.caller.tenant
+    tenant = validated.call.tenant
     locks = {
         ResourceLock(
             namespace=tenant, resource=f"write:{write.resource}", scope=_truncate_scope(write.scope), capacity=1
@@ -39,7 +39,7 @@ def _truncate_scope(scope: str) -> str:
 
 
 def _is_applicable(limit: RunLimit, validated: Validated) -> bool:
-    contract = validated.tool.contract
+    contract = validated.contract
     return matches_glob(contract.full_name, limit.tools) and limit.upstream in (None, contract.external_service)
 
 

@@ -44,7 +44,7 @@ from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated
+from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.salted_digests import prepare_redaction
 from deputize.lifecycle.recording.state_trace import trace_step
@@ -144,16 +144,16 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         # The issuer was removed, or other workers have newer settings than this one.
         raise RunNotReady(issuer_error.message, seconds=_RETRY_LATER_SECONDS, unable=True) from issuer_error
     request = stored_input.build_request(row["tool"], row["version"], row["session"])
-    received = _build_received(runtime, call_id, caller, request, row, traceparent=stored_input.traceparent)
+    call = _build_received(runtime, call_id, caller, request, row, traceparent=stored_input.traceparent)
     try:
         version = await _resolve_version(runtime, tenant, row)
     except Problem as tool_error:
         if tool_error.spec.retryable:
             raise RunNotReady(tool_error.message, seconds=_RETRY_SOON_SECONDS) from tool_error
-        await _end_run(runtime, received, row, tool_error)
+        await _end_run(runtime, call, row, tool_error)
         return None
     validated = Validated(
-        received=received,
+        call=call,
         tool=version.tool,
         deprecation=version.deprecation,
         deadline=_NO_DEADLINE,
@@ -199,8 +199,8 @@ def _build_received(
     request: CallRequest,
     row: asyncpg.Record,
     traceparent: str | None = None,
-) -> Received:
-    return Received(
+) -> CallContext:
+    return CallContext(
         call_id=call_id, caller=caller, request=request, session=row["session"], started_at=runtime.clock.monotonic(),
         deadline=None, trail=runtime.tracing.start_trace(traceparent, call_id, caller),
     )  # fmt: skip
@@ -234,7 +234,7 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     guards: Mapping[str, Any] | None = None
     try:
         _require_runnable(runtime, run)
-        authority = await runtime.authority.load_tenant(validated.received.caller.tenant)
+        authority = await runtime.authority.load_tenant(validated.call.tenant)
         authorized = await authorize(runtime, validated, authority, may_ask=run.has_approval_request)
         if run.has_approval_request:
             approval = await require_approval(
@@ -249,7 +249,7 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
         await request_new_approval(runtime, differs, run.epoch)
         return None
     except Problem as problem:
-        hold_seconds = compute_hold_seconds(runtime, validated.received.caller.tenant, problem)
+        hold_seconds = compute_hold_seconds(runtime, validated.call.tenant, problem)
         if hold_seconds is not None or problem.spec.retryable:
             raise RunNotReady(problem.message, seconds=hold_seconds or _RETRY_SOON_SECONDS) from problem
         refusal, decision = problem, problem.decision
@@ -282,7 +282,7 @@ async def _end_refused_run(runtime: Runtime, authorized: Authorized, run: Pendin
         await _record_unknown(runtime, authorized, run)
         return
     if run.has_approval_request and run.epoch == 0:
-        await end_unstarted_call(runtime, authorized.validated.received, run.queued_at, refusal)
+        await end_unstarted_call(runtime, authorized.call, run.queued_at, refusal)
         return
     start = await _begin_run(runtime, authorized, run, ())
     if start is not None:
@@ -292,7 +292,7 @@ async def _end_refused_run(runtime: Runtime, authorized: Authorized, run: Pendin
 
 
 def _require_runnable(runtime: Runtime, run: PendingRun) -> None:
-    contract = run.validated.tool.contract
+    contract = run.validated.contract
     if run.state is not State.QUEUED and not is_safe_to_repeat(contract):
         # Its owner is gone and may have acted, and the upstream cannot recognise a repeated call.
         raise OutcomeUnknown("the worker that executed this call is gone, and it is unknown whether the tool acted")
@@ -311,7 +311,7 @@ def _require_runnable(runtime: Runtime, run: PendingRun) -> None:
 async def _record_unknown(runtime: Runtime, authorized: Authorized, run: PendingRun) -> None:
     """Record the outcome as UNKNOWN under the lost owner's epoch: if it still lives, its own outcome replaces this."""
     if run.state is State.RUNNING:
-        claim = Claim(call_id=authorized.validated.received.call_id, epoch=run.epoch)
+        claim = Claim(call_id=authorized.call.call_id, epoch=run.epoch)
         await runtime.writer.put(audit.build_lost_row(runtime, authorized, claim))
 
 
@@ -319,20 +319,20 @@ async def _begin_run(
     runtime: Runtime, authorized: Authorized, run: PendingRun, resource_locks: tuple[ResourceLock, ...]
 ) -> tuple[Claim, Epochs] | None:
     validated = authorized.validated
-    received, seconds = validated.received, validated.tool.contract.timeout.effective_seconds
-    intent = audit.build_intent_entry(runtime, authorized, received.call_id, trace_step(None, State.RUNNING))
-    commit = await _commit_begin(runtime, received, run.epoch, seconds, intent, resource_locks)
+    call, seconds = validated.call, validated.contract.timeout.effective_seconds
+    intent = audit.build_intent_entry(runtime, authorized, call.call_id, trace_step(None, State.RUNNING))
+    commit = await _commit_begin(runtime, call, run.epoch, seconds, intent, resource_locks)
     if commit is None:
         return None
     claim = Claim(
-        call_id=received.call_id, epoch=run.epoch + 1, resource_locks=resource_locks, is_untouched=run.is_untouched
+        call_id=call.call_id, epoch=run.epoch + 1, resource_locks=resource_locks, is_untouched=run.is_untouched
     )
     return claim, commit.epochs
 
 
 async def _commit_begin(
     runtime: Runtime,
-    received: Received,
+    call: CallContext,
     epoch: int,
     seconds: float,
     entry: tuple[str, bytes, bytes | None],
@@ -346,7 +346,7 @@ async def _commit_begin(
     if not runtime.lease.is_valid:
         raise RunNotReady("this worker's lease is not valid", seconds=_RETRY_SOON_SECONDS)
     margin = runtime.settings.timing.margin_seconds
-    row = BeginRunRow(received.caller.tenant, received.call_id, epoch, seconds, margin, *entry, resource_locks)
+    row = BeginRunRow(call.tenant, call.call_id, epoch, seconds, margin, *entry, resource_locks)
     commit = await runtime.queue.put(row, seconds=float("inf"))
     if commit.begin_result in ("busy", "lapsed"):
         raise RunNotReady("another worker has it, or this worker's lease has expired", seconds=_RETRY_SOON_SECONDS)
@@ -356,16 +356,16 @@ async def _commit_begin(
     return commit if commit.begin_result == "begun" else None
 
 
-async def _end_run(runtime: Runtime, received: Received, row: asyncpg.Record, problem: Problem) -> None:
+async def _end_run(runtime: Runtime, call: CallContext, row: asyncpg.Record, problem: Problem) -> None:
     """End a run that can no longer be executed: begin it only to record its end."""
     if row["needs_approval"] and row["owner_epoch"] == 0:
-        await end_unstarted_call(runtime, received, row["queued_at"], problem)
+        await end_unstarted_call(runtime, call, row["queued_at"], problem)
         return
-    entry, epoch = audit.build_unmade_entry(runtime, received, problem), row["owner_epoch"]
-    if await _commit_begin(runtime, received, epoch, 1.0, entry) is not None:
-        claim = Claim(call_id=received.call_id, epoch=epoch + 1, is_untouched=row["untouched_epoch"] == epoch)
+    entry, epoch = audit.build_unmade_entry(runtime, call, problem), row["owner_epoch"]
+    if await _commit_begin(runtime, call, epoch, 1.0, entry) is not None:
+        claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=row["untouched_epoch"] == epoch)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
-        await runtime.writer.put(audit.build_unmade_closing_row(runtime, received, claim, problem))
+        await runtime.writer.put(audit.build_unmade_closing_row(runtime, call, claim, problem))
 
 
 def should_requeue(executed: Executed) -> bool:
@@ -377,7 +377,7 @@ def should_requeue(executed: Executed) -> bool:
 
 async def requeue_run(runtime: Runtime, executed: Executed) -> None:
     """Requeue a run as it was before this worker began it; retry until it succeeds, since no other worker can."""
-    claim, tenant = executed.claim, executed.authorized.validated.received.caller.tenant
+    claim, tenant = executed.claim, executed.call.tenant
     if claim is None:
         return
     entry_row = audit.build_yield_entry(runtime, executed.authorized, claim.call_id, State.RUNNING)

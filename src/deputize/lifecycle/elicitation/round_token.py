@@ -59,7 +59,7 @@ def issue_round_token(
 
 async def attach_responses(runtime: Runtime, validated: Validated, answers: InputResponses) -> Validated:
     """Attach the responses and the state to continue from to the call, if they match the questions."""
-    tenant = validated.received.caller.tenant
+    tenant = validated.call.tenant
     keys = await runtime.keys.get(tenant)
     call_id, payload = open_round_token(keys, answers.round_token)
     if payload["for"] != _build_audience(validated):
@@ -90,7 +90,7 @@ def open_round_token(keys: KeySet, text: str) -> tuple[str, dict[str, Any]]:
 
 def _build_audience(validated: Validated) -> list[str]:
     """Build the audience of a round: the same arguments by the same caller, to the same tool of the same server."""
-    caller, contract = validated.received.caller, validated.tool.contract
+    caller, contract = validated.call.caller, validated.contract
     arguments = hashlib.sha256(validated.canonical).hexdigest()
     return [*_identify_caller(caller), contract.full_name, contract.handler.target, arguments]
 

@@ -27,18 +27,18 @@ async def perform_dry_run(runtime: Runtime, authorized: Authorized) -> Outcome:
         audit.build_dry_run_entry(runtime, authorized, preview.document, now), seconds=seconds_left
     )
     authorized = await reauthorize_if_stale(runtime, authorized, commit.epochs)
-    runtime.metrics.record_dry_run(validated.tool.contract)
+    runtime.metrics.record_dry_run(validated.contract)
     return _build_outcome(runtime, authorized, preview, now)
 
 
 def _build_outcome(runtime: Runtime, authorized: Authorized, preview: PreviewResult, now: str) -> Outcome:
     validated = authorized.validated
-    received, tool = validated.received, validated.tool
+    call, tool = validated.call, validated.tool
     body = {
-        "call_id": received.call_id,
+        "call_id": call.call_id,
         "state": State.SUCCEEDED,
         "is_error": False,
-        "trace_id": received.trail.trace_id,
+        "trace_id": call.trail.trace_id,
         "dry_run": True,
         "result": None,
         "would": _describe_next_step(runtime, authorized, preview),
@@ -50,7 +50,7 @@ def _build_outcome(runtime: Runtime, authorized: Authorized, preview: PreviewRes
         "warnings": validated.warnings + validated.hook_effects.messages,
         "created_at": now,
     }
-    return Outcome(call_id=received.call_id, state=State.SUCCEEDED, envelope=Envelope(body))
+    return Outcome(call_id=call.call_id, state=State.SUCCEEDED, envelope=Envelope(body))
 
 
 def _describe_next_step(runtime: Runtime, authorized: Authorized, preview: PreviewResult) -> dict[str, Any]:

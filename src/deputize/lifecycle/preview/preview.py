@@ -73,7 +73,7 @@ async def require_preview(runtime: Runtime, authorized: Authorized) -> PreviewRe
 async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResult:
     """Preview the call, and report preconditions that do not hold instead of raising."""
     validated = authorized.validated
-    contract, tenant = validated.tool.contract, validated.received.caller.tenant
+    contract, tenant = validated.contract, validated.call.tenant
     validated.deadline.require_time_left(runtime.clock.monotonic())
     keys = await runtime.keys.get(tenant)
     tool = _find_tool(runtime, validated)
@@ -110,13 +110,13 @@ async def preview_call(runtime: Runtime, authorized: Authorized) -> PreviewResul
 def _find_tool(runtime: Runtime, validated: Validated) -> AnyTool | None:
     """Find the tool's function; None if it is not loaded, as on a gateway whose workers execute every call."""
     try:
-        return runtime.driver.find_tool(validated.tool.contract)
+        return runtime.driver.find_tool(validated.contract)
     except ToolRequiresSetup:
         return None
 
 
 def _compute_timeout(runtime: Runtime, validated: Validated) -> float:
-    tool_seconds = validated.tool.contract.timeout.effective_seconds
+    tool_seconds = validated.contract.timeout.effective_seconds
     return min(validated.deadline.remaining_seconds(runtime.clock.monotonic()), tool_seconds, _MAX_SECONDS)
 
 
@@ -192,17 +192,17 @@ def _parse_preview(tool: str, raw_preview: Any) -> tuple[dict[str, Any], bytes]:
 
 def _build_context(validated: Validated, secret: Secret | None, seconds: float) -> ToolContext:
     """Build the context of a preview. It has no idempotency key: using one would be an effect."""
-    received = validated.received
+    call = validated.call
     return ToolContext(
-        call_id=received.call_id,
-        tenant=received.caller.tenant,
-        user=received.caller.user,
-        agent=received.caller.agent,
-        session=received.session,
+        call_id=call.call_id,
+        tenant=call.tenant,
+        user=call.caller.user,
+        agent=call.caller.agent,
+        session=call.session,
         key="",
         attempt=1,
         seconds_left=seconds,
-        traceparent=received.trail.traceparent,
+        traceparent=call.trail.traceparent,
         credential=secret,
     )
 

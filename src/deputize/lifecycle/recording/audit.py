@@ -15,7 +15,7 @@ from deputize.core.states import State, require_transition
 from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry
 from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_refusal_state
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording.salted_digests import (
     SALT_BYTES,
     ResultCommitment,
@@ -41,7 +41,7 @@ _NO_EPOCHS: Final = Epochs()
 
 def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[Degradation, ...]:
     executed = verified.executed
-    degradations = executed.authorized.validated.degradations
+    degradations = executed.validated.degradations
     if claim is not None and claim.is_takeover:
         degradations += (Degradation.TAKEN_OVER,)
     if executed.is_late:
@@ -68,35 +68,35 @@ def build_context(
 ) -> AuditContext:
     """Build what every entry of an authorized call states; a call that was taken over keeps its first id."""
     validated, approval = authorized.validated, authorized.approval
-    received = validated.received
+    call = validated.call
     return AuditContext(
-        caller=received.caller,
-        trace_id=received.trail.trace_id,
-        call_id=call_id or received.call_id,
-        session=received.session,
-        contract=validated.tool.contract,
+        caller=call.caller,
+        trace_id=call.trail.trace_id,
+        call_id=call_id or call.call_id,
+        session=call.session,
+        contract=validated.contract,
         continued_call_id=None if validated.input_round is None else validated.input_round.continued_call_id,
         approval_id=approval_id if approval is None else approval.request_id,
-        origin=received.request.origin,
+        origin=call.request.origin,
     )
 
 
 def build_refusal_entry(
     runtime: Runtime,
-    received: Received,
+    call: CallContext,
     validated: Validated | None,
     problem: Problem,
     state: State,
     passage: Passage | None = None,
 ) -> AuditEntryRow:
     """Build the entry of a refused call, with the requested tool name, which may not exist."""
-    entry_id, request = runtime.clock.new_id(), received.request
+    entry_id, request = runtime.clock.new_id(), call.request
     about = AuditContext(
-        caller=received.caller,
-        trace_id=received.trail.trace_id,
-        call_id=received.call_id,
-        session=received.session,
-        contract=validated.tool.contract if validated else None,
+        caller=call.caller,
+        trace_id=call.trail.trace_id,
+        call_id=call.call_id,
+        session=call.session,
+        contract=validated.contract if validated else None,
         tool=request.tool,
         continued_call_id=validated.input_round.continued_call_id if validated and validated.input_round else None,
         origin=request.origin,
@@ -114,7 +114,7 @@ def build_refusal_entry(
         passage=passage or trace_refusal(validated, problem, state),
         command=DRY_RUN if request.dry_run else None,
     )
-    return AuditEntryRow(received.caller.tenant, entry_id, received.call_id, body, None)
+    return AuditEntryRow(call.tenant, entry_id, call.call_id, body, None)
 
 
 def _get_refusing_rule(problem: Problem) -> Decision | None:
@@ -127,7 +127,7 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
     """Build the only entry of a read; its id is the call's id."""
     authorized, problem = verified.executed.authorized, verified.problem
     validated = authorized.validated
-    call_id = validated.received.call_id
+    call_id = validated.call.call_id
     salt = commitment.salt
     arguments, redactions = commit_arguments(validated, salt)
     body = encode_entry(
@@ -152,7 +152,7 @@ def build_read_entry(verified: Verified, state: State, now: str, commitment: Res
         suspicions=_name_suspicions(validated, commitment),
         passage=trace_read(verified, state),
     )
-    return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
+    return AuditEntryRow(validated.call.tenant, call_id, call_id, body, salt)
 
 
 def build_dry_run_entry(
@@ -160,7 +160,7 @@ def build_dry_run_entry(
 ) -> AuditEntryRow:
     """Build the entry of a dry run: a read of what the call would have changed."""
     validated = authorized.validated
-    call_id = validated.received.call_id
+    call_id = validated.call.call_id
     salt = runtime.clock.random_bytes(SALT_BYTES)
     arguments, redactions = commit_arguments(validated, salt)
     body = encode_entry(
@@ -181,7 +181,7 @@ def build_dry_run_entry(
         passage=trace_dry_run(validated),
         command=DRY_RUN,
     )
-    return AuditEntryRow(validated.received.caller.tenant, call_id, call_id, body, salt)
+    return AuditEntryRow(validated.call.tenant, call_id, call_id, body, salt)
 
 
 def build_intent_entry(
@@ -222,16 +222,16 @@ def build_opening_row(
 ) -> OpenCallRow:
     """Build the row of a call that is committed with this state."""
     validated = authorized.validated
-    received = validated.received
-    caller, contract = received.caller, validated.tool.contract
+    call = validated.call
+    caller, contract = call.caller, validated.contract
     return OpenCallRow(
-        caller.tenant, received.call_id, contract.full_name, contract.version, validated.tool.digest,
-        contract.mutation_class, caller.user, caller.agent_key, received.session, fingerprint,
+        caller.tenant, call.call_id, contract.full_name, contract.version, validated.tool.digest,
+        contract.mutation_class, caller.user, caller.agent_key, call.session, fingerprint,
         None if key is None else derive_claim_scope(caller.user, caller.agent_chain, contract.full_name),
         None if key is None else hashlib.sha256(key.encode()).digest(),
-        contract.timeout.effective_seconds, window, received.trail.trace_id,
+        contract.timeout.effective_seconds, window, call.trail.trace_id,
         *build_intent_entry(
-            runtime, authorized, received.call_id, trace_opening(validated, state, is_continuation=is_continuation)
+            runtime, authorized, call.call_id, trace_opening(validated, state, is_continuation=is_continuation)
         ),
     )  # fmt: skip
 
@@ -288,7 +288,7 @@ def build_closing_row(
             else trace_step(before, state)
         ),
     )
-    tenant = authorized.validated.received.caller.tenant
+    tenant = authorized.call.tenant
     # A canceled call keeps its key: a client that missed the cancellation and repeats the key must not undo it.
     release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
     error = problem.spec.slug if problem else None
@@ -307,7 +307,7 @@ def build_abandoned_row(
     reason = problem or DeadlineExceeded("the deadline passed before the tool started")
     executed = Executed(authorized=authorized, claim=claim, output=None, problem=reason, attempts=0, seconds=0)
     state = get_refusal_state(reason)
-    contract = authorized.validated.tool.contract
+    contract = authorized.contract
     if claim.is_takeover and contract.mutation_class is not MutationClass.READ:
         state = State.UNKNOWN
         if not isinstance(reason, TooManyTakeovers | OutcomeUnknown):
@@ -315,17 +315,17 @@ def build_abandoned_row(
                 f"the call was taken over and not dispatched again: {reason.message}",
                 details={"cause": reason.spec.slug},
             )
-    ciphertext = _seal_failure(runtime, authorized.validated.received, claim, state, reason)
+    ciphertext = _seal_failure(runtime, authorized.call, claim, state, reason)
     return build_closing_row(runtime, Verified(executed=executed, problem=reason), claim, state, reason, ciphertext)
 
 
-def _seal_failure(runtime: Runtime, received: Received, claim: Claim, state: State, problem: Problem) -> bytes | None:
+def _seal_failure(runtime: Runtime, call: CallContext, claim: Claim, state: State, problem: Problem) -> bytes | None:
     """Encrypt the failure envelope for readers of the call. The keys are loaded whenever a claim exists."""
-    keys = runtime.keys.find(received.caller.tenant)
+    keys = runtime.keys.find(call.tenant)
     if keys is None:
         return None
     body = render_failure_envelope(
-        problem, call_id=claim.call_id, state=state, trace_id=received.trail.trace_id, extra_fields={}
+        problem, call_id=claim.call_id, state=state, trace_id=call.trail.trace_id, extra_fields={}
     )
     return keys.seal(claim.call_id, "outcome", body)
 
@@ -337,10 +337,10 @@ def build_lost_row(runtime: Runtime, authorized: Authorized, claim: Claim) -> Cl
     return build_closing_row(runtime, Verified(executed=executed, problem=problem), claim, State.UNKNOWN, problem, None)
 
 
-def build_unmade_entry(runtime: Runtime, received: Received, problem: Problem) -> tuple[str, bytes, bytes | None]:
+def build_unmade_entry(runtime: Runtime, call: CallContext, problem: Problem) -> tuple[str, bytes, bytes | None]:
     """Build the entry of a run that can no longer be executed and is begun to end it, with its tool's name."""
     passage, state = trace_step(None, State.RUNNING), get_refusal_state(problem)
-    entry_row = build_refusal_entry(runtime, received, None, problem, state, passage)
+    entry_row = build_refusal_entry(runtime, call, None, problem, state, passage)
     return entry_row.id, entry_row.entry, entry_row.salt
 
 
@@ -356,19 +356,19 @@ def build_yield_entry(runtime: Runtime, authorized: Authorized, call_id: str, be
         decision=authorized.decision,
         passage=trace_step(before, *((State.YIELDED,) if is_running else ()), State.QUEUED),
     )
-    return AuditEntryRow(authorized.validated.received.caller.tenant, entry_id, call_id, body, None)
+    return AuditEntryRow(authorized.call.tenant, entry_id, call_id, body, None)
 
 
-def build_unmade_closing_row(runtime: Runtime, received: Received, claim: Claim, problem: Problem) -> CloseCallRow:
+def build_unmade_closing_row(runtime: Runtime, call: CallContext, claim: Claim, problem: Problem) -> CloseCallRow:
     """Build the row that ends such a run, once it was begun for that."""
     state = get_refusal_state(problem)
     if claim.is_takeover:
         state, problem = State.UNKNOWN, OutcomeUnknown(problem.message, details={"cause": problem.spec.slug})
     require_transition(State.RUNNING, state)
-    ciphertext, tenant = _seal_failure(runtime, received, claim, state, problem), received.caller.tenant
+    ciphertext, tenant = _seal_failure(runtime, call, claim, state, problem), call.tenant
     slug, release = problem.spec.slug, problem.nothing_happened
     passage = trace_step(State.RUNNING, state)
-    entry_row = build_refusal_entry(runtime, received, None, problem, state, passage)
+    entry_row = build_refusal_entry(runtime, call, None, problem, state, passage)
     return CloseCallRow(
         tenant, claim.call_id, claim.epoch, state, slug, release, ciphertext, entry_row.id, entry_row.entry, None
     )

@@ -9,8 +9,8 @@ from deputize.runs.checkpoint_writer import CheckpointScope, CheckpointWriter
 
 async def open_checkpointer(runtime: Runtime, authorized: Authorized, claim: Claim) -> CheckpointWriter:
     """Open the writer, with the checkpoints that a previous owner saved."""
-    settings = authorized.validated.tool.contract.checkpoints
-    tenant = authorized.validated.received.caller.tenant
+    settings = authorized.contract.checkpoints
+    tenant = authorized.call.tenant
     keys = await runtime.keys.get(tenant)
     position = CheckpointScope(
         call_id=claim.call_id,

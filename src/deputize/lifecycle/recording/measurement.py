@@ -58,5 +58,5 @@ def judge_end(verified: Verified) -> CallEnd | None:
 
 def _has_shorter_deadline(verified: Verified) -> bool:
     """Tell whether the caller gave the tool less time than its contract does."""
-    validated = verified.executed.authorized.validated
-    return validated.received.deadline is not None and validated.deadline is validated.received.deadline
+    validated = verified.validated
+    return validated.call.deadline is not None and validated.deadline is validated.call.deadline

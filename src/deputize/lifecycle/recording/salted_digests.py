@@ -62,7 +62,7 @@ def redact_arguments(validated: Validated) -> RedactedArguments:
     if validated.redacted_arguments is not None:
         return validated.redacted_arguments
     plan, canonical = get_redaction_plan(validated.tool, "input"), validated.canonical
-    visible_arguments, paths = plan.apply_marks(validated.received.request.arguments)
+    visible_arguments, paths = plan.apply_marks(validated.call.request.arguments)
     return RedactedArguments(canonical=canonicalize(visible_arguments) if paths else canonical, paths=paths)
 
 
@@ -107,7 +107,7 @@ def _join_content(verified: Verified) -> Any:
 
 
 def _redact_result(verified: Verified) -> tuple[bytes, int]:
-    plan = get_redaction_plan(verified.executed.authorized.validated.tool, "output")
+    plan = get_redaction_plan(verified.validated.tool, "output")
     if plan.trivial:
         return verified.canonical, 0
     visible_payload, paths = plan.apply_marks(verified.payload)

@@ -21,7 +21,7 @@ from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.envelope import build_outcome
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.runtime import Runtime
@@ -84,42 +84,44 @@ async def load_unknown_call(runtime: Runtime, tenant: str, row: asyncpg.Record) 
 
 
 async def settle_unknown_call(
-    runtime: Runtime, connection: Connection, call: UnknownCall, settlement: Settlement
+    runtime: Runtime, connection: Connection, unknown_call: UnknownCall, settlement: Settlement
 ) -> bool:
     """Settle the call; False if it was settled or taken over meanwhile, and nothing changed."""
-    keys = await runtime.keys.get(call.tenant)
+    keys = await runtime.keys.get(unknown_call.tenant)
     problem = (
         None
         if settlement.actual_outcome == "happened"
         else EffectDidNotHappen(settlement.summary, details={"source": settlement.source})
     )
-    verified = _build_verified(runtime, call, settlement, problem)
+    verified = _build_verified(runtime, unknown_call, settlement, problem)
     state = State.SUCCEEDED if problem is None else State.FAILED
-    outcome = build_outcome(verified, call.call_id, state, problem, runtime.stamps.now())
-    claim = Claim(call_id=call.call_id, epoch=call.epoch)
-    ciphertext = keys.seal(call.call_id, "outcome", outcome.body)
+    outcome = build_outcome(verified, unknown_call.call_id, state, problem, runtime.stamps.now())
+    claim = Claim(call_id=unknown_call.call_id, epoch=unknown_call.epoch)
+    ciphertext = keys.seal(unknown_call.call_id, "outcome", outcome.body)
     closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, before=State.UNKNOWN)
     if settlement.task_id is not None:
-        closing_row = _record_as_decision(runtime, call, settlement, closing_row)
+        closing_row = _record_as_decision(runtime, unknown_call, settlement, closing_row)
     arguments = SETTLE_UNKNOWN_CALL.build_row_arguments(closing=closing_row)
     return bool(await connection.fetchval(SETTLE_UNKNOWN_CALL.sql, *arguments))
 
 
-def _build_verified(runtime: Runtime, call: UnknownCall, settlement: Settlement, problem: Problem | None) -> Verified:
+def _build_verified(
+    runtime: Runtime, unknown_call: UnknownCall, settlement: Settlement, problem: Problem | None
+) -> Verified:
     """Build the phase value as if the call had just ended like this."""
     now = runtime.clock.monotonic()
-    request = CallRequest(tool=call.tool.name, arguments={}, version=call.tool.contract.version)
-    received = Received(
-        call_id=call.call_id,
+    request = CallRequest(tool=unknown_call.tool.name, arguments={}, version=unknown_call.tool.contract.version)
+    call = CallContext(
+        call_id=unknown_call.call_id,
         caller=settlement.by,
         request=request,
-        session=call.session,
+        session=unknown_call.session,
         started_at=now,
         deadline=None,
-        trail=CallTrace(trace_id=call.trace),
+        trail=CallTrace(trace_id=unknown_call.trace),
     )
     validated = Validated(
-        received=received, tool=call.tool, deadline=Deadline(at=now), canonical=b"", call_input={},
+        call=call, tool=unknown_call.tool, deadline=Deadline(at=now), canonical=b"", call_input={},
         warnings=(settlement.summary,),
     )  # fmt: skip
     executed = Executed(
@@ -143,15 +145,15 @@ def _build_verified(runtime: Runtime, call: UnknownCall, settlement: Settlement,
 
 
 def _record_as_decision(
-    runtime: Runtime, call: UnknownCall, settlement: Settlement, closing_row: CloseCallRow
+    runtime: Runtime, unknown_call: UnknownCall, settlement: Settlement, closing_row: CloseCallRow
 ) -> CloseCallRow:
     """Record a person's settlement as a decision that names the reconciliation task with their reason."""
     about = AuditContext(
         caller=settlement.by,
-        trace_id=call.trace,
-        call_id=call.call_id,
+        trace_id=unknown_call.trace,
+        call_id=unknown_call.call_id,
         session=settlement.by.session,
-        contract=call.tool.contract,
+        contract=unknown_call.tool.contract,
     )
     body = encode_entry(
         about,

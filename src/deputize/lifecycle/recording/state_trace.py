@@ -34,9 +34,7 @@ def _build_opening(pre_hooks: bool, state: State, is_continuation: bool) -> Pass
 def trace_read(verified: Verified, state: State) -> Passage:
     """Trace a read from its request to its end: it has one entry."""
     executed = verified.executed
-    return _build_read(
-        executed.authorized.validated.runs_pre_hooks, executed.has_partial_result, verified.ran_post_hooks, state
-    )
+    return _build_read(executed.validated.runs_pre_hooks, executed.has_partial_result, verified.ran_post_hooks, state)
 
 
 @cache

@@ -93,7 +93,7 @@ def restore_caller(data: bytes, issuers: Iterable[IssuerSettings]) -> Caller:
 
 def serialize_input(validated: Validated) -> bytes:
     """Serialize the requested and the dispatched input; nothing may change it from here on."""
-    request, input_round = validated.received.request, validated.input_round
+    request, input_round = validated.call.request, validated.input_round
     return orjson.dumps(
         {
             "v": _FORMAT_VERSION if input_round is None else _FORMAT_WITH_RESPONSES,

@@ -224,7 +224,7 @@ def make_token_minter(signing_keys: SigningKeys | None, clock: Clock) -> MintTok
         return None
 
     async def mint(authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]) -> Secret:
-        caller, contract = authorized.validated.received.caller, authorized.validated.tool.contract
+        caller, contract = authorized.validated.call.caller, authorized.validated.tool.contract
         key = signing_keys.get_ready_key(caller.tenant) or await signing_keys.load_current_key(caller.tenant)
         now = clock.epoch_ms() / 1000
         token = minted_tokens.mint_call_token(

@@ -249,9 +249,9 @@ async def test_what_a_preview_hands_over_reaches_the_effect(lab: GatewayLab) -> 
 
 async def test_another_tenants_key_names_the_same_preview_differently(lab: GatewayLab) -> None:
     call = await lab.authorize_call("erase", {"tag": "tenants"})
-    received = call.validated.received
+    received = call.validated.call
     elsewhere = replace(received, caller=replace(received.caller, tenant="elsewhere"))
-    other = replace(call, validated=replace(call.validated, received=elsewhere))
+    other = replace(call, validated=replace(call.validated, call=elsewhere))
     assert (await preview_call(lab.runtime, call)).digest != (await preview_call(lab.runtime, other)).digest
 
 

@@ -318,7 +318,7 @@ async def test_a_queued_call_keeps_its_constraints(lab: GatewayLab) -> None:
     waits = await lab.call("put", "allowed", key="queued-allowed", by=by, mode="async")
     pending_run = await load_pending_run(lab.runtime, "dev", waits.call_id)
     assert pending_run is not None
-    assert pending_run.validated.received.caller.constraints == by.constraints != ()
+    assert pending_run.validated.call.caller.constraints == by.constraints != ()
     # As if the stored arguments were others than those that were authorized.
     changed = replace(pending_run.validated, call_input={"tag": "changed"})
     await claim_run(lab.runtime, replace(pending_run, validated=changed))

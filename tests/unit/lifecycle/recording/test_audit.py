@@ -17,7 +17,7 @@ from deputize.core.hooks import HookEffects
 from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.states import State
 from deputize.evidence.tracing import CallTrace
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Received, Validated, Verified
+from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry
 from deputize.lifecycle.recording.salted_digests import commit_result, commit_scopes
 from tests.support.contracts import make_contract
@@ -30,13 +30,13 @@ CALL_ID = "0198c0de-0000-7000-8000-000000000001"
 
 def _make_verified(arguments: dict[str, Any], **contract: Any) -> Verified:
     tool = CompiledTool(make_contract(**contract))
-    received = Received(
+    call = CallContext(
         call_id=CALL_ID, caller=Caller(tenant="acme", user="ana", pseudonyms=("ab",)),
         request=CallRequest(tool=tool.name, arguments=arguments), session=None, started_at=0.0, deadline=None,
         trail=CallTrace(trace_id="0" * 32),
     )  # fmt: skip
     validated = Validated(
-        received=received, tool=tool, deadline=Deadline(at=1.0), canonical=canonicalize(arguments), call_input=arguments
+        call=call, tool=tool, deadline=Deadline(at=1.0), canonical=canonicalize(arguments), call_input=arguments
     )
     side_effects = tool.resolve_writes(arguments)
     decision = Decision(rules=("r",), epochs=Epochs())
@@ -84,7 +84,7 @@ def test_every_degradation_is_marked_and_described() -> None:
     verified = _make_verified({"id": 7})
     assert _list_degradations(verified) == ()
     executed = verified.executed
-    validated = replace(executed.authorized.validated, degradations=(Degradation.LIMITS_NOT_COUNTED,))
+    validated = replace(executed.validated, degradations=(Degradation.LIMITS_NOT_COUNTED,))
     executed = replace(executed, authorized=replace(executed.authorized, validated=validated), is_late=True)
     degraded = replace(verified, executed=executed, hook_effects=HookEffects(has_failure=True), is_rolled_back=True)
     claim = Claim(call_id=CALL_ID, epoch=2)

@@ -14,7 +14,7 @@ from deputize.core.errors import TokenIssuerUntrusted
 from deputize.core.mcp.elicitation import ClientCapability, InputRound
 from deputize.core.settings import IssuerSettings
 from deputize.evidence.tracing import CallTrace
-from deputize.lifecycle.phases import Received, Validated
+from deputize.lifecycle.phases import CallContext, Validated
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller, serialize_caller, serialize_input
 from tests.support.contracts import make_contract
 
@@ -89,7 +89,7 @@ def test_who_is_trusted_less_since_or_not_at_all_is_not_what_was_written_down() 
 
 def _make_validated(input_round: InputRound | None) -> Validated:
     request = CallRequest(tool="orders.cancel", arguments={"a": 1}, client_capabilities=frozenset(ClientCapability))
-    received = Received(
+    call = CallContext(
         call_id="c",
         caller=DELEGATED_CALLER,
         request=request,
@@ -100,7 +100,7 @@ def _make_validated(input_round: InputRound | None) -> Validated:
     )
     tool = CompiledTool(make_contract())
     return Validated(
-        received=received, tool=tool, deadline=Deadline(at=1.0), canonical=b"{}", call_input=request.arguments,
+        call=call, tool=tool, deadline=Deadline(at=1.0), canonical=b"{}", call_input=request.arguments,
         input_round=input_round,
     )  # fmt: skip
 
