@@ -39,7 +39,7 @@ from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import load_epochs
 from deputize.store.commit_rows import CommitResult, OpenCallRow

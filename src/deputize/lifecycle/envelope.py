@@ -1,4 +1,4 @@
-"""Phase six: build the envelope that every call ends in, rendered once and recorded before it is returned."""
+"""Build the envelope that every call ends in: rendered once, and recorded by `reply.py` before it is returned."""
 
 from collections.abc import Iterator
 from typing import Any

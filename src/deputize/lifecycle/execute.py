@@ -7,7 +7,7 @@ is either known or recorded as unknown.
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency
 from deputize.core.contract.tools import AnyTool, PythonTool, SaveCheckpoint, Secret, ToolContext
@@ -32,11 +32,9 @@ from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
-from deputize.lifecycle.recording.checkpointing import open_checkpointer, reject_checkpoint
-from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.state_check import compare_state, read_state
-from deputize.runs.checkpoint_writer import CheckpointWriter
+from deputize.runs.checkpoint_writer import CheckpointScope, CheckpointWriter
 
 
 async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
@@ -386,3 +384,43 @@ def _wrap_late_error(error: BaseException) -> Problem:
         return error
     kind = UpstreamUnavailable if isinstance(error, OSError) else ToolFailed
     return kind(f"the tool failed late: {type(error).__name__}")
+
+
+async def open_checkpointer(runtime: Runtime, authorized: Authorized, claim: Claim) -> CheckpointWriter:
+    """Open the writer, with the checkpoints that a previous owner saved."""
+    settings = authorized.contract.checkpoints
+    tenant = authorized.call.tenant
+    keys = await runtime.keys.get(tenant)
+    position = CheckpointScope(
+        call_id=claim.call_id,
+        epoch=claim.epoch,
+        interval=settings.micro_interval_seconds,
+        macro_events=settings.macro_events,
+    )
+    checkpointer = CheckpointWriter(runtime.store, keys, runtime.clock, position)
+    if claim.is_takeover:
+        await checkpointer.load()
+    return checkpointer
+
+
+async def reject_checkpoint(state: Any, name: str | None, macro: bool) -> NoReturn:
+    """Fail a tool that saves a checkpoint its contract does not enable: it would rely on what is not kept."""
+    raise RuntimeError("the contract of this tool does not enable checkpoints")
+
+
+def build_outcome_unknown(contract: Contract, problem: Problem) -> OutcomeUnknown:
+    """Build the problem of a call that may or may not have acted, caused by `problem`."""
+    unknown_outcome = OutcomeUnknown(
+        f"{problem.message}; it is unknown whether the tool acted",
+        details={"cause": problem.spec.slug, **_suggest_next_step(contract)},
+    )
+    unknown_outcome.__cause__ = problem
+    return unknown_outcome
+
+
+def _suggest_next_step(contract: Contract) -> dict[str, str]:
+    if contract.idempotency.upstream is not UpstreamIdempotency.CANNOT:
+        return {"next": "repeat the call with the same idempotency key: the upstream executes it only once"}
+    if contract.status is not None:
+        return {"next": f"call {contract.status} to find out what happened"}
+    return {"next": "check the target system, and settle the call by hand"}

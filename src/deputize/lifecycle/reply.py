@@ -1,4 +1,4 @@
-"""Record the end of a call before it is returned. What cannot be recorded is not returned.
+"""Phase six: record the end of a call before it is returned. What cannot be recorded is not returned.
 
 A read's entry is its commit, and so passes the barrier (a mutation passed it with its claim): a result whose entry
 committed after its caller was revoked is withheld.
@@ -6,14 +6,29 @@ committed after its caller was revoked is withheld.
 
 import asyncio
 from dataclasses import replace
+from typing import Final
 
 from deputize.core.errors import (
+    CredentialInResult,
+    EgressDenied,
+    ExecutionProblem,
+    InputRequestRejected,
     MutationClassViolated,
     OutcomeUnknown,
     ParseFailed,
+    PredicateFailed,
     Problem,
     RecordingPending,
+    ResourceLimitExceeded,
+    ResultInvalid,
+    SemanticViolation,
+    ToolConflict,
+    ToolFailed,
+    ToolPrecondition,
+    ToolTimeout,
     Unavailable,
+    UpstreamProblem,
+    UpstreamTimeout,
 )
 from deputize.core.hooks import NO_HOOK_EFFECTS
 from deputize.core.mcp.elicitation import InputRequests
@@ -33,8 +48,8 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.measurement import judge_end
-from deputize.lifecycle.recording.salted_digests import SALT_BYTES, ResultCommitment, commit_result, run_for_document
+from deputize.lifecycle.recording.audit import SALT_BYTES, ResultCommitment, commit_result
+from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.result_storage import store_payload
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.verify import verify
@@ -43,6 +58,15 @@ from deputize.lifecycle.verify import verify
 _RECORDING_SECONDS = 5.0
 # The least time to record a result that came just before the deadline.
 _MIN_RECORD_SECONDS = 1.0
+# A tool that reports a wrong argument, a precondition or a conflict has done its part, and so has one that was refused
+# a credential, canceled or never started: such calls are not measured.
+_FAILURES: Final = (
+    ToolFailed, UpstreamProblem, ResourceLimitExceeded, EgressDenied, MutationClassViolated, CredentialInResult,
+    InputRequestRejected,
+)  # fmt: skip
+# What a tool's own `verify` raises about a result.
+_VERIFY_ERRORS: Final = (ToolFailed, ToolPrecondition, ToolConflict, SemanticViolation)
+_TIMEOUTS: Final = (ToolTimeout, UpstreamTimeout)
 _late_tasks: set[asyncio.Task[None]] = set()
 
 
@@ -60,9 +84,7 @@ async def reply(runtime: Runtime, verified: Verified) -> Outcome:
         runtime.deprecated_uses.record_use(call.caller, contract)
     if cost:
         runtime.limits.add_session_cost(call.caller, call.session, cost)
-    is_success = verified.problem is None and verified.input_requests is None
-    end = CallEnd.SUCCESS if is_success else judge_end(verified)
-    if end is not None:
+    if (end := judge_end(verified)) is not None:
         runtime.call_measurements.record_call(
             call.tenant, contract, end, executed.seconds, to_micros(cost) if cost else 0
         )
@@ -192,3 +214,31 @@ async def refuse_call(runtime: Runtime, call: CallContext, validated: Validated 
     runtime.metrics.record_end(tool.contract if tool else None, state, runtime.clock.monotonic() - call.started_at)
     outcome = build_refusal_outcome(call, problem, state, validated.hook_effects if validated else NO_HOOK_EFFECTS)
     return outcome if not isinstance(problem, Unavailable) else replace(outcome, retry_after_ms=1000)
+
+
+def judge_end(verified: Verified) -> CallEnd | None:
+    """Judge how a call ended for its tool; None if that says nothing about the tool."""
+    problem = verified.problem
+    if problem is None:
+        # A tool that needs input first has not ended.
+        return CallEnd.SUCCESS if verified.input_requests is None else None
+    if isinstance(problem, ResultInvalid | PredicateFailed):
+        return CallEnd.REJECTION
+    if verified.executed.problem is None and isinstance(problem, _VERIFY_ERRORS):
+        return CallEnd.REJECTION
+    # As the tool left it: its text may have been redacted since.
+    problem = verified.executed.problem or problem
+    is_unknown = isinstance(problem, OutcomeUnknown)
+    cause = problem.__cause__ if is_unknown else problem
+    if isinstance(cause, _TIMEOUTS):
+        return None if _has_shorter_deadline(verified) else CallEnd.TIMEOUT
+    if is_unknown:
+        # A worker that lost its lease leaves an unknown outcome, too.
+        return CallEnd.UNKNOWN_OUTCOME if isinstance(cause, ExecutionProblem | UpstreamProblem) else None
+    return CallEnd.FAILURE if isinstance(cause, _FAILURES) else None
+
+
+def _has_shorter_deadline(verified: Verified) -> bool:
+    """Tell whether the caller gave the tool less time than its contract does."""
+    validated = verified.validated
+    return validated.call.deadline is not None and validated.deadline is validated.call.deadline

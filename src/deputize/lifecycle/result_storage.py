@@ -15,7 +15,7 @@ from deputize.core.errors import Problem
 from deputize.core.results.model_view import build_model_view
 from deputize.core.value_types import frozen
 from deputize.lifecycle.phases import StoredPayload, Verified
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.redaction import get_redaction_plan, run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.stored_results import MAX_BYTES, ResultOwner, StoredReference

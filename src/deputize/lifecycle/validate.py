@@ -21,7 +21,7 @@ from deputize.core.json_values import is_large_value
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.phases import CallContext, Validated
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.recording.redaction import get_redaction_plan, prepare_redaction, redact_arguments
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 

@@ -32,7 +32,7 @@ from deputize.execute.drivers.python import ThreadOverrun
 from deputize.lifecycle.consistency import compare_sources
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Validated, Verified
-from deputize.lifecycle.recording.problem_redaction import redact_problem
+from deputize.lifecycle.recording.redaction import redact_problem
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.state_check import check_state_change, describe_unchanged_state, list_state_values
 from deputize.lifecycle.undo_effect import roll_back

@@ -20,7 +20,7 @@ from deputize.govern.approvals.requirements import (
 )
 from deputize.lifecycle.phases import Authorized, Validated
 from deputize.lifecycle.preview.preview import PreviewResult
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan, redact_responses
+from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_responses
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import ApprovalRequestRow
 from deputize.store.keys import KeySet

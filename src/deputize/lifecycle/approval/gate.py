@@ -26,7 +26,7 @@ from deputize.lifecycle.envelope import build_refusal_outcome
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, require_preview
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.salted_digests import run_for_document
+from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.recording.stored_call import serialize_caller, serialize_input
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.submit import build_accepted_outcome, parse_epochs, resolve_repeat

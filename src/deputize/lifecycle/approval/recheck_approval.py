@@ -29,9 +29,8 @@ from deputize.lifecycle.approval.approval_request import (
 from deputize.lifecycle.approval.gate import compute_deadlines, show_code_on_terminal
 from deputize.lifecycle.phases import ApprovalGrant, Authorized
 from deputize.lifecycle.preview.preview import PreviewResult, preview_call
-from deputize.lifecycle.recording.audit import build_context
-from deputize.lifecycle.recording.salted_digests import run_for_document
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import build_context, trace_step
+from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import REQUEST_APPROVAL_AGAIN
 from deputize.store.queries import load_statements

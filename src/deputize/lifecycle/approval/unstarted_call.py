@@ -9,7 +9,7 @@ from deputize.core.states import State, require_transition
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import CallContext
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
 

@@ -20,9 +20,9 @@ from deputize.core.degradation import Degradation
 from deputize.core.errors import Canceled, Problem
 from deputize.core.event_loop.task_cancellation import cancel_task
 from deputize.core.sensitive.marks import REDACTION_MARK
+from deputize.lifecycle.execute import build_outcome_unknown
 from deputize.lifecycle.phases import Authorized, Claim, Executed
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan
-from deputize.lifecycle.recording.unknown_outcome import build_outcome_unknown
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS, Connection
 from deputize.store.queries import load_statements

@@ -46,8 +46,8 @@ from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.salted_digests import prepare_redaction
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.recording.redaction import prepare_redaction
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import BeginRunRow, CommitResult, ResourceLock

@@ -28,8 +28,7 @@ from deputize.core.value_types import frozen
 from deputize.evidence.redaction.free_text import FreeTextRedactor
 from deputize.lifecycle.credentials.broker import derive_secret_forms, has_secret, withhold_from_problem
 from deputize.lifecycle.phases import Authorized, Validated
-from deputize.lifecycle.recording.problem_redaction import redact_problem
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan, run_for_document
+from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_problem, run_for_document
 from deputize.lifecycle.runtime import Runtime
 
 # The caller waits for it, however long the tool itself may take.

@@ -1,7 +1,14 @@
-"""Build audit entries and rows from the phase types, so that no phase spells out a format."""
+"""Build audit entries and rows from the phase types, so that no phase spells out a format.
+
+An entry commits to arguments, scopes and results with salted digests, without what the contract marks sensitive, and
+names the states that it adds to its call: the first one begins with `planned`, a later one continues after the last
+state of the one before it. There are few different passages, so each is checked against the transitions and encoded
+once.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 from deputize.core.caller import Epochs
@@ -9,34 +16,49 @@ from deputize.core.canonical import canonicalize, compute_commitment
 from deputize.core.contract.contract import MutationClass
 from deputize.core.decision import Decision
 from deputize.core.degradation import Degradation
-from deputize.core.errors import Canceled, DeadlineExceeded, OutcomeUnknown, Problem, TooManyTakeovers
+from deputize.core.errors import (
+    Canceled,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    ParseFailed,
+    Problem,
+    TooManyTakeovers,
+    ValidationProblem,
+)
+from deputize.core.injection.suspicions import Suspicion, find_suspicions
 from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State, require_transition
-from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry
+from deputize.core.value_types import frozen
+from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry, encode_summary
 from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
-from deputize.lifecycle.recording.salted_digests import (
-    SALT_BYTES,
-    ResultCommitment,
-    commit_arguments,
-    commit_responses,
-    commit_result,
-    commit_scopes,
-)
-from deputize.lifecycle.recording.state_trace import (
-    trace_dry_run,
-    trace_end,
-    trace_opening,
-    trace_read,
-    trace_refusal,
-    trace_step,
-)
+from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments, redact_responses
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
 
+SALT_BYTES: Final = 16
+_RESULT_WRAPPER_BYTES: Final = len(b'{"result":}')
+_SCALARS: Final = (str, int, float)
 DRY_RUN: Final = "dry_run"
 _NO_EPOCHS: Final = Epochs()
+S = State
+_ARGUMENTS_READY = (S.PLANNED, S.SELECTED, S.ARGUMENTS_READY)
+# What is raised after the tool was found, and before its arguments were accepted.
+_ARGUMENT_PROBLEMS = (ValidationProblem, ParseFailed)
+
+
+@frozen
+class ResultCommitment:
+    """The salt of an audit entry, and of a result, if there is one, the commitment without its sensitive values and
+    the summary without any value.
+    """
+
+    salt: bytes
+    digest: str | None
+    summary: str | None = None
+    # What looks like an injection attempt in the result.
+    suspicions: tuple[Suspicion, ...] = ()
 
 
 def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[Degradation, ...]:
@@ -372,3 +394,151 @@ def build_unmade_closing_row(runtime: Runtime, call: CallContext, claim: Claim, 
     return CloseCallRow(
         tenant, claim.call_id, claim.epoch, state, slug, release, ciphertext, entry_row.id, entry_row.entry, None
     )
+
+
+def commit_result(verified: Verified, salt: bytes) -> ResultCommitment:
+    """Commit to a result, and summarize it."""
+    if verified.problem is not None:
+        return ResultCommitment(salt=salt, digest=None)
+    if verified.input_requests is not None:
+        return ResultCommitment(salt=salt, digest=compute_commitment(salt, verified.canonical))
+    visible_bytes, redacted_count = _redact_result(verified)
+    summary = encode_summary(
+        verified.payload,
+        size=len(verified.canonical) - _RESULT_WRAPPER_BYTES,
+        redacted_count=redacted_count,
+        has_more=None if verified.result is None else verified.result.has_more,
+    )
+    return ResultCommitment(
+        salt=salt,
+        digest=compute_commitment(salt, visible_bytes),
+        summary=summary,
+        suspicions=find_suspicions(_join_content(verified), verified.canonical),
+    )
+
+
+def _join_content(verified: Verified) -> Any:
+    """Return the payload, or a document of it and the texts that the tool returned beside it."""
+    texts = [each["text"] for each in verified.content if "text" in each]
+    return {"result": verified.payload, "content": texts} if texts else verified.payload
+
+
+def _redact_result(verified: Verified) -> tuple[bytes, int]:
+    plan = get_redaction_plan(verified.validated.tool, "output")
+    if plan.trivial:
+        return verified.canonical, 0
+    visible_payload, paths = plan.apply_marks(verified.payload)
+    if not paths:
+        return verified.canonical, 0
+    content = {"content": list(verified.content)} if verified.content else {}
+    return canonicalize({**content, "result": visible_payload}), len(paths)
+
+
+def commit_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
+    """Commit to the arguments without their sensitive values, and return the paths of those."""
+    if validated.redacted_arguments is None and get_redaction_plan(validated.tool, "input").trivial:
+        return compute_commitment(salt, validated.canonical), ()
+    redacted_arguments = redact_arguments(validated)
+    return compute_commitment(salt, redacted_arguments.canonical), redacted_arguments.paths
+
+
+def commit_scopes(authorized: Authorized, salt: bytes) -> str | None:
+    """Commit to the scopes that the arguments fill in, without sensitive values; None if they fill in none.
+
+    The entry names the scopes as the contract declares them; with the salt, the ones of this call can be confirmed.
+    """
+    validated = authorized.validated
+    tool, side_effects = validated.tool, authorized.side_effects
+    if not tool.scope_arguments:
+        return None
+    plan = get_redaction_plan(tool, "input")
+    if not plan.trivial or not side_effects:
+        arguments = tool.fill_defaults(validated.call_input)
+        scalars = {name: arguments[name] for name in tool.scope_arguments if isinstance(arguments.get(name), _SCALARS)}
+        side_effects = tool.resolve_writes(plan.apply_marks(scalars)[0])
+    return compute_commitment(salt, _join_scopes(side_effects).encode())
+
+
+def _join_scopes(side_effects: Iterable[tuple[str, str, str]]) -> str:
+    return "\n".join([scope for _, _, scope in side_effects])
+
+
+def commit_responses(validated: Validated, salt: bytes) -> str | None:
+    """Commit to the input responses, without secrets and personal data."""
+    if validated.input_round is None:
+        return None
+    return compute_commitment(salt, canonicalize(redact_responses(validated.input_round.responses)))
+
+
+def trace_opening(validated: Validated, state: State, *, is_continuation: bool = False) -> Passage:
+    """Trace a call from its request to the state its first entry is committed with.
+
+    With `is_continuation`, the call began inside its request and yielded, to go on as a run.
+    """
+    return _build_opening(validated.runs_pre_hooks, state, is_continuation)
+
+
+@cache
+def _build_opening(pre_hooks: bool, state: State, is_continuation: bool) -> Passage:
+    earlier_states = (S.RUNNING, S.YIELDED) if is_continuation else ()
+    return Passage(*_list_first_states(pre_hooks), *earlier_states, state)
+
+
+def trace_read(verified: Verified, state: State) -> Passage:
+    """Trace a read from its request to its end: it has one entry."""
+    executed = verified.executed
+    return _build_read(executed.validated.runs_pre_hooks, executed.has_partial_result, verified.ran_post_hooks, state)
+
+
+@cache
+def _build_read(pre_hooks: bool, partial: bool, post_hooks: bool, state: State) -> Passage:
+    return Passage(*_list_first_states(pre_hooks), S.RUNNING, *_list_last_states(partial, post_hooks), state)
+
+
+def trace_dry_run(validated: Validated) -> Passage:
+    """Trace a dry run: its tool's preview was executed."""
+    return _build_read(validated.runs_pre_hooks, False, False, S.SUCCEEDED)
+
+
+def trace_end(executed: Executed, state: State, *, ran_post_hooks: bool = False) -> Passage:
+    """Trace a claimed call from its dispatch to its end."""
+    return _build_end(executed.has_partial_result, ran_post_hooks, state)
+
+
+@cache
+def _build_end(partial: bool, post_hooks: bool, state: State) -> Passage:
+    return Passage(*_list_last_states(partial, post_hooks), state, before=S.RUNNING)
+
+
+def trace_refusal(validated: Validated | None, problem: Problem, state: State) -> Passage:
+    """Trace a refused call as far as it came; if another entry has its path, name only the state of the answer."""
+    if problem.is_recorded:
+        return trace_step(None, state)
+    if validated is None:
+        return _build_early_refusal(isinstance(problem, _ARGUMENT_PROBLEMS), state)
+    return _build_refusal(validated.runs_pre_hooks, state)
+
+
+@cache
+def _build_early_refusal(is_selected: bool, state: State) -> Passage:
+    return Passage(S.PLANNED, *((S.SELECTED,) if is_selected else ()), state)
+
+
+@cache
+def _build_refusal(pre_hooks: bool, state: State) -> Passage:
+    # An outcome is unknown only if the tool may have been executed.
+    return Passage(*_list_first_states(pre_hooks), *((S.RUNNING,) if state is S.UNKNOWN else ()), state)
+
+
+@cache
+def trace_step(before: State | None, *states: State) -> Passage:
+    """Trace a stored call from one state to the next."""
+    return Passage(*states, before=before)
+
+
+def _list_first_states(pre_hooks: bool) -> tuple[State, ...]:
+    return (*_ARGUMENTS_READY, S.PRE_HOOKS_RUNNING) if pre_hooks else _ARGUMENTS_READY
+
+
+def _list_last_states(partial: bool, post_hooks: bool) -> tuple[State, ...]:
+    return (*((S.PARTIAL_RESULT,) if partial else ()), *((S.POST_HOOKS_RUNNING,) if post_hooks else ()))

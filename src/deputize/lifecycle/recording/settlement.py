@@ -7,6 +7,7 @@ recorded, by compare-and-set. Used by `background/reconciler.py` and `admin/reco
 from typing import Any, Literal
 
 import asyncpg
+import orjson
 
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.core.call import CallRequest
@@ -23,7 +24,7 @@ from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.envelope import build_outcome
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import SETTLE_UNKNOWN_CALL
 from deputize.store.commit_rows import CloseCallRow
@@ -31,6 +32,9 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("reconciliation")
+# When an administrator should have resolved a task. Nothing happens then: an unknown outcome never expires.
+_DUE_SECONDS = 7 * 86_400.0
+SETTLED_ELSEWHERE = "settled_elsewhere"
 
 ActualOutcome = Literal["happened", "did_not_happen"]
 
@@ -168,3 +172,14 @@ def _record_as_decision(
         passage=trace_step(State.UNKNOWN, State(closing_row.state)),
     )
     return closing_row._replace(entry=body, salt=None)
+
+
+async def open_reconciliation_task(
+    runtime: Runtime, connection: Connection, tenant: str, call_id: str, question: dict[str, Any]
+) -> str | None:
+    """Open a task and return its id; None if the call has one already."""
+    task_id = runtime.clock.new_id()
+    row_id = await connection.fetchval(
+        _SQL["open_reconciliation_task"], tenant, task_id, "reconcile", call_id, orjson.dumps(question), _DUE_SECONDS
+    )
+    return None if row_id is None else task_id

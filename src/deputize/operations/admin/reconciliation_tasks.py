@@ -18,8 +18,13 @@ from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
 from deputize.govern.token_authorization import ADMIN_RULE, require_admin, require_full_admin
-from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE
-from deputize.lifecycle.recording.settlement import ActualOutcome, Settlement, load_unknown_call, settle_unknown_call
+from deputize.lifecycle.recording.settlement import (
+    SETTLED_ELSEWHERE,
+    ActualOutcome,
+    Settlement,
+    load_unknown_call,
+    settle_unknown_call,
+)
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements

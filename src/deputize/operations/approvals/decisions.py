@@ -32,7 +32,7 @@ from deputize.govern.approvals.requirements import Vote, is_plan_met
 from deputize.lifecycle.approval.presentation import describe_list_item
 from deputize.lifecycle.approval.recheck_approval import has_expired
 from deputize.lifecycle.call_access import CallFilter, list_reachable
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.batch_checks import require_alike, require_bindings
 from deputize.operations.approvals.decision_measurement import measure_decision

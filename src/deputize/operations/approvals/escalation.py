@@ -21,7 +21,7 @@ from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.approvals.requirements import parse_plan
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import CONNECTION_ERRORS

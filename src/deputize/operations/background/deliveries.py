@@ -29,7 +29,7 @@ from deputize.lifecycle.callbacks import (
     parse_callback,
     sign_delivery,
 )
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS

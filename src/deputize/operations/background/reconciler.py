@@ -30,16 +30,17 @@ from deputize.core.states import FINAL_STATES, State
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
-from deputize.lifecycle.recording.reconciliation_task import SETTLED_ELSEWHERE, open_reconciliation_task
-from deputize.lifecycle.recording.salted_digests import get_redaction_plan
+from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.recording.settlement import (
+    SETTLED_ELSEWHERE,
     ActualOutcome,
     Settlement,
     UnknownCall,
     load_unknown_call,
+    open_reconciliation_task,
     settle_unknown_call,
 )
-from deputize.lifecycle.recording.state_trace import trace_step
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
 from deputize.lifecycle.run import Lifecycle
 from deputize.store.pool import CONNECTION_ERRORS, Connection

@@ -12,7 +12,7 @@ from deputize.core.errors import OutcomeUnknown
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.states import State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements

@@ -16,7 +16,7 @@ from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import require_full_admin
-from deputize.lifecycle.recording.state_trace import trace_step
+from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.calls.queries import CallQueries
 from deputize.store.pool import Connection

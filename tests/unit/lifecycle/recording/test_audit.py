@@ -18,8 +18,7 @@ from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.states import State
 from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
-from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry
-from deputize.lifecycle.recording.salted_digests import commit_result, commit_scopes
+from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry, commit_result, commit_scopes
 from tests.support.contracts import make_contract
 
 pytestmark = pytest.mark.requirement("GOV-5")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from deputize.lifecycle.recording.salted_digests import redact_responses, run_for_document
+from deputize.lifecycle.recording.redaction import redact_responses, run_for_document
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from deputize.core.errors import Problem, list_problem_types
 from deputize.core.states import TERMINAL_STATES, TRANSITIONS, IllegalTransition, State
 from deputize.evidence.audit_entries import Passage
 from deputize.lifecycle.envelope import get_failure_state, get_refusal_state
-from deputize.lifecycle.recording.state_trace import (
+from deputize.lifecycle.recording.audit import (
     _build_early_refusal,
     _build_end,
     _build_opening,
