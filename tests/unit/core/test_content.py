@@ -4,7 +4,7 @@ import pytest
 
 from deputize import Content
 from deputize.core.content import MAX_BYTES, MAX_ITEMS, is_safe_uri, render_content
-from deputize.interfaces.mcp.tools.results import render_content_block
+from deputize.interfaces.mcp.render import render_content_block
 
 pytestmark = pytest.mark.requirement("INV-10")
 

@@ -20,10 +20,15 @@ from deputize.core.mcp.constants import URL_ELICITATION_REQUIRED
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError
-from deputize.interfaces.mcp.input_required import render_outcome
+from deputize.interfaces.mcp.render import (
+    EnvelopeJson,
+    build_pending,
+    complete_envelope,
+    describe_pending,
+    render_outcome,
+)
 from deputize.interfaces.mcp.request_state import issue_request_state, verify_request_state
 from deputize.interfaces.mcp.tasks import build_new_task
-from deputize.interfaces.mcp.tools.results import EnvelopeJson, build_pending, complete_envelope, describe_pending
 from deputize.operations.gateway import ToolView
 
 # Most clients time out after five seconds or more; a client that opened an approval URL waits longer.

@@ -227,3 +227,11 @@ def _has_capability(capabilities: dict[str, Any], *path: str) -> bool:
     for name in path:
         node = node.get(name) if isinstance(node, dict) else None
     return isinstance(node, dict)
+
+
+def parse_input_responses(request: McpRequest) -> dict[str, Any]:
+    """Read the client's answers, by the names of the questions."""
+    responses = request.params.get("inputResponses", {})
+    if not isinstance(responses, dict) or not all(isinstance(each, dict) for each in responses.values()):
+        raise RpcError(INVALID_PARAMS, "inputResponses must be an object with one object per answer")
+    return responses

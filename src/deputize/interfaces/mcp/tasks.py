@@ -15,14 +15,15 @@ from deputize.core.mcp.constants import CAPABILITY_MISSING, TASKS_EXTENSION
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError, build_call_error
-from deputize.interfaces.mcp.input_required import parse_input_responses, require_answerable
-from deputize.interfaces.mcp.tools.results import (
+from deputize.interfaces.mcp.render import (
     EnvelopeJson,
     build_meta,
     build_result,
     complete_envelope,
     describe_pending,
+    require_answerable,
 )
+from deputize.interfaces.mcp.request import parse_input_responses
 from deputize.operations.gateway import CallSummary, ToolView
 
 _POLL_MS: Final = 1000
@@ -64,7 +65,7 @@ async def update_task(context: McpContext) -> dict[str, Any]:
     """Take answers to the questions of the task's server. Answers to anything else are ignored."""
     call = await _load_call(context)
     outcome = await context.gateway.input_responses.answer_questions(
-        context.caller, call.call_id, parse_input_responses(context)
+        context.caller, call.call_id, parse_input_responses(context.request)
     )
     if outcome is not None and outcome.spec is not None:
         raise build_call_error(outcome.envelope.fields, outcome.spec)

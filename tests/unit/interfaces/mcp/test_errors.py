@@ -16,7 +16,7 @@ from deputize.interfaces.mcp.errors import (
     get_rpc_code,
     is_protocol_error,
 )
-from deputize.interfaces.mcp.tools.results import build_result
+from deputize.interfaces.mcp.render import build_result
 from tests.support.cases import check_each
 
 EVERY_PROBLEM = sorted(list_problem_types(), key=lambda each: each.spec.number)

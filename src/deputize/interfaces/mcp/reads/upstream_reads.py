@@ -17,22 +17,24 @@ from deputize.interfaces.call_request import parse_call_request
 from deputize.interfaces.mcp.call_origin import parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError, build_call_error, build_error, get_rpc_code
-from deputize.interfaces.mcp.input_required import (
+from deputize.interfaces.mcp.pending import WAIT_SECONDS, wait_for_call
+from deputize.interfaces.mcp.reads.sources import ServerSource
+from deputize.interfaces.mcp.render import (
+    EnvelopeJson,
+    build_meta,
+    describe_pending,
     get_input_requests,
-    parse_input_responses,
     render_outcome,
     require_capability,
 )
-from deputize.interfaces.mcp.pending import WAIT_SECONDS, wait_for_call
-from deputize.interfaces.mcp.reads.sources import ServerSource
-from deputize.interfaces.mcp.tools.results import EnvelopeJson, build_meta, describe_pending
+from deputize.interfaces.mcp.request import parse_input_responses
 
 
 async def read_upstream(
     context: McpContext, source: ServerSource, arguments: dict[str, Any], **reference: str
 ) -> dict[str, Any]:
     """Read from a server. `reference` is how the client named the resource, and is repeated in errors."""
-    state, responses = context.request.params.get("requestState"), parse_input_responses(context)
+    state, responses = context.request.params.get("requestState"), parse_input_responses(context.request)
     if state is not None and not is_round_token(state):
         raise RpcError(INVALID_PARAMS, "requestState was not issued for this request")
     answers = InputResponses(round_token=state, responses=responses) if is_round_token(state) else None

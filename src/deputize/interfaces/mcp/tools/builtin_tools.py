@@ -11,14 +11,14 @@ import orjson
 from deputize.core.errors import CallNotFound, ErrorSpec, NotCancelable, Problem, SchemaViolation
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import get_advice
-from deputize.interfaces.mcp.input_required import get_input_requests
 from deputize.interfaces.mcp.pending import wait_for_call
-from deputize.interfaces.mcp.tools.results import (
+from deputize.interfaces.mcp.render import (
     EnvelopeJson,
     build_meta,
     build_text_block,
     describe_failure,
     describe_pending,
+    get_input_requests,
     render_result,
 )
 from deputize.interfaces.mcp.tools.tool_definitions import is_tool_of_server

@@ -24,9 +24,10 @@ from deputize.interfaces.call_request import parse_call_request, parse_idempoten
 from deputize.interfaces.mcp.call_origin import TOOL_USE_META, parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import RpcError
-from deputize.interfaces.mcp.input_required import get_input_requests, parse_input_responses, render_outcome
 from deputize.interfaces.mcp.param_headers import require_param_headers
 from deputize.interfaces.mcp.pending import answer_pending, resume_pending, wait_for_call
+from deputize.interfaces.mcp.render import get_input_requests, render_outcome
+from deputize.interfaces.mcp.request import parse_input_responses
 from deputize.interfaces.mcp.tools.builtin_tools import BUILTIN_TOOLS
 from deputize.interfaces.mcp.tools.tool_definitions import KEY_ARGUMENT, can_take_key
 from deputize.operations.gateway import ToolView
@@ -46,7 +47,7 @@ class _ToolCall(NamedTuple):
 async def call_tool(context: McpContext) -> dict[str, Any]:
     """Call a tool, or continue a call that a previous request made."""
     name, arguments = _parse_params(context.request.params)
-    responses = parse_input_responses(context)
+    responses = parse_input_responses(context.request)
     builtin_tool = BUILTIN_TOOLS.get(name)
     if builtin_tool is not None:
         return await builtin_tool(context, arguments)

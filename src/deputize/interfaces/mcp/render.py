@@ -1,8 +1,12 @@
-"""Render a call's envelope as the result of `tools/call`.
+"""Render a call's envelope for the client that made it: its result, that it is pending, or the input it requires first.
 
 What a model must know is in both `content` and `structuredContent`, since some clients show only one of them. The
 result of an MCP server's tool is sent as the server sent it. Everything else is in `_meta` under `dev.deputize/`; it
 holds no secrets, since clients may pass it to the model.
+
+Since 2026-07-28, a server's questions are passed on as `input_required` to a client that declares the capabilities to
+answer them. The `requestState` it brings back is the round token that the lifecycle issued. A client without the
+capabilities gets the error that the protocol has for this, with those that are missing.
 """
 
 from collections.abc import Mapping
@@ -11,11 +15,18 @@ from urllib.parse import quote
 
 import orjson
 
-from deputize.core.errors import OutcomeUnknown, find_problem_type
-from deputize.core.mcp.constants import DEPRECATION, META_PREFIX
+from deputize.core.errors import ClientCapabilityMissing, OutcomeUnknown, find_problem_type
+from deputize.core.mcp.constants import CAPABILITY_MISSING, DEPRECATION, META_PREFIX
+from deputize.core.mcp.elicitation import (
+    ClientCapability,
+    InputRequest,
+    build_client_capabilities,
+    find_required_capability,
+)
 from deputize.core.outcome import build_failure_envelope
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.interfaces.mcp.errors import build_call_error, get_advice, is_protocol_error
+from deputize.interfaces.mcp.context import McpContext
+from deputize.interfaces.mcp.errors import RpcError, build_call_error, get_advice, is_protocol_error
 from deputize.interfaces.mcp.tools.tool_definitions import is_tool_of_server
 from deputize.operations.gateway import ToolView
 
@@ -23,6 +34,7 @@ CALL: Final = META_PREFIX + "call"
 RECEIPT: Final = META_PREFIX + "receipt"
 COST: Final = META_PREFIX + "cost"
 REDACTION: Final = META_PREFIX + "redaction"
+SERVER: Final = META_PREFIX + "server"
 REPLAY: Final = META_PREFIX + "replayed"
 WARNINGS: Final = META_PREFIX + "warnings"
 _REDACTED_CLASS: Final = "result_redacted"
@@ -30,6 +42,75 @@ _POLL_AFTER_MS = 5000
 
 EnvelopeJson = Mapping[str, Any]
 ContentBlock = dict[str, Any]
+
+
+def render_outcome(
+    context: McpContext, envelope: EnvelopeJson, tool_version: ToolView | None, *, is_replay: bool = False
+) -> dict[str, Any]:
+    """Render an outcome; raise RpcError if MCP has an error for it."""
+    input_required = envelope.get("input_required")
+    if input_required is None:
+        require_capability(context, envelope)
+        return build_result(envelope, tool_version, context.base_url, is_replay=is_replay)
+    missing = _find_missing_capabilities(context, envelope)
+    if missing:
+        return render_outcome(context, _build_unanswerable(envelope, missing), tool_version, is_replay=is_replay)
+    return {
+        "resultType": "input_required",
+        "inputRequests": input_required["requests"],
+        "requestState": input_required["round_token"],
+        "_meta": {
+            **build_meta(envelope, tool_version, context.base_url, is_replay),
+            SERVER: input_required["server"],
+        },
+    }
+
+
+def get_input_requests(envelope: EnvelopeJson) -> dict[str, InputRequest]:
+    """Return the questions of the tool's server, by name; empty if there are none."""
+    input_required = envelope.get("input_required")
+    input_requests: dict[str, InputRequest] = {} if input_required is None else input_required["requests"]
+    return input_requests
+
+
+def require_answerable(context: McpContext, envelope: EnvelopeJson) -> None:
+    """Raise RpcError if this client lacks a capability that a question needs."""
+    missing = _find_missing_capabilities(context, envelope)
+    if missing:
+        require_capability(context, _build_unanswerable(envelope, missing))
+
+
+def _find_missing_capabilities(context: McpContext, envelope: EnvelopeJson) -> set[ClientCapability]:
+    required_capabilities = {
+        capability
+        for each in get_input_requests(envelope).values()
+        if (capability := find_required_capability(each)) is not None
+    }
+    return required_capabilities - context.request.client.capabilities
+
+
+def require_capability(context: McpContext, envelope: EnvelopeJson) -> None:
+    """Raise the protocol's own error if a call failed because its client lacks a capability."""
+    error = envelope.get("error") or {}
+    if context.request.client.is_modern and error.get("slug") == ClientCapabilityMissing.spec.slug:
+        capabilities = error["details"].get("requiredCapabilities", {})
+        raise RpcError(CAPABILITY_MISSING, str(envelope["detail"]), {"requiredCapabilities": capabilities, **envelope})
+
+
+def _build_unanswerable(envelope: EnvelopeJson, missing: set[ClientCapability]) -> EnvelopeJson:
+    """Build the failure for a client that cannot answer: a repeated call may come from another client."""
+    server = envelope["input_required"]["server"]
+    problem = ClientCapabilityMissing(
+        f"the server {server} requires input, and this client does not declare that it can answer",
+        details={"server": server, "requiredCapabilities": build_client_capabilities(missing)},
+    )
+    return build_failure_envelope(
+        problem,
+        call_id=envelope["call_id"],
+        state=State(envelope["state"]),
+        trace_id=envelope["trace_id"],
+        extra_fields={},
+    ).fields
 
 
 def build_result(
