@@ -48,7 +48,7 @@ from deputize.lifecycle.envelope import (
 from deputize.lifecycle.execute import build_late_execution
 from deputize.lifecycle.phases import CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
-from deputize.lifecycle.recording.audit import SALT_BYTES, ResultCommitment, commit_result
+from deputize.lifecycle.recording.audit import SALT_BYTES, ResultDigest, digest_result
 from deputize.lifecycle.recording.redaction import run_for_document
 from deputize.lifecycle.result_storage import store_payload
 from deputize.lifecycle.runtime import Runtime
@@ -139,17 +139,17 @@ async def _reply_to_mutation(runtime: Runtime, verified: Verified, claim: Claim)
 
 async def _render_outcome(
     runtime: Runtime, verified: Verified, call_id: str, state: State, now: str
-) -> tuple[Outcome, ResultCommitment]:
+) -> tuple[Outcome, ResultDigest]:
     """Build the outcome and commit to its result, both in a thread if the result is large."""
     salt = runtime.clock.random_bytes(SALT_BYTES)
     if verified.contract.max_inline is not None:
         verified = await store_payload(runtime, verified, call_id)
     if verified.input_requests is not None:
         outcome = await _build_input_required(runtime, verified, verified.input_requests, call_id, now)
-        return outcome, commit_result(verified, salt)
+        return outcome, digest_result(verified, salt)
     outcome, commitment = await run_for_document(
         verified.canonical,
-        lambda: (build_outcome(verified, call_id, state, verified.problem, now), commit_result(verified, salt)),
+        lambda: (build_outcome(verified, call_id, state, verified.problem, now), digest_result(verified, salt)),
     )
     if commitment.suspicions:
         runtime.metrics.record_suspicions("result", commitment.suspicions)

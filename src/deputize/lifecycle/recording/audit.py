@@ -49,7 +49,7 @@ _ARGUMENT_PROBLEMS = (ValidationProblem, ParseFailed)
 
 
 @frozen
-class ResultCommitment:
+class ResultDigest:
     """The salt of an audit entry, and of a result, if there is one, the commitment without its sensitive values and
     the summary without any value.
     """
@@ -75,7 +75,7 @@ def _list_degradations(verified: Verified, claim: Claim | None = None) -> tuple[
     return degradations
 
 
-def _name_suspicions(validated: Validated | None, commitment: ResultCommitment | None = None) -> Sequence[str]:
+def _name_suspicions(validated: Validated | None, commitment: ResultDigest | None = None) -> Sequence[str]:
     """Name the kind and the place of each suspicion, as in `sql /arguments/query`; most calls have none."""
     in_arguments = validated.suspicions if validated is not None else ()
     in_result = commitment.suspicions if commitment is not None else ()
@@ -145,20 +145,20 @@ def _get_refusing_rule(problem: Problem) -> Decision | None:
     return Decision(rules=(rule,), epochs=_NO_EPOCHS) if isinstance(rule, str) and rule else None
 
 
-def build_read_entry(verified: Verified, state: State, now: str, commitment: ResultCommitment) -> AuditEntryRow:
+def build_read_entry(verified: Verified, state: State, now: str, commitment: ResultDigest) -> AuditEntryRow:
     """Build the only entry of a read; its id is the call's id."""
     authorized, problem = verified.executed.authorized, verified.problem
     validated = authorized.validated
     call_id = validated.call.call_id
     salt = commitment.salt
-    arguments, redactions = commit_arguments(validated, salt)
+    arguments, redactions = digest_arguments(validated, salt)
     body = encode_entry(
         build_context(authorized),
         id=call_id,
         kind="read",
         time=now,
         arguments=arguments,
-        input_responses=commit_responses(validated, salt),
+        input_responses=digest_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions + verified.hook_effects.actions,
@@ -184,21 +184,21 @@ def build_dry_run_entry(
     validated = authorized.validated
     call_id = validated.call.call_id
     salt = runtime.clock.random_bytes(SALT_BYTES)
-    arguments, redactions = commit_arguments(validated, salt)
+    arguments, redactions = digest_arguments(validated, salt)
     body = encode_entry(
         build_context(authorized),
         id=call_id,
         kind="read",
         time=now,
         arguments=arguments,
-        input_responses=commit_responses(validated, salt),
+        input_responses=digest_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions,
         decision=authorized.decision,
         outcome=State.SUCCEEDED,
         result=compute_commitment(salt, canonicalize(dict(document))),
-        scopes_commitment=commit_scopes(authorized, salt),
+        scopes_commitment=digest_scopes(authorized, salt),
         suspicions=_name_suspicions(validated),
         passage=trace_dry_run(validated),
         command=DRY_RUN,
@@ -212,7 +212,7 @@ def build_intent_entry(
     """Build the entry of a call that is about to be executed; return its id, bytes and salt."""
     validated = authorized.validated
     salt = runtime.clock.random_bytes(SALT_BYTES)
-    arguments, redactions = commit_arguments(validated, salt)
+    arguments, redactions = digest_arguments(validated, salt)
     entry_id = runtime.clock.new_id()
     body = encode_entry(
         build_context(authorized, call_id, approval_id=approval_id),
@@ -220,12 +220,12 @@ def build_intent_entry(
         kind="intent",
         time=runtime.stamps.now(),
         arguments=arguments,
-        input_responses=commit_responses(validated, salt),
+        input_responses=digest_responses(validated, salt),
         redactions=redactions,
         mutations=validated.mutations,
         hooks=validated.hook_effects.actions,
         decision=authorized.decision,
-        scopes_commitment=commit_scopes(authorized, salt),
+        scopes_commitment=digest_scopes(authorized, salt),
         suspicions=_name_suspicions(validated),
         passage=passage,
     )
@@ -277,7 +277,7 @@ def build_closing_row(
     state: State,
     problem: Problem | None,
     ciphertext: bytes | None,
-    commitment: ResultCommitment | None = None,
+    commitment: ResultDigest | None = None,
     before: State = State.RUNNING,
 ) -> CloseCallRow:
     """Build the row of a mutation's outcome; a proof that nothing happened releases the key.
@@ -286,7 +286,7 @@ def build_closing_row(
     """
     require_transition(before, state)
     authorized = verified.executed.authorized
-    commitment = commitment or commit_result(verified, runtime.clock.random_bytes(SALT_BYTES))
+    commitment = commitment or digest_result(verified, runtime.clock.random_bytes(SALT_BYTES))
     entry_id = runtime.clock.new_id()
     body = encode_entry(
         build_context(authorized, claim.call_id),
@@ -396,12 +396,12 @@ def build_unmade_closing_row(runtime: Runtime, call: CallContext, claim: Claim, 
     )
 
 
-def commit_result(verified: Verified, salt: bytes) -> ResultCommitment:
+def digest_result(verified: Verified, salt: bytes) -> ResultDigest:
     """Commit to a result, and summarize it."""
     if verified.problem is not None:
-        return ResultCommitment(salt=salt, digest=None)
+        return ResultDigest(salt=salt, digest=None)
     if verified.input_requests is not None:
-        return ResultCommitment(salt=salt, digest=compute_commitment(salt, verified.canonical))
+        return ResultDigest(salt=salt, digest=compute_commitment(salt, verified.canonical))
     visible_bytes, redacted_count = _redact_result(verified)
     summary = encode_summary(
         verified.payload,
@@ -409,7 +409,7 @@ def commit_result(verified: Verified, salt: bytes) -> ResultCommitment:
         redacted_count=redacted_count,
         has_more=None if verified.result is None else verified.result.has_more,
     )
-    return ResultCommitment(
+    return ResultDigest(
         salt=salt,
         digest=compute_commitment(salt, visible_bytes),
         summary=summary,
@@ -434,7 +434,7 @@ def _redact_result(verified: Verified) -> tuple[bytes, int]:
     return canonicalize({**content, "result": visible_payload}), len(paths)
 
 
-def commit_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
+def digest_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str, ...]]:
     """Commit to the arguments without their sensitive values, and return the paths of those."""
     if validated.redacted_arguments is None and get_redaction_plan(validated.tool, "input").trivial:
         return compute_commitment(salt, validated.canonical), ()
@@ -442,7 +442,7 @@ def commit_arguments(validated: Validated, salt: bytes) -> tuple[str, tuple[str,
     return compute_commitment(salt, redacted_arguments.canonical), redacted_arguments.paths
 
 
-def commit_scopes(authorized: Authorized, salt: bytes) -> str | None:
+def digest_scopes(authorized: Authorized, salt: bytes) -> str | None:
     """Commit to the scopes that the arguments fill in, without sensitive values; None if they fill in none.
 
     The entry names the scopes as the contract declares them; with the salt, the ones of this call can be confirmed.
@@ -463,7 +463,7 @@ def _join_scopes(side_effects: Iterable[tuple[str, str, str]]) -> str:
     return "\n".join([scope for _, _, scope in side_effects])
 
 
-def commit_responses(validated: Validated, salt: bytes) -> str | None:
+def digest_responses(validated: Validated, salt: bytes) -> str | None:
     """Commit to the input responses, without secrets and personal data."""
     if validated.input_round is None:
         return None

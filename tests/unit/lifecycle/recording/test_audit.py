@@ -18,7 +18,7 @@ from deputize.core.sensitive.marks import REDACTION_MARK
 from deputize.core.states import State
 from deputize.evidence.tracing import CallTrace
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
-from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry, commit_result, commit_scopes
+from deputize.lifecycle.recording.audit import _list_degradations, build_read_entry, digest_result, digest_scopes
 from tests.support.contracts import make_contract
 
 pytestmark = pytest.mark.requirement("GOV-5")
@@ -62,7 +62,7 @@ def test_the_scopes_of_a_call_can_be_confirmed_with_the_salt() -> None:
     scopes = "\n".join(each[2] for each in verified.executed.authorized.side_effects)
     assert scopes.startswith("users/7/a b@x.example")
     assert scopes.endswith("\n*")
-    assert commit_scopes(verified.executed.authorized, SALT) == compute_commitment(SALT, scopes.encode())
+    assert digest_scopes(verified.executed.authorized, SALT) == compute_commitment(SALT, scopes.encode())
 
 
 def test_a_sensitive_argument_is_redacted_before_its_scope_is_committed_to() -> None:
@@ -72,11 +72,11 @@ def test_a_sensitive_argument_is_redacted_before_its_scope_is_committed_to() -> 
     redacted_scopes = authorized.validated.tool.resolve_writes({"id": 7, "email": REDACTION_MARK})
     expected = "\n".join(each.scope for each in redacted_scopes)
     assert "x.example" not in expected
-    assert commit_scopes(authorized, SALT) == compute_commitment(SALT, expected.encode())
+    assert digest_scopes(authorized, SALT) == compute_commitment(SALT, expected.encode())
 
 
 def test_a_tool_without_scopes_from_arguments_commits_to_none() -> None:
-    assert commit_scopes(_make_verified({"id": 7}).executed.authorized, SALT) is None
+    assert digest_scopes(_make_verified({"id": 7}).executed.authorized, SALT) is None
 
 
 def test_every_degradation_is_marked_and_described() -> None:
@@ -96,7 +96,7 @@ def test_every_degradation_is_marked_and_described() -> None:
 
 def test_a_read_says_how_it_was_executed_and_no_value_of_its_result() -> None:
     verified = _make_verified({"id": 7}, observability={"cost_per_call": 0.25})
-    row = build_read_entry(verified, State.SUCCEEDED, "2026-01-01T00:00:00.000Z", commit_result(verified, SALT))
+    row = build_read_entry(verified, State.SUCCEEDED, "2026-01-01T00:00:00.000Z", digest_result(verified, SALT))
     entry = orjson.loads(row.entry)
     assert (entry["attempts"], entry["latency_us"], entry["cost_micros"]) == (2, 1500, 250_000)
     assert entry["summary"] == {"bytes": len(b'{"plan":"pro"}'), "items": 1, "type": "object"}
