@@ -261,7 +261,8 @@ class Bully:
     ) -> Finding:
         """Attack several times at once, and time the victim's calls until all attacks are answered.
 
-        `expected` is the answer of the rule or the code that is attacked; any other shows that it was not reached.
+        `expected` is the answer of the rule or the code that is attacked; any other shows that it was not reached,
+        unless the victim waited: a stalled gateway may answer its attackers in any way.
         """
         attacks = asyncio.gather(*(act() for _ in range(at_once)))
         longest, count = 0.0, 0
@@ -271,10 +272,11 @@ class Bully:
             longest, count = max(longest, time.monotonic() - began), count + 1
             await asyncio.sleep(_PAUSE_SECONDS)
         statuses = sorted({each.status for each in await attacks})
-        if not set(statuses) <= set(expected):
+        succeeded = longest > _MAX_WAIT_SECONDS
+        if not succeeded and not set(statuses) <= set(expected):
             raise RuntimeError(f"answered {statuses} instead of {expected}: what is attacked was not reached")
         evidence = f"answered {statuses}; the longest of {count} calls of another tenant took {longest * 1000:.0f} ms"
-        return Finding(succeeded=longest > _MAX_WAIT_SECONDS, evidence=evidence)
+        return Finding(succeeded=succeeded, evidence=evidence)
 
     async def _call_as_victim(self, body: bytes = _VICTIMS_CALL) -> None:
         answer = await self._send("POST", "/v1/calls", body, token=self.victim)
