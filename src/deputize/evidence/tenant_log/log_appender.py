@@ -5,6 +5,7 @@ turn throws it away. Leaf hashes are computed by PostgreSQL, so that entries nee
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -68,6 +69,8 @@ class LogAppender:
         self._tenants = tenants
         self._entries_each = entries_each
         self._after_tenant = ""
+        self.has_more = True
+        """Whether more may be queued than the last batch took."""
         self.diverged_tenants = diverged_tenants
         """Tenants whose log does not fit its newest checkpoint: nothing is added to it and nothing is signed."""
 
@@ -102,7 +105,11 @@ class LogAppender:
                 _SQL["take_queue"], after_tenant, self._tenants, self._entries_each, sorted(self.diverged_tenants)
             )
             if queue_rows:
-                self._after_tenant = max(row["tenant"] for row in queue_rows)
+                counts = Counter(row["tenant"] for row in queue_rows)
+                self._after_tenant = max(counts)
+                is_full = len(counts) >= self._tenants or max(counts.values()) >= self._entries_each
+                # A batch that began after some tenant did not look at those before it.
+                self.has_more = is_full or after_tenant != ""
                 return queue_rows
         return ()
 

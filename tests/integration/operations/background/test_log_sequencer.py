@@ -287,6 +287,18 @@ async def test_a_large_entry_has_a_leaf_with_its_digest(store: Store, owner: asy
     assert len(build_leaf(b"x" * (MAX_ENTRY_SIZE + 1))) < 200
 
 
+async def test_a_small_batch_is_followed_by_a_pause_and_a_full_one_is_not(
+    store: Store, owner: asyncpg.Connection
+) -> None:
+    """Without the pause, the sequencer would follow every few calls, at the cost of the calls."""
+    sequencer = make_sequencer(store, batch_entries_each=10)
+    await drain(sequencer, owner)
+    await write_entries(store, 12, tenants=["acme"])
+    assert await sequencer.run_step() == 0
+    assert await sequencer.run_step() == sequencer.interval_seconds
+    assert await verify_log(owner, "acme") == 12
+
+
 async def test_entries_from_before_the_log_are_appended_in_steps(store: Store, owner: asyncpg.Connection) -> None:
     await write_entries(store, 2100, tenants=["acme"])
     await owner.execute("delete from deputize.log_queue")
