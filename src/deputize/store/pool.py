@@ -7,6 +7,12 @@ from typing import Literal, TypeAlias
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+from asyncpg.protocol import protocol as asyncpg_protocol
+
+# asyncpg asks two abstract classes about every element of every array, whether it is an array itself: a batch of calls
+# has hundreds of elements, and each answer runs Python code. Builtin types are told apart without.
+for _name in ("IterableABC", "SizedABC"):
+    setattr(asyncpg_protocol, _name, (list, tuple, set, frozenset, range, dict))
 
 # A connection, from a pool or not.
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
