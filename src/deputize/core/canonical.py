@@ -35,17 +35,26 @@ class NotCanonical(ValueError):
 
 def canonicalize(value: Any) -> bytes:
     """Write a JSON value as RFC 8785 bytes."""
-    if type(value) is dict:
-        canonical_json = _canonicalize_quickly(value)
-        return _canonicalize_members(value) if canonical_json is None else canonical_json
-    return _canonicalize_slowly(value)
+    return canonicalize_sorted(value, write_sorted(value)) if type(value) is dict else _canonicalize_slowly(value)
 
 
-def _canonicalize_quickly(value: dict[str, Any]) -> bytes | None:
-    """Write an object with orjson; None if its bytes may differ from RFC 8785."""
+def write_sorted(value: dict[str, Any]) -> bytes | None:
+    """Write an object with its keys sorted, which is quick and nearly always canonical; None if orjson cannot."""
     try:
-        sorted_json = orjson.dumps(value, option=_SORTED_JSON_ONLY)
+        return orjson.dumps(value, option=_SORTED_JSON_ONLY)
     except TypeError:
+        return None
+
+
+def canonicalize_sorted(value: dict[str, Any], sorted_json: bytes | None) -> bytes:
+    """Write an object as RFC 8785 bytes, given what `write_sorted` returned for it."""
+    canonical_json = _canonicalize_quickly(value, sorted_json)
+    return _canonicalize_members(value) if canonical_json is None else canonical_json
+
+
+def _canonicalize_quickly(value: dict[str, Any], sorted_json: bytes | None) -> bytes | None:
+    """Return sorted JSON if it is canonical; None if its bytes may differ from RFC 8785."""
+    if sorted_json is None:
         return None
     # orjson writes NaN and the infinities as null, so a null in the output needs a closer look.
     if not _can_differ(sorted_json) and (b"null" not in sorted_json or _has_only_finite_numbers(value)):
@@ -60,8 +69,9 @@ def _canonicalize_members(value: dict[str, Any]) -> bytes:
     members = []
     try:
         for name in sorted(value, key=lambda name: name.encode("utf-16-be")):
-            member = _canonicalize_quickly({name: value[name]})
-            members.append(_canonicalize_slowly({name: value[name]}) if member is None else member)
+            part = {name: value[name]}
+            member = _canonicalize_quickly(part, write_sorted(part))
+            members.append(_canonicalize_slowly(part) if member is None else member)
     except UnicodeEncodeError as error:
         raise NotCanonical(str(error)) from error
     return b"{" + b",".join(each[1:-1] for each in members) + b"}"

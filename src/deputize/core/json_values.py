@@ -17,6 +17,7 @@ MAX_ANSWER_VALUES: Final = 100_000
 _SMALL_BYTES: Final = 131_072
 _SMALL_VALUES: Final = 2_000
 _CONTAINERS: Final = (dict, list)
+_SHORT_TYPES: Final = frozenset({int, float, bool, type(None)})
 
 
 def has_more_values(value: Any, most: int) -> bool:
@@ -44,6 +45,8 @@ def is_large_value(value: Any, *, most_values: int = _SMALL_VALUES, most_length:
         kind = type(each)
         if kind is str:
             length += len(each)
+        elif kind in _SHORT_TYPES:
+            continue
         elif kind is dict or kind is list or isinstance(each, _CONTAINERS):
             count += len(each)
             if count > most_values:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import orjson
 
 from deputize.core.errors import ParseFailed
-from deputize.core.json_values import MAX_VALUES, count_values_in, has_more_values
+from deputize.core.json_values import MAX_VALUES, has_more_values
 
 # Checking each value of a body takes up to 5 µs.
 _SMALL_BODY_BYTES = 131_072
@@ -30,14 +30,24 @@ _MAX_EXACT_DIGITS = 17
 
 def read_json(body: bytes, max_depth: int) -> Any:
     """Parse the JSON value in `body`, or raise `ParseFailed` with the reason."""
+    return _read_counted(body, max_depth, *_count_values(body))
+
+
+def _count_values(body: bytes) -> tuple[int, int]:
+    """Count how many values JSON text can have at most, and how many objects and arrays, without parsing it."""
+    containers = body.count(b"{") + body.count(b"[")
+    return containers + body.count(b",") + 1, containers
+
+
+def _read_counted(body: bytes, max_depth: int, values: int, containers: int) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ParseFailed(f"the body is not JSON: {error}") from None
-    if count_values_in(body) > MAX_VALUES and has_more_values(value, MAX_VALUES):
+    if values > MAX_VALUES and has_more_values(value, MAX_VALUES):
         raise ParseFailed(f"the body has more than {MAX_VALUES:,} values; send less at once")
     # First: what recurses below is safe at a small depth only.
-    if body.count(b"{") + body.count(b"[") > max_depth:
+    if containers > max_depth:
         _check_depth(value, max_depth)
     if _BACKSLASH in body and _ESCAPED_NUL in body:
         _check_text(value)
@@ -53,9 +63,12 @@ def read_json(body: bytes, max_depth: int) -> Any:
 
 async def read_json_off_loop(body: bytes, max_depth: int) -> Any:
     """Parse a body as `read_json` does, and a large one in a thread."""
-    if len(body) <= _SMALL_BODY_BYTES and count_values_in(body) <= _SMALL_BODY_VALUES:
-        return read_json(body, max_depth)
-    return await asyncio.to_thread(read_json, body, max_depth)
+    if len(body) > _SMALL_BODY_BYTES:
+        return await asyncio.to_thread(read_json, body, max_depth)
+    values, containers = _count_values(body)
+    if values > _SMALL_BODY_VALUES:
+        return await asyncio.to_thread(_read_counted, body, max_depth, values, containers)
+    return _read_counted(body, max_depth, values, containers)
 
 
 def _check_depth(value: Any, max_depth: int) -> None:

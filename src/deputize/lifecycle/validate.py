@@ -11,22 +11,22 @@ from typing import Any
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.validation_job import JobRunner
 from deputize.core.call import Mutation
-from deputize.core.canonical import NotCanonical, canonicalize
+from deputize.core.canonical import NotCanonical, canonicalize_sorted, write_sorted
 from deputize.core.clock import Deadline
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.unenforced_fields import describe_missing_setup
 from deputize.core.errors import ParseFailed, SchemaViolation, ToolRequiresSetup
 from deputize.core.injection.suspicions import Suspicion, find_suspicions
-from deputize.core.json_values import is_large_value
+from deputize.core.json_values import is_large_document
 from deputize.evidence.metrics import Metrics
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.phases import CallContext, Validated
-from deputize.lifecycle.recording.redaction import get_redaction_plan, prepare_redaction, redact_arguments
+from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 
-class _LargeContract(Exception):
-    """The tool's schemas are too large to compile, and to look through for errors, on the event loop."""
+class _TooLarge(Exception):
+    """The arguments, or the tool's schemas, are too large to look at each part of them on the event loop."""
 
 
 class _CostlyArguments(Exception):
@@ -65,12 +65,10 @@ async def validate_call(
 
 
 async def _validate_here_or_off_loop(call: CallContext, authority: TenantAuthority, metrics: Metrics) -> Validated:
-    if not is_large_value(call.request.arguments):
-        try:
-            return await prepare_redaction(validate(call, authority, metrics))
-        except _LargeContract:
-            pass
-    return await asyncio.to_thread(_validate_off_loop, call, authority, metrics)
+    try:
+        return validate(call, authority, metrics)
+    except _TooLarge:
+        return await asyncio.to_thread(_validate_off_loop, call, authority, metrics)
 
 
 def _validate_off_loop(
@@ -115,13 +113,17 @@ def validate(
         list_ranges=lambda name: list_version_ranges(caller, name),
     )
     if version.is_large and not is_off_loop:
-        raise _LargeContract
+        raise _TooLarge
     tool = version.tool
     if tool.unenforced_fields:
         raise _build_setup_error(tool)
     arguments = request.arguments
+    # Writing them takes a few milliseconds at most, because a request is limited; every other step takes longer.
+    sorted_json = write_sorted(arguments)
+    if not is_off_loop and (sorted_json is None or is_large_document(sorted_json)):
+        raise _TooLarge
     try:
-        canonical_arguments = canonicalize(arguments)
+        canonical_arguments = canonicalize_sorted(arguments, sorted_json)
     except NotCanonical as error:
         raise ParseFailed(f"the arguments have no canonical form: {error}") from error
     call_input: dict[str, Any] = arguments
