@@ -5,13 +5,13 @@ freezing goes through `object.__setattr__` for each field, which took longer tha
 0.65 for eight fields, thirteen times a call). Types off the hot path use `dataclass(frozen=True)`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
     """Make a class a value type."""
     return dataclass(kw_only=True, slots=True)(cls)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import field
 from typing import Any, Protocol
 
 from deputize.catalog.compiled_tool import CompiledTool
@@ -58,10 +59,10 @@ class CallContext:
     started_at: float
     deadline: Deadline | None
     trail: CallTrace
+    tenant: str = field(init=False)
 
-    @property
-    def tenant(self) -> str:
-        return self.caller.tenant
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tenant", self.caller.tenant)
 
 
 @frozen
@@ -95,10 +96,10 @@ class Validated:
     redacted_arguments: RedactedArguments | None = None
     # What looks like an injection attempt in the arguments as they were sent.
     suspicions: tuple[Suspicion, ...] = ()
+    contract: Contract = field(init=False)
 
-    @property
-    def contract(self) -> Contract:
-        return self.tool.contract
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contract", self.tool.contract)
 
     @property
     def request_bytes(self) -> bytes:
@@ -133,14 +134,12 @@ class Authorized:
     approval: ApprovalGrant | None = None
     # What the call would change, as the policies saw it: (resource, operation, scope).
     side_effects: Sequence[tuple[str, str, str]] = ()
+    call: CallContext = field(init=False)
+    contract: Contract = field(init=False)
 
-    @property
-    def call(self) -> CallContext:
-        return self.validated.call
-
-    @property
-    def contract(self) -> Contract:
-        return self.validated.tool.contract
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "call", self.validated.call)
+        object.__setattr__(self, "contract", self.validated.contract)
 
 
 @frozen
@@ -204,18 +203,14 @@ class Executed:
     has_partial_result: bool = False
     # True if the tool ended after the call was answered as unknown.
     is_late: bool = False
+    validated: Validated = field(init=False)
+    call: CallContext = field(init=False)
+    contract: Contract = field(init=False)
 
-    @property
-    def validated(self) -> Validated:
-        return self.authorized.validated
-
-    @property
-    def call(self) -> CallContext:
-        return self.authorized.validated.call
-
-    @property
-    def contract(self) -> Contract:
-        return self.authorized.validated.tool.contract
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "validated", self.authorized.validated)
+        object.__setattr__(self, "call", self.authorized.call)
+        object.__setattr__(self, "contract", self.authorized.contract)
 
 
 @frozen
@@ -265,8 +260,10 @@ class Verified:
     @property
     def cost(self) -> float:
         """What the call is charged: its fixed cost, and what it used at the prices of its contract."""
-        if self.executed.contract.observability.prices is None:
-            return self._fixed_cost
+        observability = self.executed.contract.observability
+        if observability.prices is None:
+            is_declared = self.result is None and self.problem is None
+            return observability.cost_per_call if is_declared else self._fixed_cost
         return sum(self.costs.values())
 
     @property
