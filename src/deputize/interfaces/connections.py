@@ -147,6 +147,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._timed_part: _Part | None = "head"
         self._partial_bytes = 0
         self._deadline: float | None = None
+        # Until when the client may send its next request.
+        self._idle_deadline: float | None = None
         self._write_deadline: float | None = None
         self._unsent_bytes = 0
         self._close_deadline: float | None = None
@@ -168,7 +170,7 @@ class LimitedConnection(HttpToolsProtocol):
     # The next five methods run for every request, so they call the base class by name, which is cheaper than super().
 
     def data_received(self, data: bytes) -> None:
-        self._ended_scope = None
+        self._ended_scope = self._idle_deadline = None
         self._chunk_bytes = len(data)
         HttpToolsProtocol.data_received(self, data)
         if self._ended_scope is self.scope and self.scope is not None:
@@ -213,7 +215,15 @@ class LimitedConnection(HttpToolsProtocol):
         HttpToolsProtocol.on_message_complete(self)
 
     def on_response_complete(self) -> None:
-        HttpToolsProtocol.on_response_complete(self)
+        # As in uvicorn, but without a timer for each response: `check_deadlines` looks once a second.
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_deadline = time.monotonic() + self.timeout_keep_alive
         if self._is_in_body:
             # The request was answered before its body was complete, which the client may not have noticed.
             linger = time.monotonic() + _LINGER_SECONDS
@@ -267,6 +277,8 @@ class LimitedConnection(HttpToolsProtocol):
             self._write_deadline, self._unsent_bytes = now + _WRITE_SECONDS, unsent_bytes
         elif self._deadline is not None and now > self._deadline:
             self._end_late_request(now)
+        elif self._idle_deadline is not None and now > self._idle_deadline:
+            self.transport.close()
 
     def _end_late_request(self, now: float) -> None:
         settings = self.limiter.settings
