@@ -27,8 +27,6 @@ _validators: BoundedDict[bytes, Validator] = BoundedDict(8)
 def is_costly_document(cost: SchemaCost, canonical: bytes) -> bool:
     """Tell whether validating a document may take longer than the event loop can wait."""
     size = len(canonical)
-    if cost.estimate_steps(size=size, values=size, fractions=size, exponents=size) <= MAX_LOOP_STEPS:
-        return False
     exponents = canonical.count(b"e-") + canonical.count(b"e+")
     values, fractions = count_values_in(canonical), canonical.count(b".")
     return cost.estimate_steps(size=size, values=values, fractions=fractions, exponents=exponents) > MAX_LOOP_STEPS
@@ -37,17 +35,19 @@ def is_costly_document(cost: SchemaCost, canonical: bytes) -> bool:
 class CompiledSchema:
     """A schema with its validator and its cost. `is_valid` is the Rust validator's own bound method."""
 
-    __slots__ = ("_cost", "_schema", "_validator", "is_valid")
+    __slots__ = ("_cost", "_quick_bytes", "_schema", "_validator", "is_valid")
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._validator: Validator = compile_schema(schema)
         self._cost = measure_schema(schema)
+        # Whatever a document of so many bytes contains, validating it is quick.
+        self._quick_bytes = MAX_LOOP_STEPS // self._cost.estimate_steps(size=1, values=1, fractions=1, exponents=1)
         self.is_valid = self._validator.is_valid
 
     def is_costly(self, canonical: bytes) -> bool:
         """Tell whether a document must not be validated here, nor in a thread."""
-        return is_costly_document(self._cost, canonical)
+        return len(canonical) > self._quick_bytes and is_costly_document(self._cost, canonical)
 
     async def check(self, value: Any, canonical: bytes, run_job: JobRunner) -> bool | None:
         """Tell whether a document is valid: here, in a thread if it is large, in another process if it is costly.

@@ -7,7 +7,7 @@ room for the next one.
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from deputize.core.caller import Caller
 from deputize.core.errors import ConcurrencyLimitReached
@@ -19,7 +19,6 @@ CALLER_REQUESTS: Final = "default:requests-per-caller"
 _RETRY_MS: Final = 1000
 
 _CallerKey = tuple[str, str, str]
-_Key = TypeVar("_Key", str, _CallerKey)
 
 
 class RequestSlot:
@@ -102,13 +101,10 @@ class RequestSlots:
     def free_slot(self, key: _CallerKey) -> None:
         """Free the slot of a request that has ended."""
         self._total -= 1
-        _count_down(self._tenant_counts, key[0])
-        _count_down(self._caller_counts, key)
-
-
-def _count_down(counts: dict[_Key, int], key: _Key) -> None:
-    count = counts[key] - 1
-    if count:
-        counts[key] = count
-    else:
-        del counts[key]
+        tenant_counts, caller_counts, tenant = self._tenant_counts, self._caller_counts, key[0]
+        tenant_counts[tenant] -= 1
+        if not tenant_counts[tenant]:
+            del tenant_counts[tenant]
+        caller_counts[key] -= 1
+        if not caller_counts[key]:
+            del caller_counts[key]

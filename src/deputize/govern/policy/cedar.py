@@ -160,7 +160,7 @@ class CedarQuestion:
 
 def is_costly(slice_: PolicySlice, facts: Mapping[str, Any]) -> bool:
     """Tell whether evaluating the slice may take longer than the event loop can wait."""
-    return slice_.cost.estimate_seconds(find_longest_text(facts)) > MAX_LOOP_SECONDS
+    return not slice_.is_quick and slice_.cost.estimate_seconds(find_longest_text(facts)) > MAX_LOOP_SECONDS
 
 
 def evaluate_slice(

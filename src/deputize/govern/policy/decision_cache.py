@@ -31,7 +31,10 @@ class DecisionCache:
         self._digest = policies.digest
 
     def decide(self, request: PolicyRequest) -> RecordedVerdict:
-        key = build_cache_key(request, self.policies.get_request_slice(request), self._digest)
+        return self._decide_by(request, self.policies.get_request_slice(request))
+
+    def _decide_by(self, request: PolicyRequest, slice_: PolicySlice) -> RecordedVerdict:
+        key = build_cache_key(request, slice_, self._digest)
         entry = self._entries.get(key) if key is not None else None
         if entry is not None:
             return entry
@@ -41,7 +44,7 @@ class DecisionCache:
         """Decide as `decide` does, and evaluate rules that take long in another process."""
         slice_ = await self.policies.load_request_slice(request)
         if not is_costly(slice_, request.facts):
-            return self.decide(request)
+            return self._decide_by(request, slice_)
         key = build_cache_key(request, slice_, self._digest)
         entry = self._entries.get(key) if key is not None else None
         if entry is not None:

@@ -18,7 +18,7 @@ from deputize.core.canonical import compute_digest
 from deputize.govern.policy.cedar_schema import ACTION, list_ancestors
 from deputize.govern.policy.checks.attribute_reads import AttributeReads, collect_reads
 from deputize.govern.policy.policy_parser import PolicyRule, build_set_json
-from deputize.govern.policy.slice_cost import RuleCost, measure_rules
+from deputize.govern.policy.slice_cost import MAX_LOOP_SECONDS, RuleCost, measure_rules
 
 EntityKey = tuple[str, str]
 # Rules in all slices of a version together: each takes some kilobytes, and a tenant's number of tools is unlimited.
@@ -37,6 +37,7 @@ class PolicySlice:
         self.is_volatile = self.reads.is_volatile
         self.is_per_call = self.reads.is_per_call
         self.has_sweeping = self.reads.has_sweeping
+        self.is_quick = self.cost.estimate_seconds() <= MAX_LOOP_SECONDS
 
     @cached_property
     def policies(self) -> cedarpy.PolicySet:
