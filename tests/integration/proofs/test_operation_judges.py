@@ -21,6 +21,8 @@ from proofs.run_overhead.read_latency import is_disturbed
 from proofs.stalls.experiment import build_verdict as judge_stalls
 from proofs.stalls.testbed import Measurement
 from proofs.tenant_isolation.experiment import Round, compute_ratios
+from proofs.upstreams.experiment import Sample as CircuitSample
+from proofs.upstreams.experiment import measure_disagreement
 from tests.support.proof_bars import list_exact_bars, list_missed_bars
 
 pytestmark = pytest.mark.nightly
@@ -180,3 +182,15 @@ def test_a_stall_is_found_among_all_measurements(
     verdict = judge_stalls([quick, measured, quick], {**MEMORY, **memory}, {"slow": 51.0, "fast": 50.0}, 50)
     assert list_missed_bars("stalls", verdict.figures) == missed
     assert verdict.controls == {"slow": True, "fast": False}
+
+
+def test_gateways_that_know_different_things_of_a_circuit_are_timed_until_they_agree() -> None:
+    known, unknown = frozenset({"svc01"}), frozenset[str]()
+    samples = [
+        CircuitSample(0.0, (unknown, unknown)),
+        CircuitSample(1.0, (known, unknown)),
+        CircuitSample(3.5, (known, unknown)),
+        CircuitSample(4.0, (known, known)),
+        CircuitSample(5.0, (unknown, known)),
+    ]
+    assert measure_disagreement(samples) == 2.5

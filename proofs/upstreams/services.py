@@ -1,0 +1,120 @@
+"""Thirty HTTP services in the proof's own process, and how each of them behaves at the moment."""
+
+import asyncio
+import contextlib
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import httptools
+import orjson
+
+_ANSWER_SECONDS = 0.02
+_FLAP_SECONDS = 3.0
+_SCHEMA = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+_RESPONSES = {"200": {"description": "The order", "content": {"application/json": {"schema": _SCHEMA}}}}
+_ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+DOCUMENT = {
+    "openapi": "3.0.3",
+    "info": {"title": "Orders", "version": "1"},
+    "paths": {
+        "/orders/{id}": {
+            "parameters": [_ID],
+            "get": {"operationId": "getOrder", "summary": "Read one order.", "responses": _RESPONSES},
+            # Nothing says that it may be repeated.
+            "post": {"operationId": "shipOrder", "summary": "Ship an order.", "responses": _RESPONSES},
+        },
+    },
+}
+
+
+class Behavior(StrEnum):
+    HEALTHY = "healthy"
+    DEAD = "dead"
+    SLOW = "slow"
+    FLAPPING = "flapping"
+    GARBAGE = "garbage"
+
+
+SICK_BEHAVIORS = (Behavior.DEAD, Behavior.SLOW, Behavior.FLAPPING, Behavior.GARBAGE)
+
+
+@dataclass(kw_only=True, slots=True)
+class Service:
+    name: str
+    behavior: Behavior = Behavior.HEALTHY
+    port: int = 0
+    # How often each order was shipped.
+    shipped: Counter[str] = field(default_factory=Counter)
+    request_count: int = 0
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=256)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while self.behavior is not Behavior.DEAD and await self._answer(reader, writer):
+                pass
+        writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        request = _Request()
+        parser = httptools.HttpRequestParser(request)
+        while not request.is_complete:
+            data = await reader.read(65_536)
+            if not data:
+                return False
+            parser.feed_data(data)
+        self.request_count += 1
+        if parser.get_method() == b"POST":
+            self.shipped[request.path] += 1
+        behavior = self.behavior
+        if behavior is Behavior.SLOW:
+            # Until the client gives up.
+            await reader.read(1)
+            return False
+        if behavior is Behavior.GARBAGE:
+            writer.write(b"\x00\xff this is not HTTP\r\n\r\n")
+            return False
+        await asyncio.sleep(_ANSWER_SECONDS)
+        is_down = (
+            behavior is Behavior.FLAPPING and asyncio.get_running_loop().time() % (2 * _FLAP_SECONDS) < _FLAP_SECONDS
+        )
+        body = orjson.dumps({"id": request.path.rpartition("/")[2]})
+        status = "503 Service Unavailable" if is_down else "200 OK"
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        return True
+
+
+@dataclass(slots=True)
+class _Request:
+    path: str = ""
+    is_complete: bool = False
+
+    def on_url(self, url: bytes) -> None:
+        self.path = url.decode()
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+def make_services(count: int) -> list[Service]:
+    return [Service(name=f"svc{number:02}") for number in range(count)]
+
+
+def spoil(services: list[Service]) -> None:
+    """Give each of these services one of the ways to be sick, in turn."""
+    for service, behavior in zip(services, itertools.cycle(SICK_BEHAVIORS), strict=False):
+        service.behavior = behavior
+
+
+def render_settings(services: list[Service], document: str, digest: str) -> str:
+    return "\n".join(
+        f'[[services]]\nname = "{each.name}"\ndocument = "{document}"\nsha256 = "{digest}"\n'
+        f'url = "http://127.0.0.1:{each.port}"\n'
+        for each in services
+    )
