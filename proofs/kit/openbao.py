@@ -89,6 +89,14 @@ class OpenBaoServer:
             metadata = {"custom_metadata": {"expires_at": expires_at}}
             await self._send_request("POST", f"/v1/{MOUNT}/metadata/{tenant}/{name}", metadata)
 
+    async def fetch_document(self) -> dict[str, Any]:
+        """The OpenAPI document of its own API, mounts included."""
+        return await self._send_request("GET", "/v1/sys/internal/specs/openapi")
+
+    @property
+    def root_token(self) -> str:
+        return self._root
+
     async def delete_secret(self, tenant: str, name: str) -> None:
         await self._send_request("DELETE", f"/v1/{MOUNT}/data/{tenant}/{name}")
 
