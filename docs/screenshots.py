@@ -2,6 +2,7 @@
 
 The pictures show the running product. A project is made from the files of the tutorial about approvals and started with
 `deputize dev`; an agent makes the tutorial's call, and a headless Chromium opens the page where it waits for approval.
+The report of observed calls is the one that the tutorial about the first hour writes, after a livelier day.
 """
 
 import argparse
@@ -14,19 +15,28 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.acceptance.cli.cli_process import PROGRAM, BackgroundCommand, make_project
+from tests.acceptance.docs.snippets import Reader, load_pages
 from tests.support.chromium import EXECUTABLE, open_tab
 
 DOCS = Path(__file__).parent
 IMAGES = DOCS / "images"
 TUTORIAL = DOCS / "tutorials" / "approve-a-dangerous-call.md"
+FIRST_HOUR = "tutorials/first-hour.md"
 MAX_BYTES = 200_000
 _FILE = re.compile(r"^<!-- file (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"code ([0-9A-Z]{4}-[0-9A-Z]{4})\b")
 _WIDTH, _HEIGHT = 1120, 680
+_REPORT_HEIGHT = 900
 _SCALE = 1.25
+_MORE_CALLS = (
+    "python agent.py orders__refund_order customer=ana amount=20",
+    "python agent.py orders__refund_order customer=bo amount=45",
+    "python agent.py orders__refund_order customer=mallory amount=90000",
+)
 
 
 @contextmanager
@@ -65,6 +75,33 @@ async def photograph_approval(url: str, code: str, profile: Path) -> bytes:
         return await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
 
 
+def write_report(folder: Path) -> Path:
+    """Follow the tutorial until it has written its report, with more calls than a reader has to make."""
+    folder.mkdir()
+    (page,) = (each for each in load_pages() if each.name == FIRST_HOUR)
+    reader = Reader(folder, env={"HOME": str(folder.parent), "LANG": "C.UTF-8"})
+    try:
+        for block in page.blocks:
+            if any("observe report" in command for command, _ in block.commands()):
+                for _ in range(3):
+                    reader.run_block(next(each for each in page.blocks if "bash day.sh" in each.text))
+                for command in (*_MORE_CALLS, "deputize observe report --html report.html"):
+                    reader.run_block(replace(block, text=f"$ {command}\n"))
+                break
+            reader.run_block(block)
+    finally:
+        reader.stop_background()
+    return folder / "report.html"
+
+
+async def photograph_report(report: Path, profile: Path) -> bytes:
+    """Photograph the top of the report."""
+    async with open_tab(profile) as tab:
+        await tab.resize(_WIDTH, _REPORT_HEIGHT)
+        await tab.open_url(report.as_uri())
+        return await tab.capture_png(_WIDTH, _REPORT_HEIGHT, scale=_SCALE)
+
+
 def write_screenshots(images: Path) -> list[Path]:
     """Write each picture into a folder, and return their paths."""
     work = Path(tempfile.mkdtemp(prefix="deputize-screenshots-"))
@@ -76,15 +113,17 @@ def write_screenshots(images: Path) -> list[Path]:
             match = _CODE.search(gateway.wait_for_line("⏸"))
             if match is None:
                 raise RuntimeError("the gateway's terminal shows no code for the approval request")
-            picture = asyncio.run(photograph_approval(url, match[1], work / "profile"))
+            pictures = {"approval.png": asyncio.run(photograph_approval(url, match[1], work / "profile"))}
+        report = write_report(work / "orders")
+        pictures["observed.png"] = asyncio.run(photograph_report(report, work / "profile"))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if len(picture) > MAX_BYTES:
-        raise RuntimeError(f"the picture has {len(picture)} bytes; make it smaller than {MAX_BYTES}")
     images.mkdir(exist_ok=True)
-    path = images / "approval.png"
-    path.write_bytes(picture)
-    return [path]
+    for name, picture in pictures.items():
+        if len(picture) > MAX_BYTES:
+            raise RuntimeError(f"{name} has {len(picture)} bytes; make it smaller than {MAX_BYTES}")
+        (images / name).write_bytes(picture)
+    return [images / name for name in pictures]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

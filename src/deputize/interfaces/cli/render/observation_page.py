@@ -26,6 +26,8 @@ _WIDTH: Final = 640
 _BAR_HEIGHT: Final = 22
 _LABEL_WIDTH: Final = 200
 _COLUMN_HEIGHT: Final = 120
+# One day is a column, not a wall.
+_MAX_COLUMN_WIDTH: Final = 64
 _HEAD: Final = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -111,7 +113,7 @@ def _render_columns(title: str, counts: Sequence[tuple[str, int]]) -> str:
     """Render counts in their order as columns."""
     if not counts:
         return ""
-    highest, step = max(max(count for _, count in counts), 1), _WIDTH / len(counts)
+    highest, step = max(max(count for _, count in counts), 1), min(_WIDTH / len(counts), _MAX_COLUMN_WIDTH)
     columns = []
     for number, (label, count) in enumerate(counts):
         height = _COLUMN_HEIGHT * count / highest
