@@ -187,7 +187,7 @@ def check_attempt(result: AttemptResult, decider: WrongDecider, action: str, ans
 def check_batch_attempt(result: AttemptResult, decider: WrongDecider, action: str, answer: HttpResponse) -> None:
     """In a batch, each decision is refused for itself."""
     result.try_count += 1
-    if answer.status < 400 and any("refused" not in one for one in answer.json()["decisions"]):
+    if answer.status < 400 and any(not one.get("refusal_slug") for one in answer.json()["decisions"]):
         result.accepted_count += 1
         result.add_sample(f"{decider.label} could {action} several", answer)
 

@@ -147,7 +147,7 @@ def probe_server(server: Server, url: Url = "", token: Token = "", json: Json = 
     for name in details["registered_tools"]:
         printer.success(f"Registered {name}")
     if details["new_changes"]:
-        printer.warn(f"{format_count(details['opened'], 'new change')} found")
+        printer.warn(f"{format_count(details['new_changes'], 'new change')} found")
 
 
 def _print_server(server: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ def review(
         result = requests.send("POST", f"{_build_server_path(server)}/changes/decide", body)
         results.append(result)
         registration_text = f": {result['registered_tool']}" if result["registered_tool"] else ""
-        printer.success(f"{each['shown']} {word}ed{registration_text}")
+        printer.success(f"{each['display_item']} {word}ed{registration_text}")
     if json:
         printer.json({"decided": results})
 
@@ -318,7 +318,7 @@ def _print_changes(server: str, changes: Sequence[Mapping[str, Any]]) -> None:
         return
     for each in changes:
         pin_text = f"   pinned as {each['tool']} {each['version']}" if each["tool"] else ""
-        printer.line(f"{style_sign(NOTE, sys.stdout)} {each['shown']}   {each['kind']}{pin_text}")
+        printer.line(f"{style_sign(NOTE, sys.stdout)} {each['display_item']}   {each['kind']}{pin_text}")
         for flag in each["flags"]:
             where = f" at {flag['where']}" if flag["where"] else ""
             printer.line(f"  {colour_text(flag['code'], 'yellow', sys.stdout)}{where}: {flag['sentence']}")

@@ -56,7 +56,8 @@ def ask_effects(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         return {each["name"]: each["proposed_effects"] for each in open_tools}
     choices: dict[str, str] = {}
     for each in open_tools:
-        word = _ask(f"{each['shown']}: {', '.join(EFFECTS)} or {_SKIP}", (*EFFECTS, _SKIP), each["proposed_effects"])
+        question = f"{each['display_name']}: {', '.join(EFFECTS)} or {_SKIP}"
+        word = _ask(question, (*EFFECTS, _SKIP), each["proposed_effects"])
         if word != _SKIP:
             choices[each["name"]] = word
     return choices
