@@ -12,6 +12,7 @@ from deputize.core.contract.contract import Contract, Effects
 from deputize.core.decision import Decision
 from deputize.core.errors import ScopeMissing, ToolNotFound, VersionNotInCapability
 from deputize.core.grant_constraints import load_constraints
+from deputize.govern.identity.dev_issuer import ISSUER
 
 # The ids of the rules below, as decisions, refusals and audit entries name them.
 SCOPES_RULE = "token-scopes"
@@ -23,6 +24,10 @@ CONSOLE_TOKEN_RULE = "console-token"
 # Not a token rule: the gateway itself queries the status of a call with an UNKNOWN outcome, with this one read tool.
 RECONCILIATION_RULE = "reconciliation"
 
+_DEV_ADVICE = (
+    "This token is older than the scopes, or limited. deputize dev keeps one with every scope of its tools in the "
+    "project: .deputize/agent-token for agents, .deputize/token for you."
+)
 _RANK = {effects: rank for rank, effects in enumerate(Effects)}
 _BY_SCOPES = (SCOPES_RULE,)
 _BY_SCOPES_AND_TOOLS = (SCOPES_RULE, CAPABILITIES_RULE)
@@ -77,6 +82,7 @@ def authorize_token(
         raise ScopeMissing(
             f"{contract.full_name} needs scopes that this token lacks: {', '.join(missing)}",
             details={"missing_scopes": missing, "required_scopes": list(required_scopes), "rule": SCOPES_RULE},
+            advice=_DEV_ADVICE if caller.issuer == ISSUER else None,
         )
     return Decision(rules=rules, epochs=epochs)
 

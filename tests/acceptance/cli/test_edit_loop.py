@@ -45,6 +45,23 @@ def test_saved_code_is_used_and_broken_code_leaves_the_old(dev: DevTerminal) -> 
     assert "hello.greet · allow by" in dev.wait_for("succeeded")
 
 
+def test_a_new_tool_with_a_new_scope_can_be_called_at_once(dev: DevTerminal) -> None:
+    old_token = (dev.folder / ".deputize" / "agent-token").read_text().strip()
+    text = '''from deputize import tool
+
+@tool(effects="read", scopes=["stock:read"])
+def count(item: str) -> int:
+    """Count the items of a kind in stock."""
+    return 3
+'''
+    (dev.folder / "tools" / "stock.py").write_text(text)
+    dev.wait_for("tokens renewed, with the scopes that the tools need now: yours in .deputize/token")
+    assert call(dev, "stock.count", "item=apple") == "3"
+    assert call(dev, "hello.greet", "name=Ana", "--token", old_token) == '"Good day, Ana!"'
+    refused = run_deputize("call", "stock.count", "item=apple", "--token", old_token, folder=dev.folder)
+    assert ".deputize/agent-token for agents" in refused.err
+
+
 @pytest.mark.requirement("GOV-3")
 def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
     forget = '    effects="destructive",\n    resources=["delete'

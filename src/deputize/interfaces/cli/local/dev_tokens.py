@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import jwt
 
@@ -14,6 +15,7 @@ from deputize.core.settings import Settings
 from deputize.govern.identity.dev_issuer import load_dev_issuer, mint_dev_token, reject_dev_issuers
 from deputize.interfaces.cli.local.dev_environment import make_folder
 from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, TOKEN_FILE, read_saved_token
+from deputize.interfaces.cli.render.output import printer
 from deputize.store.private_file import replace_file
 
 _TOKEN_SECONDS = 30 * 86_400
@@ -64,6 +66,8 @@ class DevTokens:
     developer: str = field(repr=False)
     agent: str = field(repr=False)
     is_new: bool
+    # Whether the project had none before.
+    is_first: bool = False
 
 
 def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
@@ -76,9 +80,32 @@ def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
     # Scopes of the gateway itself, such as admin, are for people, even if a tool asks for one.
     agent_scopes = {scope for scope in scopes if not scope.startswith(_OWN_SCOPES)}
     load_dev_issuer(settings.folder)
+    is_first = not any(read_saved_token(settings.folder, each) for each in (TOKEN_FILE, AGENT_TOKEN_FILE))
     developer, is_developer_new = _ensure_token(settings, TOKEN_FILE, None, {ADMIN_SCOPE, *scopes})
     agent, is_agent_new = _ensure_token(settings, AGENT_TOKEN_FILE, DEV_AGENT, agent_scopes)
-    return DevTokens(developer=developer, agent=agent, is_new=is_developer_new or is_agent_new)
+    is_new = is_developer_new or is_agent_new
+    return DevTokens(developer=developer, agent=agent, is_new=is_new, is_first=is_first)
+
+
+def print_tokens(tokens: DevTokens, file: Path, agent_file: Path) -> None:
+    """Say where new tokens are, and show the one for agents the first time.
+
+    The developer's own token is only named: it administers the gateway, and what is printed gets pasted into clients.
+    """
+    if not tokens.is_new:
+        return
+    facts = {"file": str(file), "agent_file": str(agent_file), "agent_token": tokens.agent, "first": tokens.is_first}
+    if tokens.is_first:
+        message = f"signing key and tokens created: yours in {file}, one for agents in {agent_file}"
+        printer.event("token", facts, message)
+        printer.line(f"  For agents and MCP clients: {tokens.agent}")
+        return
+    printer.event(
+        "token",
+        facts,
+        f"tokens renewed, with the scopes that the tools need now: yours in {file}, one for agents in {agent_file}",
+    )
+    printer.line("  A client that has the old one calls the same tools as before; give it the new one for the others.")
 
 
 def _ensure_token(settings: Settings, file: str, agent: str | None, scopes: set[str]) -> tuple[str, bool]:

@@ -55,9 +55,11 @@ def test_the_agents_token_acts_for_the_developer_and_administers_nothing(
 
 def test_tokens_are_kept_until_they_no_longer_fit(settings: Settings, tools: tuple[PythonTool, ...]) -> None:
     first = ensure_tokens(settings, tools)
+    assert first.is_first
     assert ensure_tokens(settings, tools) == DevTokens(developer=first.developer, agent=first.agent, is_new=False)
     fewer = ensure_tokens(settings, ())
     assert (fewer.developer, read_claims(fewer.agent)["scope"]) == (first.developer, "")
+    assert (fewer.is_new, fewer.is_first) == (True, False)
 
 
 def test_a_token_with_authority_in_the_agents_file_is_replaced(

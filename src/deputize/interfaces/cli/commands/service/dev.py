@@ -34,7 +34,7 @@ from deputize.interfaces.cli.local.dev_environment import (
     pick_free_port,
     publish_agent_token,
 )
-from deputize.interfaces.cli.local.dev_tokens import add_dev_issuer, ensure_tokens
+from deputize.interfaces.cli.local.dev_tokens import add_dev_issuer, ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop.confirmed_settings import choose_settings, record_settings
 from deputize.interfaces.cli.local.edit_loop.edit_messages import print_not_watching
 from deputize.interfaces.cli.local.edit_loop.loop import EditLoop
@@ -112,7 +112,7 @@ def run_development(
             settings = _set_database(settings, dsn)
             prepare_schema(dsn)
             project_tools = load_project(settings, Path.cwd(), admits_drafts=True)
-            _print_tokens(settings, project_tools, client_folder)
+            _provide_tokens(settings, project_tools, client_folder)
             # Chosen last: another process may have taken a free port while the database started.
             settings = _set_public_url(_set_ports(add_dev_issuer(settings), port))
             session = _DevSession(
@@ -188,21 +188,13 @@ def _set_database(settings: Settings, dsn: str) -> Settings:
     return settings.model_copy(update={"database": settings.database.model_copy(update=changes)})
 
 
-def _print_tokens(settings: Settings, project_tools: ProjectTools, client_folder: Path | None) -> None:
-    """Create the project's tokens if needed, and print the one for agents that one time.
-
-    The developer's own token is only named: it administers the gateway, and what is printed gets pasted into clients.
-    """
+def _provide_tokens(settings: Settings, project_tools: ProjectTools, client_folder: Path | None) -> None:
+    """Create the project's tokens if needed, and say where they are."""
     tokens = ensure_tokens(settings, project_tools.tools)
-    file, agent_file = settings.folder / TOKEN_FILE, settings.folder / AGENT_TOKEN_FILE
+    agent_file = settings.folder / AGENT_TOKEN_FILE
     if client_folder is not None:
         agent_file = publish_agent_token(client_folder, tokens.agent)
-    if tokens.is_new:
-        facts = {"file": str(file), "agent_file": str(agent_file), "agent_token": tokens.agent}
-        printer.event(
-            "token", facts, f"signing key and tokens created: yours in {file}, one for agents in {agent_file}"
-        )
-        printer.line(f"  For agents and MCP clients, shown once: {tokens.agent}")
+    print_tokens(tokens, settings.folder / TOKEN_FILE, agent_file)
 
 
 async def _serve_api(session: _DevSession) -> None:

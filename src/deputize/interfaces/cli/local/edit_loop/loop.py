@@ -24,6 +24,7 @@ from deputize.core.errors import PolicyInvalid, Problem
 from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
+from deputize.interfaces.cli.local.dev_tokens import ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop import edit_messages
 from deputize.interfaces.cli.local.edit_loop.authority_changes import (
     Document,
@@ -42,7 +43,7 @@ from deputize.interfaces.cli.local.edit_loop.tool_reload import (
     list_changed_files,
     stage_tools,
 )
-from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, load_settings
+from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, SETTINGS_FILE, TOKEN_FILE, load_settings
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, print_gaps
 from deputize.operations.admin.project_edits import ProjectEdits
 
@@ -251,6 +252,7 @@ class EditLoop:
         for file in removed_files:
             if file not in kept_files:
                 edit_messages.print_removed(file, [tool.contract for tool in old_groups[file]])
+        await self._renew_tokens()
 
     async def _judge_tool(self, file: str, tool: PythonTool) -> HeldTool | None:
         """Hold a tool back if it gives more authority than the one in use, unless a person confirmed exactly it."""
@@ -278,6 +280,12 @@ class EditLoop:
             (tool.contract.full_name, tool.contract.version): file for file, group in groups.items() for tool in group
         }
         return True
+
+    async def _renew_tokens(self) -> None:
+        """Write tokens with the scopes that the tools in use need, so that a new tool can be called at once."""
+        tokens = await asyncio.to_thread(ensure_tokens, self._settings, tuple(self._project_tools.tools))
+        folder = self._settings.folder
+        print_tokens(tokens, folder / TOKEN_FILE, folder / AGENT_TOKEN_FILE)
 
     def _report_hooks(self, staged_tools: StagedTools) -> None:
         hook_modules = {each.function.__module__: each.name for each in self._project_tools.hooks}
