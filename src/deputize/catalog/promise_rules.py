@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from deputize.catalog.schema_rules import Reason
+from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
 from deputize.core.contract.effects import Compensation
@@ -36,7 +36,7 @@ def check_compensation_tool(contract: Contract, find_contract: Callable[[str], C
     tool = contract if is_own else find_contract(compensation.tool)
     if tool is None:
         fix = "register it first, or load its function with this one"
-        yield _make_reason(_MUTATION, "/compensation/tool", f"{compensation.tool} is not a callable tool", fix)
+        yield _make_reason(_MUTATION, "/compensation/tool", f"{compensation.tool} {NOT_CALLABLE}", fix)
         return
     names = {**(compensation.bind or {}), **(compensation.constants or {})}
     required_names = resolve_refs(tool.input_schema, tool.input_schema).get("required")

@@ -15,7 +15,14 @@ from deputize.catalog.predicates import check_predicate
 from deputize.catalog.promise_rules import check_compensation_tool, check_promises
 from deputize.catalog.schema_cost import measure_schema
 from deputize.catalog.schema_errors import find_errors
-from deputize.catalog.schema_rules import Reason, check_descriptions, check_input_schema, check_schema, check_structure
+from deputize.catalog.schema_rules import (
+    NOT_CALLABLE,
+    Reason,
+    check_descriptions,
+    check_input_schema,
+    check_schema,
+    check_structure,
+)
 from deputize.catalog.schemas import (
     HIDDEN_SENSITIVITIES,
     BadSchema,
@@ -110,21 +117,6 @@ def build_refusal(name: str, version: str, reasons: list[Reason]) -> ToolNotAdmi
     )
 
 
-def collect_reasons(
-    contract: Contract,
-    *,
-    find_owner: OwnerLookup,
-    find_fact: FactLookup = find_no_fact,
-    find_contract: ContractLookup | None = None,
-) -> Iterator[Reason]:
-    """Yield every reason against the contract: its faults, and its gaps.
-
-    The tools that it names are checked only if `find_contract` is given; without a registry they cannot be.
-    """
-    yield from collect_faults(contract, find_owner=find_owner, find_fact=find_fact, find_contract=find_contract)
-    yield from collect_gaps(contract)
-
-
 def collect_gaps(contract: Contract) -> Iterator[Reason]:
     """Yield what the author has yet to write: descriptions, an example and, for a draft, what the tool does.
 
@@ -151,7 +143,10 @@ def collect_faults(
     find_fact: FactLookup = find_no_fact,
     find_contract: ContractLookup | None = None,
 ) -> Iterator[Reason]:
-    """Yield what no gateway accepts."""
+    """Yield what no gateway accepts.
+
+    The tools that the contract names are checked only if `find_contract` is given; without a registry they cannot be.
+    """
     yield from _check_schemas(contract)
     yield from _check_version(contract, find_owner)
     yield from _check_auth(contract, find_fact)
@@ -289,7 +284,7 @@ def _check_status_tool(name: str, status: Contract | None) -> Iterator[Reason]:
     """Check that the status tool only reads and that the gateway can call it with an idempotency key alone."""
     conjunct, path = "idempotency_specified", "/status"
     if status is None:
-        yield _make_reason(conjunct, path, f"{name} is not a callable tool", "register it first")
+        yield _make_reason(conjunct, path, f"{name} {NOT_CALLABLE}", "register it first")
         return
     if status.effects is not Effects.READ:
         yield _make_reason(conjunct, path, f"{name} has side effects", "name a tool that only reads")
@@ -306,7 +301,7 @@ def _check_undo_tool(contract: Contract, find_contract: ContractLookup) -> Itera
     name = contract.undo
     if name is not None and name != contract.full_name and find_contract(name) is None:
         fix = "register it first, or load its function with this one"
-        yield _make_reason("mutation_class_labelled", "/undo", f"{name} is not a callable tool", fix)
+        yield _make_reason("mutation_class_labelled", "/undo", f"{name} {NOT_CALLABLE}", fix)
 
 
 def _check_mutation_class(contract: Contract) -> Iterator[Reason]:

@@ -35,6 +35,7 @@ _PARTIAL_KEYWORDS = frozenset({"allOf", "if", "then", "else", "not", "dependentS
 _FORBIDDEN_REFERENCES = ("$id", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
 MOST_FAULTS = 5
 LACKS_DESCRIPTION, LACKS_EXAMPLE = "has no description", "has no example"
+NOT_CALLABLE = "is not a callable tool"
 _META_SCHEMA = Validator({"$ref": DRAFT}, offline=True)
 _TYPE_KEYWORDS = ("type", "enum", "const", "anyOf", "oneOf", "allOf")
 

@@ -33,6 +33,35 @@ _PATTERN_FIXES = {
     "volatile": "point at a value inside impact or guards, or at /changes/*/before, after or count",
 }
 _TOOL_REF_FIX = "write namespace.name, as in crm.get_user"
+_MAX_SHOWN_LENGTH = 100
+_ANOTHER_VALUE = "write another value"
+_NOT_A_PARAMETER = "is not a parameter of @tool"
+# What pydantic says about a value, and what an author of Python says.
+_PYTHON_WORDS = (
+    ("input should be ", "must be "),
+    ("a valid tuple", "a list"),
+    ("a valid dictionary", "a dict"),
+    ("a valid string", "a string"),
+    ("a valid boolean, unable to interpret input", "True or False"),
+    ("a valid integer, unable to parse string as an integer", "an integer"),
+    ("is not a field of a contract", _NOT_A_PARAMETER),
+)
+_PYTHON_EXAMPLES = {
+    "resources": 'resources=["update crm.users/{id}"]',
+    "scopes": 'scopes=["crm:read"]',
+    "permissions": 'permissions=["api:crm"]',
+    "aliases": 'aliases=["crm.find_user"]',
+    "tags": 'tags=["crm"]',
+    "timeout": 'timeout=30, in seconds, or timeout="standard"',
+    "idempotency": 'idempotency="idempotent"',
+    "retry": 'retry={"max_attempts": 3}',
+    "checkpoints": 'checkpoints={"enabled": True}',
+    "undo": 'undo="crm.restore_user"',
+    "status": 'status="crm.get_status"',
+    "version": 'version="0.1.0"',
+}
+# Given as one value, and stored as an object.
+_SHORT_FORMS = frozenset({"timeout", "idempotency"})
 
 
 class WrongDeclaration(ValueError):
@@ -91,9 +120,48 @@ def _explain_entry(kind: str, message: str, context: Mapping[str, Any], fields: 
         return "has an invalid format", _PATTERN_FIXES.get(last, _TOOL_REF_FIX)
     if "expected" in context:
         return "is not a known value", f"write {context['expected']}"
-    return message[:1].lower() + message[1:], _FIXES.get(kind, "write another value")
+    return message[:1].lower() + message[1:], _FIXES.get(kind, _ANOTHER_VALUE)
 
 
 def format_reasons(where: str, reasons: Iterable[Reason]) -> list[str]:
     """Format each reason as one line: where, the field, what is wrong and how to fix it."""
     return [f"{where}: {each.path.lstrip('/').replace('/', '.')} {each.reason}; {each.fix}" for each in reasons]
+
+
+def format_python_reasons(where: str, reasons: Iterable[Reason], declaration: Mapping[str, Any]) -> list[str]:
+    """Format each reason as one line that names the parameter of `@tool` and shows the Python to write."""
+    return [f"{where}: {_explain_in_python(each, declaration)}" for each in reasons]
+
+
+def _explain_in_python(reason: Reason, declaration: Mapping[str, Any]) -> str:
+    keys = reason.path.strip("/").split("/")
+    if keys[0] == "auth" and len(keys) > 1:
+        keys = keys[1:]
+    elif keys[0] == "preview_rules" and len(keys) > 1:
+        keys = [f"preview_{keys[1]}", *keys[2:]]
+    parameter, rest = keys[0], keys[1:]
+    value: Any = declaration.get(parameter)
+    if parameter in _SHORT_FORMS and not isinstance(value, Mapping):
+        rest = []
+    is_item = parameter == "resources" and len(rest) == 1 and isinstance(value, list | tuple)
+    if is_item and isinstance(item := value[int(rest[0])], str):
+        text = item if item.isprintable() and len(item) <= _MAX_SHOWN_LENGTH else "…"
+        return (
+            f'resources[{rest[0]}] "{text}" does not say what is done to what; write create, update or delete and a '
+            f"resource, as in {_PYTHON_EXAMPLES[parameter]}"
+        )
+    place = parameter + "".join(f"[{key}]" if key.isdigit() else f'["{key}"]' for key in rest)
+    text, fix = reason.reason, reason.fix
+    for pydantic_words, python_words in _PYTHON_WORDS:
+        text = text.replace(pydantic_words, python_words)
+    text = text.partition(" or instance of")[0]
+    if rest and text == _NOT_A_PARAMETER:
+        text = "is not known"
+    if isinstance(value, str) and "must be a list" in text and value.isprintable() and '"' not in value:
+        fix = f'write {parameter}=["{value}"]'
+    elif text.startswith("must be") and parameter in _PYTHON_EXAMPLES:
+        text = "has the wrong type" if text == "must be a dict" else text
+        fix = f"write it as in {_PYTHON_EXAMPLES[parameter]}"
+    elif text.startswith("must be") and fix != _ANOTHER_VALUE:
+        return f"{place} {text}"
+    return f"{place} {text}; {fix}"

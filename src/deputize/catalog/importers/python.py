@@ -24,7 +24,7 @@ from deputize.catalog.importers.declaration import (
     expand_resource,
     expand_timeout,
     explain_validation_error,
-    format_reasons,
+    format_python_reasons,
 )
 from deputize.catalog.importers.docstrings import Docstring, parse_docstring
 from deputize.catalog.importers.examples import build_example_call, spread_examples
@@ -44,6 +44,8 @@ from deputize.core.contract.tools import PythonTool
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__deputize_tool__"
+# In a module: every function of it that was declared, also those whose name was given to another one since.
+_DECLARED_FUNCTIONS = "__deputize_functions__"
 _AUTH_FIELDS = ("scopes", "permissions", "credential", "secret", "audience", "readonly_secret")
 _PREVIEW_PREFIX = "preview_"
 _MIN_DESCRIPTION = 10
@@ -188,6 +190,7 @@ def tool(
             rollback=require_rollback(rollback, where) if rollback else None,
         )
         setattr(function, ATTRIBUTE, python_tool)
+        function.__globals__.setdefault(_DECLARED_FUNCTIONS, []).append(function)
         return function
 
     return declare if function is None else declare(function)
@@ -216,7 +219,7 @@ def _build_contract(
             f"{where}: the credential is passed in the context; add a parameter context: ToolContext"
         )
     _require_checkpoint_support(function, signature, declaration, where)
-    calls = tuple(dict(example) for example in examples if not has_placeholder(example))
+    calls = tuple(dict(example) for example in _require_calls(examples, where) if not has_placeholder(example))
     spread_examples(signature.input_schema, calls)
     if not calls:
         example_arguments = build_example_call(signature.input_schema)
@@ -230,7 +233,7 @@ def _build_contract(
         "version": "0.1.0",
         "observability": {},
         **_expand_fields(declaration, where),
-        "description": NO_DESCRIPTION if len(description) < _MIN_DESCRIPTION else description,
+        "description": NO_DESCRIPTION if _is_too_short(description) else description,
         "input_schema": signature.input_schema,
         "output_schema": signature.output_schema,
         "examples": calls,
@@ -239,7 +242,21 @@ def _build_contract(
     try:
         return contract_types.Contract.model_validate(fields)
     except ValidationError as error:
-        raise WrongDeclaration(*format_reasons(where, explain_validation_error(error))) from error
+        sentences = format_python_reasons(where, explain_validation_error(error), declaration)
+        raise WrongDeclaration(*sentences) from error
+
+
+def _is_too_short(description: Any) -> bool:
+    return isinstance(description, str) and len(description) < _MIN_DESCRIPTION
+
+
+def _require_calls(examples: Any, where: str) -> Sequence[Mapping[str, Any]]:
+    if isinstance(examples, list | tuple) and all(isinstance(each, Mapping) for each in examples):
+        return examples
+    raise WrongDeclaration(
+        f"{where}: examples must be a list of calls, each a dict of arguments by name; write one that works, as in "
+        'examples=[{"id": 7}]'
+    )
 
 
 def _complete_draft(declaration: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -262,7 +279,8 @@ def _require_checkpoint_support(
     function: Callable[..., Any], signature: Signature, declaration: Mapping[str, Any], where: str
 ) -> None:
     checkpoints = declaration.get("checkpoints", {})
-    is_enabled = checkpoints.get("enabled") if isinstance(checkpoints, Mapping) else checkpoints.enabled
+    is_mapping = isinstance(checkpoints, Mapping)
+    is_enabled = checkpoints.get("enabled") if is_mapping else getattr(checkpoints, "enabled", False)
     if is_enabled and (signature.context_name is None or not inspect.iscoroutinefunction(function)):
         raise WrongDeclaration(
             f"{where}: checkpoints need await context.save; make it async and add a parameter context: ToolContext"
@@ -288,11 +306,14 @@ def _expand_fields(declaration: Mapping[str, Any], where: str) -> dict[str, Any]
             {"name": name, **({"compare": [rule]} if isinstance(rule, str) else {"holds": rule})}
             for name, rule in predicates.items()
         ]
+    resources = fields.get("resources", ())
+    if isinstance(resources, list | tuple):
+        resources = [expand_resource(each) for each in resources]
     return {
         **fields,
         "auth": auth,
         "predicates": predicates,
-        "resources": [expand_resource(each) for each in fields.get("resources", ())],
+        "resources": resources,
         "timeout": expand_timeout(fields.get("timeout", "standard")),
         "idempotency": expand_idempotency(fields.get("idempotency", choose_idempotency(fields["effects"]))),
     }
@@ -316,10 +337,30 @@ def _add_descriptions(signature: Signature, doc: Docstring, where: str) -> None:
 
 
 def collect_tools(module: ModuleType) -> list[PythonTool]:
-    """Collect the tools that a module defines, in order, without those it imports from other modules."""
+    """Collect the tools that a module defines, in order, without those it imports from other modules.
+
+    Raise `WrongDeclaration` if two of its functions have one name: the first would be lost.
+    """
+    _require_distinct_names(vars(module).get(_DECLARED_FUNCTIONS, ()))
     tools: list[PythonTool] = []
     for value in vars(module).values():
         candidate = getattr(value, ATTRIBUTE, None) if callable(value) else None
         if isinstance(candidate, PythonTool) and value.__module__ == module.__name__ and candidate not in tools:
             tools.append(candidate)
     return tools
+
+
+def _require_distinct_names(functions: Sequence[Any]) -> None:
+    functions_by_name: dict[str, Any] = {}
+    sentences: list[str] = []
+    for function in functions:
+        if function.__qualname__ != function.__name__:
+            continue
+        first = functions_by_name.setdefault(function.__name__, function)
+        if first is not function:
+            sentences.append(
+                f"{_locate_function(function)}: line {first.__code__.co_firstlineno} has a tool of this name, which "
+                "would be lost; rename one of the functions (name= keeps the name of the tool)"
+            )
+    if sentences:
+        raise WrongDeclaration(*sentences)

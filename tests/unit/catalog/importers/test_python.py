@@ -368,4 +368,41 @@ def test_a_wrong_word_in_a_declaration_hears_what_would_be_right() -> None:
         declaration_error(declare_explained)
         == "find: the docstring describes whta, which is not an argument; remove it from the docstring"
     )
-    assert declaration_error(declare_unknown) == "find: tag is not a field of a contract; did you mean tags?"
+    assert declaration_error(declare_unknown) == "find: tag is not a parameter of @tool; did you mean tags?"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (
+            {"resources": ["books"]},
+            'resources[0] "books" does not say what is done to what; write create, update or delete and a resource, '
+            'as in resources=["update crm.users/{id}"]',
+        ),
+        ({"resources": "create books"}, 'resources must be a list; write resources=["create books"]'),
+        (
+            {"timeout": -1},
+            'timeout must be greater than 0; write it as in timeout=30, in seconds, or timeout="standard"',
+        ),
+        ({"scopes": "books:write"}, 'scopes must be a list; write scopes=["books:write"]'),
+        (
+            {"scopes": ["a b"]},
+            "scopes[0] has an invalid format; use printable characters without spaces, as in crm:read",
+        ),
+        ({"retry": {"attempts": 3}}, 'retry["attempts"] is not known; remove it'),
+        ({"checkpoints": True}, 'checkpoints has the wrong type; write it as in checkpoints={"enabled": True}'),
+        ({"description": 5}, "description must be a string"),
+        (
+            {"examples": {"id": 7}},
+            "examples must be a list of calls, each a dict of arguments by name; write one that works, as in "
+            'examples=[{"id": 7}]',
+        ),
+    ],
+)
+def test_a_wrong_value_is_explained_by_its_parameter_and_in_python(mistake: dict[str, Any], sentence: str) -> None:
+    def find(what: str) -> str:
+        """Find something."""
+        return what
+
+    declaration = {"effects": "destructive", "scopes": ["books:write"], "resources": ["create books"], **mistake}
+    assert declaration_error(lambda: tool(**declaration)(find)) == f"find: {sentence}"

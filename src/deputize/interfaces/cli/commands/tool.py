@@ -217,7 +217,9 @@ def check(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check whether the tools of a file can be registered, and list every reason why not. Works offline.
+    """Check whether deputize dev and deputize serve register the tools of a file, and list every reason why not.
+
+    Works offline, with all tool files of the project. Exits with 1 for what only deputize serve refuses, too.
 
     --fix writes what can be inferred and leaves everything else as it is; it never writes effects or scopes.
     """
@@ -225,7 +227,7 @@ def check(
     if fix and file_check.source_gaps:
         file_check = _fix_file(file, file_check)
     _print_check(file_check, json)
-    if file_check.refusals:
+    if file_check.refusals or file_check.gaps:
         raise CommandExit(EXIT_FAILED)
     if not file_check.contracts:
         exit_with_error(f"{file.name} declares no tools: write @tool above a function.")
@@ -367,16 +369,24 @@ def _fix_file(file: Path, file_check: "ToolFileCheck") -> "ToolFileCheck":
 
 
 def _print_check(file_check: "ToolFileCheck", json: bool) -> None:
-    from deputize.interfaces.cli.local.tool_loader import print_refusals
+    from deputize.interfaces.cli.local.tool_loader import print_reasons, print_refusals
 
     if json:
         tools = [{"name": each.full_name, "version": each.version} for each in file_check.contracts]
-        refusals = [{"what": each.what, "file": each.file, "reasons": each.reasons} for each in file_check.refusals]
-        printer.json({"tools": tools, "refused": refusals})
+        refusals, gaps = (
+            [{"what": each.what, "file": each.file, "reasons": each.reasons} for each in group]
+            for group in (file_check.refusals, file_check.gaps)
+        )
+        printer.json({"tools": tools, "refused": refusals, "incomplete": gaps})
         return
+    incomplete_tools = {each.what for each in file_check.gaps}
     for each in file_check.contracts:
-        printer.success(f"{each.full_name} {each.version} ({each.effects}) can be registered")
+        if f"{each.full_name} {each.version}" not in incomplete_tools:
+            printer.success(f"{each.full_name} {each.version} ({each.effects}) can be registered")
+    for gap in file_check.gaps:
+        printer.warn(f"{gap.what} ({gap.file}) is incomplete: a warning in deputize dev, refused by deputize serve:")
+        print_reasons(gap)
     print_refusals(file_check.refusals, "cannot be registered")
-    reasons = sum(len(each.reasons) for each in file_check.refusals)
-    if file_check.refusals:
+    reasons = sum(len(each.reasons) for each in (*file_check.refusals, *file_check.gaps))
+    if reasons:
         printer.note(f"  Fix the {format_count(reasons, 'problem')}, then check again.")

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,12 +21,14 @@ from deputize.catalog.importers.function_adapter import adapt_plain_previewer
 from deputize.catalog.importers.manifest import parse_manifest
 from deputize.catalog.importers.python import ATTRIBUTE, collect_tools
 from deputize.catalog.importers.tool_files import MODULE_PREFIX, find_files, forget_modules, import_file_once
-from deputize.catalog.registration_rules import collect_faults, collect_gaps, collect_reasons, find_no_owner
-from deputize.catalog.schema_rules import Reason
-from deputize.core.contract.contract import Contract
+from deputize.catalog.policy_facts import FactType, iter_facts
+from deputize.catalog.registration_rules import check_conflicts, collect_faults, collect_gaps, find_no_owner
+from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
+from deputize.core.contract.contract import Contract, Effects
 from deputize.core.contract.handler import NO_DRIVER
 from deputize.core.contract.safety_floor import list_weakenings
 from deputize.core.contract.tools import PythonTool
+from deputize.core.errors import ToolNotAdmitted
 from deputize.core.hooks import LoadedHook
 from deputize.interfaces.cli.local.tool_source.registration_advice import (
     SourceGaps,
@@ -33,6 +36,8 @@ from deputize.interfaces.cli.local.tool_source.registration_advice import (
     find_source_gaps,
 )
 from deputize.interfaces.cli.render.output import printer
+
+_SETTINGS_FILE = "deputize.toml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +58,8 @@ class ProjectTools:
     refusals: list[Refusal] = field(default_factory=list)
     # What authors have yet to write about tools that this gateway registers all the same.
     gaps: list[Refusal] = field(default_factory=list)
-    source_gaps: list[SourceGaps] = field(default_factory=list)
+    # By file.
+    source_gaps: dict[str, list[SourceGaps]] = field(default_factory=dict)
     admits_drafts: bool = False
     hooks: tuple[LoadedHook, ...] = ()
     # Of the manifests as they were read.
@@ -66,6 +72,7 @@ class ProjectTools:
     def add_refusal(self, contract: Contract, reasons: Iterable[str]) -> None:
         """Move a tool from the tools to the refusals."""
         what = f"{contract.full_name} {contract.version}"
+        self.gaps = [each for each in self.gaps if each.what != what]
         self.refusals.append(Refusal(what=what, file=self.find_file(contract), reasons=tuple(reasons)))
         self.tools = [tool for tool in self.tools if tool.contract is not contract]
 
@@ -77,8 +84,7 @@ def print_refusals(refusals: Iterable[Refusal], verb: str) -> None:
             printer.json({"event": "refused", "what": each.what, "file": each.file, "reasons": each.reasons})
         where = f" ({each.file})" if each.file and each.file != each.what else ""
         printer.error(f"{each.what}{where} {verb}:")
-        for reason in each.reasons:
-            printer.note(f"    {reason}")
+        print_reasons(each)
 
 
 def print_gaps(gaps: Iterable[Refusal]) -> None:
@@ -87,10 +93,14 @@ def print_gaps(gaps: Iterable[Refusal]) -> None:
         if printer.as_json:
             printer.json({"event": "incomplete", "what": each.what, "file": each.file, "reasons": each.reasons})
         printer.warn(f"{each.what} is registered here, but deputize serve would refuse it:")
-        for reason in each.reasons:
-            printer.note(f"    {reason}")
+        print_reasons(each)
         if each.file.endswith(".py"):
             printer.note(f"    To write what can be inferred: deputize tool check --fix {each.file}")
+
+
+def print_reasons(refusal: Refusal) -> None:
+    for reason in refusal.reasons:
+        printer.note(f"    {reason}")
 
 
 def load_tool_files(
@@ -169,7 +179,7 @@ def _add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
     project_tools.files[key] = file
     faults, gaps = list(collect_faults(contract, find_owner=find_no_owner)), list(collect_gaps(contract))
     if gaps and file.endswith(".py"):
-        project_tools.source_gaps.append(find_source_gaps(tool, gaps))
+        project_tools.source_gaps.setdefault(file, []).append(find_source_gaps(tool, gaps))
     if faults or (gaps and not project_tools.admits_drafts):
         project_tools.add_refusal(contract, explain_tool_reasons(tool, file, [*faults, *gaps]))
         return
@@ -258,37 +268,115 @@ def _get_module(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolFileCheck:
-    """Tools of one file that can be registered, and those that cannot."""
+    """Tools of one file that `deputize dev` registers, and those that it refuses."""
 
     contracts: tuple[Contract, ...]
     refusals: tuple[Refusal, ...]
+    # What `deputize dev` warns about, and `deputize serve` refuses.
+    gaps: tuple[Refusal, ...] = ()
     # What `--fix` can write.
     source_gaps: tuple[SourceGaps, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ProjectFiles:
+    """What deputize.toml says about tools, as far as it can be read; nothing outside a project."""
+
+    python: tuple[str, ...] = ()
+    manifests: tuple[str, ...] = ()
+    # Names of servers and services: which tools they have is not known here.
+    external_namespaces: frozenset[str] = frozenset()
+
+    def lists(self, file: Path, base: Path) -> bool:
+        """Tell whether a pattern matches the file."""
+        with contextlib.suppress(WrongDeclaration):
+            return file in find_files(self.python if file.suffix == ".py" else self.manifests, base)
+        return False
+
+
 def check_tool_file(file: Path) -> ToolFileCheck:
-    """Check the tools of one file without a gateway. The functions that a manifest names are not checked."""
-    base = _find_base_folder(file)
-    if file.suffix == ".py":
-        project_tools = load_tool_files([str(file.relative_to(base))], [], base)
-        return ToolFileCheck(
-            contracts=tuple(tool.contract for tool in project_tools.tools),
-            refusals=tuple(project_tools.refusals),
-            source_gaps=tuple(project_tools.source_gaps),
+    """Check the tools of one file among all files of its project, as `deputize dev` does. Needs no gateway.
+
+    The functions of a manifest are checked if deputize.toml lists it.
+    """
+    base = next((folder for folder in file.parents if (folder / _SETTINGS_FILE).is_file()), None)
+    files = _ProjectFiles() if base is None else _read_project_files(base / _SETTINGS_FILE)
+    base = base or file.parent
+    relative_path, is_listed = str(file.relative_to(base)), files.lists(file, base)
+    # First, so that another file with the same tool is the one that is refused.
+    unlisted_files = () if is_listed or file.suffix != ".py" else (relative_path,)
+    project_tools = load_tool_files((*unlisted_files, *files.python), files.manifests, base, admits_drafts=True)
+    contracts: list[Contract] = []
+    if file.suffix != ".py" and not is_listed:
+        contracts = _check_unlisted_manifest(file, relative_path, project_tools)
+    if files.python or files.manifests:
+        _refuse_conflicts(project_tools, files.external_namespaces)
+    contracts += [
+        each.contract for each in project_tools.tools if project_tools.find_file(each.contract) == relative_path
+    ]
+    return ToolFileCheck(
+        contracts=tuple(contracts),
+        refusals=tuple(each for each in project_tools.refusals if each.file == relative_path),
+        gaps=tuple(each for each in project_tools.gaps if each.file == relative_path),
+        source_gaps=tuple(project_tools.source_gaps.get(relative_path, ())),
+    )
+
+
+def _read_project_files(settings_file: Path) -> _ProjectFiles:
+    # The settings as such need packages of the gateway.
+    try:
+        settings = tomllib.loads(settings_file.read_text(encoding="utf-8"))
+        tools = settings.get("tools", {})
+        names = [each["name"] for key in ("servers", "services") for each in settings.get(key, ())]
+        return _ProjectFiles(
+            python=tuple(tools.get("python", ())),
+            manifests=tuple(tools.get("manifests", ())),
+            external_namespaces=frozenset(names),
         )
-    project_tools, relative_path = ProjectTools(), str(file.relative_to(base))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # What is wrong with them, deputize doctor and deputize dev say.
+        return _ProjectFiles()
+
+
+def _check_unlisted_manifest(file: Path, relative_path: str, project_tools: ProjectTools) -> list[Contract]:
     contracts: list[Contract] = []
     with _record_refusals(project_tools, relative_path):
         for contract in parse_manifest(file.read_text(encoding="utf-8"), source=relative_path):
-            project_tools.files[contract.full_name, contract.version] = relative_path
-            reasons = [_format_reason(each) for each in collect_reasons(contract, find_owner=find_no_owner)]
+            what = f"{contract.full_name} {contract.version}"
+            faults = [_format_reason(each) for each in collect_faults(contract, find_owner=find_no_owner)]
+            gaps = tuple(_format_reason(each) for each in collect_gaps(contract))
+            if faults:
+                reasons = (*faults, *gaps)
+                project_tools.refusals.append(Refusal(what=what, file=relative_path, reasons=reasons))
+                continue
+            contracts.append(contract)
+            if gaps:
+                project_tools.gaps.append(Refusal(what=what, file=relative_path, reasons=gaps))
+    return contracts
+
+
+def _refuse_conflicts(project_tools: ProjectTools, external_namespaces: frozenset[str]) -> None:
+    """Refuse what conflicts with other tools of the project, in the order in which a gateway registers them."""
+    tools = sorted(project_tools.tools, key=lambda each: each.contract.effects is not Effects.READ)
+    contracts = {each.contract.full_name: each.contract for each in tools}
+    owners: dict[str, str] = {}
+    facts: dict[str, tuple[FactType, str]] = {}
+    for tool in tools:
+        contract = tool.contract
+        try:
+            check_conflicts(contract, find_owner=owners.get, find_fact=facts.get, find_contract=contracts.get)
+        except ToolNotAdmitted as problem:
+            reasons = [Reason(**each) for each in problem.details["reasons"]]
+            reasons = [each for each in reasons if not _names_external_tool(each, external_namespaces)]
             if reasons:
-                project_tools.add_refusal(contract, reasons)
-            else:
-                contracts.append(contract)
-    return ToolFileCheck(contracts=tuple(contracts), refusals=tuple(project_tools.refusals))
+                file = project_tools.find_file(contract)
+                project_tools.add_refusal(contract, explain_tool_reasons(tool, file, reasons))
+                continue
+        for name in (contract.full_name, *contract.aliases):
+            owners.setdefault(name, contract.full_name)
+        for fact in iter_facts(contract.input_schema):
+            facts.setdefault(fact.name, (fact.type, contract.full_name))
 
 
-def _find_base_folder(file: Path) -> Path:
-    """Find the project folder of a file, so that targets are spelt as in `deputize dev`."""
-    return next((folder for folder in file.parents if (folder / "deputize.toml").is_file()), file.parent)
+def _names_external_tool(reason: Reason, namespaces: frozenset[str]) -> bool:
+    return reason.reason.endswith(NOT_CALLABLE) and reason.reason.partition(".")[0] in namespaces

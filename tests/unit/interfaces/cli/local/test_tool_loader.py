@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deputize.core.contract.preview import Preview
-from deputize.interfaces.cli.local.tool_loader import ProjectTools, load_tool_files
+from deputize.interfaces.cli.local.tool_loader import ProjectTools, check_tool_file, load_tool_files
 
 pytestmark = pytest.mark.requirement("GOV-4")
 
@@ -59,6 +59,45 @@ def test_two_files_that_declare_the_same_version_are_reported(tmp_path: Path) ->
     assert (refusal.what, refusal.file) == ("crm.look 0.1.0", "tools/other.py")
     assert "already declared in tools/crm.py" in refusal.reasons[0]
     assert [tool.target for tool in project.tools] == ["tools.crm:look"]
+
+
+def test_two_functions_of_one_name_are_refused(tmp_path: Path) -> None:
+    look = PYTHON.partition("@tool")[2]
+    (tmp_path / "crm.py").write_text(f"{PYTHON}\n@tool{look}")
+    project = load_tool_files(["*.py"], [], tmp_path)
+    (refusal,) = project.refusals
+    assert project.tools == []
+    assert refusal.reasons == (
+        "crm.py:15 look: line 10 has a tool of this name, which would be lost; rename one of the functions "
+        "(name= keeps the name of the tool)",
+    )
+
+
+WRITE = '''
+from deputize import tool
+
+@tool(effects="write", scopes=["books:write"], resources=["create books"], undo="UNDO", examples=[{}])
+def NAME() -> int:
+    """Change the books of a shelf."""
+    return 1
+'''
+
+
+def test_a_file_is_checked_among_the_files_of_its_project(tmp_path: Path) -> None:
+    (tmp_path / "deputize.toml").write_text(
+        '[tools]\npython = ["tools/*.py"]\n[[servers]]\nname = "shop"\nurl = "https://shop.example"\n'
+    )
+    (tmp_path / "tools").mkdir()
+    file = tmp_path / "tools" / "books.py"
+    (tmp_path / "tools" / "shelves.py").write_text(WRITE.replace("UNDO", "books.add").replace("NAME", "take"))
+    for undo, is_refused in (("shelves.take", False), ("shop.cancel", False), ("books.nope", True)):
+        file.write_text(WRITE.replace("UNDO", undo).replace("NAME", "add"))
+        checked = check_tool_file(file)
+        assert (len(checked.contracts), bool(checked.refusals)) == (not is_refused, is_refused), undo
+    assert checked.refusals[0].reasons == (
+        "tools/books.py:4 add: undo books.nope is not a callable tool; declare it with @tool in a file of the project, "
+        "or correct the name",
+    )
 
 
 async def test_a_function_of_the_same_files_previews(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deputize.catalog.importers.docstrings import parse_docstring
-from deputize.catalog.schema_rules import LACKS_DESCRIPTION, LACKS_EXAMPLE, Reason
+from deputize.catalog.schema_rules import LACKS_DESCRIPTION, LACKS_EXAMPLE, NOT_CALLABLE, Reason
 from deputize.core.contract.publication import PLACEHOLDER, has_placeholder
 from deputize.core.contract.tools import PythonTool
 
@@ -162,6 +162,8 @@ def _explain_reason(reason: Reason) -> str:
         return DRAFT_FIX
     fix = _FIXES.get(reason.path, reason.fix) if reason.reason.startswith("is missing") else reason.fix
     fix = _FIELD_FIXES.get(reason.reason, fix)
+    if reason.reason.endswith(NOT_CALLABLE):
+        fix = "declare it with @tool in a file of the project, or correct the name"
     text = f"{name_place(reason.path)} {reason.reason}; {fix}".strip()
     for schema_words, python_words in _WORDS:
         text = text.replace(schema_words, python_words)

@@ -143,7 +143,7 @@ def _expect_fixed() -> str:
 def test_the_lines_to_write_speak_of_the_function(tmp_path: Path) -> None:
     file = tmp_path / "stock.py"
     file.write_text(SOURCE)
-    counted, eaten = check_tool_file(file).refusals
+    counted, eaten = check_tool_file(file).gaps
 
     assert counted.reasons == (
         "stock.py:7 count: the parameter fruit has no description; write in the docstring, for CHANGEME what it is:\n"
@@ -181,7 +181,7 @@ def test_what_was_written_is_to_be_replaced_and_not_written_again(tmp_path: Path
     file = tmp_path / "boxes.py"
     file.write_text(KNOWN.replace('    """Pack fruit into boxes."""\n', ""))
     edit_tool_file(file, check_tool_file(file).source_gaps)
-    reasons = check_tool_file(file).refusals[0].reasons
+    reasons = check_tool_file(file).gaps[0].reasons
 
     assert all("replace CHANGEME in" in reason for reason in reasons), reasons
     assert any("the docstring says nothing yet" in reason for reason in reasons)
