@@ -3,22 +3,26 @@ another process, because their schemas decide how long it takes.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
 import orjson
 
 from deputize.catalog.compatibility.changes import ChangeLevel
+from deputize.catalog.compatibility.contract_changes import compare_contracts
 from deputize.catalog.compatibility.version_numbers import (
     CONJUNCT,
     find_neighbours,
     find_release_reasons,
+    get_level,
     measure_bump,
     suggest_version,
 )
 from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.schema_rules import Reason
 from deputize.catalog.snapshot import ToolEntry
+from deputize.catalog.versions import parse_version
 from deputize.core.canonical import canonicalize
 from deputize.core.contract.contract import Contract, LifecycleState
 
@@ -49,14 +53,37 @@ async def judge_release(contract: Contract, entry: ToolEntry | None, run_job: Jo
     payloads = [b"" if version is None else entry.by_version[version].raw for version in (older, newer)] + [
         await asyncio.to_thread(lambda: canonicalize(contract.model_dump(mode="json")))
     ]
-    payload = b"\n".join(payloads)
-    if is_quick_comparison(payload):
-        reply: bytes | None = await asyncio.to_thread(judge_job, payload)
-    else:
-        reply = await run_job(judge_job, payload)
+    reply = await _run_comparison(judge_job, b"\n".join(payloads), run_job)
     if not reply:
         return _build_incomparable_reasons(contract, older, newer)
     return [Reason(**each) for each in orjson.loads(reply)]
+
+
+async def suggest_number(contract: Contract, entry: ToolEntry, run_job: JobRunner) -> str:
+    """Suggest the number of a contract whose own is registered with other content: the next after the newest release.
+
+    What cannot be compared, or not in time, counts as breaking.
+    """
+    releases = [each.version for each in entry.versions if parse_version(each.version).is_release]
+    if not releases:
+        return suggest_version(contract.version, ChangeLevel.PATCH)
+    newest = max(releases, key=parse_version)
+    raw = await asyncio.to_thread(lambda: canonicalize(contract.model_dump(mode="json")))
+    reply = await _run_comparison(measure_job, entry.by_version[newest].raw + b"\n" + raw, run_job)
+    return suggest_version(newest, ChangeLevel(int(reply)) if reply else ChangeLevel.MAJOR)
+
+
+async def _run_comparison(job: Callable[[bytes], bytes], payload: bytes, run_job: JobRunner) -> bytes | None:
+    return await asyncio.to_thread(job, payload) if is_quick_comparison(payload) else await run_job(job, payload)
+
+
+def measure_job(payload: bytes) -> bytes:
+    """Measure in another process how much a contract changes for callers of an older one; empty if unreadable."""
+    try:
+        older, contract = (Contract.model_validate_json(each) for each in payload.split(b"\n"))
+    except ValueError:
+        return b""
+    return str(int(get_level(compare_contracts(older, contract)))).encode()
 
 
 def judge_job(payload: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from deputize.acts.act import Prepare, change_authority
 from deputize.catalog import registry
-from deputize.catalog.compatibility.release_job import judge_release
+from deputize.catalog.compatibility.release_job import judge_release, suggest_number
 from deputize.catalog.importers.manifest_job import judge_manifest
 from deputize.catalog.registration_rules import admit_contract, build_refusal, check_conflicts
 from deputize.catalog.schema_rules import Reason
@@ -20,7 +20,7 @@ from deputize.core.caller import PROCESS_ISSUER, Caller
 from deputize.core.contract.contract import Contract, LifecycleState
 from deputize.core.contract.deprecation import DeprecationNotice
 from deputize.core.contract.handler import NO_DRIVER
-from deputize.core.errors import ExternalVaultInUse, MalformedRequest
+from deputize.core.errors import ExternalVaultInUse, MalformedRequest, VersionConflict
 from deputize.core.patterns import matches_glob
 from deputize.execute.drivers.python import build_not_loaded_error
 from deputize.govern import kill_switches
@@ -123,17 +123,27 @@ class Commands:
                 return await registry.replace_contract(connection, caller.tenant, contract, by=caller.user)
             return await registry.register_contract(connection, caller.tenant, contract, by=caller.user, state=state)
 
-        return await self._change_authority(
-            caller,
-            f"register:{state}",
-            f"{contract.full_name}@{contract.version}",
-            act,
-            contract,
-            content=contract.digest,
-            is_tightening=lambda registration: registration == "unchanged",
-            prepare=prepare,
-            list_changes=lambda: (describe_contract_change(current_contract, contract),),
-        )
+        try:
+            return await self._change_authority(
+                caller,
+                f"register:{state}",
+                f"{contract.full_name}@{contract.version}",
+                act,
+                contract,
+                content=contract.digest,
+                is_tightening=lambda registration: registration == "unchanged",
+                prepare=prepare,
+                list_changes=lambda: (describe_contract_change(current_contract, contract),),
+            )
+        except VersionConflict as conflict:
+            raise await self._suggest_number(caller.tenant, contract, conflict) from conflict
+
+    async def _suggest_number(self, tenant: str, contract: Contract, conflict: VersionConflict) -> VersionConflict:
+        entry = (await self._runtime.authority.load_tenant(tenant)).tools.tools.get(contract.full_name)
+        if entry is None:
+            return conflict
+        number = await suggest_number(contract, entry, partial(self._runtime.admin_jobs.run_job, tenant))
+        return conflict.replace(details={**conflict.details, "suggested_version": number})
 
     async def _require_right_number(self, tenant: str, contract: Contract, tools: TenantTools) -> None:
         """Refuse a version whose number announces less than it changes for callers of the registered ones."""

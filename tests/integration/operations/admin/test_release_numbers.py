@@ -49,8 +49,10 @@ async def test_a_manifest_from_outside_is_held_to_the_same(lab: GatewayLab) -> N
 async def test_the_same_number_with_other_content_stays_a_conflict(lab: GatewayLab) -> None:
     admin, commands = await lab.make_admin(), lab.gateway.commands
     await commands.register_tool(admin, make_version("1.0.0", "same"))
-    with pytest.raises(VersionConflict):
+    with pytest.raises(VersionConflict) as conflict:
         await commands.register_tool(admin, make_version("1.0.0", "same", auth=STRICTER))
+    # The number to use instead announces what the content changes for callers.
+    assert conflict.value.details["suggested_version"] == "2.0.0"
     assert await commands.register_tool(admin, make_version("1.0.0", "same")) == "unchanged"
 
 

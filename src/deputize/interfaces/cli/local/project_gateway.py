@@ -1,7 +1,7 @@
 """Open a gateway with the tools and hooks that the settings name; an invalid hook stops the start."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -73,34 +73,30 @@ async def open_project_gateway(
         holds_changes=holds_changes,
     ) as gateway:
         for problem in gateway.startup_problems:
-            tool = _find_refused_tool(problem, project_tools)
+            tool = find_refused_tool(problem, project_tools.tools)
             if tool is None:
                 project_tools.refusals.append(Refusal(what="a tool", file="", reasons=(problem.message,)))
             else:
                 file = project_tools.find_file(tool.contract)
-                project_tools.add_refusal(tool.contract, _explain_refusal(problem, tool, file))
+                project_tools.add_refusal(tool.contract, explain_refusal(problem, tool, file))
         yield gateway
 
 
-def _find_refused_tool(problem: Problem, project_tools: ProjectTools) -> PythonTool | None:
+def find_refused_tool(problem: Problem, tools: Iterable[PythonTool]) -> PythonTool | None:
     """Find the tool that a problem is about: its message starts with the name and version."""
-    for tool in project_tools.tools:
+    for tool in tools:
         if problem.message.startswith(f"{tool.contract.full_name} {tool.contract.version} "):
             return tool
     return None
 
 
-def _explain_refusal(problem: Problem, tool: PythonTool, file: str) -> list[str]:
-    contract = tool.contract
+def explain_refusal(problem: Problem, tool: PythonTool, file: str) -> list[str]:
+    """Explain why the registry refused a tool, in terms of the file that declares it."""
     if isinstance(problem, VersionConflict):
+        number = problem.details.get("suggested_version")
         return [
-            f"the declaration changed, but version {contract.version} is already registered and stays as it was; "
-            f'raise the version, for example version="{_suggest_next_version(contract.version)}"'
+            f"the declaration changed, but version {tool.contract.version} is already registered and stays as it was; "
+            + ("write a higher version" if number is None else f'write version="{number}"')
         ]
     reasons = [Reason(**each) for each in problem.details.get("reasons", ())]
     return explain_tool_reasons(tool, file, reasons) or [problem.message]
-
-
-def _suggest_next_version(version: str) -> str:
-    major, minor, patch = version.partition("-")[0].partition("+")[0].split(".")
-    return f"{major}.{minor}.{int(patch) + 1}"

@@ -44,6 +44,7 @@ from deputize.interfaces.cli.local.edit_loop.tool_reload import (
     stage_tools,
 )
 from deputize.interfaces.cli.local.project_file import AGENT_TOKEN_FILE, SETTINGS_FILE, TOKEN_FILE, load_settings
+from deputize.interfaces.cli.local.project_gateway import explain_refusal, find_refused_tool
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, print_gaps
 from deputize.operations.admin.project_edits import ProjectEdits
 
@@ -272,7 +273,7 @@ class EditLoop:
         problems = await self._edits.replace_tools(self._project_tools.tools, tools)
         if problems:
             for problem in problems:
-                edit_messages.print_refused(problem.message.partition(" ")[0], _explain_problem(problem))
+                self._report_problem(problem, groups)
             staged_tools.set_aside.restore(staged_tools.set_aside.modules)
             return False
         self._project_tools.tools = tools
@@ -280,6 +281,13 @@ class EditLoop:
             (tool.contract.full_name, tool.contract.version): file for file, group in groups.items() for tool in group
         }
         return True
+
+    def _report_problem(self, problem: Problem, groups: dict[str, list[PythonTool]]) -> None:
+        for file, tools in groups.items():
+            if (tool := find_refused_tool(problem, tools)) is not None:
+                edit_messages.print_refused(tool.contract.full_name, explain_refusal(problem, tool, file))
+                return
+        edit_messages.print_refused(problem.message.partition(" ")[0], [problem.message])
 
     async def _renew_tokens(self) -> None:
         """Write tokens with the scopes that the tools in use need, so that a new tool can be called at once."""
@@ -371,8 +379,3 @@ def _group_refusals(refusals: Sequence[Refusal]) -> dict[str, tuple[str, ...]]:
             prefix = "" if each.what == each.file else f"{each.what}: "
             groups[each.file] = (*groups.get(each.file, ()), *(prefix + reason for reason in each.reasons))
     return groups
-
-
-def _explain_problem(problem: Problem) -> list[str]:
-    reasons = problem.details.get("reasons", ())
-    return [f"{each['path'].lstrip('/')} {each['reason']}; {each['fix']}" for each in reasons] or [problem.message]
