@@ -50,11 +50,20 @@ class ToolRegistry:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self._snapshots: dict[str, TenantTools] = {}
+        self._unloaded_tools: dict[str, dict[str, str]] = {}
+
+    def set_unloaded_tools(self, tenant: str, reasons: Mapping[str, str]) -> None:
+        """Say in every snapshot of a tenant why tools of its files are not in use, for development."""
+        unloaded_tools = self._unloaded_tools.setdefault(tenant, {})
+        unloaded_tools.clear()
+        unloaded_tools.update(reasons)
 
     def get_snapshot(self, tenant: str) -> TenantTools:
         """Return the tenant's current snapshot; an empty one at epoch 0 if it was never refreshed."""
         snapshot = self._snapshots.get(tenant)
-        return TenantTools(tenant=tenant) if snapshot is None else snapshot
+        if snapshot is None:
+            return TenantTools(tenant=tenant, unloaded_tools=self._unloaded_tools.setdefault(tenant, {}))
+        return snapshot
 
     @property
     def tenants(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ compiled on the first call of a version. `registry.py` builds snapshots; the lif
 import bisect
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -34,6 +34,7 @@ _MAX_COMPARED = 500
 _MAX_SUGGESTED = 3
 _MAX_NEAR = 4
 _NEAR = 0.75
+_UNLOADED_ADVICE = "Correct and save the file: deputize dev loads it then, and its terminal shows every reason."
 
 
 def is_always_visible(name: str) -> bool:
@@ -60,6 +61,8 @@ class TenantTools:
     epoch: int = 0
     tools: Mapping[str, ToolEntry] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    # In development only: why a tool of the project's files is not in use, by its name, or by `namespace.` of a file.
+    unloaded_tools: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tools)
@@ -149,7 +152,13 @@ class TenantTools:
 
     def _build_not_found(self, name: str, visible: VisibilityCheck) -> ToolNotFound:
         short_name = name[:LONGEST_NAME]
-        suggestions = self._suggest_names(to_full_name(short_name), visible)
+        full_name = to_full_name(short_name)
+        reason = self.unloaded_tools.get(full_name) or self.unloaded_tools.get(f"{full_name.partition('.')[0]}.")
+        if reason is not None and visible(full_name):
+            return ToolNotFound(
+                f"{short_name} is not loaded: {reason}", details={"tool": short_name}, advice=_UNLOADED_ADVICE
+            )
+        suggestions = self._suggest_names(full_name, visible)
         hint = f"; did you mean {suggestions[0]}?" if suggestions else ""
         return ToolNotFound(
             f"there is no tool {short_name}{hint}", details={"tool": short_name, "did_you_mean": suggestions}
@@ -187,7 +196,7 @@ class TenantTools:
     def replace_entries(self, epoch: int, entries: Mapping[str, ToolEntry]) -> "TenantTools":
         """Build a newer snapshot with these entries; all other tools stay the same objects."""
         if not entries:
-            return TenantTools(tenant=self.tenant, epoch=epoch, tools=self.tools, aliases=self.aliases)
+            return replace(self, epoch=epoch)
         aliases = dict(self.aliases)
         for name, entry in entries.items():
             old = self.tools.get(name)
@@ -195,7 +204,7 @@ class TenantTools:
                 if aliases.get(alias) == name:
                     del aliases[alias]
             aliases.update(dict.fromkeys(entry.aliases, name))
-        fresh = TenantTools(tenant=self.tenant, epoch=epoch, tools={**self.tools, **entries}, aliases=aliases)
+        fresh = replace(self, epoch=epoch, tools={**self.tools, **entries}, aliases=aliases)
         if "_namespaces" in self.__dict__ and len(fresh) == len(self):
             fresh.__dict__["_namespaces"] = self._namespaces  # no name was added, so the grouping is still right
         return fresh

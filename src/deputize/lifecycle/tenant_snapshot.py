@@ -5,6 +5,7 @@ epochs makes the lifecycle refresh here and decide again before anything happens
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,6 +66,10 @@ class Authority:
 
     def get_tenant(self, tenant: str) -> TenantAuthority | None:
         return self._tenants.get(tenant)
+
+    def set_unloaded_tools(self, tenant: str, reasons: Mapping[str, str]) -> None:
+        """Say to callers why tools of the project's files are not in use, for development."""
+        self._registry.set_unloaded_tools(tenant, reasons)
 
     def list_epochs(self) -> dict[str, Epochs]:
         return {tenant: authority.epochs for tenant, authority in self._tenants.items()}

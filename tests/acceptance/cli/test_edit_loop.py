@@ -33,6 +33,11 @@ def test_saved_code_is_used_and_broken_code_leaves_the_old(dev: DevTerminal) -> 
     assert "tools/hello.py was not loaded" in line
     assert re.search(r"line 2\d|:2\d", line), line
     assert call(dev, "hello.greet", "name=Ana") == '"Hi, Ana!"'
+    (dev.folder / "tools" / "orders.py").write_text("from deputize import tool\n\n@tool\ndef status(\n")
+    dev.wait_for("tools/orders.py was not loaded")
+    missing = run_deputize("call", "orders.status", folder=dev.folder)
+    assert "orders.status is not loaded: tools/orders.py" in missing.err
+    (dev.folder / "tools" / "orders.py").unlink()
     broken = (dev.folder / "tools" / "hello.py").read_text()
     edit_file(
         dev.folder,
@@ -79,9 +84,13 @@ def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
     edit_file(dev.folder, "policies/default.cedar", "@id", '@id("all")\npermit(principal, action, resource);\n\n@id')
     dev.wait_for("Press y to apply it")
     assert run_deputize("call", "hello.forget", "number=1", folder=dev.folder).code == 3
-    edit_file(dev.folder, "policies/default.cedar", '@id("all")', '@id("everything")')
+    unmatched = '@id("never")\nforbid(principal, action, resource == Tool::"hello.nope");\n\n@id("everything")'
+    edit_file(dev.folder, "policies/default.cedar", '@id("all")', unmatched)
     dev.wait_for("The question is withdrawn")
-    assert "everything" in dev.wait_for("Press y to apply it")
+    question = dev.wait_for("Press y to apply it")
+    assert "everything" in question
+    assert "warning: policies/default.cedar" in question
+    assert "hello.nope" in question
     dev.press("y")
     dev.wait_for("policies active: policies/default.cedar")
     assert "everything" in run_deputize("policy", "show", folder=dev.folder).out

@@ -193,3 +193,13 @@ def test_a_contract_of_another_release_says_what_to_do() -> None:
     digest = "sha256:" + hashlib.sha256(raw).hexdigest()
     with pytest.raises(ToolRequiresSetup, match="incompatible release"):
         _ = ToolVersion(version="1.0.8", digest=digest, raw=raw, state=S.AVAILABLE).tool
+
+
+def test_a_tool_of_a_file_that_is_not_loaded_is_named_as_such() -> None:
+    tools = TenantTools(
+        tenant="dev", unloaded_tools={"stock.": "stock.py:3: invalid syntax", "crm.add": "undo is missing"}
+    )
+    assert lookup_error(tools, "crm__add").message == "crm__add is not loaded: undo is missing"
+    assert lookup_error(tools, "stock.count").message == "stock.count is not loaded: stock.py:3: invalid syntax"
+    assert lookup_error(tools, "crm.find").message == "there is no tool crm.find"
+    assert lookup_error(tools, "crm.add", hidden_name="crm.add").message == "there is no tool crm.add"

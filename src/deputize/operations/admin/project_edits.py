@@ -5,7 +5,7 @@ what that person has to confirm first; only a development gateway has this. What
 what was confirmed last: a start holds back what would change authority since then.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deputize.core.caller import Caller, operator_caller
@@ -76,6 +76,10 @@ class ProjectEdits:
         is_held = not active_policies.is_default and active_policies.digest != compute_set_digest(files)
         self.holds_policies = self.holds_policies or is_held
         return is_held
+
+    def set_unloaded_tools(self, reasons: Mapping[str, str]) -> None:
+        """Say to callers why tools of the files are not in use: by a name, or by `namespace.` of a whole file."""
+        self._runtime.authority.set_unloaded_tools(self._runtime.settings.tools.tenant, reasons)
 
     async def find_contract(self, name: str, version: str) -> Contract | None:
         """Find the registered contract of a version, or else the one that calls of the tool use now."""

@@ -50,7 +50,9 @@ def list_tools(url: Url = "", token: Token = "", json: Json = False) -> None:
     if json:
         printer.json({"tools": tools})
     elif not tools:
-        printer.line("No tools. Write one in tools/ and restart deputize dev, or register a manifest.")
+        printer.line(
+            "No tools. Write one in tools/, as deputize tool new does: deputize dev loads it when it is saved."
+        )
     else:
         _print_tools(tools)
 

@@ -6,7 +6,7 @@ exactly what was shown, whatever is in the files by then. One lock orders checks
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,12 @@ from deputize.core.config_error import ConfigError
 from deputize.core.contract.authority_change import list_authority_reasons
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.tools import PythonTool
+from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid, Problem
+from deputize.core.sensitive.text import redact_secrets
 from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
-from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
+from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, compute_set_digest
 from deputize.interfaces.cli.local.dev_tokens import ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop import edit_messages
 from deputize.interfaces.cli.local.edit_loop.authority_changes import (
@@ -49,6 +51,9 @@ from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, pri
 from deputize.operations.admin.project_edits import ProjectEdits
 
 log = structlog.get_logger(__name__)
+
+_MAX_REASON_LENGTH = 400
+_HELD_REASON = "it gives more authority than before, and waits for your key in the terminal of deputize dev"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +108,11 @@ class EditLoop:
             self._tried_digests.pop((self._base / file).resolve(), None)
         self._refusals: dict[str, tuple[str, ...]] = _group_refusals(project_tools.refusals)
         self._held_tools: tuple[HeldTool, ...] = ()
+        edits.set_unloaded_tools(_explain_unloaded(project_tools.refusals, ()))
         self._confirmed_tools: set[ToolIdentity] = set()
         self._policies: tuple[PolicyFile, ...] = ()
+        # About the policies that a person is asked about.
+        self._policy_warnings: list[str] = []
         self._shown_settings = ""
         self._shown_policy_error = ""
         self._question_key = ""
@@ -188,9 +196,9 @@ class EditLoop:
             return None
         findings = await self._edits.check_policies(files)
         if findings.errors:
-            reasons = [f"{each.file}:{each.line}: {each.message}" for each in findings.errors]
-            self._show_policy_error(compute_set_digest(files), reasons)
+            self._show_policy_error(compute_set_digest(files), _format_diagnostics(findings.errors))
             return None
+        self._policy_warnings = _format_diagnostics(findings.warnings)
         self._shown_policy_error = ""
         return files
 
@@ -242,8 +250,11 @@ class EditLoop:
         staged_tools.keep_old_modules(kept_files)
         groups = combine_tools(old_groups, new_groups, kept_files)
         self._held_tools = tuple(held_tools)
-        self._report_refusals(staged_tools.project_tools.refusals, kept_files & old_groups.keys())
-        if not await self._use_tools(groups, staged_tools):
+        refusals = staged_tools.project_tools.refusals
+        self._report_refusals(refusals, kept_files & old_groups.keys())
+        problem_refusals = await self._use_tools(groups, staged_tools)
+        self._edits.set_unloaded_tools(_explain_unloaded([*refusals, *problem_refusals], self._held_tools))
+        if problem_refusals:
             return
         for file in changed_files:
             if file not in kept_files:
@@ -268,26 +279,21 @@ class EditLoop:
             return None
         return HeldTool(file=file, tool=tool, old_contract=old, reasons=tuple(reasons))
 
-    async def _use_tools(self, groups: dict[str, list[PythonTool]], staged_tools: StagedTools) -> bool:
+    async def _use_tools(self, groups: dict[str, list[PythonTool]], staged_tools: StagedTools) -> list[Refusal]:
+        """Use the tools, all or none; return the refusals, if there are any."""
         tools = [tool for group in groups.values() for tool in group]
         problems = await self._edits.replace_tools(self._project_tools.tools, tools)
         if problems:
-            for problem in problems:
-                self._report_problem(problem, groups)
+            refusals = [_build_refusal(each, groups) for each in problems]
+            for each in refusals:
+                edit_messages.print_refused(each.what, each.reasons)
             staged_tools.set_aside.restore(staged_tools.set_aside.modules)
-            return False
+            return refusals
         self._project_tools.tools = tools
         self._project_tools.files = {
             (tool.contract.full_name, tool.contract.version): file for file, group in groups.items() for tool in group
         }
-        return True
-
-    def _report_problem(self, problem: Problem, groups: dict[str, list[PythonTool]]) -> None:
-        for file, tools in groups.items():
-            if (tool := find_refused_tool(problem, tools)) is not None:
-                edit_messages.print_refused(tool.contract.full_name, explain_refusal(problem, tool, file))
-                return
-        edit_messages.print_refused(problem.message.partition(" ")[0], [problem.message])
+        return []
 
     async def _renew_tokens(self) -> None:
         """Write tokens with the scopes that the tools in use need, so that a new tool can be called at once."""
@@ -317,7 +323,8 @@ class EditLoop:
         self._question_key = question.key
         if not question.key:
             return
-        reasons = [
+        reasons = [] if policies is None else [f"warning: {each}" for each in self._policy_warnings]
+        reasons += [
             f"{held_tool.tool.contract.full_name} ({held_tool.file}): {reason}"
             for held_tool in question.held_tools
             for reason in held_tool.reasons
@@ -371,6 +378,10 @@ class EditLoop:
         self._question_key = ""
 
 
+def _format_diagnostics(diagnostics: Iterable[PolicyDiagnostic]) -> list[str]:
+    return [f"{each.file}:{each.line}: {each.message}" for each in diagnostics]
+
+
 def _group_refusals(refusals: Sequence[Refusal]) -> dict[str, tuple[str, ...]]:
     """Group the reasons by file; those of a tool begin with its name."""
     groups: dict[str, tuple[str, ...]] = {}
@@ -379,3 +390,23 @@ def _group_refusals(refusals: Sequence[Refusal]) -> dict[str, tuple[str, ...]]:
             prefix = "" if each.what == each.file else f"{each.what}: "
             groups[each.file] = (*groups.get(each.file, ()), *(prefix + reason for reason in each.reasons))
     return groups
+
+
+def _build_refusal(problem: Problem, groups: Mapping[str, list[PythonTool]]) -> Refusal:
+    for file, tools in groups.items():
+        if (tool := find_refused_tool(problem, tools)) is not None:
+            reasons = tuple(explain_refusal(problem, tool, file))
+            return Refusal(what=tool.contract.full_name, file=file, reasons=reasons)
+    return Refusal(what=problem.message.partition(" ")[0], file="", reasons=(problem.message,))
+
+
+def _explain_unloaded(refusals: Iterable[Refusal], held_tools: Iterable[HeldTool]) -> dict[str, str]:
+    """Explain why tools are not in use, by name; those of a file that could not be imported by `namespace.`."""
+    reasons: dict[str, str] = {}
+    for each in refusals:
+        name = f"{Path(each.file).stem}." if each.what == each.file else each.what.partition(" ")[0]
+        text = redact_secrets(to_display_text(each.reasons[0] if each.reasons else "it is invalid", _MAX_REASON_LENGTH))
+        reasons[name] = text if each.file in text else f"{each.file}: {text}"
+    for held_tool in held_tools:
+        reasons[held_tool.tool.contract.full_name] = _HELD_REASON
+    return reasons
