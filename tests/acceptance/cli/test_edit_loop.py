@@ -96,9 +96,14 @@ def test_what_changes_authority_waits_for_the_key(dev: DevTerminal) -> None:
     assert "everything" in run_deputize("policy", "show", folder=dev.folder).out
 
 
-def test_a_setting_is_shown_and_needs_a_restart_and_a_closed_terminal_ends_it(dev: DevTerminal) -> None:
+def test_a_setting_is_applied_by_a_restart_in_place_and_a_closed_terminal_ends_it(dev: DevTerminal) -> None:
     with (dev.folder / "deputize.toml").open("a") as file:
         file.write("\n[telemetry]\nlog_level = 'debug'\n")
-    assert "telemetry.log_level" in dev.wait_for("1 setting changed in deputize.toml: restart deputize dev to apply.")
+    assert "telemetry.log_level: 'info' → 'debug'" in dev.wait_for("apply it and restart the gateway")
+    dev.press("y")
+    dev.wait_for("Restarting with the new settings.")
+    restarted = dev.wait_for("Press Ctrl-C to stop everything.")
+    assert "deputize.toml changed" not in restarted
+    assert call(dev, "stock.count", "item=apple") == "3"
     dev.hang_up()
     assert find_postgres_pids(dev.folder) == []

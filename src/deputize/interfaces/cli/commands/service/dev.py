@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -72,6 +73,8 @@ class _DevSession:
     holds_changes: bool
     # Written into the state folder once the gateway is ready.
     settings_to_record: bytes | None
+    # Set together with `stop`, if the gateway shall be started anew.
+    restart: threading.Event
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     code_printer: ApprovalCodePrinter = field(default_factory=ApprovalCodePrinter)
@@ -96,7 +99,8 @@ def run_development(
     """
     make_folder(settings.folder)
     configure_logs(settings.telemetry)
-    with hold_dev_lock(settings.folder), _shut_down_gracefully(settings.folder):
+    restart = threading.Event()
+    with hold_dev_lock(settings.folder), _shut_down_gracefully(settings.folder, restart):
         # Another user's copy of the project was confirmed as a whole.
         start = None if client_folder else choose_settings(settings.folder, is_confirmed=is_confirmed)
         file_settings = settings = start.settings if start else settings
@@ -125,12 +129,18 @@ def run_development(
                 is_quiet=is_quiet,
                 holds_changes=start is not None and not is_confirmed,
                 settings_to_record=start.content_to_record if start else None,
+                restart=restart,
             )
             runner.run(_serve_api(session))
+    if restart.is_set():
+        # The same command in the same process: nothing of the old settings and modules is left.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 @contextmanager
-def _shut_down_gracefully(folder: Path) -> Iterator[None]:
+def _shut_down_gracefully(folder: Path, restart: threading.Event) -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C, and print the last line only after everything has stopped."""
 
     def raise_interrupt(number: int, frame: FrameType | None) -> None:
@@ -147,7 +157,12 @@ def _shut_down_gracefully(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         printer.event("stopped", {}, "Stopped before startup finished. Nothing is left running.")
     else:
-        printer.event("stopped", {}, f"Stopped. Keys and data are kept in {folder}.")
+        is_restart = restart.is_set()
+        printer.event(
+            "restarting" if is_restart else "stopped",
+            {},
+            "Restarting with the new settings." if is_restart else f"Stopped. Keys and data are kept in {folder}.",
+        )
 
 
 def _require_free_port(settings: Settings, port: int | None) -> None:
@@ -288,7 +303,12 @@ async def _follow_edits(session: _DevSession, gateway: Gateway) -> None:
     if session.client_folder is not None:
         print_not_watching("the gateway runs a copy of the project that you confirmed")
         return
-    loop = EditLoop(session.file_settings, session.project_tools, gateway.project_edits, Path.cwd())
+
+    def restart() -> None:
+        session.restart.set()
+        session.stop.set()
+
+    loop = EditLoop(session.file_settings, session.project_tools, gateway.project_edits, Path.cwd(), restart)
     await loop.run(session.stop)
 
 

@@ -25,6 +25,9 @@ class SettingChange:
     old: str
     new: str
 
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} → {self.new}"
+
     @property
     def has_authority(self) -> bool:
         """Whether callers or agents may do more because of it, as far as its name tells."""

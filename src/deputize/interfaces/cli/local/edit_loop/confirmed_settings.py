@@ -38,7 +38,7 @@ def choose_settings(folder: Path, *, is_confirmed: bool) -> StartSettings:
 
     A first start takes the files as they are. With `is_confirmed`, so does every start.
     """
-    content = _read_settings_file()
+    content = read_settings_file()
     settings = load_settings(content)
     old_content = _read_confirmed(folder)
     if old_content is None or is_confirmed:
@@ -81,7 +81,8 @@ def _ask(keys: TerminalKeys, rest: edit_messages.EditQuestion | None) -> Answer:
     return answer
 
 
-def _read_settings_file() -> bytes:
+def read_settings_file() -> bytes:
+    """Read `deputize.toml` of the project."""
     try:
         return Path(SETTINGS_FILE).read_bytes()
     except OSError as error:

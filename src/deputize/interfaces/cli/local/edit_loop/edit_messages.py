@@ -10,7 +10,7 @@ from deputize.core.sensitive.text import redact_secrets
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.interfaces.cli.local.edit_loop.authority_changes import SettingChange
 from deputize.interfaces.cli.render.file_changes import PagedLines, describe_differences, wrap_text
-from deputize.interfaces.cli.render.output import PAUSE, format_count, printer, style_sign
+from deputize.interfaces.cli.render.output import PAUSE, printer, style_sign
 
 _MAX_REASON_LENGTH = 400
 _HOW_TO_APPLY = "start deputize dev in a terminal to be asked, or with --accept-changes if you know all of it"
@@ -41,20 +41,17 @@ def print_refused(what: str, reasons: Iterable[str], *, is_old_in_use: bool = Tr
 
 
 def print_settings(changes: Sequence[SettingChange]) -> None:
+    """Say that the settings in the file are those of the start again; how others differ, the question shows."""
     if not changes:
         printer.event("settings", {"changes": []}, "deputize.toml says again what this gateway was started with")
-        return
-    facts = [{"key": each.key, "old": each.old, "new": each.new} for each in changes]
-    if printer.as_json:
+    elif printer.as_json:
+        facts = [{"key": each.key, "old": each.old, "new": each.new} for each in changes]
         printer.json({"event": "settings", "changes": facts, "applied": False})
-    for line in _describe_settings(changes):
-        printer.line(f"  {line}")
-    printer.warn(f"{format_count(len(changes), 'setting')} changed in deputize.toml: restart deputize dev to apply.")
 
 
 def _describe_settings(changes: Iterable[SettingChange]) -> Iterator[str]:
     for each in changes:
-        yield from wrap_text(f"{each.key}: {each.old} → {each.new}")
+        yield from wrap_text(str(each))
 
 
 class EditQuestion:
@@ -120,12 +117,15 @@ def print_not_watching(reason: str) -> None:
     printer.warn(f"Edited files are not taken over, because {reason}. Restart deputize dev after each edit.")
 
 
-def build_question(documents: Iterable[tuple[str, bytes | None, bytes | None]], reasons: Iterable[str]) -> EditQuestion:
+def build_question(
+    documents: Iterable[tuple[str, bytes | None, bytes | None]], reasons: Iterable[str], *, restarts: bool = False
+) -> EditQuestion:
     """Ask whether to take over what changes authority, for these reasons."""
-    shown_reasons = (to_display_text(reason, _MAX_REASON_LENGTH) for reason in reasons)
+    lines = (line for reason in reasons for line in wrap_text(reason))
+    what = "apply it and restart the gateway once its calls have ended" if restarts else "apply it"
     return EditQuestion(
-        chain(shown_reasons, describe_differences(documents)),
-        "This changes what callers may do. Press y to apply it, any other key to keep what is active.",
+        chain(lines, describe_differences(documents)),
+        f"This changes what callers may do. Press y to {what}, any other key to keep what is active.",
     )
 
 

@@ -6,7 +6,7 @@ exactly what was shown, whatever is in the files by then. One lock orders checks
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +30,12 @@ from deputize.interfaces.cli.local.dev_tokens import ensure_tokens, print_tokens
 from deputize.interfaces.cli.local.edit_loop import edit_messages
 from deputize.interfaces.cli.local.edit_loop.authority_changes import (
     Document,
+    SettingChange,
     build_contract_document,
     compare_settings,
     list_policy_documents,
 )
+from deputize.interfaces.cli.local.edit_loop.confirmed_settings import read_settings_file, record_settings
 from deputize.interfaces.cli.local.edit_loop.file_watch import FileDigests, watch_project
 from deputize.interfaces.cli.local.edit_loop.terminal_keys import TerminalKeys
 from deputize.interfaces.cli.local.edit_loop.tool_reload import (
@@ -73,27 +75,42 @@ class HeldTool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What a person is asked to take over: policies, tools, or both."""
+    """What a person is asked to take over: settings, policies, tools, or all of them."""
 
+    # What `deputize.toml` has, if it differs from what the gateway was started with.
+    settings: bytes | None = None
     policies: tuple[PolicyFile, ...] | None = None
     held_tools: tuple[HeldTool, ...] = ()
 
     @property
     def key(self) -> str:
         """A digest of everything that would be taken over; empty if there is nothing to ask."""
-        if self.policies is None and not self.held_tools:
+        if self.settings is None and self.policies is None and not self.held_tools:
             return ""
         parts = [*("|".join(identify_tool(each.tool)) for each in self.held_tools)]
+        if self.settings is not None:
+            parts.append(f"settings {hashlib.sha256(self.settings).hexdigest()}")
         if self.policies is not None:
             parts.append(compute_set_digest(self.policies))
         return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 
 class EditLoop:
-    """Follow the edits of one project. `settings` are those that it was started with, as the files said them."""
+    """Follow the edits of one project. `settings` are those that it was started with, as the files said them.
 
-    def __init__(self, settings: Settings, project_tools: ProjectTools, edits: ProjectEdits, base: Path) -> None:
+    Other settings are recorded as confirmed, and `restart` is called: it lets calls end and starts the gateway anew.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        project_tools: ProjectTools,
+        edits: ProjectEdits,
+        base: Path,
+        restart: Callable[[], None],
+    ) -> None:
         self._settings = settings
+        self._restart = restart
         self._base = base.resolve()
         self._project_tools = project_tools
         self._edits = edits
@@ -114,6 +131,9 @@ class EditLoop:
         # About the policies that a person is asked about.
         self._policy_warnings: list[str] = []
         self._shown_settings = ""
+        # Of a file that can be used and differs: its content, and in what.
+        self._new_settings: bytes | None = None
+        self._setting_changes: list[SettingChange] = []
         self._shown_policy_error = ""
         self._question_key = ""
         self._ask_task: asyncio.Task[None] | None = None
@@ -162,19 +182,27 @@ class EditLoop:
             await self._update_question(policies)
 
     async def _check_settings(self) -> None:
-        """Show settings that differ. They are read at the start only, so taking them over is a restart."""
-        content = self._settings_digest.read_all([self._base / SETTINGS_FILE]).get(self._base / SETTINGS_FILE, "")
-        if content == self._shown_settings:
+        """Find settings that differ. They are read at the start only, so taking them over is a restart."""
+        path = self._base / SETTINGS_FILE
+        digest = self._settings_digest.read_all([path]).get(path, "")
+        if digest == self._shown_settings:
             return
         is_first = not self._shown_settings
-        self._shown_settings = content
+        self._shown_settings, self._new_settings = digest, None
         try:
-            changes = list(compare_settings(self._settings, await asyncio.to_thread(load_settings)))
+            content = await asyncio.to_thread(read_settings_file)
+            changes = list(compare_settings(self._settings, await asyncio.to_thread(load_settings, content)))
         except ConfigError as error:
             edit_messages.print_refused(SETTINGS_FILE, str(error).splitlines())
             return
-        if changes or not is_first:
-            edit_messages.print_settings(changes)
+        if is_first:
+            # The start asked about them, or could not ask.
+            if changes:
+                edit_messages.print_restart(f"{SETTINGS_FILE} differs from what this gateway was started with")
+            return
+        if changes:
+            self._new_settings, self._setting_changes = content, changes
+        edit_messages.print_settings(changes)
 
     async def _check_policies(self) -> tuple[PolicyFile, ...] | None:
         """Return the policies in the files if they differ from those taken over last and can be activated."""
@@ -315,7 +343,7 @@ class EditLoop:
 
     async def _update_question(self, policies: tuple[PolicyFile, ...] | None) -> None:
         documents = [] if policies is None else list_policy_documents(self._policies, policies)
-        question = Question(policies=policies, held_tools=self._held_tools)
+        question = Question(settings=self._new_settings, policies=policies, held_tools=self._held_tools)
         if question.key == self._question_key:
             return
         if await self._withdraw_question():
@@ -323,7 +351,8 @@ class EditLoop:
         self._question_key = question.key
         if not question.key:
             return
-        reasons = [] if policies is None else [f"warning: {each}" for each in self._policy_warnings]
+        reasons = [] if question.settings is None else [str(each) for each in self._setting_changes]
+        reasons += [] if policies is None else [f"warning: {each}" for each in self._policy_warnings]
         reasons += [
             f"{held_tool.tool.contract.full_name} ({held_tool.file}): {reason}"
             for held_tool in question.held_tools
@@ -331,7 +360,7 @@ class EditLoop:
         ]
         documents += [each.document for each in question.held_tools]
         is_asked = self._keys.begin()
-        shown_question = edit_messages.build_question(documents, reasons)
+        shown_question = edit_messages.build_question(documents, reasons, restarts=question.settings is not None)
         has_more = shown_question.show_page(is_asked=is_asked)
         if not is_asked:
             edit_messages.print_not_asked()
@@ -376,6 +405,9 @@ class EditLoop:
             self._confirmed_tools = {identify_tool(each.tool) for each in question.held_tools}
             await self._reload(set())
         self._question_key = ""
+        if question.settings is not None:
+            await asyncio.to_thread(record_settings, self._settings.folder, question.settings)
+            self._restart()
 
 
 def _format_diagnostics(diagnostics: Iterable[PolicyDiagnostic]) -> list[str]:
