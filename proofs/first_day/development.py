@@ -76,7 +76,8 @@ async def govern_server(user: Newcomer, journal: Journal, package: Path) -> None
         settings.write(_SERVER.format(node=get_node_path(package), program=program, folder=folder))
     (user.folder / "policies" / "files.cedar").write_text(_RULE.format(folder=folder / "open"))
     (user.folder / "policies" / "tests" / "files.yaml").write_text(_CASES.format(folder=folder))
-    dev = await user.start_typed("dev-server", "deputize dev --port 0", _READY_LINE)
+    # Not in a terminal, so nobody could be asked about the new settings and rule.
+    dev = await user.start_typed("dev-server", "deputize dev --port 0 --accept-changes", _READY_LINE)
     allowed = await user.run_typed(f"deputize call files.read_text_file path={folder}/open/a.txt")
     journal.check_result(allowed, "a file of the open folder is read", "text of open")
     for path in (f"{folder}/closed/a.txt", f"{folder}/open/../closed/a.txt"):

@@ -16,7 +16,6 @@ from proofs.kit.sandbox import Sandbox
 
 NAME = "first_day"
 PROMISE = "From nothing to an approved call in production, by what the guides show, and no message leaves one stuck."
-FULL_ONLY = True
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGE = Path(__file__).resolve().with_name("package.json")

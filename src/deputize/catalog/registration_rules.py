@@ -45,6 +45,7 @@ ContractLookup = Callable[[str], Contract | None]
 LONGEST_OUTWARD = 64
 LARGEST_CONTRACT = 262_144
 _MAX_REASONS = 100
+_MAX_EXAMPLE_ERRORS = 3
 _OUTWARD = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # Drivers of the operator's own functions: their authors can add a description, an undo tool or a preview.
 _LOCAL_DRIVERS = frozenset({"python"})
@@ -369,8 +370,11 @@ def _check_examples(contract: Contract) -> Iterator[Reason]:
         return  # `_check_schemas` reports it
     cost = measure_schema(schema)
     for place, example in enumerate(contract.examples):
-        for error in find_errors(validator, example, schema, cost)[:1]:
-            reason = f"does not match the input schema: {error['path'] or '/'} {error['message']}"
+        errors = find_errors(validator, example, schema, cost)[:_MAX_EXAMPLE_ERRORS]
+        if errors:
+            reason = "does not match the input schema: " + ", ".join(
+                f"{error['path'] or '/'} {error['message']}" for error in errors
+            )
             yield _make_reason(conjunct, f"/examples/{place}", reason, "correct the example or the schema")
 
 

@@ -29,7 +29,11 @@ _FIELD_FIXES = {
     LACKS_DESCRIPTION: 'annotate it with Field, as in Annotated[int, Field(description="In centimetres.")]',
     LACKS_EXAMPLE: "annotate it with Field, as in Annotated[int, Field(examples=[12])], or give it a default",
 }
-_WORDS = (("a property of the input schema", "a parameter"), ("the input schema", "the parameters"))
+_WORDS = (
+    ("a property of the input schema", "a parameter"),
+    ("the input schema", "the parameters"),
+    ("the example or the schema", "the example or the parameters"),
+)
 DRAFT_FIX = (
     'it is a draft, because its effects are not declared; write @tool(effects="read"), or effects="write" or '
     '"destructive" with scopes=, resources= and undo= or preview='
