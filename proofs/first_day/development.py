@@ -78,6 +78,9 @@ async def govern_server(user: Newcomer, journal: Journal, package: Path) -> None
     (user.folder / "policies" / "tests" / "files.yaml").write_text(_CASES.format(folder=folder))
     # Not in a terminal, so nobody could be asked about the new settings and rule.
     dev = await user.start_typed("dev-server", "deputize dev --port 0 --accept-changes", _READY_LINE)
+    # The gateway does not wait for a server that starts slowly.
+    tested = await user.run_typed("deputize servers test files")
+    journal.check_result(tested, "the server is connected", "files is connected")
     allowed = await user.run_typed(f"deputize call files.read_text_file path={folder}/open/a.txt")
     journal.check_result(allowed, "a file of the open folder is read", "text of open")
     for path in (f"{folder}/closed/a.txt", f"{folder}/open/../closed/a.txt"):
