@@ -206,7 +206,7 @@ def test_servers_of_another_client_are_imported_without_their_keys(workspace: Pa
     }
     (folder / "own.sh").write_text("exit 0")
     (folder / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    tried = run_deputize("import", ".mcp.json", "--dry-run", folder=folder)
+    tried = run_deputize("import", ".mcp.json", "--plan", folder=folder)
     assert "[[servers]]" in tried.out
     assert (folder / "deputize.toml").read_text() == before
 

@@ -15,7 +15,17 @@ import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.core.display_text import to_display_text
-from deputize.interfaces.cli.commands.services import import_service
+from deputize.interfaces.cli.commands.services import (
+    AllowRef,
+    Name,
+    Plan,
+    Reads,
+    Security,
+    ServiceUrl,
+    Writes,
+    Yes,
+    import_service,
+)
 from deputize.interfaces.cli.local.client_setup.clients import CLIENTS, ClientName, ConfigScope, locate_client_file
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, enter_project
 from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, format_json, printer
@@ -43,18 +53,23 @@ def import_servers(
             help="A client's file such as .mcp.json, an OpenAPI document, or a client: claude-desktop, cursor, vscode.",
         ),
     ],
+    name: Name = None,
+    url: ServiceUrl = None,
     include: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Import only these servers; repeat for more.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Import only these servers or operations; repeat for more.")
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave these servers out; repeat for more.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave these servers or operations out; repeat for more.")
     ] = None,
+    reads: Reads = None,
+    writes: Writes = None,
+    security: Security = None,
+    allow_ref: AllowRef = None,
     update: Annotated[
         bool, typer.Option("--update", help="Take over what changed in servers that were imported before.")
     ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", "--dry-run", help="Print what would be imported, and write nothing.")
-    ] = False,
+    plan: Plan = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Import MCP servers of another client, or an OpenAPI document, into deputize.toml.
@@ -63,14 +78,22 @@ def import_servers(
     command is left out. Values of env are treated as secrets and not copied, except a few such as LOG_LEVEL: the
     output says what to store with deputize secrets set. Every imported tool counts as destructive until you say what it
     does: deputize servers effects. Import again to see what changed. An OpenAPI document is imported as deputize
-    services import does; GET, HEAD and OPTIONS count as reads.
+    services import does, to which --name, --url, --reads, --writes, --security, --allow-ref and --yes belong.
     """
     path = _locate_source(file)
     if path is None:
         if update:
             raise ConfigError("An OpenAPI document is compared and updated without --update: leave it out.")
-        import_service(file, include=include, exclude=exclude, dry_run=plan, json=json)
+        import_service(
+            file, name=name, service_url=url, include=include, exclude=exclude, reads=reads, writes=writes,
+            security=security, allow_ref=allow_ref, plan=plan, yes=yes, json=json,
+        )  # fmt: skip
         return
+    if any((name, url, reads, writes, security, allow_ref, yes)):
+        raise ConfigError(
+            f"{to_display_text(file, 200)} is not an OpenAPI document, and --name, --url, --reads, --writes, "
+            "--security, --allow-ref and --yes are for one: leave them out."
+        )
     name_filter = NameFilter(include=tuple(include or ()), exclude=tuple(exclude or ()))
     _import_client_file(path, name_filter, is_plan=plan, is_updated=update, file=file)
 

@@ -1,12 +1,20 @@
 """Define `deputize services`: import HTTP and gRPC services from their documents, and list their operations."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, enter_project, load_settings
-from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, format_count, printer
+from deputize.interfaces.cli.render.output import (
+    EXIT_FAILED,
+    CommandExit,
+    Json,
+    exit_with_error,
+    format_count,
+    printer,
+)
 
 if TYPE_CHECKING:
     from deputize.core.contract.contract import Contract
@@ -18,41 +26,52 @@ _MOST_ROWS = 40
 
 _GLOB = "GLOB"
 
+Name = Annotated[str | None, typer.Option(help="Name of the service. Default: from the document's title.")]
+ServiceUrl = Annotated[
+    str | None, typer.Option("--url", help="URL of the service. Default: the document's first server.")
+]
+Reads = Annotated[
+    list[str] | None, typer.Option(metavar=_GLOB, help="These operations change nothing; repeat for more.")
+]
+Writes = Annotated[
+    list[str] | None, typer.Option(metavar=_GLOB, help="Changes by these operations can be undone; repeat for more.")
+]
+Security = Annotated[
+    str | None, typer.Option(help="Security scheme to use. Default: the one that most operations accept.")
+]
+AllowRef = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL|FOLDER", help="Include documents below it that are referred to; repeat for more."),
+]
+Plan = Annotated[bool, typer.Option("--plan", help="Print what would be imported, and write nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of what changes in imported tools.")]
+
 
 @group.command("import", epilog="Example: deputize services import petstore.yaml --name petstore --writes 'addPet'")
 def import_service(
     source: Annotated[str, typer.Argument(metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, or gRPC descriptor set.")],
-    name: Annotated[str | None, typer.Option(help="Name of the service. Default: from the document's title.")] = None,
-    service_url: Annotated[
-        str | None, typer.Option("--url", help="URL of the service. Default: the document's first server.")
-    ] = None,
+    name: Name = None,
+    service_url: ServiceUrl = None,
     include: Annotated[
         list[str] | None, typer.Option(metavar=_GLOB, help="Import only these operations; repeat for more.")
     ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option(metavar=_GLOB, help="Leave these operations out; repeat for more.")
     ] = None,
-    reads: Annotated[
-        list[str] | None, typer.Option(metavar=_GLOB, help="These operations change nothing; repeat for more.")
-    ] = None,
-    writes: Annotated[
-        list[str] | None, typer.Option(metavar=_GLOB, help="Changes by these can be undone; repeat for more.")
-    ] = None,
-    security: Annotated[
-        str | None, typer.Option(help="Security scheme to use. Default: the one that most operations accept.")
-    ] = None,
-    allow_ref: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL|FOLDER", help="Include documents below it that are referred to; repeat for more."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be imported; write nothing.")] = False,
+    reads: Reads = None,
+    writes: Writes = None,
+    security: Security = None,
+    allow_ref: AllowRef = None,
+    plan: Plan = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Import the operations of an HTTP or gRPC service as tools.
 
     The document is copied into the project and pinned in deputize.toml: the gateway serves what you reviewed and never
     fetches it again. GET, HEAD, OPTIONS and NO_SIDE_EFFECTS read; all else is destructive until you say otherwise.
-    Import again after the service has changed: the output says which tools change.
+    Import again after the service has changed: the output says what changes in each tool, marks with ! what weakens
+    it, and asks before anything is written.
     """
     from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source, write_import
 
@@ -62,14 +81,29 @@ def import_service(
         reads=tuple(reads or ()), writes=tuple(writes or ()), security=security, allow_refs=tuple(allow_ref or ()),
     )  # fmt: skip
     enter_project(is_required=True)
-    plan = plan_import(source, content, options)
-    is_changed = plan.is_new or plan.old_sha256 != plan.service.sha256
-    backup = None if dry_run or not is_changed else write_import(plan)
+    import_plan = plan_import(source, content, options)
+    if not json:
+        _print_plan(import_plan)
+    backup = None
+    if not plan and import_plan.is_document_changed:
+        if import_plan.changes_known_tools and not yes:
+            _confirm_changes(import_plan)
+        backup = write_import(import_plan)
     if json:
-        printer.json({**_describe_plan(plan), "written": backup is not None, "backup": backup})
+        printer.json({**_describe_plan(import_plan), "written": backup is not None, "backup": backup})
         return
-    _print_plan(plan)
-    _print_written(plan, backup, "" if is_changed else "The document is the imported one. ")
+    _print_written(import_plan, backup, "" if import_plan.is_document_changed else "The document is the imported one. ")
+
+
+def _confirm_changes(plan: "ImportPlan") -> None:
+    """Ask on a terminal whether the changes are right; elsewhere the answer must be in the command."""
+    if printer.as_json or not sys.stdin.isatty() or not sys.stderr.isatty():
+        exit_with_error(
+            f"Imported tools of {plan.service.name} would change, which a person has to confirm, and there is no "
+            "terminal to ask on: read what changes with --plan, then add --yes. Nothing was written."
+        )
+    if not typer.confirm(f"Change the tools of {plan.service.name} in this way?", err=True):
+        exit_with_error("Nothing was written.", EXIT_FAILED)
 
 
 @group.command("show", epilog="Example: deputize services show petstore")
@@ -120,7 +154,11 @@ def _describe_plan(plan: "ImportPlan") -> dict[str, Any]:
             {"operation": each.key, "method": each.method, "path": each.path, "why": each.reason}
             for each in plan.contents.refusals
         ],
-        "changes": {"added": plan.new_keys, "changed": plan.changed_keys, "removed": plan.removed_keys},
+        "changes": {
+            "added": plan.new_keys,
+            "changed": {key: [each.to_json() for each in changes] for key, changes in plan.changes.items()},
+            "removed": plan.removed_keys,
+        },
         "unknown_globs": plan.unknown_globs,
         "flags": [
             {
@@ -174,9 +212,22 @@ def _print_plan(plan: "ImportPlan") -> None:
     for glob in plan.unknown_globs:
         printer.warn(f"{to_display_text(glob, 120)} matches no operation: check its spelling")
     if not plan.is_new:
-        for word, keys in (("new", plan.new_keys), ("changed", plan.changed_keys), ("removed", plan.removed_keys)):
-            if keys:
-                printer.line(f"  {word}: {', '.join(to_display_text(key, 80) for key in keys[:_MOST_ROWS])}")
+        _print_changes(plan)
+
+
+def _print_changes(plan: "ImportPlan") -> None:
+    """Print what differs from the imported document, field by field; an exclamation mark is before what weakens."""
+    for word, keys in (("new", plan.new_keys), ("changed", tuple(plan.changes)), ("removed", plan.removed_keys)):
+        if keys:
+            printer.line(f"  {word}: {', '.join(to_display_text(key, 80) for key in keys[:_MOST_ROWS])}")
+    changes = [(key, each) for key, operation_changes in plan.changes.items() for each in operation_changes]
+    # What weakens is never among those that are left out.
+    changes.sort(key=lambda pair: not pair[1].is_weaker)
+    for key, each in changes[: max(_MOST_ROWS, sum(change.is_weaker for _, change in changes))]:
+        sign = "!" if each.is_weaker else "~"
+        printer.line(f"  {sign} {to_display_text(key, 80)} {each.path} {to_display_text(each.reason, 300)}")
+    if len(changes) > _MOST_ROWS:
+        printer.line(f"  {format_count(len(changes), 'change')} in all: --json lists them")
 
 
 def _print_flags(plan: "ImportPlan") -> None:

@@ -36,6 +36,7 @@ from deputize.execute.egress import Egress, normalize_host
 from deputize.execute.ip_filter import is_public_address
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE
 from deputize.interfaces.cli.local.referenced_documents import include_allowed_references
+from deputize.interfaces.cli.local.service_changes import OperationChange, list_operation_changes
 from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
 
 SERVICES_FOLDER: Final = "services"
@@ -60,8 +61,8 @@ class ImportOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportPlan:
-    """A service as it would be imported. `new_keys`, `changed_keys` and `removed_keys` name the operations that differ
-    from the imported document. `flags` are texts that may be meant to mislead an agent, by operation.
+    """A service as it would be imported. `new_keys`, `changes` and `removed_keys` tell what differs from the imported
+    document, by operation. `flags` are texts that may be meant to mislead an agent, by operation.
     """
 
     service: ServiceSettings
@@ -71,12 +72,22 @@ class ImportPlan:
     operation_count: int
     is_new: bool
     new_keys: tuple[str, ...] = ()
-    changed_keys: tuple[str, ...] = ()
+    changes: dict[str, tuple[OperationChange, ...]] = field(default_factory=dict)
     removed_keys: tuple[str, ...] = ()
     unknown_globs: tuple[str, ...] = ()
     flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)
     table: dict[str, Any] = field(default_factory=dict)
     old_sha256: str = ""
+
+    @property
+    def is_document_changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.is_new or self.old_sha256 != self.service.sha256
+
+    @property
+    def changes_known_tools(self) -> bool:
+        """Whether tools differ from those that a person imported before."""
+        return not self.is_new and bool(self.new_keys or self.changes or self.removed_keys)
 
 
 def read_source(source: str) -> bytes:
@@ -124,11 +135,11 @@ def plan_import(source: str, content: bytes, options: ImportOptions) -> ImportPl
         operation_count=len(document.keys),
         is_new=is_new,
         new_keys=tuple(key for key in new_contracts if key not in old_contracts),
-        changed_keys=tuple(
-            key
+        changes={
+            key: list_operation_changes(old_contracts[key], each)
             for key, each in new_contracts.items()
             if key in old_contracts and old_contracts[key].digest != each.digest
-        ),
+        },
         removed_keys=tuple(key for key in old_contracts if key not in new_contracts),
         unknown_globs=tuple(list_unknown_globs(service, document.keys)),
         flags=_flag_texts(service.name, new_contracts),

@@ -12,7 +12,8 @@ import pytest
 from deputize.catalog.drift.flags import FlagCode
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import ServiceSettings
-from deputize.interfaces.cli.commands.services import show_service
+from deputize.interfaces.cli.commands.import_servers import import_servers
+from deputize.interfaces.cli.commands.services import import_service, show_service
 from deputize.interfaces.cli.local.service_import import (
     ImportOptions,
     ImportPlan,
@@ -21,7 +22,7 @@ from deputize.interfaces.cli.local.service_import import (
     read_source,
     write_import,
 )
-from deputize.interfaces.cli.render.output import CommandExit
+from deputize.interfaces.cli.render.output import EXIT_USAGE, CommandExit
 from tests.support.openapi_service import make_document
 
 pytestmark = pytest.mark.requirement("EXE-1")
@@ -61,20 +62,68 @@ def test_a_second_import_says_what_changed_and_changes_only_the_digest(project: 
     write_import(plan())
     first = load_service(project)
     again = plan()
-    assert (again.is_new, again.new_keys, again.changed_keys, again.removed_keys) == (False, (), (), ())
+    assert (again.is_new, again.new_keys, again.changes, again.removed_keys) == (False, (), {}, ())
     assert again.old_sha256 == again.service.sha256
     document = make_document()
     del document["paths"]["/orders"]
     document["paths"]["/orders/{id}"]["get"]["summary"] = "Read it."
     document["paths"]["/new"] = {"get": {"operationId": "listNew", "responses": {}}}
     changed = plan(document)
-    assert (changed.new_keys, changed.changed_keys, changed.removed_keys) == (
-        ("listNew",), ("getOrder",), ("createOrder",),
+    assert (changed.new_keys, list(changed.changes), changed.removed_keys) == (
+        ("listNew",), ["getOrder"], ("createOrder",),
     )  # fmt: skip
     assert write_import(changed) == "deputize.toml.2.bak"
     assert load_service(project) == {**first, "sha256": changed.service.sha256}
     with pytest.raises(ConfigError, match="change its settings there"):
         plan(document, writes=("*",))
+
+
+def test_a_second_import_marks_what_weakens_a_tool() -> None:
+    write_import(plan())
+    document = make_document()
+    order = document["paths"]["/orders/{id}"]
+    order["get"]["parameters"].append({"name": "as", "in": "query", "schema": {"type": "string"}})
+    order["get"]["operationId"], order["delete"]["operationId"] = "deleteOrder", "getOrder"
+    order["patch"]["requestBody"]["required"] = False
+    changes = {key: {each.path: each for each in found} for key, found in plan(document).changes.items()}
+    deleting = changes["deleteOrder"]
+    assert {"/effects", "/auth/scopes", "/handler/request/method", "/input_schema/properties/as"} <= {
+        path for path, each in deleting.items() if each.is_weaker
+    }
+    assert deleting["/effects"].reason == "is read now, and was destructive"
+    assert deleting["/handler/request/method"].reason == "is GET now, and was DELETE"
+    assert not changes["getOrder"]["/effects"].is_weaker
+    assert {each.reason for each in changes["changeOrder"].values() if each.is_weaker} == {
+        "is optional now, and was required"
+    }
+
+
+def test_without_a_terminal_changes_need_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = project / "orders.json"
+    file.write_text(json.dumps(make_document()))
+    import_service(str(file))
+    file.write_text(json.dumps(make_document()).replace("Read one order.", "Read an order."))
+    before = (project / "deputize.toml").read_text()
+    import_service(str(file), plan=True)
+    with pytest.raises(CommandExit) as refused:
+        import_service(str(file))
+    assert refused.value.code == EXIT_USAGE
+    assert (project / "deputize.toml").read_text() == before
+    output = capsys.readouterr()
+    assert "add --yes" in output.err
+    assert "~ getOrder /description is “Read an order.” now, and was “Read one order.”" in output.out
+    import_service(str(file), yes=True)
+    assert (project / "deputize.toml").read_text() != before
+
+
+def test_import_takes_the_options_of_services_import(project: Path) -> None:
+    file = project / "orders.json"
+    file.write_text(json.dumps(make_document(servers=[{"url": "http://127.0.0.1:8080"}])))
+    import_servers(str(file), url="http://127.0.0.1:8080", name="mine", writes=["createOrder"])
+    assert load_service(project)["name"] == "mine"
+    (project / ".mcp.json").write_text('{"mcpServers": {}}')
+    with pytest.raises(ConfigError, match="is not an OpenAPI document"):
+        import_servers(str(project / ".mcp.json"), url="http://127.0.0.1:8080")
 
 
 def test_globs_that_match_nothing_are_named() -> None:

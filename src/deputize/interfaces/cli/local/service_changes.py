@@ -1,0 +1,74 @@
+"""List what a new document changes in an operation of a service, and what of it weakens the reviewed contract."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deputize.catalog.compatibility.breaks import BreakView
+from deputize.catalog.compatibility.contract_changes import compare_contracts
+from deputize.catalog.compatibility.schema_changes import find_breaks
+from deputize.catalog.schemas import format_pointer
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.safety_floor import list_weakenings
+
+_INPUT: Final = "/input_schema"
+# Shown as what they were and are, or by the fields that they follow from.
+_OWN_PATHS: Final = frozenset({"/title", "/description", "/handler", "/native_ids", "/external_mappings", "/examples"})
+_REQUEST_FIELDS: Final = ("method", "path", "credential", "idempotency_header")
+_MOST_CHANGES: Final = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationChange:
+    """One change of an operation: the JSON pointer in its contract, what happened, and whether it protects less."""
+
+    path: str
+    reason: str
+    is_weaker: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "reason": self.reason, "weaker": self.is_weaker}
+
+
+def list_operation_changes(old: Contract, new: Contract) -> tuple[OperationChange, ...]:
+    """List the changes of an operation, those that weaken its contract first."""
+    weaker_changes = [
+        OperationChange(path=path, reason=reason, is_weaker=True)
+        for path, reason in dict.fromkeys((*_list_request_changes(old, new), *_list_weaker_fields(old, new)))
+    ]
+    weaker_paths = [each.path for each in weaker_changes]
+    changes = [
+        OperationChange(path=each.path, reason=each.reason)
+        for each in compare_contracts(old, new)
+        if each.path not in _OWN_PATHS and not any(f"{path}/".startswith(f"{each.path}/") for path in weaker_paths)
+    ]
+    changes += [
+        OperationChange(path=f"/{field}", reason=f"is “{getattr(new, field)}” now, and was “{getattr(old, field)}”")
+        for field in ("title", "description")
+        if getattr(old, field) != getattr(new, field)
+    ]
+    return (*weaker_changes, *changes)[:_MOST_CHANGES] or (OperationChange(path="/handler", reason="is different"),)
+
+
+def _list_request_changes(old: Contract, new: Contract) -> Iterator[tuple[str, str]]:
+    """List where else the request goes: the same tool acts on something that was not reviewed."""
+    for field in _REQUEST_FIELDS:
+        before, after = (getattr(each.handler.request, field, None) for each in (old, new))
+        if before != after:
+            yield f"/handler/request/{field}", f"is {_format(after)} now, and was {_format(before)}"
+
+
+def _list_weaker_fields(old: Contract, new: Contract) -> Iterator[tuple[str, str]]:
+    for each in find_breaks(new.input_schema, old.input_schema):
+        yield _INPUT + format_pointer(each.path), each.explain(BreakView.ACCEPTS_MORE)
+    for each in find_breaks(new.output_schema, old.output_schema):
+        yield "/output_schema" + format_pointer(each.path), each.explain(BreakView.RETURNS_MORE)
+    for weakening in list_weakenings(new, old):
+        if not weakening.path.startswith(_INPUT):
+            yield weakening.path, f"is {weakening.contract_value} now, and was {weakening.function_value}"
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else " ".join(str(each) for _, each in value if each is not None)
