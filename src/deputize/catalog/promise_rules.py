@@ -3,6 +3,7 @@
 `registration_rules.py` uses these checks among its eight conditions.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -10,9 +11,11 @@ from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
 from deputize.core.contract.effects import Compensation
+from deputize.core.contract.http_request import HttpRequest
 from deputize.core.mcp.servers import parse_mcp_target
 
 _OPEN_KINDS: Final = frozenset({ToolKind.WEB_SEARCH, ToolKind.BROWSER_ACTION})
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _MUTATION = "mutation_class_labelled"
 
 
@@ -60,6 +63,8 @@ def _check_helpers(contract: Contract) -> Iterator[Reason]:
         reason = "is missing, but the driver is grpc" if driver == "grpc" else f"is set, but the driver is {driver}"
         fix = "import the service: deputize services import" if driver == "grpc" else "remove it"
         yield _make_reason("version_registered", "/handler/request/messages", reason, fix)
+    if driver == "http" and request is not None:
+        yield from _check_request(contract, request)
     if driver in ("mcp", "http", "grpc"):
         for field in ("validates", "verifies", "reads_state", "rolls_back"):
             if getattr(contract, field):
@@ -68,6 +73,19 @@ def _check_helpers(contract: Contract) -> Iterator[Reason]:
     if contract.effects is Effects.READ and contract.rolls_back:
         reason = "is set, but a read has no effect to take back"
         yield _make_reason(_MUTATION, "/rolls_back", reason, "remove rollback=")
+
+
+def _check_request(contract: Contract, request: HttpRequest) -> Iterator[Reason]:
+    """Check that every part of a request is filled from an argument."""
+    arguments = get_properties(contract.input_schema)
+    missing_names = {each.argument for each in request.parameters} - arguments.keys()
+    for name in sorted(missing_names):
+        reason = f"takes {name[:120]} from an argument that is not in input_schema"
+        yield _make_reason("schemas_valid", "/handler/request/parameters", reason, "declare it there")
+    path_names = {each.name for each in request.parameters if each.place == "path"}
+    for name in sorted(set(_PLACEHOLDER.findall(request.path)) - path_names):
+        reason = f"has {{{name[:120]}}}, which no parameter fills"
+        yield _make_reason("schemas_valid", "/handler/request/path", reason, "add a parameter with this name")
 
 
 def _check_behaviours(contract: Contract) -> Iterator[Reason]:

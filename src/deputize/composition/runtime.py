@@ -197,7 +197,7 @@ def build_http_driver(settings: Settings, clock: Clock, stack: contextlib.AsyncE
     # An egress for each service: it reaches that host and no other private one, and a service that does not answer
     # takes no connections from those of other tenants.
     services: dict[tuple[str, str], tuple[ServiceSettings, Egress]] = {}
-    for each in (service for service in settings.services if service.kind == "openapi"):
+    for each in (service for service in settings.services if service.kind != "grpc"):
         private_hosts = frozenset[str]() if each.public_only else frozenset({each.host})
         egress = Egress(private_hosts, max_connections=_MAX_CONNECTIONS_PER_SERVICE)
         stack.push_async_callback(egress.aclose)

@@ -67,6 +67,10 @@ def parse_contract(value: Any) -> Contract:
         fix = "write an object with the fields of a contract"
         reason = Reason(conjunct="declaration", path="/", reason="is not an object", fix=fix)
         raise build_refusal("this", "", [reason])
+    if "http" in value:
+        fix = "import the file, which adds its service to deputize.toml: deputize import FILE --url URL"
+        reason = Reason(conjunct="declaration", path="/http", reason="makes this a tool of an HTTP service", fix=fix)
+        raise build_refusal(str(value.get("name", "?"))[:_MAX_NAME_LENGTH], "", [reason])
     if is_tool_document(value):
         return import_tool_document(value).contract
     fields = _expand_short_forms(_read_form(value))

@@ -11,6 +11,8 @@ from deputize.core.contract.parts import SparsePart
 GRPC_MEDIA_TYPE: Final = "application/grpc"
 # The argument that holds the body of a request.
 BODY_ARGUMENT: Final = "body"
+# Methods that change nothing, unless an operator says otherwise.
+READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Headers of responses that hold or request credentials, in lower case. They are never part of a result.
 CREDENTIAL_HEADERS: Final = frozenset(
     {"authorization", "proxy-authenticate", "proxy-authorization", "set-cookie", "set-cookie2", "www-authenticate"}

@@ -14,6 +14,7 @@ from deputize.core.settings.servers import ServiceLimitSettings, Sha256
 
 # A key of metadata that is text, and none of gRPC's own.
 _METADATA_KEY: Final = re.compile(r"(?!grpc-)[a-z0-9_.-]{1,64}(?<!-bin)")
+_HEADER: Final = re.compile(r"(?i:(?!host$|content-|transfer-encoding$|connection$))[!#$%&'*+.^_`|~0-9A-Za-z-]{1,120}")
 # Networks that a credential may cross without TLS: this machine and private networks.
 _PRIVATE_NETWORKS: Final = tuple(
     ipaddress.ip_network(each)
@@ -22,20 +23,23 @@ _PRIVATE_NETWORKS: Final = tuple(
 
 
 class ServiceSettings(SettingsSection):
-    """An HTTP service that an OpenAPI document describes, or a gRPC service with a descriptor set. `deputize services
-    import` writes this section. The document is a file of the project, pinned by its digest; the gateway never fetches
-    it. Operations other than GET, HEAD and OPTIONS, and gRPC methods other than those with `idempotency_level =
-    NO_SIDE_EFFECTS`, count as destructive until you list them in `reads` or `writes`.
+    """An HTTP service that an OpenAPI document or a manifest of HTTP tools describes, or a gRPC service with a
+    descriptor set. `deputize services import` writes this section. The document is a file of the project, pinned by its
+    digest; the gateway never fetches it. Operations other than GET, HEAD and OPTIONS, and gRPC methods other than those
+    with `idempotency_level = NO_SIDE_EFFECTS`, count as destructive until you list them in `reads` or `writes`; a
+    manifest declares effects itself.
     """
 
     name: str = Field(
         pattern=r"^[a-z](?:_?[a-z0-9])*$", max_length=48, description="Name of the service; the namespace of its tools."
     )
-    kind: Literal["openapi", "grpc"] = Field(
-        "openapi", description="What describes it: an OpenAPI document, or a descriptor set of gRPC services."
+    kind: Literal["openapi", "manifest", "grpc"] = Field(
+        "openapi",
+        description="What describes it: an OpenAPI document, a manifest of HTTP tools, or a descriptor set of gRPC "
+        "services.",
     )
     tenant: str | None = Field(None, description="The tenant it serves. Default: that of `[tools]`.")
-    document: Path = Field(description="The OpenAPI document, as JSON, or the descriptor set, relative to the project.")
+    document: Path = Field(description="The document, relative to the project. An OpenAPI document must be JSON.")
     sha256: Sha256 = Field(description="SHA-256 of the document. A document with another digest is not used.")
     url: str = Field(
         description="URL that the paths of the document are added to. No other host is ever called. With a credential "
@@ -62,7 +66,8 @@ class ServiceSettings(SettingsSection):
     security: str | None = Field(
         None,
         description="The security scheme of the document that says where the credential goes. For a document without "
-        "schemes: `bearer` or `basic`. For gRPC: `bearer`, or the key of the metadata.",
+        "schemes: `bearer` or `basic`. For a manifest: `bearer`, `basic`, or the name of a header. For gRPC: `bearer`, "
+        "or the key of the metadata.",
     )
     reads: tuple[str, ...] = Field((), description="Operations that change nothing, as globs.")
     writes: tuple[str, ...] = Field((), description="Operations whose changes can be undone, as globs.")
@@ -98,6 +103,16 @@ class ServiceSettings(SettingsSection):
         return self
 
     @model_validator(mode="after")
+    def _check_manifest(self) -> Self:
+        fields = ("reads", "writes", "destructive", "repeatable", "slow")
+        given_field = next((field for field in fields if getattr(self, field)), None)
+        if self.kind == "manifest" and given_field is not None:
+            raise ValueError(
+                f"{given_field} is for imported documents: a manifest declares effects, idempotency and timeout itself"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_credential(self) -> Self:
         if self.credential == "vault" and self.secret is None:
             raise ValueError('credential = "vault" needs the name of a secret: set secret')
@@ -105,6 +120,8 @@ class ServiceSettings(SettingsSection):
             raise ValueError('credential = "delegated" needs the audience of its tokens: set audience')
         if self.kind == "grpc" and self.security is not None and not _METADATA_KEY.fullmatch(self.security):
             raise ValueError("security of a gRPC service must be bearer, or a metadata key of lower case letters")
+        if self.kind == "manifest" and self.security is not None and not _HEADER.fullmatch(self.security):
+            raise ValueError("security of a manifest must be bearer, basic, or the name of a header")
         if self.credential != "none" and self.security is None:
             raise ValueError("a credential needs the security scheme that says where it goes: set security")
         if self.credential != "none" and urlsplit(self.url).scheme != "https" and not _is_private_host(self.host):

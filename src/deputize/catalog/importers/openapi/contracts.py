@@ -33,11 +33,11 @@ from deputize.catalog.schemas import BadSchema, compile_schema
 from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.canonical import NotCanonical, canonicalize
 from deputize.core.contract.contract import Contract, Effects, TimeoutClass, ToolKind, UpstreamIdempotency
+from deputize.core.contract.http_request import READ_METHODS
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.settings import ServiceSettings
 from deputize.core.value_types import frozen
 
-_READ_METHODS: Final = frozenset({"get", "head", "options"})
 # A path without query, fragment and percent signs, which could hide a climbing step.
 _PATH = re.compile(r"/[A-Za-z0-9!$&'()*+,./:;=@\[\]_{}|~^-]*")
 _CLIMBING: Final = frozenset({".", ".."})
@@ -84,8 +84,7 @@ class _ContractBuilder:
         target = f"{self._service.name}/{operation.key}"
         if len(target) > _LONGEST_TARGET or len(operation.path) > _LONGEST_TARGET:
             raise UnsupportedOperation(f"its id or path has more than {_LONGEST_TARGET} characters")
-        if not _PATH.fullmatch(operation.path) or _CLIMBING.intersection(operation.path.split("/")):
-            raise UnsupportedOperation("its path does not begin with a slash, or has a query or other special parts")
+        check_path(operation.path)
         if _has_own_servers(self._document, operation):
             raise UnsupportedOperation("it names a server of its own, and the service has one URL")
         security = read_security(self._document, operation, self._service.security)
@@ -186,6 +185,12 @@ class _ContractBuilder:
         }
 
 
+def check_path(path: str) -> None:
+    """Raise `UnsupportedOperation` if a path could lead elsewhere than it reads."""
+    if not _PATH.fullmatch(path) or _CLIMBING.intersection(path.split("/")):
+        raise UnsupportedOperation("its path does not begin with a slash, or has a query or other special parts")
+
+
 def collect_operator_fields(
     service: ServiceSettings, key: str, effects: Effects, *, has_credential: bool, takes_key: bool
 ) -> Json:
@@ -254,7 +259,7 @@ def infer_effects(service: ServiceSettings, operation: DocumentOperation) -> Eff
         return Effects.DESTRUCTIVE
     if has_matching_glob(service.writes, operation.key):
         return Effects.WRITE
-    is_read = operation.method in _READ_METHODS or has_matching_glob(service.reads, operation.key)
+    is_read = operation.method.upper() in READ_METHODS or has_matching_glob(service.reads, operation.key)
     return Effects.READ if is_read else Effects.DESTRUCTIVE
 
 

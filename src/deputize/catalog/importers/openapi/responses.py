@@ -10,7 +10,7 @@ from deputize.core.contract.http_request import CREDENTIAL_HEADERS
 from deputize.core.value_types import frozen
 
 # Headers that a caller needs to go on: the next page, what was created, its version.
-_USUAL_HEADERS: Final = ("Location", "Link", "ETag")
+USUAL_HEADERS: Final = ("Location", "Link", "ETag")
 _MAX_HEADERS: Final = 30
 _MAX_UNENFORCED: Final = 50
 _PARTS: Final[Json] = {
@@ -38,7 +38,7 @@ def build_result_schema(
     bodies: list[Any] = []
     references: list[str] = []
     is_always_json = bool(responses)
-    headers = list(_USUAL_HEADERS)
+    headers = list(USUAL_HEADERS)
     for response in responses:
         schema = _find_json_schema(response)
         is_always_json = is_always_json and schema is not None
@@ -53,9 +53,7 @@ def build_result_schema(
     body = bodies[0] if len(bodies) == 1 else {"anyOf": bodies} if bodies else {}
     body_result = convert_schema(
         {
-            "type": "object",
-            "properties": {**_PARTS, "body": body},
-            "required": ["status", *(["body"] if is_always_json else [])],
+            **make_result_schema(body, is_always_json=is_always_json),
             **({"$defs": definitions} if definitions else {}),
         },
         base_path=("output_schema",),
@@ -66,6 +64,15 @@ def build_result_schema(
         schema=EnforcedSchema(schema=body_result.schema, unenforced_paths=tuple(unenforced_paths[:_MAX_UNENFORCED])),
         headers=tuple(names)[:_MAX_HEADERS],
     )
+
+
+def make_result_schema(body: Any, *, is_always_json: bool) -> Json:
+    """Make the schema of a result around the schema of a JSON body."""
+    return {
+        "type": "object",
+        "properties": {**_PARTS, "body": body},
+        "required": ["status", *(["body"] if is_always_json else [])],
+    }
 
 
 def _list_successes(operation: DocumentOperation) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from deputize.catalog.importers.http_manifest import build_http_manifest, parse_http_manifest
 from deputize.catalog.importers.manifest_job import JobRunner
 from deputize.catalog.importers.openapi.contracts import BuiltService, RefusedOperation, build_service
 from deputize.catalog.importers.openapi.document import InvalidDocument, parse_document
@@ -81,6 +82,13 @@ def build_contracts(
         return build_service(
             service,
             parse_document(document),
+            existing_names=existing_names,
+            newest_versions=newest_versions,
+        )
+    if service.kind == "manifest":
+        return build_http_manifest(
+            service,
+            parse_http_manifest(document),
             existing_names=existing_names,
             newest_versions=newest_versions,
         )

@@ -39,9 +39,12 @@ _CLIENT_FOLDERS = frozenset({".vscode", ".cursor", ".claude", ".gemini", ".winds
 
 _MAX_FILE_BYTES = 1_048_576
 _HEAD_BYTES = 65_536
-# The first key of an OpenAPI document, or a later one on a line of its own, as JSON or YAML.
-_OPENAPI = re.compile(
-    rb"""^[ \t{]*["']?openapi["']?[ \t]*:[ \t]*["']?3\.|\A\s*\{[^{}\[\]]{0,2000}"openapi"\s*:""", re.MULTILINE
+# The first key of an OpenAPI document, or a later one on a line of its own, or the request of an HTTP tool in a
+# manifest; as JSON or YAML.
+_SERVICE_DOCUMENT = re.compile(
+    rb"""^[ \t{]*["']?openapi["']?[ \t]*:[ \t]*["']?3\.|\A\s*\{[^{}\[\]]{0,2000}"openapi"\s*:"""
+    rb"""|^[ \t{-]*["']?http["']?[ \t]*:[ \t]*["']?[A-Z]{3,7} /""",
+    re.MULTILINE,
 )
 
 
@@ -148,7 +151,7 @@ class FoundServers:
 
 
 def _locate_source(file: str) -> Path | None:
-    """Locate the client's file that is meant; None for an OpenAPI document."""
+    """Locate the client's file that is meant; None for the document of a service."""
     if file.startswith(("https://", "http://")):
         return None
     path = Path(file)
@@ -162,18 +165,18 @@ def _locate_source(file: str) -> Path | None:
             exit_with_error(f"{file} has no configuration that can be imported ({names}): name the file.")
         path = existing_files[0]
         printer.note(f"  from {path}")
-    return None if _is_openapi_document(path) else path
+    return None if _is_service_document(path) else path
 
 
-def _is_openapi_document(path: Path) -> bool:
-    """Tell whether a file begins like an OpenAPI document; a client's file has no such key."""
+def _is_service_document(path: Path) -> bool:
+    """Tell whether a file is an OpenAPI document or a manifest of HTTP tools; a client's file has no such key."""
     try:
         # A named pipe must not block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             head = stream.read(_HEAD_BYTES) or b""
     except OSError:
         return False
-    return _OPENAPI.search(head) is not None
+    return _SERVICE_DOCUMENT.search(head) is not None
 
 
 def read_client_file(file: Path) -> str:

@@ -15,14 +15,16 @@ import orjson
 from pydantic import ValidationError
 
 from deputize.catalog.drift.flags import DefinitionIndex, Flag, find_flags
+from deputize.catalog.importers.http_manifest import get_key, is_http_manifest, parse_http_manifest
 from deputize.catalog.importers.openapi.contracts import BuiltService, list_unknown_globs
 from deputize.catalog.importers.openapi.document import (
     MAX_DOCUMENT_BYTES,
     InvalidDocument,
     OpenApiDocument,
+    check_document,
     find_server_url,
     iterate_operations,
-    parse_document,
+    parse_content,
 )
 from deputize.catalog.importers.openapi.security import choose_scheme
 from deputize.catalog.importers.openapi.service_job import build_contracts, load_grpc_modules
@@ -152,7 +154,7 @@ def plan_import(source: str, content: bytes, options: ImportOptions) -> ImportPl
 class _SourceDocument:
     """A document as it is pinned, and what it says about its service."""
 
-    kind: Literal["openapi", "grpc"]
+    kind: Literal["openapi", "manifest", "grpc"]
     content: bytes
     title: str
     keys: tuple[str, ...]
@@ -168,7 +170,15 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
         methods = descriptors.parse_descriptor_set(content)
         keys = tuple(each.key for each in methods.methods)
         return _SourceDocument(kind="grpc", content=content, title=methods.title, keys=keys)
-    document = include_allowed_references(parse_document(content), source, options.allow_refs, options.folder)
+    if is_http_manifest(value := parse_content(content)):
+        tools = parse_http_manifest(content)
+        return _SourceDocument(
+            kind="manifest",
+            content=orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+            title=tools[0]["name"].partition(".")[0],
+            keys=tuple(get_key(each) for each in tools),
+        )
+    document = include_allowed_references(check_document(value), source, options.allow_refs, options.folder)
     operations, parts = list(iterate_operations(document)), urlsplit(source)
     base_url = f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else None
     return _SourceDocument(
@@ -261,7 +271,7 @@ def _choose_settings(document: _SourceDocument, options: ImportOptions) -> tuple
     is_from_document = options.url is None and not f"{url}/".startswith(f"{document.base_url}/")
     if is_from_document:
         _require_public(url)
-    scheme, suffix = options.security or document.scheme, "json" if document.kind == "openapi" else "binpb"
+    scheme, suffix = options.security or document.scheme, "binpb" if document.kind == "grpc" else "json"
     table: dict[str, Any] = {
         "name": name, **({} if document.kind == "openapi" else {"kind": document.kind}),
         "document": f"{SERVICES_FOLDER}/{name}.{suffix}", "sha256": "0" * 64, "url": url,
