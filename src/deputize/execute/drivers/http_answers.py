@@ -17,7 +17,10 @@ from deputize.core.errors import (
     OutcomeUnknown,
     Problem,
     ResultInvalid,
+    SemanticViolation,
+    ToolConflict,
     ToolFailed,
+    ToolPrecondition,
     UpstreamRateLimited,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -35,6 +38,16 @@ _TEXT_TYPES: Final = frozenset(
     {"application/xml", "application/yaml", "application/x-yaml", "application/javascript", "application/x-ndjson",
      "application/x-www-form-urlencoded"}
 )  # fmt: skip
+
+
+# What a refusal means, where its status says more than that the request failed.
+_REFUSALS: Final[Mapping[int, type[Problem]]] = {
+    404: ToolPrecondition,
+    409: ToolConflict,
+    410: ToolPrecondition,
+    412: ToolPrecondition,
+    422: SemanticViolation,
+}
 
 
 class ServiceStatus(Exception):
@@ -93,7 +106,7 @@ def _build_problem(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_cre
             details={"status": status},
         )
     message, details = _read_error(answer)
-    return ToolFailed(
+    return _REFUSALS.get(status, ToolFailed)(
         f"the service {service} refused the request (HTTP {status}){': ' if message else ''}{message}",
         details={"status": status, **details},
         nothing_happened=tool.contract.mutation_class is MutationClass.READ,

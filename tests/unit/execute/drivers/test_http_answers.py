@@ -13,7 +13,10 @@ from deputize.core.errors import (
     OutcomeUnknown,
     Problem,
     ResultInvalid,
+    SemanticViolation,
+    ToolConflict,
     ToolFailed,
+    ToolPrecondition,
     UpstreamRateLimited,
     UpstreamUnavailable,
 )
@@ -77,9 +80,20 @@ def test_retry_after_is_seconds_or_a_date(pause: str, milliseconds: int | None) 
 )  # fmt: skip
 def test_the_message_of_the_service_is_found_in_its_usual_places(body: Any, message: str) -> None:
     problem = catch(422, orjson.dumps(body), content_type="application/json")
-    assert isinstance(problem, ToolFailed)
+    assert isinstance(problem, SemanticViolation)
     assert problem.message.endswith(message or "(HTTP 422)")
     assert problem.details == {"status": 422, "body": body}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, ToolFailed), (403, ToolFailed), (404, ToolPrecondition), (409, ToolConflict), (410, ToolPrecondition),
+     (412, ToolPrecondition), (422, SemanticViolation)],
+)  # fmt: skip
+def test_a_refusal_is_the_problem_that_its_status_means(status: int, kind: type[Problem]) -> None:
+    problem = catch(status, b'{"message": "no"}', content_type="application/json")
+    assert type(problem) is kind
+    assert problem.details == {"status": status, "body": {"message": "no"}}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

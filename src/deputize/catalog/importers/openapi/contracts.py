@@ -24,7 +24,7 @@ from deputize.catalog.importers.openapi.document import (
 )
 from deputize.catalog.importers.openapi.document_schemas import SchemaConverter
 from deputize.catalog.importers.openapi.parameters import OperationArguments, collect_arguments
-from deputize.catalog.importers.openapi.responses import ResultSchema, build_result_schema
+from deputize.catalog.importers.openapi.responses import ResultSchema, build_error_schema, build_result_schema
 from deputize.catalog.importers.openapi.security import OperationSecurity, read_security
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema
 from deputize.catalog.importers.tool_names import assign_names
@@ -91,7 +91,9 @@ class _ContractBuilder:
         arguments = collect_arguments(self._document, operation)
         result = build_result_schema(self._document, operation, self._responses)
         input_schema = self._build_input_schema(arguments)
+        error_schema = build_error_schema(self._document, operation, self._responses)
         fields = {
+            **({} if error_schema is None else {"error_schema": error_schema}),
             **self._collect_document_fields(operation, arguments, result, input_schema, security),
             **collect_operator_fields(
                 self._service,

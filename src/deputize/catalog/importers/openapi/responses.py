@@ -2,10 +2,16 @@
 
 from typing import Any, Final
 
-from deputize.catalog.importers.openapi.document import DocumentOperation, Json, OpenApiDocument
+from deputize.catalog.importers.openapi.document import (
+    DocumentOperation,
+    Json,
+    OpenApiDocument,
+    UnsupportedOperation,
+)
 from deputize.catalog.importers.openapi.document_schemas import MAX_RESPONSE_SCHEMA_BYTES, SchemaConverter
 from deputize.catalog.importers.openapi.parameters import is_json_type
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_schema
+from deputize.catalog.schema_rules import check_schema
 from deputize.core.contract.http_request import CREDENTIAL_HEADERS
 from deputize.core.value_types import frozen
 
@@ -13,6 +19,7 @@ from deputize.core.value_types import frozen
 USUAL_HEADERS: Final = ("Location", "Link", "ETag")
 _MAX_HEADERS: Final = 30
 _MAX_UNENFORCED: Final = 50
+_MAX_ERROR_SCHEMA_BYTES: Final = 4_096
 _PARTS: Final[Json] = {
     "status": {"type": "integer"},
     "text": {"type": "string"},
@@ -64,6 +71,51 @@ def build_result_schema(
         schema=EnforcedSchema(schema=body_result.schema, unenforced_paths=tuple(unenforced_paths[:_MAX_UNENFORCED])),
         headers=tuple(names)[:_MAX_HEADERS],
     )
+
+
+def build_error_schema(
+    document: OpenApiDocument, operation: DocumentOperation, converter: SchemaConverter
+) -> Json | None:
+    """Build the schema of the operation's errors, if all errors that the document describes as JSON agree on one.
+
+    Errors that cannot be represented are no reason to refuse the operation: they stay untyped.
+    """
+    bodies: list[Any] = []
+    references: list[str] = []
+    try:
+        for response in _list_errors(operation):
+            body_schema = _find_json_schema(document.resolve(response))
+            if body_schema:
+                body, body_references = converter.convert(body_schema)
+                references += body_references
+                bodies += [] if body in bodies else [body]
+        definitions, _ = converter.collect_nearest_definitions(references, _MAX_ERROR_SCHEMA_BYTES)
+    except UnsupportedOperation:
+        return None
+    if len(bodies) != 1:
+        return None
+    details = {"type": "object", "properties": {"status": {"type": "integer"}, "body": bodies[0]}}
+    schema = {
+        "type": "object",
+        "properties": {"message": {"type": "string"}, "details": details},
+        "required": ["message"],
+        **({"$defs": definitions} if definitions else {}),
+    }
+    error_schema = convert_schema(schema, base_path=("error_schema",)).schema
+    return None if any(check_schema("error_schema", error_schema)) else error_schema
+
+
+def _list_errors(operation: DocumentOperation) -> list[Any]:
+    responses = operation.declaration.get("responses")
+    if not isinstance(responses, dict):
+        return []
+    # Without a success of its own, the default describes the success.
+    has_success = any(str(status).startswith("2") for status in responses)
+    return [
+        each
+        for status, each in responses.items()
+        if str(status)[:1] in ("4", "5") or (status == "default" and has_success)
+    ]
 
 
 def make_result_schema(body: Any, *, is_always_json: bool) -> Json:

@@ -9,7 +9,13 @@ from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.importers.openapi.contracts import BuiltService, build_service, list_unknown_globs
 from deputize.catalog.importers.openapi.document import parse_document
 from deputize.catalog.importers.openapi.service_job import build_service_job
-from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
+from deputize.core.contract.contract import (
+    DEFAULT_ERROR_SCHEMA,
+    Contract,
+    Effects,
+    ToolKind,
+    UpstreamIdempotency,
+)
 from tests.support.openapi_service import make_document, make_service
 
 pytestmark = [pytest.mark.requirement("EXE-1"), pytest.mark.requirement("CON-3")]
@@ -211,3 +217,19 @@ def test_headers_with_credentials_are_no_part_of_a_result() -> None:
     request = get_contract(build_one({"responses": {"200": {"description": "", "headers": declared}}})).handler.request
     assert request is not None
     assert request.response_headers == ("Location", "Link", "ETag", "X-Total")
+
+
+def test_errors_are_typed_where_the_document_agrees_with_itself() -> None:
+    def describe(*names: str) -> dict[str, Any]:
+        statuses = ("404", "422", "default")
+        references = [{"$ref": f"#/components/schemas/{name}"} for name in names]
+        contents = [{"content": {"application/json": {"schema": each}}} for each in references]
+        return {"responses": {"204": {"description": "Done"}, **dict(zip(statuses, contents, strict=False))}}
+
+    components = {"schemas": {"Fault": {"type": "object", "required": ["code"]}, "Other": {"type": "string"}}}
+    typed = get_contract(build_one(describe("Fault", "Fault"), components=components, security=[]))
+    assert typed.error_schema["properties"]["details"]["properties"]["body"] == {"$ref": "#/$defs/Fault"}
+    assert typed.error_schema["$defs"] == {"Fault": {"type": "object", "required": ["code"]}}
+    for names in (("Fault", "Other"), ("Missing",), ()):
+        untyped = get_contract(build_one(describe(*names), components=components, security=[]))
+        assert untyped.error_schema == DEFAULT_ERROR_SCHEMA
