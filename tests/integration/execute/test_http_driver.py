@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import orjson
 import pytest
@@ -53,7 +54,7 @@ def make_tenant_service(tenant: str, url: str) -> ServiceSettings:
     return make_service(tenant=tenant, url=url, credential="none", secret=None, security=None)
 
 
-async def call(driver: HttpDriver, service: ServiceSettings) -> dict[str, object]:
+async def call(driver: HttpDriver, service: ServiceSettings) -> Any:
     document = parse_document(orjson.dumps(make_document(security=[])))
     context = ToolContext(
         call_id="call-1", tenant=str(service.tenant), user="ana", agent="bot", session=None, key="call-1", attempt=1,

@@ -19,6 +19,7 @@ from deputize.catalog.importers.openapi.contracts import (
     is_operation_served,
 )
 from deputize.catalog.importers.openapi.document import InvalidDocument, Json, UnsupportedOperation, parse_content
+from deputize.catalog.importers.openapi.pagination import find_pagination
 from deputize.catalog.importers.openapi.responses import USUAL_HEADERS, make_result_schema
 from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.versions import FIRST_VERSION
@@ -31,7 +32,8 @@ _REQUEST: Final = re.compile(r"(GET|PUT|POST|DELETE|OPTIONS|HEAD|PATCH) (/\S*)")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 # What the settings of the service say for all of its tools, and what follows from it.
 _SERVICE_FIELDS: Final = (
-    "auth", "external_service", "handler", "kind", "native_ids", "provider", "service_limits", "version",
+    "auth", "external_mappings", "external_service", "handler", "kind", "native_ids", "provider", "service_limits",
+    "version",
 )  # fmt: skip
 _MOST_TOOLS: Final = 500
 
@@ -104,6 +106,8 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     if own_fields := [field for field in _SERVICE_FIELDS if field in tool]:
         raise UnsupportedOperation(f"its {own_fields[0]} follows from the settings of the service: remove it")
     input_schema = _complete_input_schema(tool.get("input_schema", {}), path)
+    parameters = _list_parameters(input_schema, path)
+    pagination = find_pagination(method, parameters)
     effects = tool.get("effects", Effects.READ if method in READ_METHODS else Effects.DESTRUCTIVE)
     has_credential, header = service.credential != "none", tool.get("idempotency_header")
     settings_fields = collect_operator_fields(
@@ -120,6 +124,7 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
             "input_schema": input_schema,
             "version": version,
             "kind": ToolKind.CUSTOM,
+            "external_mappings": {"openapi": {"pagination": pagination}} if pagination else {},
             "native_ids": {"openapi": {"method": method, "path": path, "server_url": service.url}},
             "handler": {
                 "driver": "http",
@@ -127,7 +132,7 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
                 "request": {
                     "method": method,
                     "path": path,
-                    "parameters": _list_parameters(input_schema, path),
+                    "parameters": parameters,
                     "body": "application/json" if BODY_ARGUMENT in input_schema["properties"] else None,
                     "credential": _find_place(service) if has_credential else None,
                     "idempotency_header": header,

@@ -40,6 +40,16 @@ class HttpCredential(SparsePart):
     name: NativeId | None = None
 
 
+class HttpPagination(SparsePart):
+    """How a read is continued: by a cursor, a page's number or an offset in `argument`; `limit` is the argument that
+    says how many items a page has. It is in `external_mappings` of the contract, where every release can read it.
+    """
+
+    style: Literal["cursor", "page", "offset"]
+    argument: ArgumentName
+    limit: ArgumentName | None = None
+
+
 class HttpRequest(SparsePart):
     """The request of an operation. `path` has `{name}` for each parameter in it and is relative to the service's URL.
     `idempotency_header` takes the key of the call, if the service recognizes repeats by it. `messages` are the
@@ -55,3 +65,8 @@ class HttpRequest(SparsePart):
     messages: Annotated[str, StringConstraints(min_length=1, max_length=49_152)] | None = None
     # Headers of the response that are part of the result.
     response_headers: Annotated[tuple[HttpHeader, ...], Field(max_length=50)] | None = None
+
+
+def normalize_parameter_name(name: str) -> str:
+    """Normalize the name of a parameter or a field: services write `page_token`, `pageToken` or `Page-Token`."""
+    return name.replace("_", "").replace("-", "").lower()

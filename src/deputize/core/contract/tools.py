@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 import orjson
 
 from deputize.core.contract.contract import Contract
-from deputize.core.contract.http_request import HttpRequest
+from deputize.core.contract.http_request import HttpPagination, HttpRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
 from deputize.core.mcp.servers import CALL_TOOL
 from deputize.core.value_types import frozen
@@ -84,6 +84,7 @@ class HttpTool(RemoteTool):
 
     service: str
     request: HttpRequest
+    pagination: HttpPagination | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

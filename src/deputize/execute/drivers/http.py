@@ -21,9 +21,11 @@ from deputize.core.errors import (
     SemanticViolation,
     ToolRequiresSetup,
 )
+from deputize.core.outcome import Result
 from deputize.core.settings import ServiceSettings
 from deputize.execute.drivers.http_answers import build_result
 from deputize.execute.drivers.http_encoding import encode_request
+from deputize.execute.drivers.http_pagination import add_pagination, read_pagination
 from deputize.execute.drivers.service_settings import require_service
 from deputize.execute.egress import MAX_URL_LENGTH, Egress
 
@@ -47,12 +49,17 @@ class HttpDriver:
             raise ToolRequiresSetup(
                 f"{contract.full_name} {contract.version} does not say which request it is", nothing_happened=True
             )
-        return HttpTool(contract=contract, service=contract.handler.target.partition("/")[0], request=request)
+        return HttpTool(
+            contract=contract,
+            service=contract.handler.target.partition("/")[0],
+            request=request,
+            pagination=read_pagination(contract),
+        )
 
     async def run(
         self, tool: HttpTool, arguments: dict[str, Any], context: ToolContext | None, seconds: float
-    ) -> dict[str, Any]:
-        """Send the request and return its result, or raise the Problem it ended in."""
+    ) -> dict[str, Any] | Result:
+        """Send the request and return its result, with what is known of further pages, or raise the Problem."""
         assert context is not None, "a call of a service's operation always has a context"
         ids = None if tool.contract.native_ids is None else tool.contract.native_ids.openapi
         settings, egress = require_service(
@@ -88,7 +95,8 @@ class HttpDriver:
                 raise
             # The response was not read to its end, so it may be a success.
             raise OutcomeUnknown(f"{limit.message}; it is unknown whether the service acted") from limit
-        return build_result(tool, answer, self._clock.now(), had_credential=request.credential is not None)
+        result = build_result(tool, answer, self._clock.now(), had_credential=request.credential is not None)
+        return add_pagination(tool, arguments, result, answer.headers.get("link", ""))
 
 
 def _build_url(tool: HttpTool, settings: ServiceSettings, path: str, query: Sequence[str]) -> str:

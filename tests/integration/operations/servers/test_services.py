@@ -80,6 +80,7 @@ async def test_a_read_becomes_the_request_that_the_document_describes(
     assert answer.json()["result"] == {
         "status": 200, "body": {"id": "a b", "item": "tea"}, "headers": {"link": "<x>; rel=next"},
     }  # fmt: skip
+    assert answer.json()["pagination"] == {"cursor": None, "has_more": True, "total_count": None}
     sent = service.requests[-1]
     assert (sent.method, sent.path) == ("GET", "/v1/orders/a%20b?fields=id&fields=item")
     assert sent.headers["authorization"] == f"Bearer {SECRET}"

@@ -23,6 +23,7 @@ from deputize.catalog.importers.openapi.document import (
     iterate_operations,
 )
 from deputize.catalog.importers.openapi.document_schemas import SchemaConverter
+from deputize.catalog.importers.openapi.pagination import find_pagination
 from deputize.catalog.importers.openapi.parameters import OperationArguments, collect_arguments
 from deputize.catalog.importers.openapi.responses import ResultSchema, build_error_schema, build_result_schema
 from deputize.catalog.importers.openapi.security import OperationSecurity, read_security
@@ -165,6 +166,8 @@ class _ContractBuilder:
         identity = declaration.get("operationId")
         native_facts: Json = {"operation": operation.key}
         native_facts.update({"left_out": arguments.notes} if arguments.notes else {})
+        pagination = find_pagination(operation.method, arguments.parameters)
+        native_facts.update({"pagination": pagination} if pagination else {})
         native_facts.update({"unenforced": unenforced_paths} if unenforced_paths else {})
         return {
             "title": _read_text(declaration, "summary")[:_LONGEST_TITLE],
