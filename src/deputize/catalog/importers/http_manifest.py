@@ -21,6 +21,7 @@ from deputize.catalog.importers.openapi.contracts import (
 from deputize.catalog.importers.openapi.document import InvalidDocument, Json, UnsupportedOperation, parse_content
 from deputize.catalog.importers.openapi.pagination import find_pagination
 from deputize.catalog.importers.openapi.responses import USUAL_HEADERS, make_result_schema
+from deputize.catalog.importers.server_facts import mark_arguments
 from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.versions import FIRST_VERSION
 from deputize.core.contract.contract import Contract, Effects, ToolKind
@@ -106,6 +107,7 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     if own_fields := [field for field in _SERVICE_FIELDS if field in tool]:
         raise UnsupportedOperation(f"its {own_fields[0]} follows from the settings of the service: remove it")
     input_schema = _complete_input_schema(tool.get("input_schema", {}), path)
+    mark_arguments(input_schema, service)
     parameters = _list_parameters(input_schema, path)
     pagination = find_pagination(method, parameters)
     effects = tool.get("effects", Effects.READ if method in READ_METHODS else Effects.DESTRUCTIVE)
@@ -156,7 +158,7 @@ def _complete_input_schema(schema: Any, path: str) -> Json:
         "type": "object",
         "additionalProperties": False,
         **schema,
-        "properties": properties,
+        "properties": dict(properties),
         **({"required": required_names} if required_names else {}),
     }
 

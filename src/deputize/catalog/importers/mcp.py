@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from deputize.catalog import versions
 from deputize.catalog.importers.declaration import explain_validation_error
 from deputize.catalog.importers.examples import build_example_call
-from deputize.catalog.importers.server_facts import mark_facts, mark_recorded_arguments
+from deputize.catalog.importers.server_facts import mark_arguments
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema, convert_output_schema
 from deputize.catalog.registration_rules import admit_contract, build_refusal
 from deputize.catalog.schema_cost import MAX_PATTERN_COST, measure_schema
@@ -59,9 +59,7 @@ def build_tool_contract(
         convert_input_schema(definition.declaration["inputSchema"]),
         convert_output_schema(definition.declaration.get("outputSchema")),
     )
-    mark_facts(input_schema.schema, server.facts)
-    if server.record_arguments:
-        mark_recorded_arguments(input_schema.schema)
+    mark_arguments(input_schema.schema, server)
     effects = find_declared_effects(server, definition.name) or confirmed_effects or Effects.DESTRUCTIVE
     fields = {
         **_collect_server_fields(server, definition, input_schema, output_schema),

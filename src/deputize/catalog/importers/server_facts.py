@@ -1,4 +1,4 @@
-"""Mark arguments of a server's tools as policy facts, as `facts` in `[[servers]]` says.
+"""Mark arguments of the tools of servers and services as policy facts, as their `facts` in the settings say.
 
 The server's author knows nothing of policies, so the operator names the arguments. What a rule reads is exactly what
 the server gets: a path is accepted in its one normal form and refused in every other, never rewritten. A fact has the
@@ -18,6 +18,7 @@ from deputize.catalog.policy_facts import (
 )
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Schema
+from deputize.core.settings import McpServerSettings, ServiceSettings
 from deputize.core.settings.servers import ServerFactSettings
 
 MAX_PATH_LENGTH: Final = 4_096
@@ -52,6 +53,13 @@ _DOCUMENT_NAMES: Final = frozenset(
 )  # fmt: skip
 # Keywords that the gateway reads from the property itself: they are repeated beside the server's own schema.
 _READ_KEYWORDS: Final = ("type", "anyOf", "oneOf", "items", "title", "description")
+
+
+def mark_arguments(schema: Schema, settings: McpServerSettings | ServiceSettings) -> None:
+    """Mark the arguments of a tool that the settings make facts, in its converted input schema."""
+    mark_facts(schema, settings.facts)
+    if settings.record_arguments:
+        mark_recorded_arguments(schema)
 
 
 def mark_facts(schema: Schema, facts: Mapping[str, ServerFactSettings]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from deputize.core.http_urls import HeaderName, require_http_url
 from deputize.core.mcp.elicitation import CapabilityFamily
@@ -17,7 +17,7 @@ _MOST_FACTS: Final = 50
 
 
 class ServerFactSettings(SettingsSection):
-    """An argument of a server's tools that policies may read in `context.facts`."""
+    """An argument of the tools of a server or service that policies may read in `context.facts`."""
 
     argument: str = Field(
         min_length=1,
@@ -45,6 +45,43 @@ class ServerFactSettings(SettingsSection):
         if "." in name:
             raise ValueError(f"only arguments of the tool itself can be facts, not parts of them: {argument}")
         return argument
+
+
+def _accept_bare_arguments(facts: object) -> object:
+    if not isinstance(facts, dict):
+        return facts
+    return {name: {"argument": each} if isinstance(each, str) else each for name, each in facts.items()}
+
+
+def _require_distinct_arguments(facts: dict[str, ServerFactSettings]) -> dict[str, ServerFactSettings]:
+    arguments = [each.argument for each in facts.values()]
+    duplicates = sorted({each for each in arguments if arguments.count(each) > 1})
+    if duplicates:
+        raise ValueError(f"an argument can be one fact only, and {duplicates[0]} is several: keep one of them")
+    return facts
+
+
+# Of servers and services alike.
+Facts = Annotated[
+    dict[FactName, ServerFactSettings],
+    BeforeValidator(_accept_bare_arguments),
+    AfterValidator(_require_distinct_arguments),
+    Field(
+        max_length=_MOST_FACTS,
+        description='Arguments that policies may read, by the name of the fact, as in `facts.path = "arguments.path"` '
+        'or `facts.path = { argument = "arguments.path", type = "path" }`. Types: `text`, `path`, `integer`, '
+        "`boolean`, `texts`, `paths`. A path that is not in normal form is refused, and by default so is any "
+        "text with a slash or backslash that is not a normal path.",
+    ),
+]
+RecordArguments = Annotated[
+    bool,
+    Field(
+        description="Whether each argument that is a text, an integer, a boolean or a list of texts becomes a fact: "
+        "its name with `_text`, `_number`, `_flag` or `_list`. Decision records then have its value, and rules can "
+        "read it. Documents such as `content` and `body`, and arguments that `facts` names, are left out.",
+    ),
+]
 
 
 class ServiceLimitSettings(SettingsSection):
@@ -143,20 +180,8 @@ class McpServerSettings(SettingsSection):
         (), description="Tools that are safe to repeat because the server deduplicates equal calls, as globs."
     )
     slow: tuple[str, ...] = Field((), description="Tools that may take minutes, as globs.")
-    facts: dict[FactName, ServerFactSettings] = Field(
-        {},
-        max_length=_MOST_FACTS,
-        description='Arguments that policies may read, by the name of the fact, as in `facts.path = "arguments.path"` '
-        'or `facts.path = { argument = "arguments.path", type = "path" }`. Types: `text`, `path`, `integer`, '
-        "`boolean`, `texts`, `paths`. A path that is not in normal form is refused, and by default so is any "
-        "text with a slash or backslash that is not a normal path.",
-    )
-    record_arguments: bool = Field(
-        False,
-        description="Whether each argument that is a text, an integer, a boolean or a list of texts becomes a fact: "
-        "its name with `_text`, `_number`, `_flag` or `_list`. Decision records then have its value, and rules can "
-        "read it. Documents such as `content` and `body`, and arguments that `facts` names, are left out.",
-    )
+    facts: Facts = Field({})
+    record_arguments: RecordArguments = False
     scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
     service_limits: ServiceLimitSettings = Field(
         ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
@@ -174,13 +199,6 @@ class McpServerSettings(SettingsSection):
     )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
-
-    @field_validator("facts", mode="before")
-    @classmethod
-    def _accept_bare_arguments(cls, facts: object) -> object:
-        if not isinstance(facts, dict):
-            return facts
-        return {name: {"argument": each} if isinstance(each, str) else each for name, each in facts.items()}
 
     @field_validator("accept_risk", mode="before")
     @classmethod
@@ -203,14 +221,6 @@ class McpServerSettings(SettingsSection):
             )
         if self.command and self.credential != "none" and self.secret_env is None:
             raise ValueError("a program gets its credential in an environment variable: set secret_env to its name")
-        return self
-
-    @model_validator(mode="after")
-    def _check_facts(self) -> Self:
-        arguments = [each.argument for each in self.facts.values()]
-        duplicates = sorted({each for each in arguments if arguments.count(each) > 1})
-        if duplicates:
-            raise ValueError(f"an argument can be one fact only, and {duplicates[0]} is several: keep one of them")
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from deputize.core.http_urls import is_http_url
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.servers import ServiceLimitSettings, Sha256
+from deputize.core.settings.servers import Facts, RecordArguments, ServiceLimitSettings, Sha256
 
 # A key of metadata that is text, and none of gRPC's own.
 _METADATA_KEY: Final = re.compile(r"(?!grpc-)[a-z0-9_.-]{1,64}(?<!-bin)")
@@ -78,6 +78,8 @@ class ServiceSettings(SettingsSection):
         (), description="Operations that are safe to repeat because the service recognizes equal calls, as globs."
     )
     slow: tuple[str, ...] = Field((), description="Operations that may take minutes, as globs.")
+    facts: Facts = Field({})
+    record_arguments: RecordArguments = False
     scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
     service_limits: ServiceLimitSettings = Field(
         ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."

@@ -160,6 +160,36 @@ async def test_an_error_that_is_not_what_the_document_says_keeps_its_kind_and_lo
         assert "ignore" not in untyped["message"]
 
 
+async def test_a_rule_reads_the_argument_that_the_service_gets(
+    fresh_database: str, tmp_path: Path, service: OpenApiService
+) -> None:
+    document = make_document()
+    folder = {"name": "folder", "in": "query", "schema": {"type": "string", "default": "/"}}
+    document["paths"]["/orders/{id}"]["get"]["parameters"].append(folder)
+    settings = make_service(
+        write_document(tmp_path, document), url=service.url, record_arguments=True,
+        facts={"folder": {"argument": "arguments.folder", "type": "path"}},
+    )  # fmt: skip
+    rules = f"""
+        @id("public") permit (principal, action == Action::"call", resource == Tool::"{GET}")
+        when {{ context.facts has folder && context.facts.folder like "/srv/*" && context.facts has id_text
+               && context.facts.id_text != "7" }};
+    """
+    async with open_services(fresh_database, tmp_path, settings) as gateway:
+        headers = {"Authorization": f"Bearer {get_token(gateway)}"}
+        files = {"files": [{"path": "a.cedar", "text": rules}]}
+        put = await gateway.http.put("/v1/policies", json=files, headers=headers)
+        assert put.status_code == 200, put.text
+        assert (await call(gateway, GET, id="8", folder="/srv/a")).status_code == 200
+        assert service.requests[-1].path == "/v1/orders/8?folder=%2Fsrv%2Fa"
+        service.requests.clear()
+        for refused in ({"id": "7", "folder": "/srv/a"}, {"id": "8", "folder": "/etc"}, {"id": "8"}):
+            assert (await call(gateway, GET, **refused)).status_code == 403
+        climbing = await call(gateway, GET, id="8", folder="/srv/../etc")
+        assert climbing.json()["error"]["slug"] == "schema-violation", climbing.text
+        assert service.requests == []
+
+
 async def test_arguments_cannot_call_another_operation(gateway: HttpGateway, service: OpenApiService) -> None:
     for value in ("..", "../admin", "a/../../admin", "7/export", "7\\export"):
         refused = await call(gateway, DELETE, value, id=value)

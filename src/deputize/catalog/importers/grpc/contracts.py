@@ -22,6 +22,7 @@ from deputize.catalog.importers.openapi.contracts import (
     is_operation_served,
 )
 from deputize.catalog.importers.openapi.document import Json, UnsupportedOperation
+from deputize.catalog.importers.server_facts import mark_arguments
 from deputize.catalog.importers.server_schemas import convert_input_schema, convert_schema
 from deputize.catalog.importers.tool_names import assign_names
 from deputize.catalog.registration_rules import admit_contract
@@ -92,6 +93,7 @@ def _build_contract(
     if len(target) > _LONGEST_TARGET:
         raise UnsupportedOperation(f"its name has more than {_LONGEST_TARGET} characters")
     input_schema = convert_input_schema(MessageSchemas(document.comments, "request").build(descriptor.input_type))
+    mark_arguments(input_schema.schema, service)
     output_schema = convert_schema(
         MessageSchemas(document.comments, "response").build(descriptor.output_type), base_path=("output_schema",)
     )

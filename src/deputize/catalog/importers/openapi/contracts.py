@@ -27,6 +27,7 @@ from deputize.catalog.importers.openapi.pagination import find_pagination
 from deputize.catalog.importers.openapi.parameters import OperationArguments, collect_arguments
 from deputize.catalog.importers.openapi.responses import ResultSchema, build_error_schema, build_result_schema
 from deputize.catalog.importers.openapi.security import OperationSecurity, read_security
+from deputize.catalog.importers.server_facts import mark_arguments
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_input_schema
 from deputize.catalog.importers.tool_names import assign_names
 from deputize.catalog.registration_rules import admit_contract
@@ -92,6 +93,7 @@ class _ContractBuilder:
         arguments = collect_arguments(self._document, operation)
         result = build_result_schema(self._document, operation, self._responses)
         input_schema = self._build_input_schema(arguments)
+        mark_arguments(input_schema.schema, self._service)
         error_schema = build_error_schema(self._document, operation, self._responses)
         fields = {
             **({} if error_schema is None else {"error_schema": error_schema}),

@@ -1,6 +1,6 @@
 """Check, test and explain policies without a gateway, on the files and tools of a project.
 
-The tools of MCP servers come from servers.json (`exported_servers.py`).
+The tools of MCP servers come from servers.json (`exported_servers.py`), those of services from their documents.
 """
 
 import json
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from deputize.catalog.builtin_contracts import list_companions
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import Contract
+from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements
@@ -27,6 +28,7 @@ from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, p
 from deputize.interfaces.cli.local.exported_servers import load_server_contracts
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.local.project_gateway import load_project
+from deputize.interfaces.cli.local.service_import import load_service_contracts
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, exit_with_error, format_count, printer
 from deputize.interfaces.cli.render.policy import show_failed_case, show_findings, show_requirements
 from deputize.operations.admin.policy.rehearsal import InvalidCase, Rehearsal, collect_fact_types, collect_names
@@ -166,13 +168,14 @@ def _load_policy_project(paths: Sequence[Path]) -> PolicyProject:
         printer.warn(f"{each.what} is ignored, because it cannot be registered: {each.reasons[0]}")
     contracts = tuple(tool.contract for tool in project_tools.tools) if project_tools else ()
     server_contracts = load_server_contracts(settings, Path.cwd(), contracts, Clock())
-    for warning in server_contracts.warnings:
-        printer.warn(warning)
+    service_contracts, service_warnings = load_service_contracts(settings)
+    for warning in (*server_contracts.warnings, *service_warnings):
+        printer.warn(to_display_text(warning, 500))
     files = _read_policy_files(paths) if paths else read_files(settings.policy.files)
     return PolicyProject(
         tenant=settings.tools.tenant,
         files=files or load_default_files(),
-        contracts=(*contracts, *server_contracts.contracts, *list_companions(*contracts)),
+        contracts=(*contracts, *server_contracts.contracts, *service_contracts, *list_companions(*contracts)),
         approvers=settings.approvals.groups,
     )
 

@@ -33,7 +33,7 @@ from deputize.core.config_error import ConfigError
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import Problem
 from deputize.core.mcp.servers import Definition
-from deputize.core.settings import ServiceSettings
+from deputize.core.settings import ServiceSettings, Settings
 from deputize.execute.egress import Egress, normalize_host
 from deputize.execute.ip_filter import is_public_address
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE
@@ -343,6 +343,27 @@ def _read_title(document: OpenApiDocument) -> str:
     info = document.content.get("info")
     title = info.get("title") if isinstance(info, dict) else None
     return title if isinstance(title, str) else ""
+
+
+def load_service_contracts(settings: Settings) -> tuple[list[Contract], list[str]]:
+    """Build the contracts of the project's services as a gateway would; return also what it would not use, and why."""
+    contracts: list[Contract] = []
+    warnings: list[str] = []
+    for service in settings.services:
+        if service.tenant not in (None, settings.tools.tenant):
+            continue
+        advice = f"deputize services show {service.name}"
+        try:
+            content = read_source(str(service.document))
+            if hashlib.sha256(content).hexdigest() != service.sha256:
+                warnings.append(
+                    f"The tools of {service.name} are ignored: its document is not the pinned one: {advice}"
+                )
+            else:
+                contracts += build_contracts(service, content).contracts.values()
+        except (ConfigError, InvalidDocument) as error:
+            warnings.append(f"The tools of {service.name} are ignored: {error}: {advice}")
+    return contracts, warnings
 
 
 def load_imported_service(name: str, services: tuple[ServiceSettings, ...]) -> tuple[ImportPlan, str]:

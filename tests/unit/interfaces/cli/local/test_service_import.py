@@ -14,6 +14,7 @@ from deputize.core.config_error import ConfigError
 from deputize.core.settings import ServiceSettings
 from deputize.interfaces.cli.commands.import_servers import import_servers
 from deputize.interfaces.cli.commands.services import import_service, show_service
+from deputize.interfaces.cli.local.offline_policy import check_policies
 from deputize.interfaces.cli.local.service_import import (
     ImportOptions,
     ImportPlan,
@@ -124,6 +125,27 @@ def test_import_takes_the_options_of_services_import(project: Path) -> None:
     (project / ".mcp.json").write_text('{"mcpServers": {}}')
     with pytest.raises(ConfigError, match="is not an OpenAPI document"):
         import_servers(str(project / ".mcp.json"), url="http://127.0.0.1:8080")
+
+
+def test_policies_are_checked_against_the_tools_of_services(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_import(plan())
+    settings_file = project / "deputize.toml"
+    settings_file.write_text(settings_file.read_text() + 'facts.order = "arguments.id"\n')
+    rule = """
+        @id("some") permit (principal, action, resource == Tool::"orders.get_order")
+        when {{ context.facts has {fact} && context.facts.{fact} == "7" }};
+    """
+    (project / "a.cedar").write_text(rule.format(fact="order"))
+    check_policies([Path("a.cedar")])
+    output = capsys.readouterr()
+    assert "checked against 4 tools" in output.out
+    assert "warning" not in output.out
+    (project / "a.cedar").write_text(rule.format(fact="odrer"))
+    check_policies([Path("a.cedar")])
+    assert "unknown attributes: context.facts.odrer" in capsys.readouterr().out
+    (project / "services" / "orders.json").write_text("{}")
+    check_policies([])
+    assert "The tools of orders are ignored: its document is not the pinned one" in capsys.readouterr().err
 
 
 def test_globs_that_match_nothing_are_named() -> None:
