@@ -42,6 +42,8 @@ _MEANINGS: Mapping[str, str] = {
     "handler.request.credential.name": "The name of that header, query parameter or cookie.",
     "handler.request.idempotency_header": "The header that takes the key of the call.",
     "handler.request.response_headers": "Headers of the response that are part of the result.",
+    "handler.request.response_fields": "Fields of a JSON body that are kept: JSON pointers, with `*` for each item of "
+    "a list. None keeps all of it.",
     "handler.pin": "The digest of a server's definition that was accepted.",
     "input_schema": "JSON Schema 2020-12 of the arguments; objects are closed, and properties have descriptions.",
     "output_schema": "JSON Schema of the result; a result that does not match fails the call.",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from deputize.catalog.response_schemas import MissingField, narrow_result_schema
 from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
@@ -82,6 +83,12 @@ def _check_request(contract: Contract, request: HttpRequest) -> Iterator[Reason]
     for name in sorted(missing_names):
         reason = f"takes {name[:120]} from an argument that is not in input_schema"
         yield _make_reason("schemas_valid", "/handler/request/parameters", reason, "declare it there")
+    if request.response_fields is not None:
+        try:
+            narrow_result_schema(contract.output_schema, request.response_fields)
+        except MissingField as error:
+            reason = f"names {str(error)[:200]}, which output_schema does not declare"
+            yield _make_reason("schemas_valid", "/handler/request/response_fields", reason, "declare it, or remove it")
     path_names = {each.name for each in request.parameters if each.place == "path"}
     for name in sorted(set(_PLACEHOLDER.findall(request.path)) - path_names):
         reason = f"has {{{name[:120]}}}, which no parameter fills"

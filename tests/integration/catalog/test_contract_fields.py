@@ -106,6 +106,7 @@ OBSERVATIONS: dict[str, str] = {
         ),
         f"{_SERVICES}::test_a_read_becomes_the_request_that_the_document_describes",
     ),
+    "handler.request.response_fields": f"{_SERVICES}::test_only_the_named_fields_of_a_response_are_kept",
     "handler.request.messages": f"{_GRPC_SERVICES}::test_a_read_and_a_write_reach_the_service",
     "handler.request.parameters.style": f"{_ENCODING}::test_queries_are_written_in_the_style_of_the_parameter",
     "handler.request.parameters.explode": f"{_ENCODING}::test_queries_are_written_in_the_style_of_the_parameter",

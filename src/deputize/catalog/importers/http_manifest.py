@@ -17,10 +17,11 @@ from deputize.catalog.importers.openapi.contracts import (
     check_path,
     collect_operator_fields,
     is_operation_served,
+    list_response_fields,
 )
 from deputize.catalog.importers.openapi.document import InvalidDocument, Json, UnsupportedOperation, parse_content
 from deputize.catalog.importers.openapi.pagination import find_pagination
-from deputize.catalog.importers.openapi.responses import USUAL_HEADERS, make_result_schema
+from deputize.catalog.importers.openapi.responses import USUAL_HEADERS, keep_fields, make_result_schema
 from deputize.catalog.importers.server_facts import mark_arguments
 from deputize.catalog.registration_rules import admit_contract
 from deputize.catalog.versions import FIRST_VERSION
@@ -30,6 +31,8 @@ from deputize.core.errors import ToolNotAdmitted
 from deputize.core.settings import ServiceSettings
 
 _REQUEST: Final = re.compile(r"(GET|PUT|POST|DELETE|OPTIONS|HEAD|PATCH) (/\S*)")
+# Fields of a tool that say what its request is.
+_REQUEST_FIELDS: Final = frozenset({"http", "idempotency_header", "response_fields"})
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 # What the settings of the service say for all of its tools, and what follows from it.
 _SERVICE_FIELDS: Final = (
@@ -110,6 +113,7 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     mark_arguments(input_schema, service)
     parameters = _list_parameters(input_schema, path)
     pagination = find_pagination(method, parameters)
+    output_schema, response_fields = _choose_output_schema(service, tool)
     effects = tool.get("effects", Effects.READ if method in READ_METHODS else Effects.DESTRUCTIVE)
     has_credential, header = service.credential != "none", tool.get("idempotency_header")
     settings_fields = collect_operator_fields(
@@ -120,8 +124,8 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
     contract = parse_contract(
         {
             **settings_fields,
-            "output_schema": make_result_schema({}, is_always_json=False),
-            **{field: value for field, value in tool.items() if field not in ("http", "idempotency_header")},
+            **{field: value for field, value in tool.items() if field not in _REQUEST_FIELDS},
+            "output_schema": output_schema,
             "effects": effects,
             "input_schema": input_schema,
             "version": version,
@@ -139,6 +143,7 @@ def _build_contract(service: ServiceSettings, tool: Json, version: str) -> Contr
                     "credential": _find_place(service) if has_credential else None,
                     "idempotency_header": header,
                     "response_headers": USUAL_HEADERS,
+                    "response_fields": response_fields,
                 },
             },
         }
@@ -161,6 +166,20 @@ def _complete_input_schema(schema: Any, path: str) -> Json:
         "properties": dict(properties),
         **({"required": required_names} if required_names else {}),
     }
+
+
+def _choose_output_schema(service: ServiceSettings, tool: Json) -> tuple[Json, list[str] | None]:
+    """Choose the schema of the result, narrowed to the fields that the tool or the settings keep, and these fields."""
+    schema = tool.get("output_schema", make_result_schema({}, is_always_json=False))
+    own_fields = tool.get("response_fields", [])
+    if not isinstance(own_fields, list) or not all(isinstance(each, str) for each in own_fields):
+        raise UnsupportedOperation("its response_fields are not a list of JSON pointers")
+    fields = [*own_fields, *list_response_fields(service, get_key(tool))]
+    if not fields:
+        return schema, None
+    if not isinstance(schema, dict):
+        raise UnsupportedOperation("its output_schema is not an object")
+    return keep_fields(schema, fields), fields
 
 
 def _list_parameters(input_schema: Json, path: str) -> list[Json]:

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from deputize.core.contract.native_ids import HttpMethod, NativeId
 from deputize.core.contract.parts import SparsePart
+from deputize.core.contract.response_fields import ResponseField
 
 # The media type of the requests of gRPC methods.
 GRPC_MEDIA_TYPE: Final = "application/grpc"
@@ -65,6 +66,8 @@ class HttpRequest(SparsePart):
     messages: Annotated[str, StringConstraints(min_length=1, max_length=49_152)] | None = None
     # Headers of the response that are part of the result.
     response_headers: Annotated[tuple[HttpHeader, ...], Field(max_length=50)] | None = None
+    # Fields of a JSON body that are kept; None keeps all of it.
+    response_fields: Annotated[tuple[ResponseField, ...], Field(min_length=1, max_length=100)] | None = None
 
 
 def normalize_parameter_name(name: str) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from deputize.core.contract.response_fields import ResponseField
 from deputize.core.http_urls import is_http_url
 from deputize.core.settings.base import SettingsSection
 from deputize.core.settings.servers import Facts, RecordArguments, ServiceLimitSettings, Sha256
@@ -78,6 +79,12 @@ class ServiceSettings(SettingsSection):
         (), description="Operations that are safe to repeat because the service recognizes equal calls, as globs."
     )
     slow: tuple[str, ...] = Field((), description="Operations that may take minutes, as globs.")
+    response_fields: dict[str, tuple[ResponseField, ...]] = Field(
+        {},
+        description="Fields of responses that are kept, by globs of operations: JSON pointers into the body, with `*` "
+        'for each item of a list, as in `response_fields.listPets = ["/items/*/id", "/items/*/name"]`. The rest never '
+        "reaches callers, records and caches. An operation whose response does not have such a field is not served.",
+    )
     facts: Facts = Field({})
     record_arguments: RecordArguments = False
     scopes: tuple[str, ...] = Field((), description="Scopes that callers of its tools need.")
@@ -100,6 +107,8 @@ class ServiceSettings(SettingsSection):
             raise ValueError("url must be an http or https URL without user name, password, query and fragment")
         if self.kind == "grpc" and parts.path not in ("", "/"):
             raise ValueError("the url of a gRPC service has no path: its methods have their own")
+        if self.kind == "grpc" and self.response_fields:
+            raise ValueError("response_fields is for HTTP services: remove it")
         if self.public_only and parts.scheme != "https":
             raise ValueError("public_only needs an https URL: set url to it, or remove public_only")
         return self

@@ -23,7 +23,7 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Result
 from deputize.core.settings import ServiceSettings
-from deputize.execute.drivers.http_answers import build_result
+from deputize.execute.drivers.http_answers import build_result, keep_response_fields
 from deputize.execute.drivers.http_encoding import encode_request
 from deputize.execute.drivers.http_pagination import add_pagination, read_pagination
 from deputize.execute.drivers.service_settings import require_service
@@ -96,7 +96,9 @@ class HttpDriver:
             # The response was not read to its end, so it may be a success.
             raise OutcomeUnknown(f"{limit.message}; it is unknown whether the service acted") from limit
         result = build_result(tool, answer, self._clock.now(), had_credential=request.credential is not None)
-        return add_pagination(tool, arguments, result, answer.headers.get("link", ""))
+        kept_result = keep_response_fields(tool, result)
+        # What is said about further pages may be in fields that are not kept.
+        return add_pagination(tool, arguments, kept_result, result.get("body"), answer.headers.get("link", ""))
 
 
 def _build_url(tool: HttpTool, settings: ServiceSettings, path: str, query: Sequence[str]) -> str:

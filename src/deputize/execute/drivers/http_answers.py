@@ -10,6 +10,7 @@ import orjson
 
 from deputize.core.contract.contract import MutationClass
 from deputize.core.contract.http_request import CREDENTIAL_HEADERS
+from deputize.core.contract.response_fields import build_field_tree, project_value
 from deputize.core.contract.tools import HttpTool
 from deputize.core.errors import (
     CredentialExpired,
@@ -67,6 +68,20 @@ def build_result(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_crede
     names = [name.lower() for name in tool.request.response_headers or () if name.lower() not in CREDENTIAL_HEADERS]
     headers = {name: answer.headers[name][:_MAX_HEADER_LENGTH] for name in names if name in answer.headers}
     return {**result, "headers": headers} if headers else result
+
+
+def keep_response_fields(tool: HttpTool, result: dict[str, Any]) -> dict[str, Any]:
+    """Keep only the fields of the body that the contract names, or raise `ResultInvalid` if there can be none."""
+    if tool.request.response_fields is None or not result.keys() & {"body", "text", "base64"}:
+        return result
+    try:
+        if "body" not in result:
+            raise ValueError("it is not JSON")
+        return {**result, "body": project_value(result["body"], build_field_tree(tool.request.response_fields))}
+    except ValueError as error:
+        raise ResultInvalid(
+            f"the fields of the response that {tool.contract.full_name} keeps cannot be found: {error}"
+        ) from error
 
 
 def _read_body(tool: HttpTool, answer: HttpAnswer) -> dict[str, Any]:

@@ -51,15 +51,15 @@ def read_pagination(contract: Contract) -> HttpPagination | None:
 
 
 def add_pagination(
-    tool: HttpTool, arguments: Mapping[str, Any], result: dict[str, Any], link: str
+    tool: HttpTool, arguments: Mapping[str, Any], result: dict[str, Any], body: Any, link: str
 ) -> dict[str, Any] | Result:
-    """Return the result with its pagination, or as it is if nothing is known about further pages."""
+    """Return the result with what the body and the `Link` header say about further pages, if they say anything."""
     pages = _Pages()
     links = _parse_links(link)
     if links:
         _take_link(pages, tool, links.get("next"))
     if tool.pagination is not None:
-        for name, value in _iterate_page_fields(result.get("body")):
+        for name, value in _iterate_page_fields(body):
             _take_field(pages, tool, name, value)
         if pages.has_more and pages.cursor is None:
             pages.cursor = _count_on(tool, arguments)

@@ -190,6 +190,26 @@ async def test_a_rule_reads_the_argument_that_the_service_gets(
         assert service.requests == []
 
 
+async def test_only_the_named_fields_of_a_response_are_kept(
+    fresh_database: str, tmp_path: Path, service: OpenApiService
+) -> None:
+    settings = make_service(
+        write_document(tmp_path), url=service.url, response_fields={"get*": ["/item"], "change*": ["/price"]}
+    )
+    async with open_services(fresh_database, tmp_path, settings) as gateway:
+        service.answer(200, {"id": "7", "item": "tea", "note": "for Ana only", "has_more": True})
+        answer = await call(gateway, GET, id="7")
+        assert answer.json()["result"] == {"status": 200, "body": {"item": "tea"}}
+        assert "Ana" not in answer.text
+        for wrong in ("text", ["x"], {"item": 7}):
+            service.answer(200, wrong)
+            assert (await call(gateway, GET, id="7")).json()["error"]["slug"] == "result-invalid"
+        service.answer(200, b"for Ana only", content_type="text/plain")
+        assert (await call(gateway, GET, id="7")).json()["error"]["slug"] == "result-invalid"
+        # The document knows no price of an order.
+        assert (await call(gateway, CHANGE, id="7", body={"item": "tea"})).json()["error"]["slug"] == "tool-not-found"
+
+
 async def test_arguments_cannot_call_another_operation(gateway: HttpGateway, service: OpenApiService) -> None:
     for value in ("..", "../admin", "a/../../admin", "7/export", "7\\export"):
         refused = await call(gateway, DELETE, value, id=value)

@@ -63,6 +63,16 @@ def test_what_is_wrong_with_a_tool_is_said(tool: dict[str, Any], reason: str) ->
     assert reason in service.refusals[0].reason
 
 
+def test_a_tool_keeps_the_fields_of_the_response_that_it_names() -> None:
+    body = {"type": "object", "properties": {"id": {"type": "string"}, "owner": {"type": "string"}}}
+    output = {"type": "object", "properties": {"status": {"type": "integer"}, "body": body}}
+    contract = build(make_tool(output_schema=output, response_fields=["/id"])).contracts["report"]
+    assert contract.handler.request.response_fields == ("/id",)
+    assert contract.output_schema["properties"]["body"]["properties"] == {"id": {"type": "string"}}
+    for wrong in (["/name"], "/id", [7]):
+        assert "response_fields" in build(make_tool(output_schema=output, response_fields=wrong)).refusals[0].reason
+
+
 @pytest.mark.parametrize("content", [b"[]", b"tools: []", b"tools: [{http: GET /a}]", b"{name: a.b, http: 1}"])
 def test_a_manifest_without_tools_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidDocument):

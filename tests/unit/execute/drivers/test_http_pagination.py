@@ -30,7 +30,7 @@ def make_tool(*names: str) -> HttpTool:
 
 
 def read_pages(names: str, body: Any, link: str = "", **arguments: Any) -> tuple[Any, ...] | None:
-    result = add_pagination(make_tool(*names.split()), arguments, {"status": 200, "body": body}, link)
+    result = add_pagination(make_tool(*names.split()), arguments, {"status": 200}, body, link)
     return (result.cursor, result.has_more, result.total_count) if isinstance(result, Result) else None
 
 

@@ -91,7 +91,8 @@ class _ContractBuilder:
             raise UnsupportedOperation("it names a server of its own, and the service has one URL")
         security = read_security(self._document, operation, self._service.security)
         arguments = collect_arguments(self._document, operation)
-        result = build_result_schema(self._document, operation, self._responses)
+        fields_kept = list_response_fields(self._service, operation.key)
+        result = build_result_schema(self._document, operation, self._responses, fields_kept)
         input_schema = self._build_input_schema(arguments)
         mark_arguments(input_schema.schema, self._service)
         error_schema = build_error_schema(self._document, operation, self._responses)
@@ -151,6 +152,7 @@ class _ContractBuilder:
             "credential": security.credential,
             "idempotency_header": arguments.idempotency_header,
             "response_headers": result.headers,
+            "response_fields": list_response_fields(self._service, operation.key) or None,
         }
         return {"driver": "http", "target": target, "request": request}
 
@@ -255,6 +257,12 @@ def build_service(
     return BuiltService(contracts=contracts, refusals=tuple(refusals))
 
 
+def list_response_fields(service: ServiceSettings, key: str) -> tuple[str, ...]:
+    """List the fields of an operation's response that the settings keep; nothing if all of it is kept."""
+    fields = (each for glob, each in service.response_fields.items() if has_matching_glob((glob,), key))
+    return tuple(dict.fromkeys(pointer for each in fields for pointer in each))
+
+
 def is_operation_served(service: ServiceSettings, key: str) -> bool:
     """Tell whether the settings serve the operation with this key."""
     return has_matching_glob(service.operations, key) and not has_matching_glob(service.excluded_operations, key)
@@ -278,7 +286,7 @@ def list_service_scopes(service: ServiceSettings) -> tuple[str, ...]:
 def list_unknown_globs(service: ServiceSettings, keys: Collection[str]) -> list[str]:
     """List the globs of the settings that match no operation: probably a spelling mistake."""
     fields = ("operations", "excluded_operations", "reads", "writes", "destructive", "repeatable", "slow")
-    globs = [glob for field in fields for glob in getattr(service, field)]
+    globs = [glob for field in (*fields, "response_fields") for glob in getattr(service, field)]
     return [glob for glob in dict.fromkeys(globs) if not any(has_matching_glob((glob,), key) for key in keys)]
 
 

@@ -1,5 +1,6 @@
 """Build the schema of an operation's result: the status, and the body that the document declares for success."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from deputize.catalog.importers.openapi.document import (
@@ -11,6 +12,8 @@ from deputize.catalog.importers.openapi.document import (
 from deputize.catalog.importers.openapi.document_schemas import MAX_RESPONSE_SCHEMA_BYTES, SchemaConverter
 from deputize.catalog.importers.openapi.parameters import is_json_type
 from deputize.catalog.importers.server_schemas import EnforcedSchema, convert_schema
+from deputize.catalog.registration_rules import LARGEST_CONTRACT
+from deputize.catalog.response_schemas import MissingField, narrow_result_schema
 from deputize.catalog.schema_rules import check_schema
 from deputize.core.contract.http_request import CREDENTIAL_HEADERS
 from deputize.core.value_types import frozen
@@ -38,9 +41,12 @@ class ResultSchema:
 
 
 def build_result_schema(
-    document: OpenApiDocument, operation: DocumentOperation, converter: SchemaConverter
+    document: OpenApiDocument,
+    operation: DocumentOperation,
+    converter: SchemaConverter,
+    response_fields: Sequence[str] = (),
 ) -> ResultSchema:
-    """Build the schema from the responses that mean success."""
+    """Build the schema from the responses that mean success, with only these fields of the body if any are named."""
     responses = [document.resolve(each) for each in _list_successes(operation)]
     bodies: list[Any] = []
     references: list[str] = []
@@ -56,21 +62,34 @@ def build_result_schema(
                 bodies.append(body_schema)
         response_headers = response.get("headers") if isinstance(response, dict) else None
         headers += [str(name) for name in response_headers] if isinstance(response_headers, dict) else []
-    definitions, cut_names = converter.collect_nearest_definitions(references, MAX_RESPONSE_SCHEMA_BYTES)
+    # A field that is kept may be beyond the nearest definitions.
+    limit = LARGEST_CONTRACT if response_fields else MAX_RESPONSE_SCHEMA_BYTES
+    definitions, cut_names = converter.collect_nearest_definitions(references, limit)
     body = bodies[0] if len(bodies) == 1 else {"anyOf": bodies} if bodies else {}
-    body_result = convert_schema(
-        {
-            **make_result_schema(body, is_always_json=is_always_json),
-            **({"$defs": definitions} if definitions else {}),
-        },
-        base_path=("output_schema",),
-    )
+    result_schema = {
+        **make_result_schema(body, is_always_json=is_always_json),
+        **({"$defs": definitions} if definitions else {}),
+    }
+    if response_fields:
+        result_schema = keep_fields(result_schema, response_fields)
+    body_result = convert_schema(result_schema, base_path=("output_schema",))
     names = dict.fromkeys(name for name in headers if name.lower() not in CREDENTIAL_HEADERS)
     unenforced_paths = [*(f"/output_schema/$defs/{each}" for each in cut_names), *body_result.unenforced_paths]
     return ResultSchema(
         schema=EnforcedSchema(schema=body_result.schema, unenforced_paths=tuple(unenforced_paths[:_MAX_UNENFORCED])),
         headers=tuple(names)[:_MAX_HEADERS],
     )
+
+
+def keep_fields(result_schema: Json, response_fields: Sequence[str]) -> Json:
+    """Narrow the schema of a result to fields of its body, or raise `UnsupportedOperation` if it lacks one."""
+    try:
+        return narrow_result_schema(result_schema, response_fields)
+    except MissingField as error:
+        raise UnsupportedOperation(
+            f"response_fields names {str(error)[:200]}, which its response does not have: correct the pointer, or "
+            "declare the field"
+        ) from None
 
 
 def build_error_schema(
