@@ -53,7 +53,8 @@ def import_servers(
         str,
         typer.Argument(
             metavar="FILE|URL|CLIENT",
-            help="A client's file such as .mcp.json, an OpenAPI document, or a client: claude-desktop, cursor, vscode.",
+            help="A client's file such as .mcp.json, an OpenAPI document, a manifest of HTTP tools, or a client: "
+            "claude-desktop, cursor, vscode.",
         ),
     ],
     name: Name = None,
@@ -94,7 +95,7 @@ def import_servers(
         return
     if any((name, url, reads, writes, security, allow_ref, yes)):
         raise ConfigError(
-            f"{to_display_text(file, 200)} is not an OpenAPI document, and --name, --url, --reads, --writes, "
+            f"{to_display_text(file, 200)} is not the document of a service, and --name, --url, --reads, --writes, "
             "--security, --allow-ref and --yes are for one: leave them out."
         )
     name_filter = NameFilter(include=tuple(include or ()), exclude=tuple(exclude or ()))

@@ -49,7 +49,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of
 
 @group.command("import", epilog="Example: deputize services import petstore.yaml --name petstore --writes 'addPet'")
 def import_service(
-    source: Annotated[str, typer.Argument(metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, or gRPC descriptor set.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FILE|URL", help="OpenAPI 3.0 or 3.1, manifest of HTTP tools, or gRPC descriptor set."),
+    ],
     name: Name = None,
     service_url: ServiceUrl = None,
     include: Annotated[

@@ -125,6 +125,10 @@ def plan_import(source: str, content: bytes, options: ImportOptions) -> ImportPl
         contents = build_contracts(service, document.content)
     except InvalidDocument as error:
         raise ConfigError(f"{source} cannot be imported: {error}.") from None
+    if document.kind == "manifest" and contents.refusals:
+        # A person wrote it and can correct it; operations of other documents are left out instead.
+        first = contents.refusals[0]
+        raise ConfigError(f"{source} cannot be imported: {service.name}.{first.key}: {first.reason}.")
     is_new = bool(table)
     before = None if is_new else _build_previous(service)
     old_contracts = {} if before is None else before.contracts

@@ -24,6 +24,7 @@ from deputize.interfaces.cli.local.service_import import (
     write_import,
 )
 from deputize.interfaces.cli.render.output import EXIT_USAGE, CommandExit
+from tests.support.http_manifest import MANIFEST
 from tests.support.openapi_service import make_document
 
 pytestmark = pytest.mark.requirement("EXE-1")
@@ -123,7 +124,7 @@ def test_import_takes_the_options_of_services_import(project: Path) -> None:
     import_servers(str(file), url="http://127.0.0.1:8080", name="mine", writes=["createOrder"])
     assert load_service(project)["name"] == "mine"
     (project / ".mcp.json").write_text('{"mcpServers": {}}')
-    with pytest.raises(ConfigError, match="is not an OpenAPI document"):
+    with pytest.raises(ConfigError, match="is not the document of a service"):
         import_servers(str(project / ".mcp.json"), url="http://127.0.0.1:8080")
 
 
@@ -146,6 +147,20 @@ def test_policies_are_checked_against_the_tools_of_services(project: Path, capsy
     (project / "services" / "orders.json").write_text("{}")
     check_policies([])
     assert "The tools of orders are ignored: its document is not the pinned one" in capsys.readouterr().err
+
+
+def test_a_manifest_is_imported_whole_or_not_at_all(project: Path) -> None:
+    file = project / "weather.yaml"
+    file.write_text(MANIFEST.replace("http: GET /cities", "http: FETCH /cities"))
+    with pytest.raises(ConfigError, match=r"weather\.forecast: its http is not a method and a path"):
+        import_servers(str(file), url="http://127.0.0.1:8080")
+    file.write_text(MANIFEST)
+    import_servers(str(file), url="http://127.0.0.1:8080")
+    service = load_service(project)
+    assert (service["name"], service["kind"], service["document"]) == ("weather", "manifest", "services/weather.json")
+    file.write_text(MANIFEST.replace("maximum: 7", "maximum: 14"))
+    with pytest.raises(CommandExit):
+        import_servers(str(file))
 
 
 def test_globs_that_match_nothing_are_named() -> None:
