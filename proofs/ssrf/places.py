@@ -49,7 +49,6 @@ from deputize.lifecycle.callbacks import require_callback_allowed
 from deputize.operations.approvals.notifications.receivers import Receivers
 from deputize.operations.background.events.sink_factory import open_sink
 from deputize.store.keys import KeySet, TenantKeys
-from deputize.store.pool import Store
 from proofs.ssrf.sites import ATTACKER_URL, OPERATOR_HOST, OPERATOR_URL, SECURE_OPERATOR_URL, Sites
 from tests.support.policy_inputs import make_question
 
@@ -180,7 +179,7 @@ async def notify_service(url: str) -> None:
 class _OneKeySet:
     """The keys of the one tenant here; nothing is stored."""
 
-    async def get(self, _: Store, tenant: str) -> KeySet:
+    async def get(self, tenant: str) -> KeySet:
         return KeySet.from_data_keys(tenant, {1: bytes(32)}, Clock())
 
 

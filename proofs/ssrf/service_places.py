@@ -189,7 +189,7 @@ def list_service_places(sites: Sites) -> list[Place]:
     """List the places that read documents, the commands, and the clients of others."""
     documents, cli = DocumentPlaces(sites), "interfaces/cli"
     driver_code = ("composition/runtime.py Egress", "execute/drivers/http.py egress.exchange")
-    import_code = (f"{cli}/project/service_import.py Egress", f"{cli}/project/service_import.py egress.get")
+    import_code = (f"{cli}/local/service_import.py Egress", f"{cli}/local/service_import.py egress.get")
     doctor_code = (f"{cli}/diagnostics/checks.py Egress", f"{cli}/diagnostics/checks.py egress.get")
     return [
         Place(name="service", covers=driver_code, attempt=call_service_at),
@@ -204,8 +204,8 @@ def list_service_places(sites: Sites) -> list[Place]:
               is_named=False),
         Place(name="document references", covers=import_code, attempt=documents.follow_reference, is_named=False,
               is_connecting=False),
-        Place(name="allowed references", covers=(f"{cli}/project/referenced_documents.py Egress",
-                                                 f"{cli}/project/referenced_documents.py egress.request"),
+        Place(name="allowed references", covers=(f"{cli}/local/referenced_documents.py Egress",
+                                                 f"{cli}/local/referenced_documents.py egress.request"),
               attempt=fetch_reference),
         Place(name="schema references", covers=("catalog/schemas.py jsonschema_rs",), attempt=compile_references,
               is_named=False, is_connecting=False),
