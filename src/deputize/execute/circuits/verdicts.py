@@ -15,7 +15,7 @@ from deputize.core.errors import (
     UpstreamUnavailable,
 )
 from deputize.execute.retry import find_http_status
-from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 
 _SERVER_ERROR: Final = 500
 # A timeout counts against the service if the attempt had about the time that its contract gives it.
@@ -40,6 +40,6 @@ def judge_attempt(problem: Problem, *, is_remote: bool, seconds: float, full_sec
     if status is not None and isinstance(problem, UpstreamUnavailable | ToolFailed | OutcomeUnknown):
         # A redirect or a status of the 400s is an answer to this request, not a failure of the service.
         return status < _SERVER_ERROR
-    if isinstance(problem, UpstreamUnavailable | OutcomeUnknown):
+    if isinstance(problem, UpstreamUnavailable | OutcomeUnknown | UnreadableAnswer):
         return False
     return True if is_remote and isinstance(problem, _ANSWERS) else None

@@ -44,7 +44,7 @@ from deputize.execute.drivers.grpc_channels import ServiceChannel
 from deputize.execute.drivers.http import add_credential
 from deputize.execute.drivers.http_answers import ServiceStatus
 from deputize.execute.drivers.service_settings import require_service
-from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 
 _LONGEST_MESSAGE: Final = 300
 _LONGEST_SEARCHED: Final = 4_000
@@ -202,7 +202,7 @@ def _parse_response(tool: GrpcTool, kind: type[Message], data: bytes) -> Message
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise ResultInvalid(f"the service {tool.service} answered with a message that is not valid") from error
+        raise UnreadableAnswer(f"the service {tool.service} answered with a message that is not valid") from error
     return message
 
 

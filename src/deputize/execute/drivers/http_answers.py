@@ -28,6 +28,7 @@ from deputize.core.errors import (
 )
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.egress import HttpAnswer
+from deputize.execute.upstreams.faults import UnreadableAnswer
 
 _MAX_MESSAGE_LENGTH: Final = 300
 _MAX_SEARCHED_LENGTH: Final = 4_000
@@ -92,7 +93,7 @@ def _read_body(tool: HttpTool, answer: HttpAnswer) -> dict[str, Any]:
         try:
             return {"body": orjson.loads(answer.body)}
         except orjson.JSONDecodeError as error:
-            raise ResultInvalid(f"the service {tool.service} answered with JSON that is not valid") from error
+            raise UnreadableAnswer(f"the service {tool.service} answered with JSON that is not valid") from error
     if media_type.startswith("text/") or media_type.endswith("+xml") or media_type in _TEXT_TYPES:
         return {"text": answer.body.decode(errors="replace"), "media_type": media_type}
     return {"base64": base64.b64encode(answer.body).decode(), "media_type": media_type or "application/octet-stream"}

@@ -30,7 +30,7 @@ from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
 from deputize.execute.drivers.mcp_reads import read_from_server
-from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
 _MAX_WORDS_LENGTH: Final = 300
@@ -148,7 +148,7 @@ def _build_envelope(tool: UpstreamTool, result: dict[str, Any]) -> dict[str, Any
             f"the server {tool.server} returned {len(content):,} content blocks; the limit is {_MAX_BLOCKS:,}"
         )
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise ResultInvalid(f"the server {tool.server} returned content that is not a list of objects")
+        raise UnreadableAnswer(f"the server {tool.server} returned content that is not a list of objects")
     if result.get("isError") is True:
         raise ToolFailed(_extract_error_text(tool, content), details=_build_details(content))
     structured_content = result.get("structuredContent")

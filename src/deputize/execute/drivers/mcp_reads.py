@@ -12,7 +12,6 @@ from deputize.core.contract.tools import ToolContext, UpstreamTool
 from deputize.core.errors import (
     Problem,
     ResourceNotFound,
-    ResultInvalid,
     SchemaViolation,
     ToolFailed,
     UpstreamUnavailable,
@@ -22,7 +21,7 @@ from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.mcp.resources import PinnedResources
 from deputize.core.mcp.servers import COMPLETE, GET_PROMPT, READ_RESOURCE
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
-from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import UpstreamRpcError
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
@@ -112,5 +111,5 @@ def _extract_answer(tool: UpstreamTool, method: _ReadMethod, result: dict[str, A
     if kind != "complete":
         raise UpstreamUnavailable(f"the server {tool.server} answered with an unknown result type")
     if not method.is_answer(result):
-        raise ResultInvalid(f"the server {tool.server} answered {tool.method} with an invalid result")
+        raise UnreadableAnswer(f"the server {tool.server} answered {tool.method} with an invalid result")
     return {name: result[name] for name in method.result_fields if result.get(name) is not None}

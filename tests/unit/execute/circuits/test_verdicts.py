@@ -11,6 +11,7 @@ from deputize.core.errors import (
     OutcomeUnknown,
     Problem,
     ResourceLimitExceeded,
+    ResultInvalid,
     ToolFailed,
     ToolPrecondition,
     ToolTimeout,
@@ -19,7 +20,7 @@ from deputize.core.errors import (
     UpstreamUnavailable,
 )
 from deputize.execute.circuits.verdicts import judge_attempt
-from deputize.execute.upstreams.faults import UpstreamNotAtFault
+from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 
 pytestmark = pytest.mark.requirement("RES-1")
 
@@ -42,7 +43,7 @@ def judge(problem: Problem, *, is_remote: bool = True, seconds: float = 10.0) ->
         UpstreamUnavailable("no answer"), UpstreamTimeout("too slow"), ToolTimeout("too slow"),
         OutcomeUnknown("the answer was lost"), with_status(ToolFailed("500"), 500),
         with_status(OutcomeUnknown("500"), 500),
-        with_status(UpstreamUnavailable("503"), 503),
+        with_status(UpstreamUnavailable("503"), 503), UnreadableAnswer("not JSON"),
     ],
 )  # fmt: skip
 def test_a_service_that_does_not_answer_has_failed(problem: Problem, is_remote: bool) -> None:
@@ -66,7 +67,9 @@ def test_a_timeout_counts_only_if_the_tool_had_its_whole_time() -> None:
         assert judge(problem, seconds=1.0) is None
 
 
-@pytest.mark.parametrize("problem", [ToolFailed("no such order"), ToolPrecondition("closed")])
+@pytest.mark.parametrize(
+    "problem", [ToolFailed("no such order"), ToolPrecondition("closed"), ResultInvalid("too many")]
+)
 def test_the_verdict_of_a_server_is_an_answer_and_that_of_a_function_may_be_its_own_fault(problem: Problem) -> None:
     assert judge(problem) is True
     assert judge(problem, is_remote=False) is None

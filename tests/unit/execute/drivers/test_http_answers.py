@@ -12,7 +12,6 @@ from deputize.core.contract.tools import HttpTool
 from deputize.core.errors import (
     OutcomeUnknown,
     Problem,
-    ResultInvalid,
     SemanticViolation,
     ToolConflict,
     ToolFailed,
@@ -22,6 +21,7 @@ from deputize.core.errors import (
 )
 from deputize.execute.drivers.http_answers import build_result
 from deputize.execute.egress import HttpAnswer
+from deputize.execute.upstreams.faults import UnreadableAnswer
 from tests.support.openapi_service import make_document, make_service
 
 pytestmark = pytest.mark.requirement("EXE-1")
@@ -53,7 +53,7 @@ def test_a_body_is_given_as_what_it_is() -> None:
         "status": 200, "base64": "/wA=", "media_type": "image/png",
     }  # fmt: skip
     assert read(200, b"x")["media_type"] == "application/octet-stream"
-    with pytest.raises(ResultInvalid):
+    with pytest.raises(UnreadableAnswer):
         read(200, b"{", content_type="application/json")
 
 
