@@ -19,7 +19,8 @@ BREAKER: dict[str, Any] = {
 }
 RETRIED_SERVICES = ("retries", "budgets", "unsafe")
 SERVICES = (
-    "adds_up", "recovers", "counts", "crosses", "loses", "keys", "queues", "shows", "stops", "lasts", *RETRIED_SERVICES,
+    "adds_up", "recovers", "counts", "crosses", "loses", "keys", "queues", "shows", "stops", "lasts", "visible",
+    *RETRIED_SERVICES,
 )  # fmt: skip
 Behave = Callable[[ToolContext], Awaitable[dict[str, Any]]]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from deputize.core.contract.timing import Timeout, TimeoutClass
 from deputize.core.errors import CircuitOpen, ToolFailed, UpstreamUnavailable
 from deputize.core.outcome import Outcome
 from deputize.execute.circuits.circuit import EndedTrial
+from deputize.operations.views.tool_status import ToolSelection
 from tests.support.failing_service import (
     SERVICE_TOOLS,
     end_pause,
@@ -89,6 +91,35 @@ async def test_a_gateway_that_starts_later_knows_it(labs: Labs) -> None:
     async with open_lab(first.dsn, first.folder, tools=[*TOOLS, *SERVICE_TOOLS]) as late:
         await wait_for_circuit(late, "shows", "open")
         assert error_slug(await late.call("read_shows", "x")) == "circuit-open"
+
+
+async def test_an_open_circuit_is_shown_in_the_health_report_and_on_its_tools(labs: Labs) -> None:
+    await open_circuit(labs, "visible")
+    first = labs[0]
+    report = await first.gateway.tool_health.report_health(await first.make_admin())
+    circuit = next(each for each in report["circuits"] if each["service"] == "visible")
+    assert (circuit["state"], circuit["reason"]) == ("open", "E3502 upstream-unavailable")
+    assert circuit["since"] < circuit["retry_at"]
+    admin = replace(await first.make_admin(), tenant="globex")
+    other_report = await first.gateway.tool_health.report_health(admin)
+    assert other_report["circuits"] == []
+
+    async def fetch_status() -> tuple[str, str, str]:
+        caller = await first.make_caller()
+        page = await first.gateway.surface.list_availability(caller, ToolSelection(), after="lab.read_u")
+        tool = next(each for each in page["tools"] if each["name"] == "lab.read_visible")
+        return tool["status"], tool["reason"]["code"], tool["reason"]["message"]
+
+    status, code, message = await fetch_status()
+    assert (status, code) == ("blocked", "circuit_open")
+    assert message.startswith("calls to visible have been paused for")
+    assert "they are tried again in 3" in message
+    # A model that lists its tools during the pause still has the tool after it.
+    tools = await first.gateway.surface.list_loaded_tools(await first.make_caller())
+    assert "lab.read_visible" in {each.contract.full_name for each in tools}
+    # Calls may try the service again, so the tool is not blocked any more.
+    await end_pause(first, "visible")
+    assert (await fetch_status())[0] == "loaded"
 
 
 async def test_it_recovers_through_trials_and_each_change_is_stored_and_audited(labs: Labs) -> None:

@@ -15,5 +15,6 @@ class AvailabilityCode(StrEnum):
     SETUP_REQUIRED = "setup_required"
     FEATURE_DISABLED = "feature_disabled"
     SERVER_UNAVAILABLE = "server_unavailable"
+    CIRCUIT_OPEN = "circuit_open"
     TOOL_DRIFTED = "tool_drifted"
     OUTSIDE_SELECTION = "outside_selection"

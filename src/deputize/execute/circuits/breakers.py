@@ -119,6 +119,15 @@ class CircuitBreakers:
         """Tell whether calls to a contract's service pass freely."""
         return not self.unclosed_circuits or (tenant, contract.external_service) not in self.unclosed_circuits
 
+    def find_pause(self, tenant: str, contract: Contract) -> CircuitOpen | None:
+        """Return the refusal that calls get for now, or None if they pass or may try the service again."""
+        key = (tenant, contract.external_service or "")
+        local_circuit = self.unclosed_circuits.get(key)
+        if local_circuit is None or local_circuit.circuit.state is not CircuitState.OPEN:
+            return None
+        is_over = self._clock.monotonic() >= local_circuit.circuit.retry_at
+        return None if is_over else self._build_refusal(key, local_circuit.circuit)
+
     def record_failure(self, tenant: str, contract: Contract, reason: str) -> None:
         """Count a call that failed because of its service."""
         if contract.external_service is None:

@@ -1,7 +1,7 @@
 """Read and change the circuits that all gateways share, in PostgreSQL. Times there are those of the database."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
@@ -68,6 +68,27 @@ async def list_pauses(connection: Connection) -> list[tuple[CircuitKey, float]]:
     """List the services of all tenants that asked not to be called, and for how many seconds more."""
     rows = await connection.fetch(SQL["list_pauses"], MAX_TENANT_CIRCUITS, MAX_CIRCUITS)
     return [((row["tenant"], row["service"]), row["seconds"]) for row in rows]
+
+
+async def report_circuits(connection: Connection, tenant: str, limit: int) -> list[dict[str, Any]]:
+    """Report a tenant's circuits that are not closed or have counted failures lately, the newest first."""
+    rows = await connection.fetch(SQL["list_circuits"], tenant, limit)
+    return [
+        {
+            "service": row["service"],
+            "state": row["state"],
+            "since": format_time(row["changed_at"]) if row["epoch"] else None,
+            "retry_at": format_time(row["retry_at"]) if row["state"] == CircuitState.OPEN else None,
+            "reason": row["reason"] or None,
+            "failures": row["failures"],
+        }
+        for row in rows
+    ]
+
+
+def format_time(time: datetime) -> str:
+    """Format a time of a circuit for people and programs."""
+    return time.isoformat(timespec="milliseconds")
 
 
 def _parse_row(row: asyncpg.Record) -> StoredCircuit:

@@ -10,11 +10,14 @@ from deputize.core.contract.timing import TimeoutClass
 from deputize.core.errors import ToolRequiresSetup
 from deputize.evidence.call_measurements import Measurement
 from deputize.evidence.health_score import WINDOW, HealthScore, load_recent_measurements, score_health
+from deputize.execute.circuits.circuit import CircuitState
+from deputize.execute.circuits.storage import report_circuits
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.runtime import Runtime
 
 # Of more tools, those with most errors are reported.
 _MAX_TOOLS: Final = 200
+_MAX_CIRCUITS: Final = 200
 
 
 class ToolHealth:
@@ -22,7 +25,7 @@ class ToolHealth:
         self._runtime = runtime
 
     async def report_health(self, caller: Caller) -> dict[str, Any]:
-        """Report the health of the tools that were called in the last 15 minutes, the worst first."""
+        """Report the health of the tools that were called lately, the worst first, and the paused services."""
         require_admin(caller)
         runtime = self._runtime
         authority = await runtime.authority.load_tenant(caller.tenant)
@@ -32,8 +35,13 @@ class ToolHealth:
             measurements = await load_recent_measurements(
                 connection, caller.tenant, runtime.clock.now(), limit=_MAX_TOOLS
             )
+            circuits = await report_circuits(connection, caller.tenant, _MAX_CIRCUITS)
         scores = await asyncio.to_thread(_score_tools, authority.tools, measurements)
-        return {"minutes": int(WINDOW.total_seconds()) // 60, "tools": [each.to_json() for each in scores]}
+        return {
+            "minutes": int(WINDOW.total_seconds()) // 60,
+            "tools": [each.to_json() for each in scores],
+            "circuits": [each for each in circuits if each["state"] != CircuitState.CLOSED],
+        }
 
 
 def _score_tools(tools: TenantTools, measurements: dict[str, list[Measurement]]) -> list[HealthScore]:

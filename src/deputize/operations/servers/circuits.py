@@ -1,14 +1,12 @@
 """Show administrators the circuits of their tenant: which services are paused, since when and why, and the history."""
 
-from datetime import datetime
 from typing import Any, Final
 
 from deputize.core.caller import Caller
+from deputize.execute.circuits.storage import SQL, format_time, report_circuits
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.runtime import Runtime
-from deputize.store.queries import load_statements
 
-_SQL = load_statements("circuits")
 _MAX_CIRCUITS: Final = 200
 _MAX_TRANSITIONS: Final = 100
 
@@ -22,32 +20,18 @@ class CircuitReports:
         require_admin(caller)
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            circuits = await connection.fetch(_SQL["list_circuits"], caller.tenant, _MAX_CIRCUITS)
-            transitions = await connection.fetch(_SQL["list_transitions"], caller.tenant, _MAX_TRANSITIONS)
+            circuits = await report_circuits(connection, caller.tenant, _MAX_CIRCUITS)
+            transitions = await connection.fetch(SQL["list_transitions"], caller.tenant, _MAX_TRANSITIONS)
         return {
-            "circuits": [
-                {
-                    "service": row["service"],
-                    "state": row["state"],
-                    "since": _format_time(row["changed_at"]) if row["epoch"] else None,
-                    "retry_at": _format_time(row["retry_at"]) if row["state"] == "open" else None,
-                    "reason": row["reason"] or None,
-                    "failures": row["failures"],
-                }
-                for row in circuits
-            ],
+            "circuits": circuits,
             "transitions": [
                 {
                     "service": row["service"],
                     "before": row["from_state"],
                     "state": row["to_state"],
-                    "at": _format_time(row["changed_at"]),
+                    "at": format_time(row["changed_at"]),
                     "reason": row["reason"] or None,
                 }
                 for row in transitions
             ],
         }
-
-
-def _format_time(time: datetime) -> str:
-    return time.isoformat(timespec="milliseconds")

@@ -19,7 +19,7 @@ from deputize.core.event_loop.loop_pace import LoopPace
 from deputize.core.mcp.servers import parse_mcp_target
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.views.tool_status import ToolSelection, ToolStatus, determine_availability
+from deputize.operations.views.tool_status import ToolSelection, determine_availability
 from deputize.operations.views.tool_view import ServerMethodView, ToolView
 
 # Search indexes are large, and can be built again from a tenant's tools.
@@ -105,10 +105,7 @@ class Surface:
             if version is None:
                 continue
             await version.load_tool()
-            if (
-                determine_availability(self._runtime, authority, caller, version, ToolSelection()).status
-                is ToolStatus.LOADED
-            ):
+            if determine_availability(self._runtime, authority, caller, version, ToolSelection()).is_listed:
                 versions.append(ToolView(version))
         return versions
 
@@ -121,8 +118,9 @@ class Surface:
             version = _select_version(caller, each) if is_tool_visible(caller, each.name) else None
             if version is not None:
                 availability = determine_availability(self._runtime, authority, caller, version, ToolSelection())
-                is_loaded = availability.status is ToolStatus.LOADED
-                methods.append(self._build_method_view(caller.tenant, version.contract, is_loaded=is_loaded))
+                methods.append(
+                    self._build_method_view(caller.tenant, version.contract, is_loaded=availability.is_listed)
+                )
         return methods
 
     def _build_method_view(self, tenant: str, contract: Contract, *, is_loaded: bool) -> ServerMethodView:

@@ -3,6 +3,7 @@
 A tool that the token hides has no status: it is not listed, exactly like one that does not exist.
 """
 
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
@@ -56,6 +57,11 @@ class ToolAvailability:
     message: str
     rules: tuple[MatchedRule, ...] = ()
 
+    @property
+    def is_listed(self) -> bool:
+        """True if models are shown the tool. A pause ends by itself: lists that are read meanwhile have it, too."""
+        return self.status is ToolStatus.LOADED or self.code is AvailabilityCode.CIRCUIT_OPEN
+
     def to_json(self) -> dict[str, Any]:
         return {
             "status": self.status,
@@ -89,6 +95,8 @@ def determine_availability(
             message="left out of lists until it is found by a search",
             rules=availability.rules,
         )
+    if availability.status is ToolStatus.LOADED and runtime.circuits.unclosed_circuits:
+        return _check_circuit(runtime, caller.tenant, contract) or availability
     return availability
 
 
@@ -126,6 +134,14 @@ def _check_server(runtime: Runtime, tenant: str, contract: Contract) -> ToolAvai
         if blocker is None
         else ToolAvailability(status=ToolStatus.BLOCKED, code=blocker.code, message=blocker.reason)
     )
+
+
+def _check_circuit(runtime: Runtime, tenant: str, contract: Contract) -> ToolAvailability | None:
+    pause = runtime.circuits.find_pause(tenant, contract)
+    if pause is None:
+        return None
+    message = f"{pause.message}; they are tried again in {math.ceil((pause.retry_after_ms or 0) / 1000)} s"
+    return ToolAvailability(status=ToolStatus.BLOCKED, code=AvailabilityCode.CIRCUIT_OPEN, message=message)
 
 
 _TOKEN_CODES = {

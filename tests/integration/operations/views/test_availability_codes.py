@@ -13,7 +13,7 @@ from deputize.operations.views.tool_status import ToolSelection
 from tests.support.gateway_lab import GatewayLab
 from tests.support.mcp_servers.upstream import make_definition, run_upstream
 from tests.support.policies import OPEN_FILES
-from tests.support.upstream_gateway import WRITE, UpstreamGateway, open_upstream_gateway
+from tests.support.upstream_gateway import READ, WRITE, UpstreamGateway, open_upstream_gateway
 
 pytestmark = pytest.mark.requirement("REG-3")
 
@@ -66,9 +66,16 @@ async def _fail_server(orders: UpstreamGateway) -> None:
     await orders.gateway.post("/v1/servers/orders/test", token=orders.admin_token)
 
 
+async def _fail_calls(orders: UpstreamGateway) -> None:
+    orders.upstream.failure_status = 503
+    for _ in range(5):
+        await orders.call_tool(READ)
+
+
 SERVER_SITUATIONS: dict[AvailabilityCode, Callable[[UpstreamGateway], Awaitable[None]]] = {
     Code.TOOL_DRIFTED: _change_tool,
     Code.SERVER_UNAVAILABLE: _fail_server,
+    Code.CIRCUIT_OPEN: _fail_calls,
 }
 
 
@@ -81,7 +88,7 @@ async def orders(fresh_database: str, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_every_reason_has_a_situation() -> None:
     assert {*LAB_SITUATIONS, *SERVER_SITUATIONS} == set(AvailabilityCode)
-    assert len(AvailabilityCode) == 11
+    assert len(AvailabilityCode) == 12
 
 
 @pytest.mark.parametrize("code", LAB_SITUATIONS)

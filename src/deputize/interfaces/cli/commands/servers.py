@@ -14,6 +14,7 @@ from deputize.core.display_text import to_display_text
 from deputize.interfaces.cli.client.confirmation import Code, OperatorRequests
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
+from deputize.interfaces.cli.render.circuits import format_time, print_circuits
 from deputize.interfaces.cli.render.output import (
     NO,
     NOTE,
@@ -33,7 +34,6 @@ group = typer.Typer(
 )
 
 _STATUS_SIGNS = {"connected": OK, "unavailable": NO, "unseen": NOTE}
-_CIRCUIT_SIGNS = {"closed": OK, "open": NO, "half_open": NOTE}
 _CHANGE_TEXTS = {"same": "", "changed": "changed since", "removed": "no longer offered", None: ""}
 _TOOL_PREFIX = "tool:"
 
@@ -55,7 +55,7 @@ def list_servers(url: Url = "", token: Token = "", json: Json = False) -> None:
         rows = [
             (
                 _STATUS_SIGNS[each["status"]], each["name"], each["status"], str(each["tools"]), str(each["changes"]),
-                _format_time(each["since"]), each["why"] or each["title"] or "",
+                format_time(each["since"]), each["why"] or each["title"] or "",
             )
             for each in servers
         ]  # fmt: skip
@@ -120,16 +120,9 @@ def list_circuits(url: Url = "", token: Token = "", json: Json = False) -> None:
     if not answer["circuits"]:
         printer.line("No call failed because of its service in the last day.")
         return
-    rows = [
-        (
-            _CIRCUIT_SIGNS[each["state"]], each["service"], each["state"].replace("_", " "),
-            _format_time(each["since"]), _format_time(each["retry_at"]), str(each["failures"]), each["reason"] or "",
-        )
-        for each in answer["circuits"]
-    ]  # fmt: skip
-    printer.table(("", "service", "circuit", "since", "tried again at", "failures", "opened by"), rows)
+    print_circuits(answer["circuits"])
     changes = [
-        (_format_time(each["at"]), each["service"], f"{each['before']} to {each['state']}".replace("_", " "))
+        (format_time(each["at"]), each["service"], f"{each['before']} to {each['state']}".replace("_", " "))
         for each in answer["transitions"]
     ]
     if changes:
@@ -152,7 +145,7 @@ def probe_server(server: Server, url: Url = "", token: Token = "", json: Json = 
 
 def _print_server(server: Mapping[str, Any]) -> None:
     state = f"{style_sign(_STATUS_SIGNS[server['status']], sys.stdout)} {server['name']} is {server['status']}"
-    since = f" since {_format_time(server['since'])}" if server["since"] else ""
+    since = f" since {format_time(server['since'])}" if server["since"] else ""
     printer.line(f"{state}{since}{': ' + server['why'] if server['why'] else ''}")
     title = " ".join(each for each in (server["title"], server["version"]) if each)
     protocol = f"MCP {server['protocol']}" if server["protocol"] else ""
@@ -162,7 +155,7 @@ def _print_server(server: Mapping[str, Any]) -> None:
     rows = [
         (
             to_display_text(each["item"], 120), f"{each['tool']} {each['version']}" if each["tool"] else "",
-            each["accepted_by"], _format_time(each["accepted_at"]), _CHANGE_TEXTS[each["now"]],
+            each["accepted_by"], format_time(each["accepted_at"]), _CHANGE_TEXTS[each["now"]],
         )
         for each in server["pins"]
     ]  # fmt: skip
@@ -339,7 +332,3 @@ def _build_server_path(server: str) -> str:
     from urllib.parse import quote
 
     return f"/v1/servers/{quote(server, safe='')}"
-
-
-def _format_time(at: str | None) -> str:
-    return "" if at is None else at.partition(".")[0].replace("T", " ").removesuffix("+00:00")

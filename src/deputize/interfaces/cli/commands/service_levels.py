@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from deputize.interfaces.cli.client.target import Token, Url, build_tool_path, complete_tool, find_gateway
+from deputize.interfaces.cli.render.circuits import print_circuits
 from deputize.interfaces.cli.render.output import Json, printer
 
 _LABELS = {"p99_seconds": "p99", "availability": "availability", "accuracy": "accuracy", "cost": "cost per call"}
@@ -48,6 +49,7 @@ def report_service_levels(
 def report_health(url: Url = "", token: Token = "", json: Json = False) -> None:
     """Show the health of the tools that were called in the last 15 minutes, the worst first. Needs an administrator.
 
+    Services whose calls are paused because they kept failing come first, with the time of the next trial.
     A score of 1 is perfect. Errors take up to 0.5 off, a p99 close to the timeout up to 0.3, timeouts up to 0.2.
     """
     answer = find_gateway(url, token).get("/v1/tool-health")
@@ -59,6 +61,9 @@ def report_health(url: Url = "", token: Token = "", json: Json = False) -> None:
 
 def print_health(answer: dict[str, Any]) -> None:
     """Print a line for each tool: its score, also as a bar, and what lowers it."""
+    # A gateway of an earlier release reports none.
+    if circuits := answer.get("circuits"):
+        print_circuits(circuits)
     if not answer["tools"]:
         printer.line(f"No tool was called in the last {answer['minutes']} minutes.")
         return

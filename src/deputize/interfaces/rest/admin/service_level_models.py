@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from deputize.core.contract.contract import LifecycleState, TimeoutClass
 from deputize.interfaces.call_request import MAX_VERSION_LENGTH
+from deputize.interfaces.rest.admin.circuits import CircuitModel
 from deputize.interfaces.rest.models import RequestModel
 
 
@@ -101,3 +102,4 @@ class ToolHealthReport(BaseModel):
 
     minutes: int
     tools: list[HealthScoreModel]
+    circuits: list[CircuitModel] = Field(description="Those of services whose calls are paused or tried again.")
