@@ -110,6 +110,7 @@ class Client(_BaseClient):
         may_continue: bool | None = None,
         callback: Mapping[str, Any] | None = None,
         dry_run: bool | None = None,
+        max_age_seconds: int | None = None,
         check: bool = True,
         **more: Any,
     ) -> Reply:
@@ -118,12 +119,16 @@ class Client(_BaseClient):
         Raises `CallFailed` unless `check` is False. Two calls are two steps with two keys, unless they have the same
         `step` or `key`. With `mode="async"`, and whenever the gateway replies before the call has ended, the reply is
         `pending`: use `wait`. With `may_continue`, a call continues after its `deadline_ms`, where that is safe. With
-        `dry_run`, the call has no effect, and the reply's `preview` says what it would do.
+        `dry_run`, the call has no effect, and the reply's `preview` says what it would do. With
+        `max_age_seconds`, the result of a read is not older; 0 demands a new one.
         """
         steps = self._protocol.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
-            options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
+            options={
+                "mode": mode, "priority": priority, "continue": may_continue, "callback": callback,
+                "max_age_seconds": max_age_seconds,
+            },
             dry_run=bool(dry_run),
         )  # fmt: skip
         return await self._run(steps)
@@ -247,6 +252,7 @@ class SyncClient(_BaseClient):
         may_continue: bool | None = None,
         callback: Mapping[str, Any] | None = None,
         dry_run: bool | None = None,
+        max_age_seconds: int | None = None,
         check: bool = True,
         **more: Any,
     ) -> Reply:
@@ -254,7 +260,10 @@ class SyncClient(_BaseClient):
         steps = self._protocol.call(
             tool, arguments, more, key=key, step=step, version=version, deadline_ms=deadline_ms,
             traceparent=traceparent, check=check,
-            options={"mode": mode, "priority": priority, "continue": may_continue, "callback": callback},
+            options={
+                "mode": mode, "priority": priority, "continue": may_continue, "callback": callback,
+                "max_age_seconds": max_age_seconds,
+            },
             dry_run=bool(dry_run),
         )  # fmt: skip
         return self._run(steps)

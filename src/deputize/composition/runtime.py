@@ -29,6 +29,7 @@ from deputize.execute.drivers.mcp import McpDriver
 from deputize.execute.drivers.python import PythonDriver
 from deputize.execute.egress import Egress
 from deputize.execute.job_processes import JobProcesses
+from deputize.execute.read_cache import ReadCache
 from deputize.execute.retry_budgets import RetryBudgets
 from deputize.execute.service_gate import ServiceGate
 from deputize.execute.service_rates import ServiceRates
@@ -141,6 +142,8 @@ async def open_runtime(
     metrics.watch_services(bulkheads.iterate_loads)
     rates = ServiceRates(counters, clock.monotonic, metrics.record_busy_service)
     rates.wake = circuits.wake_event.set
+    read_cache = ReadCache(clock.monotonic)
+    upstreams.add_change_listener(read_cache.note_service_change)
     return Runtime(
         settings=settings,
         clock=clock,
@@ -171,6 +174,7 @@ async def open_runtime(
         ),
         circuits=circuits,
         shared_circuits=shared_circuits,
+        read_cache=read_cache,
         service_gate=ServiceGate(circuits, bulkheads, rates),
         retry_budgets=RetryBudgets(clock.monotonic, retry_share=settings.limits.retry_share),
         jobs=jobs,

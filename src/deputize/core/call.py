@@ -63,6 +63,8 @@ class CallRequest:
     # The caller states that no call with this key has happened, which a restored database may have forgotten.
     did_not_happen: bool = False
     origin: CallOrigin | None = None
+    # How old the result of a read may be at most; 0 demands a new one, None leaves it to the contract.
+    max_age_seconds: int | None = None
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.

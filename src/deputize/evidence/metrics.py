@@ -51,7 +51,10 @@ ServiceCalls = tuple[str, int, int]
 class _Tally:
     """The counts of one tool version, or of all that are not counted one by one."""
 
-    __slots__ = ("buckets", "calls", "contract", "costs", "dry_runs", "replays", "retries", "seconds", "timeouts")
+    __slots__ = (
+        "buckets", "cached_reads", "calls", "contract", "costs", "dry_runs", "replays", "retries", "seconds",
+        "timeouts",
+    )  # fmt: skip
 
     def __init__(self, contract: Contract | None) -> None:
         self.contract = contract
@@ -59,7 +62,7 @@ class _Tally:
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.seconds = 0.0
         self.costs: dict[tuple[CostComponent, str], float] = {}
-        self.retries = self.timeouts = self.replays = self.dry_runs = 0
+        self.retries = self.timeouts = self.replays = self.dry_runs = self.cached_reads = 0
 
 
 class Metrics:
@@ -159,6 +162,10 @@ class Metrics:
         """Count a call that was answered with a stored outcome."""
         (self._tallies.get(contract.digest) or self._add_tally(contract)).replays += 1
 
+    def record_cached_read(self, contract: Contract) -> None:
+        """Count a read that was answered with the result of an earlier one."""
+        (self._tallies.get(contract.digest) or self._add_tally(contract)).cached_reads += 1
+
     def record_dry_run(self, contract: Contract) -> None:
         """Count a dry run."""
         (self._tallies.get(contract.digest) or self._add_tally(contract)).dry_runs += 1
@@ -242,6 +249,7 @@ class Metrics:
                 sums[Metric.COST, (name, version, component, currency)] += cost
             sums[Metric.REPLAYS, (name,)] += tally.replays
             sums[Metric.DRY_RUNS, (name,)] += tally.dry_runs
+            sums[Metric.CACHED_READS, (name,)] += tally.cached_reads
             buckets, seconds = times.get((name, version, kind), ([0] * len(tally.buckets), 0.0))
             times[name, version, kind] = [*map(add, buckets, tally.buckets)], seconds + tally.seconds
         for violation, count in self._schema_violations.items():
@@ -294,7 +302,7 @@ _COUNTER_METRICS = (
     Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.DRY_RUNS,
     Metric.VALIDATION_FAILURES, Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED, Metric.NOTIFICATIONS,
     Metric.CONNECTION_REFUSALS, Metric.DISAGREEMENTS, Metric.EVENTS_SENT, Metric.EVENT_FAILURES, Metric.SUSPICIONS,
-    Metric.RETRY_REFUSALS, Metric.SERVICE_REFUSALS,
+    Metric.RETRY_REFUSALS, Metric.SERVICE_REFUSALS, Metric.CACHED_READS,
 )  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, Inp
 FIELDS = (
     "tool", "arguments", "version", "session", "step", "deadline_ms", "dry_run", "mode", "priority", "continue",
     "callback", "client_capabilities", "input_responses", "did_not_happen", "native_call_id", "parent_call_id",
-    "flow_id",
+    "flow_id", "max_age_seconds",
 )  # fmt: skip
 MAX_TOOL_LENGTH = 200
 MAX_VERSION_LENGTH = 100
 MAX_DEADLINE_MS = 86_400_000
+MAX_AGE_SECONDS = 30 * 86_400
 LOWEST_PRIORITY = 10
 MAX_URL_LENGTH = 2048
 KEY_NAME = r"^[a-z0-9][a-z0-9_-]{0,47}$"
@@ -62,6 +63,7 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
         input_responses=_parse_input_responses(fields),
         did_not_happen=_parse_flag(fields, "did_not_happen"),
         origin=parse_origin(fields),
+        max_age_seconds=_parse_max_age(fields),
     )
 
 
@@ -163,6 +165,17 @@ def _parse_deadline(fields: dict[str, Any]) -> int | None:
         value = int(value)
     if type(value) is not int or not 0 < value <= MAX_DEADLINE_MS:
         _raise_malformed("deadline_ms", f"must be a whole number of milliseconds, 1 to {MAX_DEADLINE_MS}")
+    return value
+
+
+def _parse_max_age(fields: dict[str, Any]) -> int | None:
+    value = fields.get("max_age_seconds")
+    if value is None:
+        return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= MAX_AGE_SECONDS:
+        _raise_malformed("max_age_seconds", f"must be a whole number of seconds, 0 to {MAX_AGE_SECONDS}")
     return value
 
 

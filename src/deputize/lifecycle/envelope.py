@@ -97,6 +97,7 @@ def build_outcome(verified: Verified, call_id: str, state: State, problem: Probl
             "retrieved_at": now,
             "data_version": result.data_version if result else None,
             **(_describe_quality(result) if result else {}),
+            **({"is_cached": True} if executed.is_cached else {}),
         },
         **more,
     }

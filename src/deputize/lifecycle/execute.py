@@ -29,6 +29,7 @@ from deputize.execute.retry import apply_status_codes, retry_after_failure
 from deputize.execute.retry_budgets import RetryBudget
 from deputize.execute.service_gate import ServicePermit
 from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.cached_reads import find_cached_read
 from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
@@ -46,7 +47,13 @@ async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -
     tool = runtime.driver.find_tool(contract)
     now = runtime.clock.monotonic()
     authorized.validated.deadline.require_time_left(now)
-    permit = None
+    permit, pending_read = None, None
+    if contract.freshness is not None:
+        # Before the service: an answer that is kept needs nothing of it.
+        cached = await find_cached_read(runtime, authorized)
+        if isinstance(cached, Executed):
+            return cached
+        pending_read = cached
     if contract.external_service is not None:
         # Before the claim: a call that is refused because its service fails or is busy consumes no idempotency key.
         gate, tenant = runtime.service_gate, authorized.call.tenant
@@ -60,7 +67,8 @@ async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -
             permit = await gate.admit_call(tenant, tool, contract, seconds=seconds)
     try:
         if contract.mutation_class is MutationClass.READ:
-            return await dispatch_tool(runtime, authorized, tool, None, permit)
+            executed = await dispatch_tool(runtime, authorized, tool, None, permit)
+            return executed if pending_read is None else replace(executed, pending_read=pending_read)
         claim_result = await acquire_claim(runtime, authorized)
         if isinstance(claim_result, Outcome):
             return claim_result
@@ -108,6 +116,8 @@ async def dispatch_tool(
     # Only the tool's own thread: the late end of a check says nothing about a tool that never ran.
     cause = problem.__cause__ if isinstance(problem, OutcomeUnknown) else None
     late_result = cause.future if isinstance(cause, ThreadOverrun) else None
+    if runtime.read_cache.tenants and claim is not None:
+        _forget_reads(runtime, authorized, problem, late_result)
     seconds, state_change = runtime.clock.monotonic() - dispatch.started_at, None
     if state is not None and late_result is None:
         state_change = await compare_state(runtime, tool, validated, dispatch.salt, state, dispatch.started_at)
@@ -121,6 +131,18 @@ async def dispatch_tool(
         late_result=late_result,
         state_change=state_change,
     )
+
+
+def _forget_reads(
+    runtime: Runtime, authorized: Authorized, problem: Problem | None, late_result: "asyncio.Future[Any] | None"
+) -> None:
+    """Forget cached reads that a mutation may have made old, unless it is known to have done nothing."""
+    if problem is not None and problem.nothing_happened:
+        return
+    note_write = partial(runtime.read_cache.note_write, authorized.call.tenant, authorized.contract)
+    note_write()
+    if late_result is not None:
+        late_result.add_done_callback(lambda _: note_write())
 
 
 @dataclass(kw_only=True, slots=True)

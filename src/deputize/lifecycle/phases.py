@@ -25,6 +25,7 @@ from deputize.core.mcp.elicitation import InputRequests, InputRound
 from deputize.core.outcome import Result
 from deputize.core.value_types import frozen
 from deputize.evidence.tracing import CallTrace
+from deputize.execute.read_cache import PendingRead
 from deputize.store.commit_rows import ResourceLock
 
 
@@ -203,6 +204,9 @@ class Executed:
     has_partial_result: bool = False
     # True if the tool ended after the call was answered as unknown.
     is_late: bool = False
+    # Set if the result is kept for equal reads, and True if it was kept by an earlier one.
+    pending_read: PendingRead | None = None
+    is_cached: bool = False
     validated: Validated = field(init=False)
     call: CallContext = field(init=False)
     contract: Contract = field(init=False)

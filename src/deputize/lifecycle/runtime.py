@@ -18,6 +18,7 @@ from deputize.evidence.tracing import Tracing
 from deputize.execute.circuits.breakers import CircuitBreakers
 from deputize.execute.driver import Drivers
 from deputize.execute.job_processes import JobProcesses
+from deputize.execute.read_cache import ReadCache
 from deputize.execute.retry_budgets import RetryBudgets
 from deputize.execute.service_gate import ServiceGate
 from deputize.execute.upstreams.server_pool import UpstreamPool
@@ -73,6 +74,8 @@ class Runtime:
     # Whether calls to failing services pass, here and in all gateways together.
     circuits: CircuitBreakers
     shared_circuits: SharedCircuits
+    # Results of reads that their contracts declare fresh for a while.
+    read_cache: ReadCache
     # What calls to external services pass.
     service_gate: ServiceGate
     # What this process may still ask of external services.

@@ -29,6 +29,7 @@ from deputize.core.mcp.elicitation import InputRequests
 from deputize.core.outcome import Result
 from deputize.execute.driver import Drivers
 from deputize.execute.drivers.python import ThreadOverrun
+from deputize.lifecycle.cached_reads import keep_read
 from deputize.lifecycle.consistency import compare_sources
 from deputize.lifecycle.elicitation.request_sanitizer import sanitize_requests
 from deputize.lifecycle.phases import Executed, Validated, Verified
@@ -48,12 +49,16 @@ async def verify(runtime: Runtime, executed: Executed) -> Verified:
     """Verify the result. A late result of a mutation comes here again; until then its secrets stay remembered."""
     authorized = executed.authorized
     if authorized.contract.auth.credential == "none":
-        return await _check_output(runtime, executed)
-    try:
-        return runtime.credentials.withhold_secrets(await _check_output(runtime, executed))
-    finally:
-        if executed.claim is None or executed.late_result is None:
-            runtime.credentials.forget_call(authorized)
+        verified = await _check_output(runtime, executed)
+    else:
+        try:
+            verified = runtime.credentials.withhold_secrets(await _check_output(runtime, executed))
+        finally:
+            if executed.claim is None or executed.late_result is None:
+                runtime.credentials.forget_call(authorized)
+    if executed.pending_read is not None:
+        keep_read(runtime, verified)
+    return verified
 
 
 async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
@@ -74,7 +79,7 @@ async def _check_output(runtime: Runtime, executed: Executed) -> Verified:
         content: tuple[dict[str, Any], ...] = ()
         if result is not None and result.content:
             content, canonical_result = await asyncio.to_thread(_check_content, result, canonical_result)
-        if executed.state_change is not None or executed.contract.reads_state:
+        if executed.state_change is not None or (executed.contract.reads_state and not executed.is_cached):
             warnings += describe_unchanged_state(executed)
         if executed.contract.verifies:
             await _confirm_with_tool(executed, payload, runtime.driver)

@@ -76,6 +76,7 @@ _UNENFORCED = "unit/core/contract/test_unenforced_fields.py::test_each_field_is_
 _FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integration/lifecycle/test_tool_checks.py"
 _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
 _CIRCUIT = "unit/execute/circuits/test_circuit.py"
+_CACHE = "integration/lifecycle/test_cached_reads.py"
 _BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
 _CHECKPOINTS = "integration/runs/test_checkpoint_writer.py"
 _PROMISES = "unit/catalog/test_promise_rules.py"
@@ -209,14 +210,16 @@ OBSERVATIONS: dict[str, str] = {
     "test_a_call_waits_no_longer_than_its_contract_and_its_deadline_allow",
     "service_limits.max_calls": f"{_RATES}::test_a_service_is_called_as_often_as_declared_and_no_more",
     "service_limits.window_seconds": f"{_RATES}::test_a_call_waits_until_the_window_has_room",
+    "freshness.max_age_seconds": f"{_CACHE}::test_an_equal_read_is_answered_with_the_first_result_and_its_age",
+    "freshness.shared_by": f"{_CACHE}::test_a_result_that_is_the_same_for_all_serves_other_callers_of_the_tenant",
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
     "life.sunset_date": _DEPRECATION,
     "life.replacement": _DEPRECATION,
     **dict.fromkeys(
         (
             "limits.cpu", "limits.memory", "limits.ephemeral_storage",
-            "network.allowed_domains", "network.allowed_ports", "network.deny_all_egress", "freshness.max_age_seconds",
-            "freshness.shared_by", "compensation.compensation_class", "compensation.tool", "compensation.bind",
+            "network.allowed_domains", "network.allowed_ports", "network.deny_all_egress",
+            "compensation.compensation_class", "compensation.tool", "compensation.bind",
             "compensation.constants", "compensation.within_seconds", "concurrency_safe", "interrupt", "sandbox.tier",
             "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
             "alerts.latency_factor", "alerts.pending_approvals", "recipient_argument", "labels.accepts", "labels.adds",

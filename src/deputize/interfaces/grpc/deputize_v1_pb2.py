@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x64\x65putize_v1.proto\x12\x0b\x64\x65putize.v1\"\xfa\x02\n\x0b\x43\x61llRequest\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x06 \x01(\x08\x12\x0c\n\x04mode\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x14\n\x0cmay_continue\x18\t \x01(\x08\x12\'\n\x08\x63\x61llback\x18\n \x01(\x0b\x32\x15.deputize.v1.Callback\x12\x1b\n\x13\x63lient_capabilities\x18\x0b \x03(\t\x12\x34\n\x0finput_responses\x18\x0c \x01(\x0b\x32\x1b.deputize.v1.InputResponses\x12\x16\n\x0e\x64id_not_happen\x18\r \x01(\x08\x12\x16\n\x0enative_call_id\x18\x0e \x01(\t\x12\x16\n\x0eparent_call_id\x18\x0f \x01(\t\x12\x0f\n\x07\x66low_id\x18\x10 \x01(\t\"?\n\x08\x43\x61llback\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x16\n\x0einclude_result\x18\x03 \x01(\x08\"8\n\x0eInputResponses\x12\x13\n\x0bround_token\x18\x01 \x01(\t\x12\x11\n\tresponses\x18\x02 \x01(\x0c\"\x93\x01\n\x0c\x43\x61llResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x65nvelope\x18\x03 \x01(\x0c\x12\x13\n\x0bis_accepted\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x03\x12\x11\n\tis_replay\x18\x06 \x01(\x08\x12\x11\n\tis_joined\x18\x07 \x01(\x08\"k\n\x08\x43\x61llStep\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.deputize.v1.ProgressH\x00\x12,\n\x07outcome\x18\x02 \x01(\x0b\x32\x19.deputize.v1.CallResponseH\x00\x42\x06\n\x04step\"l\n\x08Progress\x12\x14\n\x07\x63urrent\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07partial\x18\x04 \x01(\x0c\x42\n\n\x08_currentB\x08\n\x06_total\"!\n\x0eGetCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\":\n\x0fGetCallResponse\x12\x10\n\x08\x65nvelope\x18\x01 \x01(\x0c\x12\x15\n\rpoll_after_ms\x18\x02 \x01(\x03\"3\n\x11\x46ollowCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"4\n\tCallEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x65vent\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"$\n\x11\x43\x61ncelCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\"T\n\x12\x43\x61ncelCallResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ncel\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"0\n\x10ListToolsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"I\n\x11ListToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.deputize.v1.Tool\x12\x12\n\nnext_after\x18\x02 \x01(\t\"K\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x0f\n\x07summary\x18\x04 \x01(\x0c\"\xd6\x01\n\x07Problem\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\t\x12\x0c\n\x04slug\x18\x03 \x01(\t\x12\x14\n\x0cis_retryable\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x03\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x07 \x01(\t\x12\r\n\x05rules\x18\x08 \x03(\t\x12\x0f\n\x07\x63\x61ll_id\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08trace_id\x18\x0b \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x0c \x01(\x0c\x32\xb7\x03\n\x08\x44\x65putize\x12;\n\x04\x43\x61ll\x12\x18.deputize.v1.CallRequest\x1a\x19.deputize.v1.CallResponse\x12\x45\n\x10\x43\x61llWithProgress\x12\x18.deputize.v1.CallRequest\x1a\x15.deputize.v1.CallStep0\x01\x12\x44\n\x07GetCall\x12\x1b.deputize.v1.GetCallRequest\x1a\x1c.deputize.v1.GetCallResponse\x12\x46\n\nFollowCall\x12\x1e.deputize.v1.FollowCallRequest\x1a\x16.deputize.v1.CallEvent0\x01\x12M\n\nCancelCall\x12\x1e.deputize.v1.CancelCallRequest\x1a\x1f.deputize.v1.CancelCallResponse\x12J\n\tListTools\x12\x1d.deputize.v1.ListToolsRequest\x1a\x1e.deputize.v1.ListToolsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x64\x65putize_v1.proto\x12\x0b\x64\x65putize.v1\"\xac\x03\n\x0b\x43\x61llRequest\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0c\n\x04step\x18\x05 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x06 \x01(\x08\x12\x0c\n\x04mode\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x14\n\x0cmay_continue\x18\t \x01(\x08\x12\'\n\x08\x63\x61llback\x18\n \x01(\x0b\x32\x15.deputize.v1.Callback\x12\x1b\n\x13\x63lient_capabilities\x18\x0b \x03(\t\x12\x34\n\x0finput_responses\x18\x0c \x01(\x0b\x32\x1b.deputize.v1.InputResponses\x12\x16\n\x0e\x64id_not_happen\x18\r \x01(\x08\x12\x16\n\x0enative_call_id\x18\x0e \x01(\t\x12\x16\n\x0eparent_call_id\x18\x0f \x01(\t\x12\x0f\n\x07\x66low_id\x18\x10 \x01(\t\x12\x1c\n\x0fmax_age_seconds\x18\x11 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_max_age_seconds\"?\n\x08\x43\x61llback\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x16\n\x0einclude_result\x18\x03 \x01(\x08\"8\n\x0eInputResponses\x12\x13\n\x0bround_token\x18\x01 \x01(\t\x12\x11\n\tresponses\x18\x02 \x01(\x0c\"\x93\x01\n\x0c\x43\x61llResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x65nvelope\x18\x03 \x01(\x0c\x12\x13\n\x0bis_accepted\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x03\x12\x11\n\tis_replay\x18\x06 \x01(\x08\x12\x11\n\tis_joined\x18\x07 \x01(\x08\"k\n\x08\x43\x61llStep\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.deputize.v1.ProgressH\x00\x12,\n\x07outcome\x18\x02 \x01(\x0b\x32\x19.deputize.v1.CallResponseH\x00\x42\x06\n\x04step\"l\n\x08Progress\x12\x14\n\x07\x63urrent\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05total\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07partial\x18\x04 \x01(\x0c\x42\n\n\x08_currentB\x08\n\x06_total\"!\n\x0eGetCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\":\n\x0fGetCallResponse\x12\x10\n\x08\x65nvelope\x18\x01 \x01(\x0c\x12\x15\n\rpoll_after_ms\x18\x02 \x01(\x03\"3\n\x11\x46ollowCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\"4\n\tCallEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x65vent\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"$\n\x11\x43\x61ncelCallRequest\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\"T\n\x12\x43\x61ncelCallResponse\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ncel\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"0\n\x10ListToolsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"I\n\x11ListToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.deputize.v1.Tool\x12\x12\n\nnext_after\x18\x02 \x01(\t\"K\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x0f\n\x07summary\x18\x04 \x01(\x0c\"\xd6\x01\n\x07Problem\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\t\x12\x0c\n\x04slug\x18\x03 \x01(\t\x12\x14\n\x0cis_retryable\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\x03\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x07 \x01(\t\x12\r\n\x05rules\x18\x08 \x03(\t\x12\x0f\n\x07\x63\x61ll_id\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x10\n\x08trace_id\x18\x0b \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x0c \x01(\x0c\x32\xb7\x03\n\x08\x44\x65putize\x12;\n\x04\x43\x61ll\x12\x18.deputize.v1.CallRequest\x1a\x19.deputize.v1.CallResponse\x12\x45\n\x10\x43\x61llWithProgress\x12\x18.deputize.v1.CallRequest\x1a\x15.deputize.v1.CallStep0\x01\x12\x44\n\x07GetCall\x12\x1b.deputize.v1.GetCallRequest\x1a\x1c.deputize.v1.GetCallResponse\x12\x46\n\nFollowCall\x12\x1e.deputize.v1.FollowCallRequest\x1a\x16.deputize.v1.CallEvent0\x01\x12M\n\nCancelCall\x12\x1e.deputize.v1.CancelCallRequest\x1a\x1f.deputize.v1.CancelCallResponse\x12J\n\tListTools\x12\x1d.deputize.v1.ListToolsRequest\x1a\x1e.deputize.v1.ListToolsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,37 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'deputize_v1_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CALLREQUEST']._serialized_start=35
-  _globals['_CALLREQUEST']._serialized_end=413
-  _globals['_CALLBACK']._serialized_start=415
-  _globals['_CALLBACK']._serialized_end=478
-  _globals['_INPUTRESPONSES']._serialized_start=480
-  _globals['_INPUTRESPONSES']._serialized_end=536
-  _globals['_CALLRESPONSE']._serialized_start=539
-  _globals['_CALLRESPONSE']._serialized_end=686
-  _globals['_CALLSTEP']._serialized_start=688
-  _globals['_CALLSTEP']._serialized_end=795
-  _globals['_PROGRESS']._serialized_start=797
-  _globals['_PROGRESS']._serialized_end=905
-  _globals['_GETCALLREQUEST']._serialized_start=907
-  _globals['_GETCALLREQUEST']._serialized_end=940
-  _globals['_GETCALLRESPONSE']._serialized_start=942
-  _globals['_GETCALLRESPONSE']._serialized_end=1000
-  _globals['_FOLLOWCALLREQUEST']._serialized_start=1002
-  _globals['_FOLLOWCALLREQUEST']._serialized_end=1053
-  _globals['_CALLEVENT']._serialized_start=1055
-  _globals['_CALLEVENT']._serialized_end=1107
-  _globals['_CANCELCALLREQUEST']._serialized_start=1109
-  _globals['_CANCELCALLREQUEST']._serialized_end=1145
-  _globals['_CANCELCALLRESPONSE']._serialized_start=1147
-  _globals['_CANCELCALLRESPONSE']._serialized_end=1231
-  _globals['_LISTTOOLSREQUEST']._serialized_start=1233
-  _globals['_LISTTOOLSREQUEST']._serialized_end=1281
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=1283
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=1356
-  _globals['_TOOL']._serialized_start=1358
-  _globals['_TOOL']._serialized_end=1433
-  _globals['_PROBLEM']._serialized_start=1436
-  _globals['_PROBLEM']._serialized_end=1650
-  _globals['_DEPUTIZE']._serialized_start=1653
-  _globals['_DEPUTIZE']._serialized_end=2092
+  _globals['_CALLREQUEST']._serialized_end=463
+  _globals['_CALLBACK']._serialized_start=465
+  _globals['_CALLBACK']._serialized_end=528
+  _globals['_INPUTRESPONSES']._serialized_start=530
+  _globals['_INPUTRESPONSES']._serialized_end=586
+  _globals['_CALLRESPONSE']._serialized_start=589
+  _globals['_CALLRESPONSE']._serialized_end=736
+  _globals['_CALLSTEP']._serialized_start=738
+  _globals['_CALLSTEP']._serialized_end=845
+  _globals['_PROGRESS']._serialized_start=847
+  _globals['_PROGRESS']._serialized_end=955
+  _globals['_GETCALLREQUEST']._serialized_start=957
+  _globals['_GETCALLREQUEST']._serialized_end=990
+  _globals['_GETCALLRESPONSE']._serialized_start=992
+  _globals['_GETCALLRESPONSE']._serialized_end=1050
+  _globals['_FOLLOWCALLREQUEST']._serialized_start=1052
+  _globals['_FOLLOWCALLREQUEST']._serialized_end=1103
+  _globals['_CALLEVENT']._serialized_start=1105
+  _globals['_CALLEVENT']._serialized_end=1157
+  _globals['_CANCELCALLREQUEST']._serialized_start=1159
+  _globals['_CANCELCALLREQUEST']._serialized_end=1195
+  _globals['_CANCELCALLRESPONSE']._serialized_start=1197
+  _globals['_CANCELCALLRESPONSE']._serialized_end=1281
+  _globals['_LISTTOOLSREQUEST']._serialized_start=1283
+  _globals['_LISTTOOLSREQUEST']._serialized_end=1331
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=1333
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=1406
+  _globals['_TOOL']._serialized_start=1408
+  _globals['_TOOL']._serialized_end=1483
+  _globals['_PROBLEM']._serialized_start=1486
+  _globals['_PROBLEM']._serialized_end=1700
+  _globals['_DEPUTIZE']._serialized_start=1703
+  _globals['_DEPUTIZE']._serialized_end=2142
 # @@protoc_insertion_point(module_scope)

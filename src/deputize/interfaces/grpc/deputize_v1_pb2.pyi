@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("tool", "arguments", "version", "session", "step", "dry_run", "mode", "priority", "may_continue", "callback", "client_capabilities", "input_responses", "did_not_happen", "native_call_id", "parent_call_id", "flow_id")
+    __slots__ = ("tool", "arguments", "version", "session", "step", "dry_run", "mode", "priority", "may_continue", "callback", "client_capabilities", "input_responses", "did_not_happen", "native_call_id", "parent_call_id", "flow_id", "max_age_seconds")
     TOOL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class CallRequest(_message.Message):
     NATIVE_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     FLOW_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     tool: str
     arguments: bytes
     version: str
@@ -40,7 +41,8 @@ class CallRequest(_message.Message):
     native_call_id: str
     parent_call_id: str
     flow_id: str
-    def __init__(self, tool: _Optional[str] = ..., arguments: _Optional[bytes] = ..., version: _Optional[str] = ..., session: _Optional[str] = ..., step: _Optional[str] = ..., dry_run: _Optional[bool] = ..., mode: _Optional[str] = ..., priority: _Optional[int] = ..., may_continue: _Optional[bool] = ..., callback: _Optional[_Union[Callback, _Mapping]] = ..., client_capabilities: _Optional[_Iterable[str]] = ..., input_responses: _Optional[_Union[InputResponses, _Mapping]] = ..., did_not_happen: _Optional[bool] = ..., native_call_id: _Optional[str] = ..., parent_call_id: _Optional[str] = ..., flow_id: _Optional[str] = ...) -> None: ...
+    max_age_seconds: int
+    def __init__(self, tool: _Optional[str] = ..., arguments: _Optional[bytes] = ..., version: _Optional[str] = ..., session: _Optional[str] = ..., step: _Optional[str] = ..., dry_run: _Optional[bool] = ..., mode: _Optional[str] = ..., priority: _Optional[int] = ..., may_continue: _Optional[bool] = ..., callback: _Optional[_Union[Callback, _Mapping]] = ..., client_capabilities: _Optional[_Iterable[str]] = ..., input_responses: _Optional[_Union[InputResponses, _Mapping]] = ..., did_not_happen: _Optional[bool] = ..., native_call_id: _Optional[str] = ..., parent_call_id: _Optional[str] = ..., flow_id: _Optional[str] = ..., max_age_seconds: _Optional[int] = ...) -> None: ...
 
 class Callback(_message.Message):
     __slots__ = ("url", "secret", "include_result")

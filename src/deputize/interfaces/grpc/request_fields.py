@@ -87,6 +87,8 @@ async def build_call_request(
     fields["arguments"] = await read_json_off_loop(message.arguments, max_depth) if message.arguments else {}
     if message.priority:
         fields["priority"] = message.priority
+    if message.HasField("max_age_seconds"):
+        fields["max_age_seconds"] = message.max_age_seconds
     if deadline_ms is not None:
         fields["deadline_ms"] = deadline_ms
     if message.HasField("callback"):

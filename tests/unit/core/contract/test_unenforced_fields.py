@@ -37,7 +37,6 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
         ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
-        ({"freshness": {"max_age_seconds": 60}}, "/freshness"),
         ({"compensation": {"compensation_class": "irreversible"}}, "/compensation"),
         ({"concurrency_safe": True}, "/concurrency_safe"),
         ({"interrupt": "cancel"}, "/interrupt"),

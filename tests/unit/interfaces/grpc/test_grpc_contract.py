@@ -48,6 +48,7 @@ async def test_everything_that_rest_can_say_can_be_said() -> None:
         native_call_id="n",
         parent_call_id="01900000-0000-7000-8000-000000000000",
         flow_id="f",
+        max_age_seconds=0,
     )
     assert len(message.ListFields()) == len(names)
     metadata = {"idempotency-key": b"k", "traceparent": b"00-a-b-01"}
@@ -64,6 +65,7 @@ async def test_everything_that_rest_can_say_can_be_said() -> None:
     assert request.input_responses.responses == {"q": 1}
     assert request.origin is not None
     assert request.origin.flow_id == "f"
+    assert request.max_age_seconds == 0
 
 
 @pytest.mark.parametrize(

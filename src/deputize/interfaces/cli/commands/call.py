@@ -70,6 +70,10 @@ def call(
         bool, typer.Option("--continue", help="After --deadline, let the call continue in a worker if that is safe.")
     ] = False,
     dry_run: DryRun = False,
+    max_age: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="SECONDS", help="How old the result of a read may be; 0 demands a new one."),
+    ] = None,
     callback: Annotated[str | None, typer.Option(metavar="URL", help="URL to notify when a queued call ends.")] = None,
     url: Url = "",
     token: Token = "",
@@ -85,9 +89,10 @@ def call(
     options = {
         "version": version, "deadline_ms": deadline, "session": session, "mode": "async" if run_async else None,
         "priority": priority, "continue": may_continue or None, "callback": {"url": callback} if callback else None,
-        "dry_run": dry_run,
+        "dry_run": dry_run or None, "max_age_seconds": max_age,
     }  # fmt: skip
-    body = {"tool": name, "arguments": arguments, **{field: value for field, value in options.items() if value}}
+    body: dict[str, Any] = {"tool": name, "arguments": arguments}
+    body |= {field: value for field, value in options.items() if value is not None}
     writes = not dry_run and (tool_info is None or tool_info.get("mutation_class") != "read")
     _send_call(gateway, body, key or str(uuid.uuid4()), writes, json=json, wait=wait)
 

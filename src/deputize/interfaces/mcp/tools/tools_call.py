@@ -16,6 +16,7 @@ from deputize.core.mcp.constants import (
     DID_NOT_HAPPEN,
     IDEMPOTENCY_KEY,
     INVALID_PARAMS,
+    MAX_AGE_SECONDS,
     TOOL_VERSION,
     TRACEPARENT,
 )
@@ -152,6 +153,8 @@ def _build_request(context: McpContext, tool_call: _ToolCall) -> CallRequest:
         fields["deadline_ms"] = meta[DEADLINE_MS]
     if TOOL_VERSION in meta:
         fields["version"] = meta[TOOL_VERSION]
+    if MAX_AGE_SECONDS in meta:
+        fields["max_age_seconds"] = meta[MAX_AGE_SECONDS]
     if DID_NOT_HAPPEN in meta:
         fields["did_not_happen"] = meta[DID_NOT_HAPPEN]
     if (

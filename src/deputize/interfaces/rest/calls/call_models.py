@@ -12,6 +12,7 @@ from deputize.core.states import State, ToolEvent
 from deputize.interfaces.call_request import (
     KEY_NAME,
     LOWEST_PRIORITY,
+    MAX_AGE_SECONDS,
     MAX_DEADLINE_MS,
     MAX_TOOL_LENGTH,
     MAX_URL_LENGTH,
@@ -106,6 +107,12 @@ class CallBody(RequestModel):
         min_length=1,
         max_length=MAX_SESSION_LENGTH,
         description="The flow that this call is part of. Audit entries repeat it; nothing is decided by it.",
+    )
+    max_age_seconds: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_AGE_SECONDS,
+        description="How old the result of a read may be; 0 demands a new one. Default: what the contract allows.",
     )
 
 

@@ -22,8 +22,9 @@ class ProvenanceModel(BaseModel):
     source: str
     retrieved_at: str
     data_version: str | None
-    age_seconds: float | None = Field(None, description="How old the data was then, if the tool says so.")
+    age_seconds: float | None = Field(None, description="How old the data was then, if that is known.")
     confidence: float | None = Field(None, description="How sure the tool is, from 0 to 1, if it says so.")
+    is_cached: bool = Field(False, description="True if the tool was not called: an earlier result is still fresh.")
 
 
 class PersistenceModel(BaseModel):
