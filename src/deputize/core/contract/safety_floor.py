@@ -152,6 +152,12 @@ def _compare_promises(contract: Contract, declaration: Contract) -> Iterator[Wea
     ranks = contract.authority_rank or 0, declaration.authority_rank or 0
     if ranks[0] > ranks[1]:
         yield Weakening(path="/authority_rank", contract_value=str(ranks[0]), function_value=str(ranks[1] or "none"))
+    is_shared, may_be_shared = (
+        each.freshness is not None and each.freshness.shared_by == "tenant" for each in (contract, declaration)
+    )
+    if is_shared and not may_be_shared:
+        # One caller's result would be given to others.
+        yield Weakening(path="/freshness/shared_by", contract_value="tenant", function_value="caller")
     if declaration.recipient_argument not in (None, contract.recipient_argument):
         contract_value = contract.recipient_argument or "none"
         yield Weakening(

@@ -88,6 +88,7 @@ def _change_input(name: str, **changes: Any) -> dict[str, Any]:
         ({"requires_user_interaction": False}, "/requires_user_interaction"),
         ({"open_world": False}, "/open_world"),
         ({"authority_rank": 8}, "/authority_rank"),
+        ({"freshness": {"max_age_seconds": 9, "shared_by": "tenant"}}, "/freshness/shared_by"),
         ({"recipient_argument": None}, "/recipient_argument"),
         ({"labels": None}, "/labels"),
         ({"sandbox": {"tier": 3}}, "/sandbox"),
