@@ -143,6 +143,9 @@ _MEANINGS: Mapping[str, str] = {
     "sandbox.permissions": "What tier 3 may do.",
     "freshness.max_age_seconds": "How old a result may be that is given again. Only of a tool that reads.",
     "freshness.shared_by": "Whether one caller's result may be given to others of the tenant.",
+    "fallback": "Tools that answer instead while this one is "
+    "[not available](../how-to/survive-failing-services.md#alternatives), in their order. Only of a tool that reads; "
+    "each takes the same arguments by name.",
     "concurrency_safe": "Whether calls may run beside each other.",
     "interrupt": "Whether an interruption cancels a running call or waits for it.",
     "max_inline": "The longest result that is given whole, in characters. Longer ones, and those with sensitive "

@@ -108,6 +108,7 @@ class ToolGenerator:
             "checkpoints": {"enabled": True, "macro_events": [word]},
             "sandbox": {"tier": draw.randrange(4), "permissions": ["filesystem:read:/data"]},
             "freshness": {"max_age_seconds": draw.randrange(1, 900)},
+            "fallback": [f"{word}.older"],
             "concurrency_safe": True,
             "interrupt": draw.choice(("cancel", "block")),
             "max_inline": draw.randrange(1, 10_000),

@@ -4,13 +4,13 @@
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from deputize.catalog.response_schemas import MissingField, narrow_result_schema
 from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
-from deputize.core.contract.contract import Contract, Effects, ToolKind, UpstreamIdempotency
+from deputize.core.contract.contract import Contract, Effects, Schema, ToolKind, UpstreamIdempotency
 from deputize.core.contract.effects import Compensation
 from deputize.core.contract.http_request import HttpRequest
 from deputize.core.mcp.servers import parse_mcp_target
@@ -29,6 +29,50 @@ def check_promises(contract: Contract) -> Iterator[Reason]:
     yield from _check_service_levels(contract)
     yield from _check_sandbox(contract)
     yield from _check_native_ids(contract)
+
+
+def check_fallback_tools(contract: Contract, find_contract: Callable[[str], Contract | None]) -> Iterator[Reason]:
+    """Check that each alternative exists, only reads, and takes and returns what this tool does, by name and type."""
+    for place, name in enumerate(contract.fallback):
+        path, tool = f"/fallback/{place}", find_contract(name)
+        if tool is None:
+            fix = "register it first, or load its function with this one"
+            yield _make_reason(_MUTATION, path, f"{name} is not a callable tool", fix)
+        elif tool.effects is not Effects.READ:
+            yield _make_reason(_MUTATION, path, f"{name} changes data", "name a tool that reads")
+        else:
+            fix = "name a tool with the same names and types, or change one of them"
+            for reason in _compare_properties(contract.input_schema, tool.input_schema):
+                yield _make_reason(_MUTATION, path, f"{name} takes other arguments: {reason}", fix)
+            for argument in _list_untaken_arguments(contract.input_schema, tool.input_schema):
+                yield _make_reason(_MUTATION, path, f"{name} has no argument {argument}", fix)
+            for reason in _compare_properties(tool.output_schema, contract.output_schema):
+                yield _make_reason(_MUTATION, path, f"{name} returns another result: {reason}", fix)
+
+
+def _compare_properties(given: Schema, taken: Schema) -> Iterator[str]:
+    """Compare what is given with what is taken: all that is required there, and the same types."""
+    given_properties, taken_properties = get_properties(given), get_properties(taken)
+    given_root, taken_root = resolve_refs(given, given), resolve_refs(taken, taken)
+    if given_root.get("type") != taken_root.get("type"):
+        yield f"{_name_type(given_root)} is not {_name_type(taken_root)}"
+    for name in sorted(set(taken_root.get("required", ())) - set(given_root.get("required", ()))):
+        yield f"{name} is required and may be missing"
+    for name in sorted(given_properties.keys() & taken_properties.keys()):
+        before = resolve_refs(given, given_properties[name])
+        after = resolve_refs(taken, taken_properties[name])
+        if isinstance(before, dict) and isinstance(after, dict) and before.get("type") != after.get("type"):
+            yield f"{name} is {_name_type(before)}, not {_name_type(after)}"
+
+
+def _list_untaken_arguments(given: Schema, taken: Schema) -> list[str]:
+    """List arguments that every call has and that the other tool does not take."""
+    required_names = resolve_refs(given, given).get("required", ())
+    return sorted({str(each) for each in required_names} - get_properties(taken).keys())
+
+
+def _name_type(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("type", "of any type"))
 
 
 def check_compensation_tool(contract: Contract, find_contract: Callable[[str], Contract | None]) -> Iterator[Reason]:
@@ -167,6 +211,13 @@ def _check_bindings(contract: Contract, compensation: Compensation) -> Iterator[
 def _check_data_use(contract: Contract) -> Iterator[Reason]:
     if contract.freshness is not None and contract.effects is not Effects.READ:
         yield _make_reason(_MUTATION, "/freshness", "is set, but the tool changes data", "remove it")
+    if contract.fallback and contract.effects is not Effects.READ:
+        reason = "is set, but the tool changes data, and an alternative could change it twice"
+        yield _make_reason(_MUTATION, "/fallback", reason, "remove it")
+    for place, alternative in enumerate(contract.fallback):
+        if alternative == contract.full_name or alternative in contract.fallback[:place]:
+            reason = f"names {alternative}, which is this tool or named before"
+            yield _make_reason(_MUTATION, f"/fallback/{place}", reason, "remove it")
     if contract.open_world is False and contract.kind in _OPEN_KINDS:
         reason = f"is false, but a tool of kind {contract.kind} reaches things that are not known beforehand"
         yield _make_reason("auth_policy_defined", "/open_world", reason, "remove it, or choose another kind")

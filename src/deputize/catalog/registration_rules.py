@@ -12,7 +12,7 @@ from datetime import date
 from deputize.catalog import versions
 from deputize.catalog.policy_facts import FactLookup, find_mark_faults, find_no_fact
 from deputize.catalog.predicates import check_predicate
-from deputize.catalog.promise_rules import check_compensation_tool, check_promises
+from deputize.catalog.promise_rules import check_compensation_tool, check_fallback_tools, check_promises
 from deputize.catalog.schema_cost import measure_schema
 from deputize.catalog.schema_errors import find_errors
 from deputize.catalog.schema_rules import (
@@ -84,6 +84,7 @@ def check_conflicts(
     reasons = [*_check_version(contract, find_owner), *_check_auth(contract, find_fact)]
     reasons += _check_undo_tool(contract, find_contract)
     reasons += check_compensation_tool(contract, find_contract)
+    reasons += check_fallback_tools(contract, find_contract)
     if contract.status is not None:
         reasons += _check_status_tool(contract.status, find_contract(contract.status))
     if reasons:
@@ -158,6 +159,7 @@ def collect_faults(
     if find_contract is not None:
         yield from _check_undo_tool(contract, find_contract)
         yield from check_compensation_tool(contract, find_contract)
+        yield from check_fallback_tools(contract, find_contract)
     yield from _check_mutation_class(contract)
     yield from check_promises(contract)
     yield from _check_observability(contract)

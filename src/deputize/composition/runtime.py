@@ -49,6 +49,7 @@ from deputize.govern.vault.port import SecretVault
 from deputize.lifecycle.credentials.broker import CredentialBroker
 from deputize.lifecycle.credentials.wiring import build_upstream_tokens
 from deputize.lifecycle.hooks import Hooks
+from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.shared_circuits import SharedCircuits
 from deputize.lifecycle.tenant_snapshot import Authority
@@ -194,6 +195,7 @@ async def open_runtime(
         tracing=_build_tracing(settings, stack),
         stamps=stamps,
         disable_mutating_read=disable_mutating_read,
+        run_call=lambda runtime, caller, request: Lifecycle(runtime).run(caller, request),
     )
 
 

@@ -65,6 +65,8 @@ class CallRequest:
     origin: CallOrigin | None = None
     # How old the result of a read may be at most; 0 demands a new one, None leaves it to the contract.
     max_age_seconds: int | None = None
+    # The call that this one answers as an alternative; set by the lifecycle, never by an interface.
+    fallback_of: str | None = None
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.

@@ -13,6 +13,7 @@ class Degradation(StrEnum):
     NOT_STOPPED = "not_stopped"
     ROLLED_BACK = "rolled_back"
     NOT_ROLLED_BACK = "not_rolled_back"
+    FALLBACK = "fallback"
 
 
 DEGRADATION_MEANINGS: dict[Degradation, str] = {
@@ -23,4 +24,5 @@ DEGRADATION_MEANINGS: dict[Degradation, str] = {
     Degradation.NOT_STOPPED: "cancellation was requested, and the tool did not stop",
     Degradation.ROLLED_BACK: "the result broke the contract, and the tool took its effect back",
     Degradation.NOT_ROLLED_BACK: "the result broke the contract, and the tool could not take its effect back",
+    Degradation.FALLBACK: "the tool was not available, and an alternative that its contract names answered",
 }

@@ -48,6 +48,7 @@ class Metric(StrEnum):
     RETRIES = "deputize_tool_invocation_retries_total"
     TIMEOUTS = "deputize_tool_invocation_timeouts_total"
     CACHED_READS = "deputize_tool_cached_reads_total"
+    FALLBACKS = "deputize_tool_fallbacks_total"
     REPLAYS = "deputize_tool_idempotency_replays_total"
     DRY_RUNS = "deputize_tool_dry_runs_total"
     APPROVALS_PENDING = "deputize_tool_approvals_pending"
@@ -90,6 +91,7 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.RETRIES: "Attempts after the first, by tool and version.",
     Metric.TIMEOUTS: "Calls that passed their deadline, by tool, version and timeout class.",
     Metric.CACHED_READS: "Reads answered with the result of an earlier one that is still fresh, by tool.",
+    Metric.FALLBACKS: "Calls answered by an alternative, because the tool was not available, by tool.",
     Metric.REPLAYS: "Calls answered with the stored outcome of the same idempotency key, by tool.",
     Metric.DRY_RUNS: "Dry runs, by tool.",
     Metric.APPROVALS_PENDING: "Approval requests waiting for a person, by tool and approver group.",
@@ -136,6 +138,7 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.RETRIES: ("tool", "version"),
     Metric.TIMEOUTS: ("tool", "version", "timeout_class"),
     Metric.CACHED_READS: ("tool",),
+    Metric.FALLBACKS: ("tool",),
     Metric.REPLAYS: ("tool",),
     Metric.DRY_RUNS: ("tool",),
     Metric.APPROVALS_PENDING: ("tool", "approver_group"),

@@ -52,8 +52,8 @@ class _Tally:
     """The counts of one tool version, or of all that are not counted one by one."""
 
     __slots__ = (
-        "buckets", "cached_reads", "calls", "contract", "costs", "dry_runs", "replays", "retries", "seconds",
-        "timeouts",
+        "buckets", "cached_reads", "calls", "contract", "costs", "dry_runs", "fallbacks", "replays", "retries",
+        "seconds", "timeouts",
     )  # fmt: skip
 
     def __init__(self, contract: Contract | None) -> None:
@@ -62,7 +62,7 @@ class _Tally:
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.seconds = 0.0
         self.costs: dict[tuple[CostComponent, str], float] = {}
-        self.retries = self.timeouts = self.replays = self.dry_runs = self.cached_reads = 0
+        self.retries = self.timeouts = self.replays = self.dry_runs = self.cached_reads = self.fallbacks = 0
 
 
 class Metrics:
@@ -166,6 +166,10 @@ class Metrics:
         """Count a read that was answered with the result of an earlier one."""
         (self._tallies.get(contract.digest) or self._add_tally(contract)).cached_reads += 1
 
+    def record_fallback(self, contract: Contract) -> None:
+        """Count a call that was answered by an alternative of its tool."""
+        (self._tallies.get(contract.digest) or self._add_tally(contract)).fallbacks += 1
+
     def record_dry_run(self, contract: Contract) -> None:
         """Count a dry run."""
         (self._tallies.get(contract.digest) or self._add_tally(contract)).dry_runs += 1
@@ -250,6 +254,7 @@ class Metrics:
             sums[Metric.REPLAYS, (name,)] += tally.replays
             sums[Metric.DRY_RUNS, (name,)] += tally.dry_runs
             sums[Metric.CACHED_READS, (name,)] += tally.cached_reads
+            sums[Metric.FALLBACKS, (name,)] += tally.fallbacks
             buckets, seconds = times.get((name, version, kind), ([0] * len(tally.buckets), 0.0))
             times[name, version, kind] = [*map(add, buckets, tally.buckets)], seconds + tally.seconds
         for violation, count in self._schema_violations.items():
@@ -302,7 +307,7 @@ _COUNTER_METRICS = (
     Metric.CALLS, Metric.COST, Metric.RETRIES, Metric.TIMEOUTS, Metric.REPLAYS, Metric.DRY_RUNS,
     Metric.VALIDATION_FAILURES, Metric.LIMIT_REFUSALS, Metric.LIMIT_UNCOUNTED, Metric.NOTIFICATIONS,
     Metric.CONNECTION_REFUSALS, Metric.DISAGREEMENTS, Metric.EVENTS_SENT, Metric.EVENT_FAILURES, Metric.SUSPICIONS,
-    Metric.RETRY_REFUSALS, Metric.SERVICE_REFUSALS, Metric.CACHED_READS,
+    Metric.RETRY_REFUSALS, Metric.SERVICE_REFUSALS, Metric.CACHED_READS, Metric.FALLBACKS,
 )  # fmt: skip
 
 

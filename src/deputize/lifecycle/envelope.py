@@ -161,6 +161,13 @@ def _build_common_fields(verified: Verified, now: str) -> dict[str, Any]:
         more["execution"] |= {"currency": prices.currency, "costs": dict(_render_costs(verified))}
     if validated.deprecation is not None:
         more["deprecation"] = validated.deprecation.to_json()
+    if executed.fallback is not None:
+        more["degraded"] = {
+            "from": validated.tool.name,
+            "to": executed.fallback.tool,
+            "reason": executed.fallback.reason,
+            "attempts": [each.to_json() for each in executed.fallback.skipped],
+        }
     if validated.input_round is not None:
         more["continues"] = validated.input_round.continued_call_id
     return more

@@ -5,6 +5,7 @@ is either known or recorded as unknown.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -32,17 +33,23 @@ from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.cached_reads import find_cached_read
 from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.claim import ClaimGuard, acquire_claim, find_stored_outcome
+from deputize.lifecycle.fallback import execute_with_fallback
 from deputize.lifecycle.phases import Authorized, Claim, Executed, RunControl, StateReading
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.state_check import compare_state, read_state
 from deputize.runs.checkpoint_writer import CheckpointScope, CheckpointWriter
 
 
-async def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
+def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Coroutine[Any, Any, Executed | Outcome]:
     """Execute the tool, or return the outcome that the call's idempotency key already has.
 
     `guard` answers for the claim from the moment it is acquired.
     """
+    execution = _execute_tool(runtime, authorized, guard)
+    return execution if not authorized.contract.fallback else execute_with_fallback(runtime, authorized, execution)
+
+
+async def _execute_tool(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:
     contract = authorized.contract
     tool = runtime.driver.find_tool(contract)
     now = runtime.clock.monotonic()

@@ -187,6 +187,26 @@ class StateChange:
 
 
 @frozen
+class SkippedTool:
+    """An alternative that gave no answer, and why."""
+
+    tool: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"tool": self.tool, "reason": self.reason}
+
+
+@frozen
+class FallbackAnswer:
+    """The alternative that answered a call, why its own tool did not, and the alternatives before it."""
+
+    tool: str
+    reason: str
+    skipped: tuple[SkippedTool, ...]
+
+
+@frozen
 class Executed:
     """The tool ended, with an output or a problem."""
 
@@ -207,6 +227,8 @@ class Executed:
     # Set if the result is kept for equal reads, and True if it was kept by an earlier one.
     pending_read: PendingRead | None = None
     is_cached: bool = False
+    # Set if an alternative of the tool answered.
+    fallback: FallbackAnswer | None = None
     validated: Validated = field(init=False)
     call: CallContext = field(init=False)
     contract: Contract = field(init=False)

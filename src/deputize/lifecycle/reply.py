@@ -220,8 +220,12 @@ def judge_end(verified: Verified) -> CallEnd | None:
     """Judge how a call ended for its tool; None if that says nothing about the tool."""
     problem = verified.problem
     if problem is None:
-        # A tool that needs input first has not ended, and one whose earlier result was given was not called.
-        return CallEnd.SUCCESS if verified.input_requests is None and not verified.executed.is_cached else None
+        executed = verified.executed
+        if executed.is_cached or executed.fallback is not None:
+            # The tool itself failed before its alternative answered, or was not called.
+            return CallEnd.FAILURE if executed.attempts else None
+        # A tool that needs input first has not ended.
+        return CallEnd.SUCCESS if verified.input_requests is None else None
     if isinstance(problem, ResultInvalid | PredicateFailed):
         return CallEnd.REJECTION
     if verified.executed.problem is None and isinstance(problem, _VERIFY_ERRORS):

@@ -75,7 +75,7 @@ class Lifecycle:
                     validated = hooks.begin(validated)
                     validated = await hooks.run_before(validated, token_decision, run_job)
             with phase(Span.AUTHORIZE):
-                authorized = await authorize(runtime, validated, authority, may_ask=True)
+                authorized = await authorize(runtime, validated, authority, may_ask=call.request.fallback_of is None)
             if call.request.callback is not None:
                 require_valid_callback(runtime, authorized)
             outcome = await run_within_limits(runtime, authorized, self._act)

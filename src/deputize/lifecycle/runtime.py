@@ -45,6 +45,9 @@ from deputize.store.restore_guard.lineage import Lineage
 from deputize.store.stored_results import StoredResults
 
 if TYPE_CHECKING:
+    from deputize.core.call import CallRequest
+    from deputize.core.caller import Caller
+    from deputize.core.outcome import Outcome
     from deputize.govern.approvals.approval_codes import ApprovalCodes
     from deputize.govern.approvals.confirmation_codes import ConfirmationCodes
 
@@ -111,6 +114,8 @@ class Runtime:
     stamps: TimestampFormatter
     # Disables a version that is declared as a read and changed state: the tenant, its contract, the evidence.
     disable_mutating_read: "Callable[[Runtime, str, Contract, str], Awaitable[None]]"
+    # Runs a call through all phases, for calls that are part of another one.
+    run_call: "Callable[[Runtime, Caller, CallRequest], Awaitable[Outcome]]"
     # In development only: the codes that a person at the terminal decides with.
     approval_codes: "ApprovalCodes | None" = None
     # In development only: the codes that a person at the terminal confirms administrative acts with.

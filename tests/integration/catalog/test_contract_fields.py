@@ -212,6 +212,8 @@ OBSERVATIONS: dict[str, str] = {
     "service_limits.window_seconds": f"{_RATES}::test_a_call_waits_until_the_window_has_room",
     "freshness.max_age_seconds": f"{_CACHE}::test_an_equal_read_is_answered_with_the_first_result_and_its_age",
     "freshness.shared_by": f"{_CACHE}::test_a_result_that_is_the_same_for_all_serves_other_callers_of_the_tenant",
+    "fallback": "integration/lifecycle/test_fallback.py::"
+    "test_alternatives_answer_in_their_order_and_the_outcome_says_so",
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
     "life.sunset_date": _DEPRECATION,
     "life.replacement": _DEPRECATION,

@@ -82,6 +82,8 @@ def test_promises_that_fit_the_contract_are_admitted(changes: dict[str, Any]) ->
         ({**WRITE, "compensation": {**RESTORE, "bind": {"id": "/result/no"}}}, "/compensation/bind/id"),
         ({**WRITE, "compensation": {**RESTORE, "constants": {"id": 7}}}, "/compensation/bind/id"),
         ({**WRITE, "freshness": {"max_age_seconds": 60}}, "/freshness"),
+        ({**WRITE, "fallback": ["crm.other"]}, "/fallback"),
+        ({"fallback": ["crm.other", "crm.other"]}, "/fallback/1"),
         ({"open_world": False, "kind": "web_search"}, "/open_world"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
         ({"labels": {}}, "/labels"),
@@ -124,3 +126,25 @@ def test_the_compensating_tool_exists_and_gets_its_arguments() -> None:
 def test_a_tool_may_compensate_itself() -> None:
     own = {**RESTORE, "tool": "crm.get_user"}
     assert list_reasons(make_contract(name="restore"), **{**WRITE, "compensation": own}) == []
+
+
+@pytest.mark.requirement("RES-2")
+@pytest.mark.parametrize(
+    ("changes", "reasons"),
+    [
+        ({}, []),
+        ({"input_schema": make_input_schema(id={"type": "integer", "description": "Which user", "examples": [7]})}, []),
+        (WRITE, ["/fallback/0"]),
+        ({"input_schema": make_input_schema(id={"type": "string", "description": "Which user"})}, ["/fallback/0"]),
+        ({"input_schema": make_input_schema(key={"type": "string", "description": "A key"})}, ["/fallback/0"]),
+        ({"output_schema": {"type": "array"}}, ["/fallback/0"]),
+    ],
+)
+def test_an_alternative_reads_the_same_with_the_same_arguments(changes: dict[str, Any], reasons: list[str]) -> None:
+    other = make_contract(**{"name": "other", **changes})
+    assert list_reasons(other, fallback=["crm.other"]) == reasons
+
+
+@pytest.mark.requirement("RES-2")
+def test_an_alternative_must_exist() -> None:
+    assert list_reasons(make_contract(name="another"), fallback=["crm.other"]) == ["/fallback/0"]

@@ -21,6 +21,7 @@ NINE_SIGNALS = {
     "deputize_tool_invocation_timeouts_total": {"tool", "version", "timeout_class"},
     "deputize_tool_idempotency_replays_total": {"tool"},
     "deputize_tool_cached_reads_total": {"tool"},
+    "deputize_tool_fallbacks_total": {"tool"},
     "deputize_tool_approvals_pending": {"tool", "approver_group"},
     "deputize_tool_approval_resolution_seconds": {"tool", "resolution"},
     "deputize_tool_schema_validation_failures_total": {"tool", "phase"},

@@ -98,6 +98,7 @@ class ToolOptions(TypedDict, total=False):
     labels: contract_types.Labels | Mapping[str, Any]
     sandbox: contract_types.Sandbox | Mapping[str, Any]
     freshness: contract_types.Freshness | Mapping[str, Any]
+    fallback: Sequence[str]
     concurrency_safe: bool
     interrupt: Literal["cancel", "block"]
     max_inline: int

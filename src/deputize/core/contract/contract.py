@@ -66,6 +66,7 @@ LATER_FIELDS: Final = (
     "preview_rules", "reads_state", "rolls_back", "behaviours", "compensation", "requires_user_interaction",
     "open_world", "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
     "objectives", "alerts", "authority_rank", "native_ids", "service_limits",
+    "fallback",
 )  # fmt: skip
 
 
@@ -118,6 +119,8 @@ class Contract(ContractPart):
     checkpoints: Checkpoints = Checkpoints()
     sandbox: Sandbox | None = None
     freshness: Freshness | None = None
+    # Tools that answer instead while this one is not available, in their order; only of reads.
+    fallback: Annotated[tuple[ToolRef, ...], Field(max_length=5)] = ()
     # Whether calls may run beside each other, and what happens to a running one that is interrupted.
     concurrency_safe: bool = False
     interrupt: Literal["cancel", "block"] | None = None

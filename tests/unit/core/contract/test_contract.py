@@ -277,6 +277,7 @@ REVISION_2: dict[str, Any] = {
     "labels": {"accepts": ["public"], "adds": ["private"]},
     "sandbox": {"tier": 3, "permissions": ["filesystem:read"]},
     "freshness": {"max_age_seconds": 60, "shared_by": "tenant"},
+    "fallback": ["crm.find_user"],
     "concurrency_safe": True,
     "interrupt": "block",
     "max_inline": 1000,

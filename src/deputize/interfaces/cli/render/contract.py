@@ -17,6 +17,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "alerts": "alerts",
     "compensation": "compensation",
     "freshness": "freshness",
+    "fallback": "alternatives while it is not available",
     "interrupt": "when interrupted",
     "max_inline": "inline up to, in characters",
     "recipient_argument": "recipient argument",

@@ -20,7 +20,7 @@ from deputize.interfaces.call_request import (
 )
 from deputize.interfaces.rest.approvals.approval_models import ApprovalSummaryModel
 from deputize.interfaces.rest.calls.preview_models import DryRunVerdictModel, PreviewModel
-from deputize.interfaces.rest.calls.result_models import ContentModel, PersistenceModel, ProvenanceModel
+from deputize.interfaces.rest.calls.result_models import ContentModel, DegradedModel, PersistenceModel, ProvenanceModel
 from deputize.interfaces.rest.models import DeprecationModel, RequestModel, ToolRef, TraceId
 
 
@@ -193,6 +193,7 @@ class EnvelopeModel(BaseModel):
     continues: UUID | None = Field(None, description="The call whose input requests this one answered.")
     content: list[ContentModel] | None = Field(None, description="What the tool returned beside its payload.")
     persistence: PersistenceModel | None = Field(None, description="How a result is stored that is not given whole.")
+    degraded: DegradedModel | None = Field(None, description="Which alternative answered, if the tool was unavailable.")
 
 
 class InputRequestsModel(BaseModel):

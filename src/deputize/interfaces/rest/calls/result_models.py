@@ -27,6 +27,20 @@ class ProvenanceModel(BaseModel):
     is_cached: bool = Field(False, description="True if the tool was not called: an earlier result is still fresh.")
 
 
+class SkippedToolModel(BaseModel):
+    tool: str
+    reason: str = Field(description="The slug of its error, such as `circuit-open`, or why it was not called.")
+
+
+class DegradedModel(BaseModel):
+    """An answer of an alternative that the tool's contract names under `fallback`."""
+
+    from_tool: str = Field(alias="from", description="The tool that was called.")
+    to: str = Field(description="The tool that answered, in a call of its own.")
+    reason: str = Field(description="The slug of the error that the called tool ended with.")
+    attempts: list[SkippedToolModel] = Field(description="The alternatives before it, and why each gave no answer.")
+
+
 class PersistenceModel(BaseModel):
     """How a result is stored that is not given whole. `result` is a part of it then, and says how to read on."""
 
