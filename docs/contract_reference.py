@@ -132,7 +132,8 @@ _MEANINGS: Mapping[str, str] = {
     "limits.cpu": "As in `500m` or `2`.",
     "limits.memory": "As in `512Mi`.",
     "limits.ephemeral_storage": "As in `1Gi`.",
-    "network.allowed_domains": "Hosts that the tool may reach.",
+    "network.allowed_domains": "Hosts that the tool may reach, by name or as `*.example.com`; if none is listed, any. "
+    "Enforced for tools of HTTP and gRPC services and of MCP servers with a URL, and reserved for functions.",
     "network.allowed_ports": "Ports that it may reach.",
     "network.deny_all_egress": "Whether it may reach nothing.",
     "checkpoints.enabled": "Whether the tool saves its state with `context.save`.",

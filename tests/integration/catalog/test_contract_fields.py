@@ -214,13 +214,16 @@ OBSERVATIONS: dict[str, str] = {
     "freshness.shared_by": f"{_CACHE}::test_a_result_that_is_the_same_for_all_serves_other_callers_of_the_tenant",
     "fallback": "integration/lifecycle/test_fallback.py::"
     "test_alternatives_answer_in_their_order_and_the_outcome_says_so",
+    **dict.fromkeys(
+        ("network.allowed_domains", "network.allowed_ports", "network.deny_all_egress"),
+        "unit/execute/test_network_policy.py::test_a_tool_reaches_the_hosts_and_ports_that_its_contract_declares",
+    ),
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
     "life.sunset_date": _DEPRECATION,
     "life.replacement": _DEPRECATION,
     **dict.fromkeys(
         (
             "limits.cpu", "limits.memory", "limits.ephemeral_storage",
-            "network.allowed_domains", "network.allowed_ports", "network.deny_all_egress",
             "compensation.compensation_class", "compensation.tool", "compensation.bind",
             "compensation.constants", "compensation.within_seconds", "concurrency_safe", "interrupt", "sandbox.tier",
             "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",

@@ -1,4 +1,4 @@
-"""Test that the HTTP services of different tenants share no connections."""
+"""HTTP services of different tenants share no connections, and a contract's network is enforced before one is made."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,9 @@ from deputize.catalog.importers.openapi.contracts import build_service
 from deputize.catalog.importers.openapi.document import parse_document
 from deputize.composition.runtime import build_http_driver
 from deputize.core.clock import Clock
+from deputize.core.contract.contract import NetworkPolicy
 from deputize.core.contract.tools import ToolContext
+from deputize.core.errors import EgressDenied
 from deputize.core.settings import ServiceSettings, Settings
 from deputize.execute.drivers.http import HttpDriver
 from tests.support.openapi_service import make_document, make_service, open_service
@@ -54,13 +56,14 @@ def make_tenant_service(tenant: str, url: str) -> ServiceSettings:
     return make_service(tenant=tenant, url=url, credential="none", secret=None, security=None)
 
 
-async def call(driver: HttpDriver, service: ServiceSettings) -> Any:
+async def call(driver: HttpDriver, service: ServiceSettings, **changes: object) -> Any:
     document = parse_document(orjson.dumps(make_document(security=[])))
     context = ToolContext(
         call_id="call-1", tenant=str(service.tenant), user="ana", agent="bot", session=None, key="call-1", attempt=1,
         seconds_left=60.0, traceparent=None,
     )  # fmt: skip
-    tool = driver.find_tool(build_service(service, document).contracts["getOrder"])
+    contract = build_service(service, document).contracts["getOrder"]
+    tool = driver.find_tool(contract.model_copy(update=changes))
     return await driver.run(tool, {"id": "7"}, context, 60.0)
 
 
@@ -82,3 +85,13 @@ async def test_a_service_that_hangs_takes_no_connection_from_another_tenant() ->
             for each in calls:
                 each.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_service_outside_the_network_of_the_contract_is_not_connected_to() -> None:
+    async with open_hanging_service() as hanging, contextlib.AsyncExitStack() as stack:
+        service = make_tenant_service("first", hanging.url)
+        driver = build_http_driver(Settings().model_copy(update={"services": (service,)}), Clock(), stack)
+        with pytest.raises(EgressDenied, match=r"does not let it reach 127\.0\.0\.1") as refused:
+            await call(driver, service, network=NetworkPolicy(allowed_domains=("shop.example.com",)))
+        assert refused.value.nothing_happened
+        assert hanging.connections == 0

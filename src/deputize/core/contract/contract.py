@@ -186,6 +186,11 @@ class Contract(ContractPart):
         return compute_digest(self.model_dump(mode="json"))
 
     @cached_property
+    def limits_network(self) -> bool:
+        """True if the contract declares which hosts and ports the tool may reach."""
+        return self.network != NetworkPolicy()
+
+    @cached_property
     def window_seconds(self) -> int:
         """How long an outcome is replayed to its key: at least twice the timeout, and at least an hour."""
         minimum = max(int(2 * self.timeout.effective_seconds), 3600)

@@ -12,14 +12,19 @@ from deputize.core.contract.handler import NO_DRIVER
 
 # Fields that are kept as declared and that nothing reads yet.
 RESERVED_FIELDS: Final = (
-    "limits", "network", "compensation", "concurrency_safe", "interrupt", "sandbox",
+    "limits", "compensation", "concurrency_safe", "interrupt", "sandbox",
     "alerts", "recipient_argument", "labels",
 )  # fmt: skip
+
+# Drivers that reach one host, which they compare with `network`; code of this process can reach any.
+_NETWORK_DRIVERS: Final = frozenset({"http", "grpc", "mcp"})
 
 
 def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
     """List the paths of the fields that are set and not enforced, first a handler that names no code."""
     names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
+    if contract.handler.driver not in _NETWORK_DRIVERS and contract.limits_network:
+        names.append("network")
     if contract.external_service is None and contract.breaker != CircuitBreaker():
         # Nothing says whose failures it would count.
         names.insert(0, "breaker")

@@ -30,6 +30,7 @@ from deputize.core.mcp.servers import CALL_TOOL, parse_mcp_target
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.drivers.mcp_input_required import send_upstream_request
 from deputize.execute.drivers.mcp_reads import read_from_server
+from deputize.execute.network_policy import require_reachable
 from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFault
 from deputize.execute.upstreams.server_pool import UpstreamPool
 
@@ -58,6 +59,8 @@ class McpDriver:
         assert context is not None, "a call of an MCP server's tool always has a context"
         upstreams, clock = self._upstreams, self._upstreams.clock.monotonic
         deadline = clock() + seconds
+        if tool.contract.limits_network:
+            self._require_reachable_server(tool, context)
         if tool.method != CALL_TOOL:
             await self._refresh_discovery(tool, context, seconds, max_age=float("inf"))
             return await read_from_server(upstreams, tool, arguments, context, deadline - clock())
@@ -73,6 +76,22 @@ class McpDriver:
             # The response was not read to its end, so it may be a success.
             raise OutcomeUnknown(f"{limit.message}; it is unknown whether the tool acted") from limit
         return result if isinstance(result, InputRequests) else _build_envelope(tool, result)
+
+    def _require_reachable_server(self, tool: UpstreamTool, context: ToolContext) -> None:
+        """Require that the contract's network allows the server's URL; what a program reaches is not checked here."""
+        try:
+            url = self._upstreams.get_settings(context.tenant, tool.server).url
+        except ServerNotFound as missing:
+            raise _build_missing_server(tool) from missing
+        if url is None:
+            raise ToolRequiresSetup(
+                f"{tool.contract.full_name} {tool.contract.version} declares what this gateway does not enforce for a "
+                f"server that is a program: /network",
+                details={"server": tool.server, "fields": ["/network"]},
+                advice="Ask the tool's author for a version without it, or use a server with a URL.",
+                nothing_happened=True,
+            )
+        require_reachable(tool.contract, url)
 
     async def _require_pinned_tool(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
         """Require that the server still has the tool and, unless it only reads, that it matches its pin."""
@@ -114,14 +133,18 @@ class McpDriver:
                     tenant, server, context.credential, seconds, max_age=max_age, viewer=viewer
                 )
         except ServerNotFound as missing:
-            raise ToolRequiresSetup(
-                f"{tool.contract.full_name} is a tool of the server {server}, which is not in the settings",
-                details={"server": server, "setting": "servers"},
-                advice=f"Add the server {server} to [[servers]] in deputize.toml, and restart the gateway.",
-                nothing_happened=True,
-            ) from missing
+            raise _build_missing_server(tool) from missing
         except Problem as problem:
             raise problem.replace(nothing_happened=True) from problem.__cause__
+
+
+def _build_missing_server(tool: UpstreamTool) -> ToolRequiresSetup:
+    return ToolRequiresSetup(
+        f"{tool.contract.full_name} is a tool of the server {tool.server}, which is not in the settings",
+        details={"server": tool.server, "setting": "servers"},
+        advice=f"Add the server {tool.server} to [[servers]] in deputize.toml, and restart the gateway.",
+        nothing_happened=True,
+    )
 
 
 def _choose_viewer(tool: UpstreamTool, context: ToolContext) -> str:

@@ -6,6 +6,7 @@ from typing import TypeVar
 from deputize.core.contract.contract import Contract
 from deputize.core.errors import ToolRequiresSetup
 from deputize.core.settings import ServiceSettings
+from deputize.execute.network_policy import require_reachable
 
 Connection = TypeVar("Connection")
 
@@ -44,4 +45,5 @@ def require_service(
             advice="Restart every gateway and worker with the same settings.",
             nothing_happened=True,
         )
+    require_reachable(contract, settings.url)
     return service

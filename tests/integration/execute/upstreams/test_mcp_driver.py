@@ -4,13 +4,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from deputize.catalog.importers.mcp import build_tool_contract
 from deputize.core.clock import Clock
+from deputize.core.contract.contract import NetworkPolicy
 from deputize.core.contract.tools import Secret, ToolContext, UpstreamTool
-from deputize.core.errors import OutcomeUnknown, ToolDrifted, ToolFailed, ToolRequiresSetup, UpstreamUnavailable
+from deputize.core.errors import (
+    EgressDenied,
+    OutcomeUnknown,
+    ToolDrifted,
+    ToolFailed,
+    ToolRequiresSetup,
+    UpstreamUnavailable,
+)
 from deputize.core.mcp.servers import Definition
 from deputize.core.settings import McpServerSettings
 from deputize.execute.drivers.mcp import McpDriver
@@ -62,6 +71,23 @@ async def open_driver_lab(
     async with open_upstreams(named, clock=clock) as upstreams:
         upstreams.pin_instructions("dev", "shop", found.instructions_digest)
         yield DriverLab(upstreams, named, {each.name: each for each in found.tools})
+
+
+@pytest.mark.requirement("EXE-1")
+async def test_a_server_outside_the_network_of_the_contract_is_not_called(shared_server: ServerProcess) -> None:
+    async with open_driver_lab(shared_server) as lab:
+        for network, is_allowed in (
+            (NetworkPolicy(allowed_domains=("crm.example.com",)), False),
+            (NetworkPolicy(deny_all_egress=True), False),
+            (NetworkPolicy(allowed_ports=(urlsplit(shared_server.url).port or 0,)), True),
+        ):
+            contract = lab.find_tool("echo").contract.model_copy(update={"network": network})
+            run = lab.driver.run(lab.driver.find_tool(contract), {"text": "hello"}, CONTEXT, 60.0)
+            if is_allowed:
+                assert (await run)["content"]
+                continue
+            with pytest.raises(EgressDenied, match="does not let it reach"):
+                await run
 
 
 @pytest.mark.requirement("EXE-1")

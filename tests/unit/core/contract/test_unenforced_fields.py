@@ -15,6 +15,8 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         == ()
     )
     assert list_unenforced_fields(make_tool(breaker={"failure_threshold": 3}, external_service="crm")) == ()
+    server = {"driver": "mcp", "target": "crm/getUser"}
+    assert list_unenforced_fields(make_tool(network={"allowed_domains": ["crm.example"]}, handler=server)) == ()
     assert list_unenforced_fields(make_tool(service_limits={"max_concurrent": 3}, external_service="crm")) == ()
 
 
