@@ -169,6 +169,13 @@ async def test_what_the_tool_says_about_its_result_is_kept_with_it(lab: GatewayL
     assert 100 <= provenance["age_seconds"] < 3700
 
 
+async def test_a_server_that_says_it_changed_is_read_again(lab: GatewayLab) -> None:
+    assert lab.runtime.read_cache.note_service_change in lab.runtime.upstreams._change_listeners
+    await lab.call("stock", "notified")
+    lab.runtime.read_cache.note_service_change("dev", "shelf")
+    assert not is_cached(await lab.call("stock", "notified"))
+
+
 async def test_a_fresh_result_is_given_while_the_service_is_down(lab: GatewayLab) -> None:
     await lab.call("stock", "down")
 

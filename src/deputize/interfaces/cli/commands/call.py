@@ -198,4 +198,7 @@ def _format_footer(envelope: dict[str, Any], headers: "Mapping[str, str]", key: 
         parts.append(f"key {key}")
     if any(name.lower() == "idempotency-replayed" for name in headers):
         parts.append("replayed: nothing was repeated")
+    provenance = envelope.get("provenance") or {}
+    if provenance.get("is_cached"):
+        parts.append(f"cached: {provenance['age_seconds']:.0f} s old")
     return " · ".join(parts)
