@@ -166,10 +166,10 @@ def _locate_source(file: str) -> Path | None:
             exit_with_error(f"{file} has no configuration that can be imported ({names}): name the file.")
         path = existing_files[0]
         printer.note(f"  from {path}")
-    return None if _is_service_document(path) else path
+    return None if is_service_document(path) else path
 
 
-def _is_service_document(path: Path) -> bool:
+def is_service_document(path: Path) -> bool:
     """Tell whether a file is an OpenAPI document or a manifest of HTTP tools; a client's file has no such key."""
     try:
         # A named pipe must not block.

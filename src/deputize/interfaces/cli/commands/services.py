@@ -18,7 +18,7 @@ from deputize.interfaces.cli.render.output import (
 
 if TYPE_CHECKING:
     from deputize.core.contract.contract import Contract
-    from deputize.interfaces.cli.local.service_import import ImportPlan
+    from deputize.interfaces.cli.local.service_import import ImportOptions, ImportPlan
 
 group = typer.Typer(no_args_is_help=True, help="Import HTTP and gRPC services, and list their operations.")
 # More rows than this are not read in a terminal; --json has all of them.
@@ -76,13 +76,22 @@ def import_service(
     Import again after the service has changed: the output says what changes in each tool, marks with ! what weakens
     it, and asks before anything is written.
     """
-    from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source, write_import
+    from deputize.interfaces.cli.local.service_import import ImportOptions
 
-    content = read_source(source)
     options = ImportOptions(
         name=name, url=service_url, include=tuple(include or ()), exclude=tuple(exclude or ()),
         reads=tuple(reads or ()), writes=tuple(writes or ()), security=security, allow_refs=tuple(allow_ref or ()),
     )  # fmt: skip
+    import_document(source, options, plan=plan, yes=yes, json=json)
+
+
+def import_document(
+    source: str, options: "ImportOptions", *, plan: bool = False, yes: bool = False, json: bool = False
+) -> None:
+    """Import a document into the project, once what it changes is confirmed; with `plan`, only print it."""
+    from deputize.interfaces.cli.local.service_import import plan_import, read_source, write_import
+
+    content = read_source(source)
     enter_project(is_required=True)
     import_plan = plan_import(source, content, options)
     if not json:

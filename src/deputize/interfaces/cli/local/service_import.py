@@ -58,6 +58,7 @@ class ImportOptions:
     writes: tuple[str, ...] = ()
     security: str | None = None
     allow_refs: tuple[str, ...] = ()
+    record_arguments: bool = False
     folder: Path = field(default_factory=Path.cwd)
 
 
@@ -285,6 +286,7 @@ def _choose_settings(document: _SourceDocument, options: ImportOptions) -> tuple
         **({} if scheme is None else {"credential": "vault", "secret": name, "security": scheme}),
         **({"reads": list(options.reads)} if options.reads else {}),
         **({"writes": list(options.writes)} if options.writes else {}),
+        **({"record_arguments": True} if options.record_arguments else {}),
     }  # fmt: skip
     try:
         return ServiceSettings.model_validate(table), table

@@ -27,6 +27,6 @@ class ObserveGroup(HelpGroup):
 
 
 group = typer.Typer(no_args_is_help=True, help="Record what agents do, report it, and begin to enforce policies.")
-group.command(epilog="Example: deputize observe start .mcp.json")(start)
+group.command(epilog="Example: deputize observe start .mcp.json petstore.yaml")(start)
 group.command(epilog="Example: deputize observe report --since 7d --html report.html")(report)
 group.command(epilog="Example: deputize observe enforce observed.cedar")(enforce)

@@ -1,6 +1,7 @@
-"""Define `deputize observe FILE`: stand between an agent and its servers, allow every call and record it.
+"""Define `deputize observe FILE`: stand between an agent and what it uses, allow every call and record it.
 
-It is `deputize dev` with the client's servers and a policy that allows everything. No phase of a call is left out.
+It is `deputize dev` with the client's servers, HTTP services and a policy that allows everything. No phase of a call is
+left out.
 """
 
 from dataclasses import replace
@@ -9,23 +10,31 @@ from typing import Annotated
 
 import typer
 
+from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.commands.import_servers import (
     collect_servers,
+    is_service_document,
     print_servers,
     read_client_file,
     validate_settings,
 )
+from deputize.interfaces.cli.commands.services import import_document
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE, load_settings
 from deputize.interfaces.cli.render.output import Json, exit_with_error, format_count, printer
 
 
 def start(
     context: typer.Context,
-    file: Annotated[
-        Path | None,
+    files: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="FILE", help="The client's file with its servers, such as .mcp.json. Default: those of the project."
+            metavar="FILE...",
+            help="The client's file with its servers, such as .mcp.json, and OpenAPI documents. Default: what the "
+            "project has.",
         ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="URL of the API. Default: the first server of its OpenAPI document.")
     ] = None,
     port: Annotated[
         int | None,
@@ -36,23 +45,35 @@ def start(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no line for each call.")] = False,
     json: Json = False,
 ) -> None:
-    """Allow and record every call to the servers of another client, until Ctrl-C: observe FILE is short for this.
+    """Allow and record every call to a client's servers and to APIs, until Ctrl-C: observe FILE is short for this.
 
     In a folder without a project it makes one, with a policy that allows every call. Secrets of the file are not
     copied: the output says what to store with deputize secrets set. Agents connect as to deputize dev.
     """
     from deputize.interfaces.cli.commands.service import dev as development
     from deputize.interfaces.cli.local.observed_project import OBSERVING_POLICY, enter_observed_project
+    from deputize.interfaces.cli.local.service_import import ImportOptions
 
-    text, source = (None, None) if file is None else (read_client_file(file), file.absolute())
+    # Read before a project is made: a mistyped name must leave no project behind.
+    sources = [(each.absolute(), None if is_service_document(each) else read_client_file(each)) for each in files or ()]
+    if url is not None and [text for _, text in sources].count(None) != 1:
+        raise ConfigError(
+            "--url is for one OpenAPI document: name exactly one, and import others with deputize import."
+        )
     is_new = enter_observed_project()
     if is_new:
         printer.success(f"Created {SETTINGS_FILE} and {OBSERVING_POLICY}")
-    if text is not None and source is not None:
-        _add_servers(text, source)
+    for source, text in sources:
+        if text is None:
+            import_document(str(source), ImportOptions(name=None, url=url, record_arguments=True), yes=True)
+        else:
+            _add_servers(text, source)
     settings = load_settings()
     if not settings.servers and not settings.services:
-        exit_with_error("There is nothing to observe: name the client's file, as in deputize observe .mcp.json.")
+        exit_with_error(
+            "There is nothing to observe: name the client's file or an OpenAPI document, as in "
+            "deputize observe .mcp.json."
+        )
     printer.warn(f"Observing: policies ask for nothing and deny nothing ({OBSERVING_POLICY}). Every call is recorded.")
     printer.line("  Read what happened: deputize observe report")
     development.run_development(context.obj, settings, port, is_quiet=quiet)
