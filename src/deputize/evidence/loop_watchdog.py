@@ -67,7 +67,7 @@ class LoopWatchdog:
                 if now - self._logged_at >= _LOG_SECONDS:
                     self._logged_at = now
                     task, stack = culprit or ("unknown", "")
-                    log.warning("event_loop_stalled", seconds=round(seconds, 3), task=task, stack=stack)
+                    log.debug("event_loop_stalled", seconds=round(seconds, 3), task=task, stack=stack)
 
     def _watch(self) -> None:
         while not self._stop_event.wait(_TICK_SECONDS):
