@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import sys
@@ -33,22 +34,25 @@ log = structlog.get_logger(__name__)
 
 
 class _ProcessFolder:
-    """The folder of one process: `work`, where it starts, and `files`, the copies of its pinned files."""
+    """The folder of one process: `work`, where it starts, `home`, and `files`, the copies of its pinned files."""
 
     def __init__(self, path: str, uid: int | None) -> None:
         self.path = path
         self.work = Path(path, "work")
+        self.home = Path(path, "home")
         self.files = Path(path, "files")
         self._uid = uid
 
     def create(self) -> None:
-        """Create both folders; the process may write into `work` only."""
+        """Create the folders; the process may write into `work` and `home` only."""
         self.work.mkdir(mode=0o700)
+        self.home.mkdir(mode=0o700)
         self.files.mkdir(mode=0o750)
         if self._uid is not None:
             os.chown(self.path, -1, self._uid)
             os.chmod(self.path, 0o710)
             os.chown(self.work, self._uid, self._uid)
+            os.chown(self.home, self._uid, self._uid)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -146,10 +150,14 @@ class ServerProcess:
 
 async def start_process(server: McpServerSettings, secret: str | None) -> ServerProcess:
     """Start the server's process; errors here mean that no call was sent."""
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8"), **server.env}
+    folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8")}
+    if server.uid is not None or not _has_home():
+        # An unused user has no home, and npx and others do not start without one.
+        environment["HOME"] = str(folder.home)
+    environment |= server.env
     if secret is not None and server.secret_env is not None:
         environment[server.secret_env] = secret
-    folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
     try:
         await asyncio.to_thread(folder.create)
         program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
@@ -166,6 +174,14 @@ async def start_process(server: McpServerSettings, secret: str | None) -> Server
         folder.remove()
         raise
     return ServerProcess(server, process, folder, has_credential=secret is not None)
+
+
+def _has_home() -> bool:
+    """Tell whether the user of this process has a home, which its programs then find and share."""
+    try:
+        return os.path.isdir(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return False
 
 
 async def _start_supervisor(

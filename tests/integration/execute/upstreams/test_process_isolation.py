@@ -38,6 +38,7 @@ facts = {
     "descriptors": [name for name in os.listdir("/proc/self/fd") if int(name) > 2],
     "readable": [path for path in ("environ", "mem", "maps") if can_read(f"/proc/{gateway}/{path}")],
     "key": can_read(KEY), "folder": os.access(".", os.W_OK),
+    "home": os.environ.get("HOME", ""), "has_own_home": os.access(os.environ.get("HOME", "/"), os.W_OK),
 }
 print(json.dumps(facts), flush=True)
 """
@@ -65,6 +66,9 @@ async def test_a_program_with_its_own_user_reads_nothing_of_the_gateway(reachabl
     assert facts["uids"] == facts["gids"] == [UID] * 3
     assert (facts["groups"], facts["readable"], facts["key"]) == ([], [], False)
     assert (facts["no_new_privs"], facts["folder"]) == ("1", True)
+    # npx and others do not start for a user without a home.
+    assert facts["has_own_home"]
+    assert not Path(str(facts["home"])).exists()
     # The one that lists the others.
     assert len(facts["descriptors"]) <= 1  # type: ignore[arg-type]  # a list
 
