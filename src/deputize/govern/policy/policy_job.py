@@ -6,7 +6,7 @@ than to ask.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import orjson
@@ -46,23 +46,30 @@ async def parse_off_loop(files: Sequence[PolicyFile], run_job: JobRunner) -> Non
 
 
 async def validate_off_loop(
-    files: Sequence[PolicyFile], facts: FactTypes, known_names: KnownNames, run_job: JobRunner
+    files: Sequence[PolicyFile],
+    facts: FactTypes,
+    known_names: KnownNames,
+    run_job: JobRunner,
+    *,
+    unseen_servers: Collection[str] = (),
 ) -> PolicyFindings:
     """Check a set of policies as `validate_policies` does; a large set in another process."""
     if sum(len(each.text) for each in files) <= _MAX_CHARACTERS_HERE:
-        return await asyncio.to_thread(validate_policies, files, facts, known_names=known_names)
+        return await asyncio.to_thread(
+            validate_policies, files, facts, known_names=known_names, unseen_servers=unseen_servers
+        )
     request = {
         "files": [{"path": each.path, "text": each.text} for each in files],
         "facts": dict(facts),
         "known_names": {kind: sorted(names) for kind, names in known_names.items()},
+        "unseen_servers": sorted(unseen_servers),
     }
     reply = await run_job(validate_policies_job, orjson.dumps(request))
     if reply is None:
         raise PolicyInvalid(_TOO_COSTLY)
     findings = orjson.loads(reply)
     return PolicyFindings(
-        errors=tuple(PolicyDiagnostic(**each) for each in findings["errors"]),
-        warnings=tuple(PolicyDiagnostic(**each) for each in findings["warnings"]),
+        **{kind: tuple(PolicyDiagnostic(**each) for each in several) for kind, several in findings.items()}
     )
 
 
@@ -75,7 +82,9 @@ def validate_policies_job(payload: bytes) -> bytes:
     """Check a set of policies; reply with the findings."""
     request = orjson.loads(payload)
     files = [PolicyFile(**each) for each in request["files"]]
-    findings = validate_policies(files, request["facts"], known_names=request["known_names"])
+    findings = validate_policies(
+        files, request["facts"], known_names=request["known_names"], unseen_servers=request["unseen_servers"]
+    )
     return orjson.dumps(findings.to_json())
 
 

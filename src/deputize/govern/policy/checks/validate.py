@@ -44,6 +44,7 @@ _BATCH_SIZE = 100
 _MAX_MESSAGE_LENGTH = 600
 # Each call evaluates every rule that can match its tool, and blocks all other calls meanwhile: 5,000 took 28 ms.
 MAX_RULES_PER_SCOPE = 1_000
+_FACT_PREFIX = "context.facts."
 _TYPE_FAULT = "resource.nothing_is_called_this"
 _REMEDIES = {
     "unable to guarantee safety of access to optional attribute": "first test with has whether it exists",
@@ -53,10 +54,22 @@ _REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyFindings:
-    """Errors keep policies from becoming active; warnings inform their author."""
+    """Errors keep policies from becoming active; warnings inform their author.
+
+    `mismatches` are the warnings about what does not exist: a name, an attribute or a value. They do not keep policies
+    from becoming active, because a gateway starts before its servers were seen.
+    """
 
     errors: tuple[PolicyDiagnostic, ...] = ()
     warnings: tuple[PolicyDiagnostic, ...] = ()
+    mismatches: tuple[PolicyDiagnostic, ...] = ()
+
+    def for_author(self) -> "PolicyFindings":
+        """Count mismatches as errors, for those who ask whether their rules are right."""
+        errors = sorted(self.errors + self.mismatches, key=lambda each: (each.file, each.line))
+        mismatches = frozenset(self.mismatches)
+        others = tuple(each for each in self.warnings if each not in mismatches)
+        return PolicyFindings(errors=tuple(errors), warnings=others)
 
     def raise_errors(self) -> None:
         """Raise `PolicyInvalid` with all errors, if there are any."""
@@ -64,16 +77,22 @@ class PolicyFindings:
             raise build_invalid_error(self.errors)
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
-        """Write the findings as JSON values."""
+        """Write the findings as JSON values, from which they can be made again."""
         return {
             "errors": [each.to_json() for each in self.errors],
             "warnings": [each.to_json() for each in self.warnings],
+            "mismatches": [each.to_json() for each in self.mismatches],
         }
 
 
 def validate_policies(
-    files: Sequence[PolicyFile], facts: FactTypes, *, known_names: KnownNames | None = None
+    files: Sequence[PolicyFile],
+    facts: FactTypes,
+    *,
+    known_names: KnownNames | None = None,
+    unseen_servers: Collection[str] = (),
 ) -> PolicyFindings:
+    """Find what is wrong with policies; nothing is said of the tools and facts of servers that were not seen yet."""
     rules, diagnostics = parse_with_diagnostics(files)
     type_errors = list(_find_type_errors(rules, facts))
     faulty_ids = {id(rule) for rule, _ in type_errors}
@@ -84,15 +103,18 @@ def validate_policies(
         *_find_crowded_scopes(rules),
         *_find_name_permits(valid_rules),
     ]
-    warnings = [
-        *_find_narrow_forbids(valid_rules),
-        *_find_unreachable_rules(valid_rules, facts),
-        *_find_unknown_resources(valid_rules, known_names or {}),
-        *_find_shadowed_rules(valid_rules),
+    mismatches = [
+        *_find_unreachable_rules(valid_rules, facts, unseen_servers),
+        *_find_unknown_resources(valid_rules, known_names or {}, unseen_servers),
+        *(_make_diagnostic(rule, message) for rule in valid_rules for message in find_impossible_values(rule)),
     ]
-    warnings += (_make_diagnostic(rule, message) for rule in valid_rules for message in find_impossible_values(rule))
+    warnings = [*_find_narrow_forbids(valid_rules), *_find_shadowed_rules(valid_rules), *mismatches]
     order = {file.path: index for index, file in enumerate(files)}
-    return PolicyFindings(errors=_sort_diagnostics(errors, order), warnings=_sort_diagnostics(warnings, order))
+    return PolicyFindings(
+        errors=_sort_diagnostics(errors, order),
+        warnings=_sort_diagnostics(warnings, order),
+        mismatches=_sort_diagnostics(mismatches, order),
+    )
 
 
 def _sort_diagnostics(
@@ -136,11 +158,15 @@ def _validate_rules(
             yield rules[start + int(error.policy_id.removeprefix("policy"))], error.error
 
 
-def _find_unreachable_rules(rules: Sequence[PolicyRule], facts: FactTypes) -> Iterator[PolicyDiagnostic]:
+def _find_unreachable_rules(
+    rules: Sequence[PolicyRule], facts: FactTypes, unseen_servers: Collection[str]
+) -> Iterator[PolicyDiagnostic]:
     faulty_texts = [f"{rule.text.removesuffix(';')}\nwhen {{ {_TYPE_FAULT} }};" for rule in rules]
     reachable_ids = {id(rule) for rule, _ in _validate_rules(rules, faulty_texts, facts)}
     for rule in rules:
         unknown = _find_unknown_attributes(rule, facts)
+        if unseen_servers and any(path.startswith(_FACT_PREFIX) for path in unknown):
+            continue
         if unknown:
             yield _make_diagnostic(
                 rule, f"rule {rule.id} tests for unknown attributes: {', '.join(unknown)}; check the spelling"
@@ -213,12 +239,16 @@ def _find_narrow_forbids(rules: Sequence[PolicyRule]) -> Iterator[PolicyDiagnost
             )
 
 
-def _find_unknown_resources(rules: Sequence[PolicyRule], known_names: KnownNames) -> Iterator[PolicyDiagnostic]:
+def _find_unknown_resources(
+    rules: Sequence[PolicyRule], known_names: KnownNames, unseen_servers: Collection[str]
+) -> Iterator[PolicyDiagnostic]:
     for rule in rules:
         scope = _get_resource_scope(rule)
         if scope is not None:
             kind, name = scope
-            if kind in known_names and name not in known_names[kind]:
+            # A server's tools are in the namespace of its name.
+            is_unseen = kind != "Tenant" and name.partition(".")[0] in unseen_servers
+            if kind in known_names and name not in known_names[kind] and not is_unseen:
                 yield _make_diagnostic(rule, f"rule {rule.id} never matches: unknown {kind.lower()} {name}")
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
 import typer
@@ -150,6 +150,17 @@ def build_tool_path(name: str) -> str:
 def build_call_path(call_id: str) -> str:
     """Build the API path of a call."""
     return f"/v1/calls/{quote(call_id, safe='')}"
+
+
+def fetch_servers() -> list[dict[str, Any]] | None:
+    """Ask the running gateway for its servers with their pinned tools; return None if it cannot be asked."""
+    with contextlib.suppress(ConfigError, GatewayRefusal):
+        gateway = find_gateway(os.environ.get("DEPUTIZE_URL", ""), os.environ.get(_TOKEN_VARIABLE, ""))
+        return [
+            {**each, "tools": gateway.get(f"/v1/servers/{quote(each['name'], safe='')}/tools")["tools"]}
+            for each in gateway.get("/v1/servers")["servers"]
+        ]
+    return None
 
 
 def complete_tool(incomplete: str) -> list[str]:

@@ -19,6 +19,7 @@ from deputize.interfaces.cli.client.target import (
     Url,
     build_call_path,
     complete_tool,
+    fetch_servers,
     find_gateway,
 )
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, exit_with_error, format_count, printer
@@ -42,7 +43,7 @@ def check(files: Files = None, json: Json = False) -> None:
     """Check policies for syntax errors, type errors and rules that never match. Works offline."""
     from deputize.interfaces.cli.local import offline_policy
 
-    offline_policy.check_policies(files or ())
+    offline_policy.check_policies(files or (), fetch_servers)
 
 
 @group.command("test", epilog="Example: deputize policy test policies/tests/default.yaml")
@@ -61,7 +62,7 @@ def run_cases(
     """Run test cases against policies: who calls what, and the expected decision. Works offline."""
     from deputize.interfaces.cli.local import offline_policy
 
-    offline_policy.run_cases(files or ())
+    offline_policy.run_cases(files or (), fetch_servers)
 
 
 @group.command(epilog="Example: deputize policy show")
@@ -222,7 +223,7 @@ def explain(
             "task": task,
         }  # fmt: skip
         case_fields = {"caller": caller, "tool": tool, "environment": environment} | ({"time": time} if time else {})
-        decision = offline_policy.explain_case(case_fields, arguments)
+        decision = offline_policy.explain_case(case_fields, arguments, fetch_servers)
     else:
         decision = find_gateway(url, token).get(f"{build_call_path(call_id)}/decision")
     if json:

@@ -19,6 +19,7 @@ from deputize.interfaces.cli.diagnostics.lineage_checks import check_lineage
 from deputize.interfaces.cli.diagnostics.policy_checks import check_rules
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.local import database
+from deputize.interfaces.cli.local.exported_servers import LiveServers
 from deputize.store.database_checks import DatabaseFacts, inspect_database
 from deputize.store.keys import MasterKey
 from deputize.store.local_postgres_host import LocalPostgresError, choose_account, find_installation
@@ -33,8 +34,13 @@ def _make_finding(check: str, is_ok: bool, summary: str, todo: str, failure_stat
     return Finding(check=check, status="good" if is_ok else failure_status, summary=summary, todo="" if is_ok else todo)
 
 
-async def check_installation(settings: Settings, *, local_dsn: str | None) -> AsyncIterator[Finding]:
-    """Run every check, in the order of their dependencies; without `database.url`, as for development."""
+async def check_installation(
+    settings: Settings, *, local_dsn: str | None, live_servers: LiveServers | None = None
+) -> AsyncIterator[Finding]:
+    """Run every check, in the order of their dependencies; without `database.url`, as for development.
+
+    `live_servers` are what a running gateway says of its servers, None if none could be asked.
+    """
     configured_dsn = database.get_direct_dsn(settings)
     development = configured_dsn is None
     for each in _check_machine(settings, development):
@@ -52,9 +58,9 @@ async def check_installation(settings: Settings, *, local_dsn: str | None) -> As
         yield each
     if not development:
         yield _check_approvers(settings)
-    async for each in check_rules(settings, development=development):
+    async for each in check_rules(settings, development=development, live_servers=live_servers):
         yield each
-    for each in await check_upstreams(settings):
+    for each in await check_upstreams(settings, live_servers):
         yield each
     if settings.consistency:
         yield await check_consistency_rules(settings, dsn)

@@ -16,6 +16,7 @@ from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import parse_with_diagnostics
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.local.exported_servers import LiveServers, load_server_contracts
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.tool_loader import ProjectTools
 from deputize.interfaces.cli.render.output import format_count
@@ -26,9 +27,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PROBE_SECRET = "deputize-doctor"
 
 
-async def check_rules(settings: Settings, *, development: bool) -> AsyncIterator[Finding]:
+async def check_rules(
+    settings: Settings, *, development: bool, live_servers: LiveServers | None = None
+) -> AsyncIterator[Finding]:
     """Check the files of the project, and the services that the settings name."""
-    for each in _check_files(settings, development=development):
+    for each in _check_files(settings, live_servers, development=development):
         yield each
     if settings.policy.engine != "cedar":
         yield await _check_decision_point(settings)
@@ -38,7 +41,7 @@ async def check_rules(settings: Settings, *, development: bool) -> AsyncIterator
         yield await _check_vault(settings)
 
 
-def _check_files(settings: Settings, *, development: bool) -> Iterator[Finding]:
+def _check_files(settings: Settings, live_servers: LiveServers | None, *, development: bool) -> Iterator[Finding]:
     """Check the tools, hooks and policies. An invalid tool stops `serve`, and `dev` ignores it."""
     try:
         project_tools = load_project(settings, Path.cwd(), admits_drafts=settings.database.url is None)
@@ -60,17 +63,24 @@ def _check_files(settings: Settings, *, development: bool) -> Iterator[Finding]:
     if project_tools.hooks:
         yield Finding(check="hooks", status="good", summary=", ".join(hook.name for hook in project_tools.hooks))
     if settings.policy.files:
-        yield _check_policies(settings, project_tools)
+        yield _check_policies(settings, project_tools, live_servers)
 
 
-def _check_policies(settings: Settings, project_tools: ProjectTools) -> Finding:
+def _check_policies(settings: Settings, project_tools: ProjectTools, live_servers: LiveServers | None) -> Finding:
     try:
         files = read_files(settings.policy.files)
     except ConfigError as error:
         return Finding(check="policies", status="broken", summary="cannot be read", todo=str(error))
-    contracts = [tool.contract for tool in project_tools.tools]
+    own_contracts = [tool.contract for tool in project_tools.tools]
+    try:
+        servers = load_server_contracts(settings, Path.cwd(), own_contracts, Clock(), lambda: live_servers)
+    except ConfigError as error:
+        return Finding(check="policies", status="broken", summary="cannot be checked", todo=str(error))
+    contracts = [*own_contracts, *servers.contracts]
     entity_names = collect_names(contracts, settings.tools.tenant) if contracts else None
-    findings = validate_policies(files, collect_fact_types(contracts), known_names=entity_names)
+    findings = validate_policies(
+        files, collect_fact_types(contracts), known_names=entity_names, unseen_servers=servers.unseen_servers
+    )
     rules, _ = parse_with_diagnostics(files)
     counts = f"{format_count(len(rules), 'rule')} in {format_count(len(files), 'file')}"
     issues = findings.errors or findings.warnings

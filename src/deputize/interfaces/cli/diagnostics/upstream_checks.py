@@ -1,8 +1,13 @@
-"""Check that servers and services can be reached, for `deputize doctor`. Nothing is sent to them."""
+"""Check that servers and services can be reached, for `deputize doctor`. Nothing is sent to them.
+
+What a running gateway knows of a server says more: whether it answers, and what waits for a person.
+"""
 
 import asyncio
 import os
 import time
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from deputize.core.errors import EgressDenied, Problem
@@ -10,16 +15,20 @@ from deputize.core.settings import McpServerSettings, Settings
 from deputize.execute.egress import normalize_host, resolve_allowed_addresses, resolve_host
 from deputize.execute.upstreams.program_files import ProgramFileError, resolve_command
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.local.exported_servers import LiveServers
+from deputize.interfaces.cli.render.output import format_count
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CONNECT_SECONDS = 5.0
 _MAX_CONNECTIONS = 20
 
 
-async def check_upstreams(settings: Settings) -> list[Finding]:
-    """Connect to every server and service, several at a time, and find the programs of servers."""
+async def check_upstreams(settings: Settings, live_servers: LiveServers | None = None) -> list[Finding]:
+    """Report what the gateway says of its servers; connect to the others and the services, and find programs."""
     slots = asyncio.Semaphore(_MAX_CONNECTIONS)
-    urls = [(f"server {each.name}", each.url, False) for each in settings.servers if each.url]
+    live_names = {each["name"] for each in live_servers or ()}
+    servers = [each for each in settings.servers if each.name not in live_names]
+    urls = [(f"server {each.name}", each.url, False) for each in servers if each.url]
     urls += [(f"service {each.name}", each.url, each.public_only) for each in settings.services]
 
     async def check_one(check: str, url: str, public_only: bool) -> Finding:
@@ -27,8 +36,30 @@ async def check_upstreams(settings: Settings) -> list[Finding]:
             return await _check_url(check, url, public_only)
 
     findings = await asyncio.gather(*(check_one(*each) for each in urls))
-    programs = (_check_program(each) for each in settings.servers if each.command)
-    return [*findings, *(each for each in programs if each is not None)]
+    programs = (_check_program(each) for each in servers if each.command)
+    return [*map(_describe_live_server, live_servers or ()), *findings, *programs]
+
+
+def _describe_live_server(server: Mapping[str, Any]) -> Finding:
+    """Describe a server as the gateway sees it: whether it answers, its pins, and what waits for a person."""
+    check, name = f"server {server['name']}", server["name"]
+    pinned = f"{format_count(len(server['tools']), 'tool')} pinned"
+    if server["status"] != "connected":
+        reason = server["why"] or "not seen yet"
+        todo = f"run deputize servers test {name}; its tools are unavailable meanwhile"
+        return Finding(check=check, status="warning", summary=f"{reason}; {pinned}", todo=todo)
+    unconfirmed = sum(each["source"] == "unconfirmed" for each in server["tools"])
+    open_matters = [
+        (
+            server["changes"],
+            f"{format_count(server['changes'], 'change')} to review",
+            f"deputize servers review {name}",
+        ),
+        (unconfirmed, f"the effects of {unconfirmed} not confirmed", f"deputize servers effects {name}"),
+    ]
+    summary = ", ".join([f"connected, {pinned}", *(text for count, text, _ in open_matters if count)])
+    todo = "; ".join(command for count, _, command in open_matters if count)
+    return Finding(check=check, status="warning" if todo else "good", summary=summary, todo=todo)
 
 
 async def _check_url(check: str, url: str, public_only: bool) -> Finding:
@@ -62,10 +93,10 @@ async def _connect(host: str, port: int, private_hosts: frozenset[str]) -> None:
         return
 
 
-def _check_program(server: McpServerSettings) -> Finding | None:
+def _check_program(server: McpServerSettings) -> Finding:
     try:
-        resolve_command(server, server.env.get("PATH", os.environ.get("PATH", os.defpath)))
+        program = resolve_command(server, server.env.get("PATH", os.environ.get("PATH", os.defpath)))
     except ProgramFileError as error:
         todo = f"install it, or correct command of {server.name}: its tools are unavailable meanwhile"
         return Finding(check=f"server {server.name}", status="warning", summary=str(error), todo=todo)
-    return None
+    return Finding(check=f"server {server.name}", status="good", summary=f"{program.binary} is installed")

@@ -1,11 +1,12 @@
 """Write and read servers.json: what the servers of a project declare, so that policies can be tested without a gateway.
 
-`deputize servers export` writes it from what a gateway has pinned. The contracts are built from it by the same code as
+`deputize servers export` writes it from what a gateway has pinned. Where it is missing or does not know a server, a
+running gateway is asked. The contracts are built from it by the same code as
 in the gateway, with the current deputize.toml: what that says of effects and facts counts at once.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,11 @@ _FORMAT: Final = 1
 _MAX_FILE_BYTES: Final = 64 * 1_048_576
 _MAX_AGE: Final = timedelta(days=30)
 _EXPORT_ADVICE: Final = "write it with deputize servers export while the gateway runs"
+
+# The servers of a running gateway as it lists them, each with its pinned tools.
+LiveServers = Sequence[Mapping[str, Any]]
+# Asks the running gateway; None if there is none, or it does not tell.
+FetchServers = Callable[[], LiveServers | None]
 
 
 class ExportedTool(BaseModel):
@@ -68,17 +74,19 @@ class ExportedServers(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerContracts:
-    """The contracts of servers' tools, and what is missing or out of date, in sentences."""
+    """The contracts of servers' tools, and what is missing or out of date, in sentences.
+
+    `unseen_servers` are the servers whose tools are not known here.
+    """
 
     contracts: tuple[Contract, ...] = ()
     warnings: tuple[str, ...] = ()
+    unseen_servers: frozenset[str] = frozenset()
 
 
 def write_servers_file(folder: Path, servers: Sequence[Mapping[str, Any]], clock: Clock) -> Path:
     """Write servers.json in one step; `servers` are names, addresses and tools as the gateway lists them."""
-    export = ExportedServers.model_validate(
-        {"format": _FORMAT, "exported_at": clock.now(), "servers": sorted(servers, key=lambda each: each["name"])}
-    )
+    export = _build_export(servers, clock)
     text = json.dumps(export.model_dump(mode="json"), indent=2, ensure_ascii=True, sort_keys=True)
     path = folder / SERVERS_FILE
     try:
@@ -90,8 +98,18 @@ def write_servers_file(folder: Path, servers: Sequence[Mapping[str, Any]], clock
     return path
 
 
+def _build_export(servers: Sequence[Mapping[str, Any]], clock: Clock) -> ExportedServers:
+    return ExportedServers.model_validate(
+        {"format": _FORMAT, "exported_at": clock.now(), "servers": sorted(servers, key=lambda each: each["name"])}
+    )
+
+
 def load_server_contracts(
-    settings: Settings, folder: Path, project_contracts: Sequence[Contract], clock: Clock
+    settings: Settings,
+    folder: Path,
+    project_contracts: Sequence[Contract],
+    clock: Clock,
+    fetch_servers: FetchServers = lambda: None,
 ) -> ServerContracts:
     """Load the contracts of the tools of the settings' servers; `project_contracts` are the project's own tools."""
     tenant = settings.tools.tenant
@@ -99,11 +117,13 @@ def load_server_contracts(
     if not servers:
         return ServerContracts()
     export = _read_file(folder / SERVERS_FILE)
-    names = ", ".join(each.name for each in servers)
+    names = {each.name for each in servers}
+    if export is None or not names.issubset(each.name for each in export.servers):
+        live_servers = fetch_servers()
+        export = export if live_servers is None else _build_export(live_servers, clock)
     if export is None:
-        return ServerContracts(
-            warnings=(f"{SERVERS_FILE} is missing, so the tools of {names} are not known here: {_EXPORT_ADVICE}.",)
-        )
+        unknown = f"{SERVERS_FILE} is missing, so the tools of {', '.join(sorted(names))} are not known here"
+        return ServerContracts(warnings=(f"{unknown}: {_EXPORT_ADVICE}.",), unseen_servers=frozenset(names))
     warnings = list(_find_age_warnings(export, clock))
     contracts: list[Contract] = []
     exported_servers = {each.name: each for each in export.servers}
@@ -124,7 +144,11 @@ def load_server_contracts(
                 fact_types |= {fact.name: fact.type for fact in list_facts(contract)}
             elif contract is not None:
                 warnings.append(f"{to_display_text(each.tool, 120)} is ignored: {to_display_text(contract, 400)}")
-    return ServerContracts(contracts=tuple(contracts), warnings=tuple(warnings))
+    # A server without tools was pinned, but not seen yet.
+    seen_servers = {name for name, each in exported_servers.items() if each.tools}
+    return ServerContracts(
+        contracts=tuple(contracts), warnings=tuple(warnings), unseen_servers=frozenset(names - seen_servers)
+    )
 
 
 def get_server_address(server: McpServerSettings) -> str:

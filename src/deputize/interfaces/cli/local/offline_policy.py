@@ -1,6 +1,7 @@
 """Check, test and explain policies without a gateway, on the files and tools of a project.
 
-The tools of MCP servers come from servers.json (`exported_servers.py`), those of services from their documents.
+The tools of MCP servers come from servers.json or a running gateway (`exported_servers.py`), those of services from
+their documents.
 """
 
 import json
@@ -25,7 +26,7 @@ from deputize.govern.policy.checks.validate import PolicyFindings, validate_poli
 from deputize.govern.policy.explain import find_smallest_changes
 from deputize.govern.policy.files import describe_read_error, read_files
 from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile, parse_with_diagnostics
-from deputize.interfaces.cli.local.exported_servers import load_server_contracts
+from deputize.interfaces.cli.local.exported_servers import FetchServers, load_server_contracts
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.service_import import load_service_contracts
@@ -43,12 +44,13 @@ class PolicyProject:
     contracts: tuple[Contract, ...]
     # The groups that approve where a rule names none.
     approvers: tuple[str, ...]
+    unseen_servers: frozenset[str]
 
 
-def check_policies(paths: Sequence[Path]) -> None:
-    """Print the errors and warnings of policies; exit with 1 if they are invalid."""
-    project = _load_policy_project(paths)
-    findings = _find_issues(project)
+def check_policies(paths: Sequence[Path], fetch_servers: FetchServers) -> None:
+    """Print the errors and warnings of policies; exit with 1 if they are invalid or about what does not exist."""
+    project = _load_policy_project(paths, fetch_servers)
+    findings = _find_issues(project).for_author()
     rules, _ = parse_with_diagnostics(project.files)
     requirements = [rule.requirement for rule in rules if rule.requires_approval]
     if printer.as_json:
@@ -75,9 +77,9 @@ def check_policies(paths: Sequence[Path]) -> None:
     show_requirements(describe_requirements(requirements, project.approvers))
 
 
-def run_cases(paths: Sequence[Path]) -> None:
+def run_cases(paths: Sequence[Path], fetch_servers: FetchServers) -> None:
     """Run test cases against policies; exit with 1 if one fails."""
-    project = _load_policy_project([path for path in paths if path.suffix == ".cedar"])
+    project = _load_policy_project([path for path in paths if path.suffix == ".cedar"], fetch_servers)
     cases = _read_case_files(
         [path for path in paths if path.suffix != ".cedar"] or list(_find_case_files(project.files))
     )
@@ -120,7 +122,7 @@ def _print_summary(case_count: int, pass_count: int, files: Sequence[str]) -> No
     raise CommandExit(EXIT_FAILED)
 
 
-def explain_case(case_fields: dict[str, Any], arguments: str) -> dict[str, Any]:
+def explain_case(case_fields: dict[str, Any], arguments: str, fetch_servers: FetchServers) -> dict[str, Any]:
     """Decide a hypothetical call by the policies of this project."""
     if arguments:
         try:
@@ -133,7 +135,7 @@ def explain_case(case_fields: dict[str, Any], arguments: str) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         fix = ", for example 2026-11-15T09:00" if first["loc"][-1] == "time" else ""
         exit_with_error(f"--{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}{fix}.")
-    project = _load_policy_project(())
+    project = _load_policy_project((), fetch_servers)
     policies = _compile_policies(project)
     try:
         policy_query = Rehearsal(policies, project.contracts, project.tenant).build_query(case)
@@ -160,14 +162,14 @@ def read_policy_payload(paths: Sequence[Path]) -> list[dict[str, str]]:
     return [{"path": file.path, "text": file.text} for file in files]
 
 
-def _load_policy_project(paths: Sequence[Path]) -> PolicyProject:
+def _load_policy_project(paths: Sequence[Path], fetch_servers: FetchServers) -> PolicyProject:
     has_settings = enter_project()
     settings = load_settings()
     project_tools = load_project(settings, Path.cwd(), admits_drafts=True) if has_settings else None
     for each in project_tools.refusals if project_tools else ():
         printer.warn(f"{each.what} is ignored, because it cannot be registered: {each.reasons[0]}")
     contracts = tuple(tool.contract for tool in project_tools.tools) if project_tools else ()
-    server_contracts = load_server_contracts(settings, Path.cwd(), contracts, Clock())
+    server_contracts = load_server_contracts(settings, Path.cwd(), contracts, Clock(), fetch_servers)
     service_contracts, service_warnings = load_service_contracts(settings)
     for warning in (*server_contracts.warnings, *service_warnings):
         printer.warn(to_display_text(warning, 500))
@@ -177,6 +179,7 @@ def _load_policy_project(paths: Sequence[Path]) -> PolicyProject:
         files=files or load_default_files(),
         contracts=(*contracts, *server_contracts.contracts, *service_contracts, *list_companions(*contracts)),
         approvers=settings.approvals.groups,
+        unseen_servers=server_contracts.unseen_servers,
     )
 
 
@@ -190,7 +193,12 @@ def _read_policy_files(paths: Sequence[Path]) -> tuple[PolicyFile, ...]:
 
 def _find_issues(project: PolicyProject) -> PolicyFindings:
     entity_names = collect_names(project.contracts, project.tenant) if project.contracts else None
-    return validate_policies(project.files, collect_fact_types(project.contracts), known_names=entity_names)
+    return validate_policies(
+        project.files,
+        collect_fact_types(project.contracts),
+        known_names=entity_names,
+        unseen_servers=project.unseen_servers,
+    )
 
 
 def _compile_policies(project: PolicyProject) -> CompiledPolicies:

@@ -122,7 +122,9 @@ class PolicyIssueModel(BaseModel):
 
 class PolicyCheckResult(BaseModel):
     digest: Digest
-    errors: list[PolicyIssueModel] = Field(description="What keeps them from becoming active.")
+    errors: list[PolicyIssueModel] = Field(
+        description="What keeps them from becoming active, and rules about what does not exist."
+    )
     warnings: list[PolicyIssueModel] = Field(description="What their author should know.")
 
 

@@ -25,7 +25,10 @@ async def check_policies(runtime: Runtime, authority: TenantAuthority, files: Se
     run_job = partial(runtime.admin_jobs.run_job, tools.tenant, seconds=MAX_CHECK_SECONDS)
     await parse_off_loop(checked_files, run_job)
     known_names = await asyncio.to_thread(_collect_names, tools)
-    return await validate_off_loop(checked_files, tools.fact_types, known_names, run_job)
+    servers = {each.name for each in runtime.upstreams.list_servers(tools.tenant)}
+    return await validate_off_loop(
+        checked_files, tools.fact_types, known_names, run_job, unseen_servers=servers - known_names["Namespace"]
+    )
 
 
 def _collect_names(tools: TenantTools) -> dict[str, set[str]]:

@@ -68,10 +68,18 @@ class PolicyExplanations:
         }
 
     async def check_draft(self, caller: Caller, files: Sequence[PolicyFile]) -> dict[str, Any]:
-        """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing."""
+        """Check a draft against the tenant's tools: its digest, its errors and its warnings. Changes nothing.
+
+        A rule about what does not exist is an error here, and a warning when the policies become active.
+        """
         authority = await self._require_admin_authority(caller)
         findings = await check_policies(self._runtime, authority, files)
-        return {"digest": await compute_digest_off_loop(files), **await asyncio.to_thread(findings.to_json)}
+        shown = await asyncio.to_thread(lambda: findings.for_author().to_json())
+        return {
+            "digest": await compute_digest_off_loop(files),
+            "errors": shown["errors"],
+            "warnings": shown["warnings"],
+        }
 
     async def explain_decision(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Explain why a call was decided as it was; its maker sees less than an administrator."""

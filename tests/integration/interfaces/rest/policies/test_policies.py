@@ -60,8 +60,10 @@ async def test_a_draft_is_checked_with_every_mistake_by_file_and_line(gateway: H
 
     found = (await _send_request(gateway, "POST", "/v1/policies/check", {"files": [wrong, vain]}, admin_token)).json()
 
-    assert [(each["file"], each["line"]) for each in found["errors"]] == [("w.cedar", 2)]
-    assert [(each["file"], each["line"]) for each in found["warnings"]] == [("v.cedar", 1)]
+    assert [(each["file"], each["line"]) for each in found["errors"]] == [("v.cedar", 1), ("w.cedar", 2)]
+    # What does not exist may still come, as the tools of a server that was not seen yet.
+    activated = (await _put_policies(gateway, admin_token, OPEN_FILE, vain)).json()
+    assert [(each["file"], each["line"]) for each in activated["warnings"]] == [("v.cedar", 1)]
     refused = await _put_policies(gateway, admin_token, wrong)
     assert (refused.status_code, refused.json()["error"]["slug"]) == (422, "policy-invalid")
     refused = await _send_request(gateway, "POST", "/v1/policies/backtest", {"files": [wrong]}, admin_token)
@@ -211,4 +213,4 @@ async def test_ten_thousand_rules_can_be_sent(gateway: HttpGateway, admin_token:
     )
 
     assert len(text) > 1_048_576
-    assert (checked.status_code, checked.json()["errors"]) == (200, [])
+    assert (checked.status_code, len(checked.json()["errors"])) == (200, 10_000)

@@ -230,6 +230,35 @@ def test_rules_about_unknown_resources_are_found() -> None:
     assert validate_policies(make_files(text), FACTS).warnings == ()
 
 
+def test_what_does_not_exist_is_an_error_to_the_author_and_not_when_policies_become_active() -> None:
+    rules = [
+        '@id("1") permit (principal, action, resource == Tool::"crm.gone");',
+        '@id("2") permit (principal, action, resource) when { context.facts has amout };',
+        '@id("3") forbid (principal, action, resource) when { resource.effects == "red" };',
+        '@id("4") permit (principal in Group::"g", action, resource);',
+        '@id("5") forbid (principal in Group::"g", action, resource);',
+    ]
+    findings = validate_policies(make_files("\n".join(rules)), FACTS, known_names={"Tool": {"crm.here"}})
+    findings.raise_errors()
+    assert [each.line for each in findings.warnings] == [1, 2, 3, 4]
+    for_author = findings.for_author()
+    assert [each.line for each in for_author.errors] == [1, 2, 3]
+    assert [each.line for each in for_author.warnings] == [4]
+
+
+def test_nothing_is_said_of_the_tools_and_facts_of_servers_that_were_not_seen() -> None:
+    rules = [
+        '@id("1") permit (principal, action, resource == Tool::"files.read");',
+        '@id("2") permit (principal, action, resource in Server::"files");',
+        '@id("3") forbid (principal, action, resource) when { context.facts has path };',
+        '@id("4") permit (principal, action, resource == Tool::"file.read");',
+    ]
+    known = {"Tool": {"crm.here"}, "Namespace": {"crm"}, "Server": {"here"}}
+    findings = validate_policies(make_files("\n".join(rules)), FACTS, known_names=known, unseen_servers={"files"})
+    assert [each.line for each in findings.mismatches] == [4]
+    assert not findings.errors
+
+
 @pytest.mark.parametrize(
     ("first", "second", "line"),
     [

@@ -121,7 +121,32 @@ def test_servers_that_cannot_be_reached_are_found(project: Path) -> None:
     assert (finding.status, "never allowed" in finding.summary) == ("broken", True)
     [finding] = asyncio.run(check_upstreams(make_server(command=("/nowhere/orders",))))
     assert (finding.status, "/nowhere/orders was not found" in finding.summary) == ("warning", True)
-    assert asyncio.run(check_upstreams(make_server(command=("/bin/sh",)))) == []
+    [finding] = asyncio.run(check_upstreams(make_server(command=("/bin/sh",))))
+    assert (finding.status, finding.summary) == ("good", "/bin/sh is installed")
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "summary", "todo"),
+    [
+        ({}, "good", "connected, 2 tools pinned", ""),
+        (
+            {"changes": 1, "tools": [{"source": "unconfirmed"}, {"source": "settings"}]}, "warning",
+            "connected, 2 tools pinned, 1 change to review, the effects of 1 not confirmed",
+            "deputize servers review orders; deputize servers effects orders",
+        ),
+        (
+            {"status": "unavailable", "why": "it ended"}, "warning", "it ended; 2 tools pinned",
+            "run deputize servers test orders; its tools are unavailable meanwhile",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_gateway_knows_of_a_server_is_said(
+    values: dict[str, Any], status: str, summary: str, todo: str
+) -> None:
+    tools = [{"source": "confirmed"}, {"source": "settings"}]
+    live = {"name": "orders", "status": "connected", "why": None, "changes": 0, "tools": tools, **values}
+    [finding] = asyncio.run(check_upstreams(make_server(command=("/nowhere/orders",)), [live]))
+    assert (finding.check, finding.status, finding.summary, finding.todo) == ("server orders", status, summary, todo)
 
 
 def make_facts(**values: Any) -> DatabaseFacts:

@@ -81,6 +81,21 @@ def test_a_missing_or_stale_file_is_said(tmp_path: Path) -> None:
     assert (len(contracts), "it was written on 2026-11-17" in warnings[0]) == (1, True)
 
 
+def test_a_running_gateway_is_asked_for_what_the_file_does_not_know(tmp_path: Path) -> None:
+    live = [{"name": "files", "address": "http://files.example/mcp", "tools": [make_tool("get_file")]}]
+    settings = make_settings()
+    for file_server in (None, "others"):
+        if file_server is not None:
+            write_tools(tmp_path, make_tool("get_file"), name=file_server)
+        without = load_server_contracts(settings, tmp_path, (), make_clock())
+        loaded = load_server_contracts(settings, tmp_path, (), make_clock(), lambda: live)
+        assert (without.contracts, without.unseen_servers) == ((), frozenset({"files"}))
+        assert ([each.full_name for each in loaded.contracts], loaded.warnings) == (["files.get_file"], ())
+        assert not loaded.unseen_servers
+    unseen = load_server_contracts(settings, tmp_path, (), make_clock(), lambda: [{**live[0], "tools": []}])
+    assert unseen.unseen_servers == {"files"}
+
+
 def test_an_edited_definition_is_not_believed(tmp_path: Path) -> None:
     tool = make_tool("get_file")
     for edited in (

@@ -1,6 +1,7 @@
 """Define `deputize doctor`: check an installation, and print what to do about each problem."""
 
 from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.client.target import fetch_servers
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
@@ -39,9 +40,11 @@ def doctor(json: Json = False) -> None:
     source = "deputize.toml is valid" if has_file else "no deputize.toml here; using defaults and the environment"
     findings = [Finding(check="settings", status="good", summary=source)]
 
+    live_servers = fetch_servers() if settings.servers else None
+
     async def collect_findings() -> None:
         local = database.find_local_dsn(settings.folder) if settings.database.url is None else None
-        async for each in check_installation(settings, local_dsn=local):
+        async for each in check_installation(settings, local_dsn=local, live_servers=live_servers):
             findings.append(each)
 
     with printer.spinner("Checking …"):
