@@ -27,6 +27,7 @@ from deputize.operations.admin.service_levels import ServiceLevels
 from deputize.operations.admin.tool_health import ToolHealth
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.terminal_decisions import build_code_verifier
+from deputize.operations.audit.agents import AgentList
 from deputize.operations.audit.entry_reader import EntryReader
 from deputize.operations.audit.export import AuditExport
 from deputize.operations.audit.log_history import LogHistory
@@ -99,6 +100,7 @@ def build_gateway(
         calls=calls,
         call_exports=CallExports(calls),
         call_receipts=CallReceipts(runtime, calls),
+        agents=AgentList(entries),
         audit_search=AuditSearch(entries),
         audit_tail=AuditTail(entries),
         audit_export=AuditExport(entries),

@@ -44,6 +44,7 @@ from deputize.operations.admin.tool_health import ToolHealth
 from deputize.operations.approvals.console_sessions import ConsoleAccess
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.approvals.terminal_decisions import show_open_codes
+from deputize.operations.audit.agents import AgentList
 from deputize.operations.audit.entry_reader import AuditQuery
 from deputize.operations.audit.export import AuditExport, AuditFormat
 from deputize.operations.audit.log_history import LogHistory
@@ -127,6 +128,7 @@ class Gateway:
     calls: CallQueries
     call_exports: CallExports
     call_receipts: CallReceipts
+    agents: AgentList
     audit_search: AuditSearch
     audit_tail: AuditTail
     audit_export: AuditExport

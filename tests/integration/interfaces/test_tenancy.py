@@ -40,6 +40,7 @@ WITHOUT_IDS = {
     ("post", "/v1/erasures"), ("post", "/v1/holds"), ("get", "/v1/holds"),
     ("post", "/v1/calls"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
+    ("get", "/v1/agents"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
     ("get", "/.well-known/oauth-protected-resource/mcp"), ("get", "/.well-known/oauth-client"),
     ("get", "/v1/reconciliation-tasks"),

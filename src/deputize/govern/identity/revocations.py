@@ -5,6 +5,7 @@ decides again if its own is older. `operations/admin/commands.py` holds the barr
 writes the audit entry.
 """
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any, Final, Literal
 
 from deputize.core.caller import Caller
 from deputize.core.errors import AuthorityRevoked, Unavailable
-from deputize.core.subject import parse_subject, qualify_subject
+from deputize.core.subject import AGENT_PREFIX, parse_subject, qualify_subject
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
@@ -20,6 +21,16 @@ from deputize.store.queries import load_statements
 RevocationKind = Literal["token", "grant", "user", "agent", "subject"]
 _SQL = load_statements("identity")
 _DIGEST_PREFIX: Final = "sha256="
+# Comparing a name with so many others takes about half a second.
+_MAX_NAMES: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubjectCheck:
+    """Whether a subject was ever seen, None for a token, of which no list is kept; and names that are like it."""
+
+    is_known: bool | None
+    similar_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +161,25 @@ async def revoke(
     if epoch is None:
         raise Unavailable("this tenant is not initialised yet (it has no epochs), so nothing can be revoked")
     return epoch
+
+
+async def check_subject(connection: Connection, tenant: str, kind: RevocationKind, value: str) -> SubjectCheck:
+    """Check whether a user, an agent or a grant is known: they made a call, or a grant names them."""
+    if kind == "token":
+        return SubjectCheck(is_known=None)
+    if kind == "grant":
+        return SubjectCheck(is_known=await connection.fetchval(_SQL["has_grant"], tenant, value.lower()))
+    names: set[str] = set()
+    # An agent that got a token for itself is its user.
+    for is_agent in (False,) if kind == "user" else (False, True):
+        rows = await connection.fetch(_SQL["list_subject_names"], tenant, AGENT_PREFIX, is_agent, _MAX_NAMES)
+        names.update(row["name"].removeprefix(AGENT_PREFIX) for row in rows)
+    # A bare name means that of every issuer.
+    bare_name = parse_subject(value)[1]
+    is_known = value in names or any(parse_subject(name)[1] == bare_name for name in names)
+    return SubjectCheck(
+        is_known=is_known, similar_names=() if is_known else tuple(difflib.get_close_matches(value, names, n=3))
+    )
 
 
 async def list_revocations(

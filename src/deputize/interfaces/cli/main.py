@@ -15,6 +15,7 @@ import typer.main
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.client.refusal import GatewayRefusal
 from deputize.interfaces.cli.commands import (
+    agents,
     approvals,
     call,
     calls,
@@ -168,6 +169,7 @@ app.command(epilog="Example: deputize login --url https://deputize.example.com")
 app.command(epilog="Example: deputize logout --url https://deputize.example.com")(login.logout)
 app.command(epilog="Example: deputize whoami --url https://deputize.example.com")(login.whoami)
 app.add_typer(token.group, name="token")
+app.command(epilog="Example: deputize agents")(agents.agents)
 app.add_typer(grants.group, name="grants", epilog="Example: deputize grants list")
 app.add_typer(revoke.group, name="revoke", epilog="Example: deputize revoke agent notes-bot")
 app.add_typer(erase.group, name="erase", epilog="Example: deputize erase user mallory")

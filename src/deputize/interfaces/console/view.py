@@ -30,6 +30,7 @@ _EXCERPT_LENGTH, _EXCERPT_LINES = 300, 12
 _MAX_VALUE_LENGTH, _MAX_VALUE_LINES = 60_000, 3000
 _PAGE_BUDGET = 400_000
 _MAX_ITEMS = 50
+_REVOKED_SLUG = "revoked"
 _STATE_BADGES = {
     "open": ("●", "Waiting for a decision", "pending"),
     "approved": ("✓", "Approved; the call starts soon", "good"),
@@ -38,6 +39,7 @@ _STATE_BADGES = {
     "expired": ("✕", "Denied automatically: no decision before the deadline", "bad"),
     "void": ("✕", "Void: something changed after the request", "bad"),
     "canceled": ("✕", "Canceled by the caller", "bad"),
+    "withdrawn": ("✕", "Withdrawn: the authority of its caller was revoked", "bad"),
 }
 _EFFECT_BADGES = {
     "read": ("○", "Only reads", "good"),
@@ -182,10 +184,15 @@ def build_list_view(approval_requests: Sequence[Mapping[str, Any]], *, now: date
     ]
 
 
+def _get_shown_state(approval_request: Mapping[str, Any]) -> str:
+    is_withdrawn = approval_request["state"] == "void" and approval_request.get("call_error") == _REVOKED_SLUG
+    return "withdrawn" if is_withdrawn else str(approval_request["state"])
+
+
 def _build_heading(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     return {
         "id": _format_line(approval_request["approval_id"]),
-        "state": _build_badge(_STATE_BADGES, str(approval_request["state"])),
+        "state": _build_badge(_STATE_BADGES, _get_shown_state(approval_request)),
         "is_open": approval_request["state"] == "open",
         "tool": _format_line(approval_request["tool"]["name"]),
         "version": _format_line(approval_request["tool"]["version"]),

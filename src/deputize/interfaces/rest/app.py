@@ -18,6 +18,7 @@ from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
 from deputize.interfaces.asgi_http import ASGIApp, Receive, Scope, Send, hide_internal_error, read_trace_id
 from deputize.interfaces.rest import health, oauth
 from deputize.interfaces.rest.admin import (
+    agents,
     circuits,
     contract_tests,
     erasures,
@@ -65,6 +66,7 @@ _ROUTERS = (
     reconciliation_tasks.router,
     servers.router,
     circuits.router,
+    agents.router,
     grants.router,
     oauth.router,
     health.router,

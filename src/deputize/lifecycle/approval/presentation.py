@@ -72,6 +72,7 @@ def describe_full_request(
         "call_id": str(row["call_id"]),
         "state": row["state"],
         "call_state": row["call_state"],
+        "call_error": row["call_error"],
         **contents.presentation,
         "demands": [
             {

@@ -33,6 +33,7 @@ from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 from deputize.govern.policy.policy_proposals import PolicyProposal
 from deputize.govern.token_authorization import require_admin, require_full_admin
 from deputize.govern.vault import local as local_vault
+from deputize.lifecycle.approval.unstarted_call import withdraw_revoked_requests
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.admin.contract_tests import ContractTests
@@ -249,9 +250,19 @@ class Commands:
         async def act(connection: Connection) -> int:
             return await revocations.revoke(connection, caller.tenant, kind, value, reason=reason, by=caller.user)
 
-        return await self._change_authority(
+        epoch = await self._change_authority(
             caller, f"revoke:{kind}", value, act, is_tightening=True, recorded_subject=pseudonym
         )
+        await withdraw_revoked_requests(self._runtime, caller.tenant)
+        return epoch
+
+    async def check_subject(
+        self, caller: Caller, kind: revocations.RevocationKind, value: str
+    ) -> revocations.SubjectCheck:
+        """Tell whether what is to be revoked was ever seen, and which names are like it."""
+        require_full_admin(caller)
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            return await revocations.check_subject(connection, caller.tenant, kind, value)
 
     def list_subject_issuers(self, caller: Caller) -> list[str]:
         """List the issuers whose subjects may be users of the caller's tenant: a bare name means one of each."""

@@ -32,6 +32,7 @@ from deputize.govern.identity.token_exchange import (
 )
 from deputize.govern.identity.token_verifier import Actor, TokenVerifier, VerifiedToken
 from deputize.govern.token_authorization import is_tool_visible
+from deputize.lifecycle.approval.unstarted_call import withdraw_revoked_requests
 from deputize.lifecycle.credentials.broker import MintToken
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.runtime import Runtime
@@ -164,7 +165,9 @@ class Delegations:
                 connection, caller.tenant, "grant", grant["grant_id"], reason=reason, by=caller.user
             )
 
-        return await change_authority(self._runtime, caller, "revoke:grant", grant_id, act, is_tightening=True)
+        epoch = await change_authority(self._runtime, caller, "revoke:grant", grant_id, act, is_tightening=True)
+        await withdraw_revoked_requests(self._runtime, caller.tenant)
+        return epoch
 
     async def _check_revocation(self, caller: Caller) -> None:
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)

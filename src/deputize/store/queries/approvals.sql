@@ -18,6 +18,19 @@ where a.tenant = $1 and a.call_id = $2
 order by a.opened_at desc, a.id desc
 limit 1;
 
+-- name: list_waiting_callers
+-- The callers of calls that wait for approval, below a cursor. Only open requests have groups.
+with waiting as (
+    select distinct g.id from deputize.approval_groups g
+    where g.tenant = $1 and ($2::uuid is null or g.id < $2) order by g.id desc limit $3
+)
+select a.id, a.call_id, k.owner_epoch, k.trace, k.session, k.tool, r.caller
+from waiting w
+join deputize.approvals a on a.tenant = $1 and a.id = w.id
+join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id
+join deputize.runs r on r.tenant = k.tenant and r.id = k.id
+order by a.id desc;
+
 -- name: approve_run
 select deputize.approve_call(p_tenant => $1, p_approval_id => $2, p_resolved_by => $3, p_reason => $4);
 
@@ -49,7 +62,8 @@ for update of k;
 -- By the clock of this moment: the transaction may have begun long ago and waited for the barrier since.
 select a.tenant, a.id, a.call_id, a.state, a.binding, a.demands, a.presentation, a.chain, a.tool, a.group_key, a.level, a.levels,
        a.opened_at, a.expires_at, a.expires_at <= clock_timestamp() as expired, a.next_at, clock_timestamp() as now,
-       k.state as call_state, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent, k.session, k.trace, k.owner_epoch,
+       k.state as call_state, k.error as call_error, k.version, k.tool_digest, k.mutation_class, k.caller_user, k.caller_agent, k.session,
+       k.trace, k.owner_epoch,
        p.issuer as primary_issuer
 from deputize.approvals a
 join deputize.calls k on k.tenant = a.tenant and k.id = a.call_id

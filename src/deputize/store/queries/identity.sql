@@ -34,6 +34,18 @@ where tenant = $1 and ($2::bigint is null or changed_epoch < $2)
 order by changed_epoch desc
 limit $3;
 
+-- name: list_subject_names
+-- The names that begin with $2 (agents) or do not (users), up to a limit: of those who made a call or were given a grant.
+select distinct name from (
+    select s.subject as name from deputize.subjects s where s.tenant = $1 and starts_with(s.subject, $2) = $3
+    union all
+    select case when $3 then $2 || agent else g.grantor end from deputize.grants g
+    left join lateral unnest(g.agents) as agent on $3 where g.tenant = $1 and (not $3 or agent is not null)
+) as names order by name limit $4;
+
+-- name: has_grant
+select exists (select from deputize.grants where tenant = $1 and id::text = $2);
+
 -- name: count_ended_grants
 with recursive descendants as (
     select g.id from deputize.grants g where g.tenant = $1 and $2::text = 'grant' and g.id::text = $3::text

@@ -163,6 +163,24 @@ async def test_an_approval_is_bound_to_what_the_approver_saw(approval_lab: Appro
         await approval_lab.approvals.approve(await approval_lab.make_approver("bo"), ticket, binding="00" * 32)
 
 
+async def test_requests_of_a_revoked_agent_are_withdrawn_and_those_of_others_stay(approval_lab: ApprovalLab) -> None:
+    lab = approval_lab.lab
+    admin, approver = await lab.make_admin(), await approval_lab.make_approver("judy")
+    bot = await lab.make_caller("ann", agent="rogue-bot")
+    withdrawn_call, withdrawn_id = await approval_lab.request_approval("put", "rogue", by=bot)
+    other_call, other_id = await approval_lab.request_approval("put", "honest")
+
+    await lab.gateway.commands.revoke(admin, "agent", "rogue-bot", reason="rogue")
+
+    assert (await lab.fetch_state(withdrawn_call), await lab.fetch_state(other_call)) == ("denied", "awaiting_approval")
+    shown = await approval_lab.approvals.get_request(approver, withdrawn_id)
+    assert (shown["state"], shown["call_error"]) == ("void", "revoked")
+    assert (await approval_lab.approvals.get_request(approver, other_id))["state"] == "open"
+    with pytest.raises(HumanTaskClosed):
+        await approval_lab.approve(approver, withdrawn_id)
+    assert (await lab.fetch_entries(withdrawn_call))[-1]["outcome"] == "denied"
+
+
 async def test_changed_rules_void_what_was_approved(fresh_database: str, tmp_path: Path) -> None:
     async with open_approval_lab(fresh_database, tmp_path, with_worker=False) as approval_lab:
         call, ticket = await approval_lab.request_approval("put", "v1")

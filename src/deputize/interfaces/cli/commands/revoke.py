@@ -124,6 +124,9 @@ def _revoke(kind: str, value: str, reason: str, yes: bool, url: str, token: str,
     printer.success(f"Revoked the {kind} {answer['value']}: {_EFFECTS[kind]}")
     if len(answer["issuers"] or ()) > 1:
         printer.note(f"  in every issuer: {', '.join(answer['issuers'])}")
+    if answer["known"] is False:
+        similar = f" Did you mean {', '.join(answer['similar'])}?" if answer["similar"] else ""
+        printer.warn(f"This gateway has never seen the {kind} {answer['value']}.{similar} It is revoked all the same.")
     if answer["ended_grants"]:
         printer.note(f"  {format_count(answer['ended_grants'], 'active delegation')} ended with it")
 

@@ -16,6 +16,7 @@ _MAX_TEXT_LENGTH: Final = 300
 _MAX_NAME_LENGTH: Final = 120
 _MAX_LINES: Final = 40
 _ROUND_TO_MINUTES_ABOVE_SECONDS: Final = 600
+_REVOKED_SLUG: Final = "revoked"
 _STATE_TEXTS: Final = {
     "open": (PAUSE, "Waiting for approval"),
     "approved": (OK, "Approved; the call is about to start"),
@@ -58,6 +59,8 @@ def describe_pending_approval(approval: Mapping[str, Any], *, now: datetime) -> 
 def render_approval(approval: Mapping[str, Any], *, now: datetime) -> Iterator[str]:
     """Render everything an approver needs: the caller, the arguments, the expected changes, the rules, the deadline."""
     sign, state_text = _STATE_TEXTS[approval["state"]]
+    if approval["state"] == "void" and approval.get("call_error") == _REVOKED_SLUG:
+        state_text = "Withdrawn: the authority of its caller was revoked"
     yield f"{style_sign(sign, sys.stdout)} {state_text} · approval request {_sanitize_text(approval['approval_id'])}"
     yield from _render_call(approval)
     yield from _render_section("Arguments", render_arguments(approval["arguments"]))

@@ -31,6 +31,10 @@ class RevocationResult(BaseModel):
     ended_grants: int | None = Field(
         description="How many delegations that had not expired it ended; null for a token, for which it is not known."
     )
+    is_known: bool | None = Field(
+        alias="known", description="Whether anyone of this name made a call or has a delegation; null for a token."
+    )
+    similar_names: list[str] = Field(alias="similar", description="Known names like an unknown one.")
 
 
 class RevocationsQuery(RequestModel):
@@ -61,7 +65,9 @@ class RevocationPage(BaseModel):
     openapi_extra=describe_body("RevocationBody"),
 )
 async def revoke(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
-    """Revoke authority. Once this returns, no gateway starts a call with it. Needs an administrator."""
+    """Revoke authority. Once this returns, no gateway starts a call with it, and its calls that waited for approval are
+    withdrawn. Needs an administrator.
+    """
     body = validate_body(RevocationBody, await read_json_body(request, gateway))
     value = body.value.lower() if body.kind == "grant" else body.value
     issuers = gateway.commands.list_subject_issuers(caller) if body.kind in ("user", "subject") else None
@@ -71,10 +77,19 @@ async def revoke(request: Request, gateway: CurrentGateway, caller: CurrentCalle
         value, issuers = qualify_subject(body.issuer, value), [body.issuer]
     elif issuers is not None and (issuer := parse_subject(value)[0]) is not None:
         issuers = [issuer]
+    subject = await gateway.commands.check_subject(caller, body.kind, value)
     epoch = await gateway.commands.revoke(caller, body.kind, value, reason=body.reason)
     ended_grants = await gateway.commands.count_ended_grants(caller, body.kind, value)
     return make_json_response(
-        {"kind": body.kind, "value": value, "issuers": issuers, "epoch": epoch, "ended_grants": ended_grants},
+        {
+            "kind": body.kind,
+            "value": value,
+            "issuers": issuers,
+            "epoch": epoch,
+            "ended_grants": ended_grants,
+            "known": subject.is_known,
+            "similar": list(subject.similar_names),
+        },
         status=201,
     )
 

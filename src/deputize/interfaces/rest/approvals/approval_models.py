@@ -141,6 +141,7 @@ class ApprovalModel(BaseModel):
     call_id: UUID
     state: ApprovalState
     call_state: State
+    call_error: str | None = Field(description="Why the call ended without a result; `revoked` if it was withdrawn.")
     tool: ApprovalToolModel
     effects: Effects
     undo: str | None = Field(description="The tool that undoes it; null if there is none.")
