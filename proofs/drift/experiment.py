@@ -86,8 +86,9 @@ async def _run_mutations(testbed: Testbed, findings: DriftFindings, rng: random.
         await upstream.declare_tools(
             [each for tool in upstream.tools for each in definitions.get(tool["name"], [tool])]
         )
-        await _call_before_probe(testbed, upstream, findings, cases)
+        await _call_tools(testbed, upstream, findings, [case for case in cases if not is_read(case.tool)])
         await testbed.probe_server(upstream.name)
+        await _call_tools(testbed, upstream, findings, [case for case in cases if is_read(case.tool)])
         open_changes = await testbed.list_changes(upstream.name)
         for case in cases:
             check_change(findings, case, open_changes.get(case.item))
@@ -109,10 +110,10 @@ def _build_cases(upstream: DriftServer, other: DriftServer, rng: random.Random) 
     return rng.sample(cases, len(cases))
 
 
-async def _call_before_probe(
+async def _call_tools(
     testbed: Testbed, upstream: DriftServer, findings: DriftFindings, cases: list[MutationCase]
 ) -> None:
-    """Before anybody looked: a write of what changed stops at the gateway, a read of it goes on."""
+    """A write of what changed stops at the gateway before anybody looked, a read of it afterwards."""
     await upstream.fetch_call_counts()
     names = {f"{upstream.name}.{case.tool}": case for case in cases}
     answers = await testbed.call_tools(names)
@@ -156,7 +157,7 @@ async def _run_rewrites(testbed: Testbed, findings: DriftFindings, rng: random.R
 
 
 async def _change_instructions(testbed: Testbed, findings: DriftFindings, rng: random.Random) -> None:
-    """Instructions that change stop every write of their server, and are held; reads go on."""
+    """Instructions that change stop every write of their server, and every read once they were seen."""
     upstream = rng.choice(list(testbed.upstreams.values()))
     old_instructions = INSTRUCTIONS[upstream.name]
     is_hidden = rng.random() < 0.5
@@ -167,12 +168,15 @@ async def _change_instructions(testbed: Testbed, findings: DriftFindings, rng: r
         upstream.tools, rng.choice((new_instructions, "")) if not is_hidden else new_instructions
     )
     sample = rng.sample([tool["name"] for tool in upstream.tools], 2 * _SAMPLE)
-    await upstream.fetch_call_counts()
-    answers = await testbed.call_tools(f"{upstream.name}.{name}" for name in sample)
-    call_counts = await upstream.fetch_call_counts()
-    for name in sample:
-        check_call_of_instructions(findings, name, answers[f"{upstream.name}.{name}"], call_counts.get(name, 0))
-    await testbed.probe_server(upstream.name)
+    for are_reads in (False, True):
+        if are_reads:
+            await testbed.probe_server(upstream.name)
+        names = [name for name in sample if is_read(name) == are_reads]
+        await upstream.fetch_call_counts()
+        answers = await testbed.call_tools(f"{upstream.name}.{name}" for name in names)
+        call_counts = await upstream.fetch_call_counts()
+        for name in names:
+            check_call_of_instructions(findings, name, answers[f"{upstream.name}.{name}"], call_counts.get(name, 0))
     check_instructions(findings, await testbed.list_changes(upstream.name), is_hidden=is_hidden)
     await _restore_tools(testbed, upstream, findings)
 

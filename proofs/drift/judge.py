@@ -27,6 +27,8 @@ class DriftFindings:
     # Writes that reached a server though their definition was not the agreed one, and some that did not though it was.
     slipped_count: int = 0
     stopped_count: int = 0
+    # The same of reads, once the gateway has seen the change.
+    slipped_read_count: int = 0
     stopped_read_count: int = 0
     open_change_count: int = 0
     misses: Counter[str] = field(default_factory=Counter)
@@ -55,9 +57,12 @@ def check_change(findings: DriftFindings, case: MutationCase, open_change: Mappi
 
 
 def check_call_of_change(findings: DriftFindings, case: MutationCase, answer: HttpResponse, reach_count: int) -> None:
-    """Count writes of a changed tool that were not stopped, and calls that were although nothing changed for them."""
+    """Count calls of a changed tool that were not stopped, and those that were although nothing changed for them."""
     if is_read(case.tool):
-        findings.stopped_read_count += answer.status != 200 or not reach_count
+        if case.mutation.is_new_tool:
+            findings.stopped_read_count += answer.status != 200 or not reach_count
+        else:
+            findings.slipped_read_count += bool(reach_count) or not _is_refused_for_drift(answer)
     elif case.mutation.is_new_tool:
         findings.stopped_count += answer.status != 200 or not reach_count
     elif reach_count or not _is_refused_for_drift(answer):
@@ -84,11 +89,12 @@ def check_rewrite(
 
 
 def check_call_of_instructions(findings: DriftFindings, tool: str, answer: HttpResponse, reach_count: int) -> None:
-    """Count writes that were not stopped while the instructions of their server are others, and reads that were."""
+    """Count calls that were not stopped while the instructions of their server are others."""
+    has_slipped = bool(reach_count) or not _is_refused_for_drift(answer)
     if is_read(tool):
-        findings.stopped_read_count += answer.status != 200 or not reach_count
+        findings.slipped_read_count += has_slipped
     else:
-        findings.slipped_count += bool(reach_count) or not _is_refused_for_drift(answer)
+        findings.slipped_count += has_slipped
 
 
 def check_instructions(
@@ -111,6 +117,7 @@ def build_verdict(findings: DriftFindings, tool_count: int, controls: dict[str, 
         "rewritten_held": findings.held_rewrite_count,
         "writes_slipped": findings.slipped_count,
         "writes_stopped": findings.stopped_count,
+        "reads_slipped": findings.slipped_read_count,
         "reads_stopped": findings.stopped_read_count,
         "not_closed": findings.open_change_count,
         "tools_agreed": tool_count,

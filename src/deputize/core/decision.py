@@ -106,6 +106,8 @@ class Verdict:
     errors: tuple[str, ...] = ()
     suggestion: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
+    # Whether a rule that permits the call lets it read by a tool that its server changed.
+    admits_drift: bool = False
 
 
 @frozen
@@ -128,3 +130,4 @@ class Decision:
     policy_digest: str = ""
     record_id: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
+    admits_drift: bool = False

@@ -128,6 +128,7 @@ def _record_decision(
         policy_digest=verdict.digest,
         record_id=policy_decision.record_id,
         requirements=verdict.requirements,
+        admits_drift=verdict.admits_drift,
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):

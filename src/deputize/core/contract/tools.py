@@ -178,6 +178,8 @@ class ToolContext:
     # What the client can answer, and its input responses; for tools of MCP servers.
     client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
     input_round: InputRound | None = field(default=None, repr=False)
+    # Whether a rule lets this call read by a tool that its server changed; for tools of MCP servers.
+    admits_drift: bool = False
     # The whole delegation chain, nearest agent first; `agent` is the first of them.
     agents: tuple[str, ...] = ()
     # None if nothing could resume from a checkpoint, as for a read inside a request.

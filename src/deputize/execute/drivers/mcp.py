@@ -1,8 +1,9 @@
 """Call tools of MCP servers, after comparing their definitions with the pins.
 
-If a server changed a tool since it was pinned, read-only calls continue and all others are refused. The result keeps
-everything the server sent: `{"content": […], "structured": {…}}`. A server may answer with `input_required` if the
-settings allow it and the caller has the capability; the call then ends with the server's input requests.
+If a server changed a tool since it was pinned, its calls are refused; a rule may let those that only read continue. The
+result keeps everything the server sent: `{"content": […], "structured": {…}}`. A server may answer with
+`input_required` if the settings allow it and the caller has the capability; the call then ends with the server's input
+requests.
 
 `mcp_reads.py` handles the methods for resources, prompts and completions.
 """
@@ -94,14 +95,16 @@ class McpDriver:
         require_reachable(tool.contract, url)
 
     async def _require_pinned_tool(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
-        """Require that the server still has the tool and, unless it only reads, that it matches its pin."""
+        """Require that the server still has the tool and that it matches its pin, unless a rule lets it read all the
+        same. A read is compared with what the gateway knows, and asks the server for nothing more.
+        """
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
         is_read, viewer = _is_read_only(tool), _choose_viewer(tool, context)
         await self._refresh_discovery(tool, context, seconds, max_age=float("inf") if is_read else None)
         digest = (upstreams.get_tool_digests(tenant, server, viewer) or {}).get(tool.name)
         if digest is None:
             raise UpstreamNotAtFault(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
-        if is_read:
+        if is_read and context.admits_drift:
             return
         pin, shared_digests = tool.contract.handler.pin, upstreams.get_tool_digests(tenant, server)
         # The gateway's own discovery must match the pin too, if the server shows it this tool.

@@ -84,8 +84,13 @@ class ServerStates:
         since = now if previous.is_connected else previous.since
         self._states[tenant, server] = replace(previous, is_connected=False, since=since, probed_at=now, reason=reason)
 
-    def find_unavailability(self, tenant: str, contract: Contract) -> ToolUnavailability | None:
-        """Find why a call of this server's tool would be refused now; None if it would not, or is not known yet."""
+    def find_unavailability(
+        self, tenant: str, contract: Contract, *, may_admit_drift: bool = False
+    ) -> ToolUnavailability | None:
+        """Find why a call of this server's tool would be refused now; None if it would not, or is not known yet.
+
+        With `may_admit_drift`, a rule may let calls read by a changed tool.
+        """
         target = parse_mcp_target(contract.handler.target)
         server, kind = target.server, DefinitionKind.TOOL if target.method == CALL_TOOL else DefinitionKind.METHOD
         state = self.get_state(tenant, server)
@@ -100,7 +105,8 @@ class ServerStates:
             return ToolUnavailability(
                 code=AvailabilityCode.SERVER_UNAVAILABLE, reason=f"the server {server} no longer has this tool"
             )
-        if contract.effects is Effects.READ:
+        # Resources, templates and prompts are compared with their own pins when they are read.
+        if contract.effects is Effects.READ and (may_admit_drift or kind is DefinitionKind.METHOD):
             return None
         if digest != contract.handler.pin:
             return ToolUnavailability(

@@ -68,6 +68,8 @@ class CompiledPolicies:
         self.rules = parse_policies(self.files)
         self.digest = compute_set_digest(self.files)
         self._slices = SliceIndex(self.rules)
+        # Whether any rule lets calls read by tools that their servers changed.
+        self.may_admit_drift = any(rule.content.admits_drift for rule in self.rules)
         self._is_large = sum(len(rule.ast) for rule in self.rules) > _LARGE_RULES_BYTES
         self._tools: BoundedDict[tuple[str, str], tuple[PolicySlice, Mapping[str, Any]]] = BoundedDict(_MAX_TOOLS)
 
@@ -255,9 +257,10 @@ def _sort_rules(slice_: PolicySlice, rules: Sequence[PolicyRule]) -> list[Policy
 def _build_verdict(slice_: PolicySlice, behavior: Behavior, rules: Sequence[PolicyRule]) -> Verdict:
     reason = next((rule.reason for rule in rules if rule.reason), "")
     requirements = tuple(rule.requirement for rule in rules) if behavior is Behavior.ASK else ()
+    admits_drift = behavior is Behavior.ALLOW and any(rule.content.admits_drift for rule in rules)
     return Verdict(
         behavior=behavior, rules=tuple(rule.rule_ref for rule in rules), digest=slice_.digest, reason=reason,
-        requirements=requirements,
+        requirements=requirements, admits_drift=admits_drift,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ RESERVED_IDS = frozenset(
 # The prefixes of hooks and external decision points; a rule with such an id would look like one of them.
 RESERVED_PREFIXES = ("hook:", "authzen:")
 # A misspelt @decision would silently turn an approval into a permit, so unknown annotations are errors.
-ANNOTATIONS = ("id", "reason", "decision", *approval_annotations.ANNOTATIONS)
+ANNOTATIONS = ("id", "reason", "decision", "drifted", *approval_annotations.ANNOTATIONS)
 MAX_REPORTED_ERRORS = 200
 MAX_RULES = 20_000
 
@@ -92,6 +92,8 @@ class RuleContent:
     ast: bytes
     action: Mapping[str, Any]
     resource: Mapping[str, Any]
+    # Whether it lets calls read by tools that their servers changed, which are held otherwise.
+    admits_drift: bool = False
 
 
 # The content of a rule, or what is wrong with it.
@@ -239,6 +241,7 @@ def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
         "ast": parsed_rule.ast.decode(),
         "action": dict(parsed_rule.action),
         "resource": dict(parsed_rule.resource),
+        "admits_drift": parsed_rule.admits_drift,
     }
 
 
@@ -272,7 +275,7 @@ def parse_rule(text: str) -> ParsedRule:
         return ("there is no rule here: a rule starts with permit or forbid",)
     (ast,) = policies_json["staticPolicies"].values()
     annotations = ast.pop("annotations", {})
-    errors = tuple(_find_annotation_errors(annotations))
+    errors = tuple(_find_annotation_errors(annotations, ast["effect"]))
     if errors:
         return errors
     try:
@@ -290,6 +293,7 @@ def parse_rule(text: str) -> ParsedRule:
         ast=ast_json,
         action=ast["action"],
         resource=ast["resource"],
+        admits_drift="drifted" in annotations,
     )
 
 
@@ -316,7 +320,7 @@ def build_set_json(rules: Iterable[tuple[str, bytes]]) -> str:
     return f'{{"templates":{{}},"templateLinks":[],"staticPolicies":{{{policies}}}}}'
 
 
-def _find_annotation_errors(annotations: Mapping[str, str | None]) -> Iterator[str]:
+def _find_annotation_errors(annotations: Mapping[str, str | None], effect: str) -> Iterator[str]:
     name = annotations.get("id")
     if not name:
         yield 'this rule has no id: write @id("some-name") above it'
@@ -326,6 +330,8 @@ def _find_annotation_errors(annotations: Mapping[str, str | None]) -> Iterator[s
         yield f"the id {name} is reserved for the gateway: choose another id"
     if "decision" in annotations and annotations["decision"] != "ask":
         yield '@decision must be "ask": remove it if the rule allows or denies without approval'
+    if "drifted" in annotations and (annotations["drifted"] != "allow" or effect != "permit"):
+        yield '@drifted must be "allow", on a permit: without it, calls of a tool that its server changed are held'
     if len(annotations.get("reason") or "") > _MAX_REASON_LENGTH:
         yield f"@reason is longer than {_MAX_REASON_LENGTH} characters: shorten it"
     yield from approval_annotations.find_annotation_errors(annotations)

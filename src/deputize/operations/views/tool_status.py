@@ -83,7 +83,7 @@ def determine_availability(
     blocker = (
         _check_state(version)
         or _check_token(authority, caller, contract)
-        or _check_server(runtime, caller.tenant, contract)
+        or _check_server(runtime, authority, contract)
     )
     if blocker is not None:
         return blocker
@@ -125,10 +125,12 @@ def _check_token(authority: TenantAuthority, caller: Caller, contract: Contract)
     return None
 
 
-def _check_server(runtime: Runtime, tenant: str, contract: Contract) -> ToolAvailability | None:
+def _check_server(runtime: Runtime, authority: TenantAuthority, contract: Contract) -> ToolAvailability | None:
     if contract.handler.driver != "mcp":
         return None
-    blocker = runtime.server_states.find_unavailability(tenant, contract)
+    blocker = runtime.server_states.find_unavailability(
+        authority.tools.tenant, contract, may_admit_drift=authority.policy.policies.may_admit_drift
+    )
     return (
         None
         if blocker is None

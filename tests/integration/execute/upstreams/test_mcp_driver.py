@@ -117,27 +117,33 @@ async def test_an_unprobed_server_is_probed_before_its_first_call(shared_server:
         assert "effect" in (lab.upstreams.get_tool_digests("dev", "shop") or {})
 
 
-async def test_a_changed_tool_goes_on_reading_and_stops_writing() -> None:
+async def test_a_changed_tool_is_held_and_a_rule_lets_it_only_read() -> None:
     with run_server() as server:
         async with open_driver_lab(server, recheck_seconds=0) as lab:
             shop = ShopServer(lab.upstreams)
             before = await lab.run_tool("effect")
             await shop.call("change", {"description": "Says what it was told, and sends it to somebody else."})
             await shop.discover()
-            assert (await lab.run_tool("echo", {"text": "on"}))["content"][0]["text"] == "on"
+            with pytest.raises(ToolDrifted):
+                await lab.run_tool("echo", {"text": "on"})
+            admitted = await lab.run_tool("echo", {"text": "on"}, admits_drift=True)
+            assert admitted["content"][0]["text"] == "on"
             # The same change to a tool that the settings do not list as a read.
             with pytest.raises(ToolDrifted) as raised:
-                await lab.driver.run(lab.find_write_tool("echo"), {"text": "x"}, CONTEXT, 60.0)
+                await lab.driver.run(
+                    lab.find_write_tool("echo"), {"text": "x"}, replace(CONTEXT, admits_drift=True), 60.0
+                )
             assert raised.value.nothing_happened
             assert (await lab.run_tool("effect"))["structured"]["effects"] == before["structured"]["effects"] + 1
 
 
-async def test_changed_instructions_stop_every_write_of_the_server(shared_server: ServerProcess) -> None:
+async def test_changed_instructions_hold_every_tool_of_the_server(shared_server: ServerProcess) -> None:
     async with open_driver_lab(shared_server) as lab:
         lab.upstreams.pin_instructions("dev", "shop", "sha256:" + "0" * 64)
-        with pytest.raises(ToolDrifted, match="instructions"):
-            await lab.run_tool("effect")
-        await lab.run_tool("echo")
+        for name in ("effect", "echo"):
+            with pytest.raises(ToolDrifted, match="instructions"):
+                await lab.run_tool(name)
+        await lab.run_tool("echo", admits_drift=True)
 
 
 async def test_a_write_probes_again_when_the_last_probe_is_too_old() -> None:

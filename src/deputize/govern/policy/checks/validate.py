@@ -272,8 +272,12 @@ def _rank_weakness(rule: PolicyRule) -> int:
 
 
 def _has_own_effect(stronger: PolicyRule, rule: PolicyRule) -> bool:
-    """Tell whether the weaker rule still matters: as the permit behind a forbid with approval, or by its approvers."""
+    """Tell whether the weaker rule still matters: as the permit behind a forbid with approval, by its approvers, or
+    by what it says of changed tools.
+    """
     if stronger.effect == "forbid" and stronger.requires_approval and rule.effect == "permit":
+        return True
+    if rule.content.admits_drift and not stronger.content.admits_drift and stronger.effect == "permit":
         return True
     return stronger.requires_approval and rule.requires_approval and stronger.approval_terms != rule.approval_terms
 
