@@ -10,6 +10,8 @@ from deputize.core.subject import AGENT_PREFIX, build_subject, qualify_subject
 ADMIN_SCOPE = "deputize:admin"
 # Two people with this scope can override a missing approval in an emergency.
 BREAK_GLASS_SCOPE = "deputize:break-glass"
+# Reads the audit of the tenant, and does nothing else.
+AUDIT_SCOPE = "deputize:audit"
 # The issuer of the process itself, which cannot be revoked; no issuer of tokens may have this name.
 PROCESS_ISSUER = "process"
 # The issuer of approval codes on the terminal of `deputize dev`; no issuer of tokens may have this name.
@@ -151,6 +153,11 @@ class Caller:
     @property
     def is_admin(self) -> bool:
         return ADMIN_SCOPE in self.scopes
+
+    @property
+    def is_auditor(self) -> bool:
+        """True if the caller may read the audit entries of the whole tenant."""
+        return self.is_admin or AUDIT_SCOPE in self.scopes
 
     def is_maker_of(self, user: str, agent_key: str) -> bool:
         """Tell whether a stored call is this caller's. A user made all calls of their agents; an agent made only those

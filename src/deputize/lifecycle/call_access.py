@@ -48,16 +48,21 @@ async def is_within_token(
     return contract is None or caller.scopes.issuperset(contract.auth.required_scopes)
 
 
-async def may_read_entry(runtime: Runtime, caller: Caller, entry: Mapping[str, Any]) -> bool:
+async def may_read_entry(
+    runtime: Runtime, caller: Caller, entry: Mapping[str, Any], *, for_auditor: bool = False
+) -> bool:
     """Tell whether the caller may read an audit entry. A refusal tells why the token was not enough, and a decision or
     a command is the caller's own act: each is shown for every tool that the token may see.
+
+    `for_auditor` is for the search of the audit: there, an auditor reads the entries of everyone's calls.
     """
-    if not (caller.is_admin or is_recorded_maker(caller, entry["caller"])):
+    is_auditor = for_auditor and caller.is_auditor
+    if not (is_auditor or caller.is_admin or is_recorded_maker(caller, entry["caller"])):
         return False
     if "tool" not in entry:
         return caller.capabilities is None
     tool = entry["tool"]
-    if entry["kind"] in ("refusal", "decision", "command"):
+    if is_auditor or entry["kind"] in ("refusal", "decision", "command"):
         return is_tool_visible(caller, tool)
     return await is_within_token(runtime, caller, tool, entry.get("version"), entry.get("mutation_class"))
 

@@ -1,9 +1,9 @@
 """Read audit entries that a caller may see: translate names into pseudonyms, read pages, and name who is in them.
 
-An administrator sees the tenant's entries. A user sees those in which they are the user, an agent only those of exactly
-its chain: entries of another agent may tell what exceeds its delegation. Neither sees calls that their token does not
-cover. Names are looked up for each page and never
-kept, so a person who was erased is found by no name, and their entries show the pseudonym.
+An administrator or auditor sees the tenant's entries. A user sees those in which they are the user, an agent only those
+of exactly its chain: entries of another agent may tell what exceeds its delegation. Neither sees calls that their token
+does not cover. Names are looked up for each page and never kept, so a person who was erased is found by no name, and
+their entries show the pseudonym.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ class EntryReader:
         is_known = (user is None) == (query.caller is None) and (agent is None) == (query.agent is None)
         named_filter = replace(query.filter, user=user, agent=agent)
         entry_filter: EntryFilter | None = named_filter
-        if not caller.is_admin:
+        if not caller.is_auditor:
             own_user = caller.pseudonyms[0]
             chain = caller.pseudonyms if caller.agents else ()
             is_own = user in (None, own_user) and bool(own_user)
@@ -108,7 +108,7 @@ class EntryReader:
         caller, entry_filter = search.caller, search.filter
         matches = [] if entry_filter is None else [each for each in rows if entry_filter.is_match(each[2])]
         agent_keys: dict[str, str] = {}
-        if caller.agents and not caller.is_admin:
+        if caller.agents and not caller.is_auditor:
             # Entries have the names of agents, and their calls also the delegation.
             call_ids = {each[2]["call"] for each in matches if "call" in each[2]}
             async with self.runtime.store.read_transaction(caller.tenant) as connection:
@@ -118,7 +118,7 @@ class EntryReader:
             each
             for each in matches
             if agent_keys.get(each[2].get("call", ""), caller.agent_key) == caller.agent_key
-            and await may_read_entry(self.runtime, caller, each[2])
+            and await may_read_entry(self.runtime, caller, each[2], for_auditor=True)
         ]
 
     async def _find_pseudonyms(self, tenant: str, query: AuditQuery) -> tuple[str | None, str | None]:

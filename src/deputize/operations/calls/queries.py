@@ -18,6 +18,7 @@ from deputize.core.errors import CallNotFound, TokenExpired, list_problem_types
 from deputize.core.event_loop.timed_wait import wait_for_event
 from deputize.core.outcome import Envelope
 from deputize.core.states import EVENT_BY_STATE, TERMINAL_STATES, State, ToolEvent
+from deputize.core.subject import AGENT_PREFIX
 from deputize.evidence.agent_tool_events import list_events
 from deputize.govern.limits.tenant_slots import TenantSlots
 from deputize.lifecycle.approval.presentation import describe_request
@@ -30,6 +31,7 @@ from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
+_AUDIT = load_statements("audit_search")
 # How often a stream without news checks that its caller may still read it.
 _CHECK_SECONDS = 1.0
 # Streams that one tenant, and one user with all of their agents, follow at once in one process.
@@ -243,7 +245,16 @@ class CallQueries:
     async def describe_entries(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """Describe the audit entries of a call that the caller may see, each with the events that it records."""
         entries = [orjson.loads(entry) for entry in await self.list_entries(caller, call_id)]
-        return [{"events": list_events(entry), "entry": entry} for entry in entries]
+        pseudonyms = sorted({each for entry in entries for each in entry["caller"]})
+        async with self._runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_AUDIT["name_pseudonyms"], pseudonyms)
+        names = {row["pseudonym"]: row["subject"].removeprefix(AGENT_PREFIX) for row in rows}
+        # A person who was erased has no name any more.
+        people = [[names.get(each) for each in entry["caller"]] for entry in entries]
+        return [
+            {"events": list_events(entry), "entry": entry, "user": some[0] if some else None, "agents": some[1:]}
+            for entry, some in zip(entries, people, strict=True)
+        ]
 
     async def list_progress(self, caller: Caller, call_id: str) -> list[dict[str, Any]]:
         """List the first 200 progress reports of a call that the caller may see."""

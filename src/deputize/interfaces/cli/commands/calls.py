@@ -1,10 +1,13 @@
 """Define `deputize calls`: list, show, audit, watch, cancel, retry and roll back calls."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deputize.interfaces.cli.client.refusal import GatewayRefusal
 from deputize.interfaces.cli.client.target import Token, Url, build_call_path, find_gateway
+from deputize.interfaces.cli.render.audit import describe_call, describe_entry
 from deputize.interfaces.cli.render.output import (
     EXIT_FAILED,
     CommandExit,
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 group = typer.Typer(
     invoke_without_command=True, help="List your calls; show, audit, watch, cancel, retry or roll back one."
 )
+
+_REFUSED_STATES = ("denied", "blocked")
 
 CallId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the call, as printed by deputize call; last means the newest.")
@@ -92,11 +97,19 @@ def _resolve_call_id(gateway: "GatewayClient", call_id: str) -> str:
 def show(call_id: CallId, url: Url = "", token: Token = "", json: Json = False) -> None:
     """Show the outcome of a call; for a running call or a read, what is recorded so far."""
     gateway = find_gateway(url, token)
-    value = gateway.get(build_call_path(_resolve_call_id(gateway, call_id)))
+    path = build_call_path(_resolve_call_id(gateway, call_id))
+    value = gateway.get(path)
     if json:
         printer.json(value)
-    else:
-        printer.line(format_json(value))
+        return
+    for line in describe_call(value):
+        printer.line(line)
+    if value.get("state") in _REFUSED_STATES:
+        from deputize.interfaces.cli.render.policy import show_decision
+
+        # What the caller may see of the decision; a refusal before the policies has none.
+        with contextlib.suppress(GatewayRefusal):
+            show_decision(gateway.get(f"{path}/decision"))
 
 
 @group.command(epilog="Example: deputize calls export last")
@@ -119,10 +132,8 @@ def audit(call_id: CallId, url: Url = "", token: Token = "", json: Json = False)
         printer.json(answer)
         return
     for each in answer["entries"]:
-        entry = each["entry"]
-        printer.line(f"{entry['time']}  {entry['kind']:<8}  {' > '.join(entry.get('states', ())) or '-'}")
-        facts = {name: value for name, value in entry.items() if name not in ("time", "kind", "states")}
-        printer.line(f"  {format_json(facts)}")
+        for line in describe_entry(each):
+            printer.line(line)
 
 
 @group.command(epilog="Example: deputize calls watch last")

@@ -1,4 +1,4 @@
-"""Render audit entries: a row of a table, a line of a tail, and all facts of one."""
+"""Render calls and audit entries: a row of a table, a line of a tail, and all facts of one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +55,20 @@ def describe_entry(row: dict[str, Any]) -> Iterator[str]:
         if name not in ("time", "kind", "tool"):
             text = to_display_text(value) if isinstance(value, str) else format_json(value)
             yield f"  {_STORED_NAMES.get(name, name)}: {text}"
+
+
+def describe_call(call: dict[str, Any]) -> Iterator[str]:
+    """Yield what is known of a call, a line each: its tool and state first, then why it failed, then the rest."""
+    tool = call.get("tool") or {}
+    name = " ".join(str(tool[each]) for each in ("name", "version") if tool.get(each))
+    yield to_display_text(f"{name or 'call'}: {call.get('state')}")
+    error = call.get("error") or {}
+    for text in (error.get("title"), error.get("message") or error.get("detail"), error.get("advice")):
+        if text:
+            yield f"  {to_display_text(text)}"
+    for key, value in call.items():
+        if key not in ("tool", "state", "error") and value not in (None, [], {}):
+            yield f"  {key}: {to_display_text(value) if isinstance(value, str) else format_json(value)}"
 
 
 def _format_time(entry: dict[str, Any]) -> str:

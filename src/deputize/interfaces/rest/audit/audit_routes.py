@@ -45,7 +45,9 @@ _MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8
 async def search_audit(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[AuditSearchQuery, Query()]
 ) -> Response:
-    """Search audit entries, newest first: your own, or the tenant's for an administrator. Every search is an entry."""
+    """Search audit entries, newest first: your own, or the tenant's with the scope `deputize:audit` or as an
+    administrator. Every search is an entry.
+    """
     page = await gateway.audit_search.search(caller, query.to_audit_query(), before=query.before, limit=query.limit)
     return make_json_response(page)
 
@@ -93,7 +95,7 @@ async def follow_audit(
 async def export_audit(
     request: Request, gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[AuditExportQuery, Query()]
 ) -> Response:
-    """Export audit entries: your own, or the tenant's for an administrator."""
+    """Export audit entries: your own, or the tenant's for an administrator or auditor."""
     chunks = gateway.audit_export.export(caller, query.to_audit_query(), query.format)
     first_chunk = await anext(chunks)
     return StreamingResponse(

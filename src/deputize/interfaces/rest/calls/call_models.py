@@ -329,6 +329,8 @@ class CallPage(BaseModel):
 class AuditEntryModel(BaseModel):
     events: list[ToolEvent] = Field(description="The events of the tool standard that the entry records, in order.")
     entry: dict[str, Any] = Field(description="The entry as it is stored; the reference describes its keys.")
+    user: str | None = Field(description="The user's name; null if they were erased, or the entry names none.")
+    agents: list[str | None] = Field(description="The agents that acted, nearest first.")
 
 
 class AuditEntryList(BaseModel):

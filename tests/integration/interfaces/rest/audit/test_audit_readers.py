@@ -166,3 +166,43 @@ async def _read_until(lines: AsyncIterator[str], text: str) -> None:
         if text in line:
             return
     raise AssertionError(f"the tail ended before {text}")
+
+
+async def test_an_auditor_reads_the_audit_of_the_tenant_and_nothing_else(gateway: HttpGateway) -> None:
+    auditor = gateway.token("eve-auditor", scopes=("deputize:audit",))
+    made = (
+        await gateway.call("shop.rename_user", {"id": 1, "name": "Ana"}, token=gateway.token("ana"), key="audited")
+    ).json()
+    other = (await gateway.call("shop.get_user", {"id": 1}, token=gateway.other_token("zoe"))).json()
+    found = (await gateway.get("/v1/audit", token=auditor, limit=200)).json()["entries"]
+    calls = {each["entry"].get("call") for each in found}
+    assert made["call_id"] in calls
+    assert other["call_id"] not in calls
+    entry = next(each for each in found if each["entry"].get("call") == made["call_id"])
+    assert entry["user"] == "ana"
+    assert (await gateway.get(f"/v1/audit/{entry['id']}", token=auditor)).status_code == 200
+    exported = await gateway.get("/v1/audit/export", token=auditor, format="jsonl")
+    assert made["call_id"] in exported.text
+    # The calls themselves, decisions, approvals and everything that administers stay closed.
+    for path in (
+        f"/v1/calls/{made['call_id']}",
+        f"/v1/calls/{made['call_id']}/audit",
+        f"/v1/calls/{made['call_id']}/decision",
+    ):
+        assert (await gateway.get(path, token=auditor)).status_code == 404, path
+    for path in (
+        "/v1/policies",
+        "/v1/revocations",
+        "/v1/servers",
+        "/v1/secrets",
+        "/v1/switches",
+        "/v1/observations",
+        "/v1/holds",
+    ):
+        assert (await gateway.get(path, token=auditor)).status_code == 403, path
+    assert (await gateway.call("shop.rename_user", {"id": 1, "name": "B"}, token=auditor)).status_code == 403
+    assert (await gateway.get("/v1/calls", token=auditor)).json()["calls"] == []
+    # An agent does not get it unless it is named.
+    delegated = await gateway.exchange_token(auditor, agent="curious")
+    entries = (await gateway.get("/v1/audit", token=delegated, limit=200)).json()["entries"]
+    assert made["call_id"] not in {each["entry"].get("call") for each in entries}

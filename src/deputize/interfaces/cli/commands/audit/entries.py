@@ -79,7 +79,10 @@ def search(
     token: Token = "",
     json: Json = False,
 ) -> None:
-    """Search audit entries, newest first: your own, or the tenant's as an administrator. Every search is audited."""
+    """Search audit entries, newest first: your own, or the tenant's as an administrator or auditor.
+
+    Every search is audited.
+    """
     query = _build_query(locals())
     answer = find_gateway(url, token).get("/v1/audit", limit=limit, before=before, **query)
     if json:
