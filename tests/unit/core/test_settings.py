@@ -241,3 +241,21 @@ def test_grpc_carries_tokens_outside_this_machine_only_with_tls() -> None:
         assert GrpcSettings(port=7072, host=host, certificate=Path("a.pem"), key=Path("a.key")).key == Path("a.key")
     with pytest.raises(ValidationError, match="set both certificate and key"):
         GrpcSettings(port=7072, certificate=Path("a.pem"))
+
+
+@pytest.mark.parametrize(
+    ("people", "console", "expected"),
+    [
+        (["https://a.example"], {"client_id": "deputize"}, "https://a.example"),
+        (["https://a.example", "https://b.example"], {"client_id": "deputize"}, None),
+        (["https://a.example"], {}, None),
+        ([], {"client_id": "deputize"}, None),
+    ],
+)
+def test_the_console_uses_the_only_issuer_for_people(
+    people: list[str], console: dict[str, str], expected: str | None
+) -> None:
+    issuers = [{"issuer": each, "audience": "gateway", "tenant": "acme", "human": True} for each in people]
+    issuers.append({"issuer": "https://machines.example", "audience": "gateway", "tenant": "acme"})
+    settings = Settings.model_validate({"identity": {"issuers": issuers}, "console": console})
+    assert settings.console.issuer == expected

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -141,6 +141,16 @@ class Settings(BaseSettings):
         if duplicate is not None:
             raise ValueError(f"two servers or services have the name {duplicate}: rename one of them")
         return self
+
+    @field_validator("console")
+    @classmethod
+    def _choose_console_issuer(cls, console: ConsoleSettings, info: ValidationInfo) -> ConsoleSettings:
+        """Let people sign in at the only issuer for people, if the settings name a client and no issuer."""
+        identity: IdentitySettings | None = info.data.get("identity")
+        people = [each.issuer for each in identity.issuers if each.human] if identity is not None else []
+        if console.issuer is None and console.client_id is not None and len(people) == 1:
+            return console.model_copy(update={"issuer": people[0]})
+        return console
 
     @field_validator("consistency")
     @classmethod

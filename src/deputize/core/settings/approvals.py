@@ -60,7 +60,8 @@ class ConsoleSettings(SettingsSection):
 
     issuer: str | None = Field(
         None,
-        description="Where people sign in: one of `identity.issuers` with `human = true`. Unset, the console is off.",
+        description="Where people sign in: one of `identity.issuers` with `human = true`. Default, with `client_id`: "
+        "the only one of them. Unset, the console is off.",
     )
     client_id: str | None = Field(None, description="OAuth client of this gateway at that issuer.")
     client_secret_file: Path | None = Field(None, description="File with the client's secret, if it has one.")
