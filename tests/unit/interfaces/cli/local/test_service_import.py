@@ -137,15 +137,16 @@ def test_policies_are_checked_against_the_tools_of_services(project: Path, capsy
         when {{ context.facts has {fact} && context.facts.{fact} == "7" }};
     """
     (project / "a.cedar").write_text(rule.format(fact="order"))
-    check_policies([Path("a.cedar")])
+    check_policies([Path("a.cedar")], lambda: None)
     output = capsys.readouterr()
     assert "checked against 4 tools" in output.out
     assert "warning" not in output.out
     (project / "a.cedar").write_text(rule.format(fact="odrer"))
-    check_policies([Path("a.cedar")])
+    with pytest.raises(CommandExit):
+        check_policies([Path("a.cedar")], lambda: None)
     assert "unknown attributes: context.facts.odrer" in capsys.readouterr().out
     (project / "services" / "orders.json").write_text("{}")
-    check_policies([])
+    check_policies([], lambda: None)
     assert "The tools of orders are ignored: its document is not the pinned one" in capsys.readouterr().err
 
 
