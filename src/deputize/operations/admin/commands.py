@@ -4,6 +4,7 @@ Each is requested by an administrator, executed under the tenant's closed barrie
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +42,7 @@ from deputize.operations.admin.deprecations import DeprecationRequest, build_not
 from deputize.operations.admin.document_changes import describe_contract_change, list_policy_changes
 from deputize.operations.admin.policy.check_draft import check_policies
 from deputize.operations.admin.policy.two_operators import choose_command, perform_command
-from deputize.store.pool import Connection
+from deputize.store.pool import CONNECTION_ERRORS, Connection
 from deputize.store.pseudonyms import Pseudonyms
 
 T = TypeVar("T")
@@ -253,7 +254,9 @@ class Commands:
         epoch = await self._change_authority(
             caller, f"revoke:{kind}", value, act, is_tightening=True, recorded_subject=pseudonym
         )
-        await withdraw_revoked_requests(self._runtime, caller.tenant)
+        # The revocation is committed: what is not withdrawn because the database fails now is void when it is approved.
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            await withdraw_revoked_requests(self._runtime, caller.tenant)
         return epoch
 
     async def check_subject(

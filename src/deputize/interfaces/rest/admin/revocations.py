@@ -77,6 +77,7 @@ async def revoke(request: Request, gateway: CurrentGateway, caller: CurrentCalle
         value, issuers = qualify_subject(body.issuer, value), [body.issuer]
     elif issuers is not None and (issuer := parse_subject(value)[0]) is not None:
         issuers = [issuer]
+    # Before it is revoked, which makes it known.
     subject = await gateway.commands.check_subject(caller, body.kind, value)
     epoch = await gateway.commands.revoke(caller, body.kind, value, reason=body.reason)
     ended_grants = await gateway.commands.count_ended_grants(caller, body.kind, value)
