@@ -91,7 +91,8 @@ class OpenBaoServer:
 
     async def fetch_document(self) -> dict[str, Any]:
         """The OpenAPI document of its own API, mounts included."""
-        return await self._send_request("GET", "/v1/sys/internal/specs/openapi")
+        document: dict[str, Any] = await self._send_request("GET", "/v1/sys/internal/specs/openapi")
+        return document
 
     @property
     def root_token(self) -> str:
