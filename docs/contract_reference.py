@@ -147,8 +147,9 @@ _MEANINGS: Mapping[str, str] = {
     "fallback": "Tools that answer instead while this one is "
     "[not available](../how-to/survive-failing-services.md#alternatives), in their order. Only of a tool that reads; "
     "each takes the same arguments by name.",
-    "concurrency_safe": "Whether calls may run beside each other.",
-    "interrupt": "Whether an interruption cancels a running call or waits for it.",
+    "concurrency_safe": "Whether calls of one batch may run beside each other although they change the same resources.",
+    "interrupt": "What the failure of a sibling in a batch with `cancel_siblings` does to a running call: `cancel` "
+    "stops it, unless it runs in a thread; `block`, and no value, waits for its end.",
     "max_inline": "The longest result that is given whole, in characters. Longer ones, and those with sensitive "
     "values, are [stored and given as references](../how-to/return-large-results.md).",
     "objectives.p99_seconds": "The latency that 99 of 100 calls keep; at most the timeout. "

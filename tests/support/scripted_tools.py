@@ -235,10 +235,40 @@ async def enrol(
     return await _behave("enrol", tag, context)
 
 
+@tool(
+    effects="write",
+    resources=["update lab.values/{tag}"],
+    idempotency="deduplicates",
+    concurrency_safe=True,
+    **WRITE_OPTIONS,
+)
+async def tally(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Count one up, which any number of calls may do at once."""
+    return await _behave("tally", tag, context)
+
+
+@tool(effects="read", namespace="lab", timeout=AMPLE_SECONDS, interrupt="cancel")
+async def scan(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Look at something, until interrupted."""
+    return await _behave("scan", tag, context)
+
+
+@tool(effects="read", namespace="lab", timeout=AMPLE_SECONDS, interrupt="block")
+async def measure(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Look at something to the end."""
+    return await _behave("measure", tag, context)
+
+
+@tool(effects="write", resources=["update lab.values/{tag}"], idempotency="cannot", interrupt="cancel", **WRITE_OPTIONS)
+async def brew(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Change something, until interrupted."""
+    return await _behave("brew", tag, context)
+
+
 TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
     for each in (
         look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, thread_put, slow_thread_note,
-        checked_note, checked_put, enrol,
+        checked_note, checked_put, enrol, tally, scan, measure, brew,
     )
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NewType
 
 from deputize.core.contract.tools import ToolProgress
+from deputize.core.event_loop.interruption import Interruption
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
 from deputize.core.value_types import frozen
 
@@ -71,6 +72,8 @@ class CallRequest:
     retry_of: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.
     report_progress: Callable[[ToolProgress], None] | None = None
+    # Stops the tool while the caller waits, if its contract says that an interruption cancels it; set by operations.
+    interruption: Interruption | None = None
 
     def with_progress_callback(self, report_progress: Callable[[ToolProgress], None]) -> "CallRequest":
         return replace(self, report_progress=report_progress)

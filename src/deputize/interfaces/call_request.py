@@ -1,10 +1,11 @@
 """Parse the fields of a call into a `CallRequest`, for every interface."""
 
 import re
-from typing import Any, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_args
 from uuid import UUID
 
 from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallOrigin, CallRequest
+from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall, CallBatch, FailurePolicy
 from deputize.core.errors import MalformedRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
 
@@ -25,6 +26,8 @@ _FIELD_SET = frozenset(FIELDS)
 _CAPABILITY_SET = frozenset(ClientCapability)
 _CALLBACK_FIELDS = frozenset({"url", "secret", "include_result"})
 _NO_ARGUMENTS: dict[str, Any] = {}
+_BATCH_FIELDS: Final = frozenset({"calls", "on_failure"})
+_FAILURE_POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 
 def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str | None = None) -> CallRequest:
@@ -65,6 +68,38 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
         origin=parse_origin(fields),
         max_age_seconds=_parse_max_age(fields),
     )
+
+
+def parse_call_batch(fields: Any, *, traceparent: str | None = None) -> CallBatch:
+    """Parse several calls, or raise `MalformedRequest` with the first that is wrong; none of them is run then."""
+    if type(fields) is not dict or not fields.keys() <= _BATCH_FIELDS or type(fields.get("calls")) is not list:
+        raise MalformedRequest("a batch is an object with calls, a list, and perhaps on_failure")
+    calls, on_failure = fields["calls"], fields.get("on_failure", "cancel_dependent")
+    if on_failure not in _FAILURE_POLICIES:
+        _raise_malformed("on_failure", f"must be one of {', '.join(_FAILURE_POLICIES)}")
+    if len(calls) > MAX_BATCH_SIZE:
+        _raise_malformed("calls", f"must be 1 to {MAX_BATCH_SIZE}")
+    parsed_calls = []
+    for index, each in enumerate(calls):
+        try:
+            parsed_calls.append(_parse_batched_call(each, traceparent))
+        except MalformedRequest as problem:
+            details = {**problem.details, "call": index}
+            raise problem.replace(message=f"calls[{index}]: {problem.message}", details=details) from None
+    return CallBatch(calls=parsed_calls, on_failure=on_failure)
+
+
+def _parse_batched_call(fields: Any, traceparent: str | None) -> BatchedCall:
+    if type(fields) is not dict:
+        raise MalformedRequest("a call is a JSON object", details={"fields": list(FIELDS)})
+    fields = dict(fields)
+    key, depends_on = fields.pop("idempotency_key", None), fields.pop("depends_on", [])
+    if type(depends_on) is not list or not all(type(each) is int for each in depends_on):
+        _raise_malformed("depends_on", "must be a list of positions of earlier calls, from 0")
+    request = parse_call_request(
+        fields, key=None if key is None else parse_idempotency_key(key), traceparent=traceparent
+    )
+    return BatchedCall(request=request, depends_on=frozenset(depends_on))
 
 
 def parse_origin(fields: dict[str, Any]) -> CallOrigin | None:

@@ -5,10 +5,13 @@ request as a whole (its token, size or form) has its HTTP status; a problem of o
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import groupby
 from typing import Any
 
 import orjson
 
+from deputize.core.call import CallRequest
+from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall, CallBatch
 from deputize.core.caller import Caller
 from deputize.core.errors import MalformedRequest, MethodNotAllowed, NoSuchRoute, Problem
 from deputize.core.outcome import Outcome, build_problem_fields
@@ -38,7 +41,6 @@ from deputize.interfaces.negotiation_request import parse_negotiation
 from deputize.interfaces.rest.calls.post_call import build_outcome_headers
 from deputize.operations.gateway import Gateway, ToolSelection
 
-MAX_BATCH_SIZE = 50
 INVALID_PARAMS = -32602
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _OUTCOME_HEADERS = frozenset(
@@ -89,9 +91,14 @@ class JsonRpc:
             return [], _make_error_response(
                 None, MalformedRequest(f"a batch holds 1 to {MAX_BATCH_SIZE} requests"), handler.trace_id
             )
-        # One after the other: a client that wants several at once sends several HTTP requests.
-        replies = [reply for each in payload if (reply := await handler.handle_request(each)) is not None]
-        return [], replies or None
+        replies: list[dict[str, Any] | None] = []
+        # One after the other, but for calls that follow each other: those run side by side where that is safe.
+        for is_create, requests in groupby(payload, _is_create):
+            if is_create:
+                replies += await handler.create_calls(list(requests))
+            else:
+                replies += [await handler.handle_request(each) for each in requests]
+        return [], [each for each in replies if each is not None] or None
 
 
 class _RpcHandler:
@@ -111,6 +118,28 @@ class _RpcHandler:
         response = await self._dispatch_request(request)
         return response if "id" in request else None
 
+    async def create_calls(self, requests: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+        """Create several calls and return their responses in their order, whatever becomes of each."""
+        responses: dict[int, dict[str, Any]] = {}
+        calls: dict[int, BatchedCall] = {}
+        for index, request in enumerate(requests):
+            try:
+                calls[index] = BatchedCall(request=_parse_call(_get_params(request)))
+            except MalformedRequest as problem:
+                response = _make_error_response(request.get("id"), problem, self.trace_id, code=INVALID_PARAMS)
+                responses[index] = response
+        if calls:
+            batch = CallBatch(calls=list(calls.values()), on_failure="ignore")
+            results = await self._gateway.run_calls(self._caller, batch)
+            for index, result in zip(calls, results, strict=True):
+                request_id = requests[index].get("id")
+                responses[index] = (
+                    _render_outcome(request_id, result)
+                    if isinstance(result, Outcome)
+                    else _make_error_response(request_id, hide_internal_error(result, self.trace_id), self.trace_id)
+                )
+        return [responses[index] if "id" in request else None for index, request in enumerate(requests)]
+
     async def _dispatch_request(self, request: dict[str, Any]) -> dict[str, Any]:
         request_id = request.get("id")
         method = METHODS.get(request["method"])
@@ -118,11 +147,8 @@ class _RpcHandler:
             method_names = ", ".join(METHODS)
             unknown = NoSuchRoute(f"there is no method {request['method'][:64]!r}; there are {method_names}")
             return _make_error_response(request_id, unknown, self.trace_id)
-        params = request.get("params", {})
         try:
-            if not isinstance(params, dict):
-                raise MalformedRequest("params must be an object with each parameter by name")
-            result = await method(self._gateway, self._caller, params)
+            result = await method(self._gateway, self._caller, _get_params(request))
         except MalformedRequest as problem:
             return _make_error_response(request_id, problem, self.trace_id, code=INVALID_PARAMS)
         except Problem as problem:
@@ -147,6 +173,17 @@ def _find_request_error(request: Any) -> str | None:
     if not _is_valid_id(request.get("id")):
         return "id must be text or a number"
     return None
+
+
+def _is_create(request: Any) -> bool:
+    return _find_request_error(request) is None and METHODS.get(request["method"]) is _create_call
+
+
+def _get_params(request: dict[str, Any]) -> Params:
+    params = request.get("params", {})
+    if not isinstance(params, dict):
+        raise MalformedRequest("params must be an object with each parameter by name")
+    return params
 
 
 def _is_valid_id(value: Any) -> bool:
@@ -193,14 +230,15 @@ async def _send_http_error(send: Send, problem: Problem, trace_id: str, metadata
 
 
 async def _create_call(gateway: Gateway, caller: Caller, params: Params) -> Outcome:
+    return await gateway.run_call(caller, _parse_call(params))
+
+
+def _parse_call(params: Params) -> CallRequest:
     fields = dict(params)
     key, traceparent = fields.pop("idempotency_key", None), fields.pop("traceparent", None)
     if traceparent is not None and not isinstance(traceparent, str):
         raise MalformedRequest("traceparent must be text")
-    request = parse_call_request(
-        fields, key=None if key is None else parse_idempotency_key(key), traceparent=traceparent
-    )
-    return await gateway.run_call(caller, request)
+    return parse_call_request(fields, key=None if key is None else parse_idempotency_key(key), traceparent=traceparent)
 
 
 async def _get_call(gateway: Gateway, caller: Caller, params: Params) -> Any:

@@ -15,6 +15,7 @@ from deputize.core.errors import (
     PermissionProblem,
     Problem,
     RegistryProblem,
+    SiblingCanceled,
     ToolTimeout,
     UpstreamTimeout,
     ValidationProblem,
@@ -47,7 +48,7 @@ def get_refusal_state(problem: Problem) -> State:
 
 def get_failure_state(problem: Problem) -> State:
     """Return the state of a dispatched call that failed in a known way."""
-    if isinstance(problem, Canceled):
+    if isinstance(problem, Canceled | SiblingCanceled):
         return State.CANCELED
     return State.TIMED_OUT if isinstance(problem, ToolTimeout | UpstreamTimeout) else State.FAILED
 

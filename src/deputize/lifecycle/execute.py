@@ -23,6 +23,7 @@ from deputize.core.errors import (
     UpstreamRateLimited,
     UpstreamUnavailable,
 )
+from deputize.core.event_loop.interruption import Interruption
 from deputize.core.outcome import Outcome
 from deputize.execute.circuits.verdicts import judge_attempt
 from deputize.execute.drivers.python import ThreadOverrun
@@ -195,11 +196,14 @@ class _Dispatch:
                 runtime.lease.require_valid()
             seconds_left = self.seconds_left
             context = self._build_context(number, seconds_left, credential) if self.tool.takes_context else None
-            if self.active_run is None:
-                output = await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
-            else:
+            tool_run = runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+            if self.active_run is not None:
                 with self.active_run.enter_tool(thread=not self.tool.is_async):
-                    output = await runtime.driver.run(self.tool, authorized.validated.call_input, context, seconds_left)
+                    output = await tool_run
+            elif (interruption := self._find_interruption()) is not None:
+                output = await interruption.run(tool_run)
+            else:
+                output = await tool_run
         except Problem as problem:
             self._report_failure(problem)
             self.hold_for_thread(problem)
@@ -303,6 +307,11 @@ class _Dispatch:
         except Problem as refusal:
             # True of this attempt; the earlier ones said for themselves whether anything happened.
             raise refusal.replace(nothing_happened=True) from refusal.__cause__
+
+    def _find_interruption(self) -> Interruption | None:
+        """Return what may interrupt the tool; None if its contract does not allow that, or it runs in a thread."""
+        is_interruptible = self.authorized.contract.interrupt == "cancel" and self.tool.is_async
+        return self.authorized.call.request.interruption if is_interruptible else None
 
     def _is_stopping(self) -> bool:
         return self.active_run is not None and self.active_run.is_stopping()

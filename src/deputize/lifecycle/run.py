@@ -53,6 +53,10 @@ class Lifecycle:
         call = self._receive(caller, request)
         return self._run_phases(call) if call.trail.tracer is None else self._run_with_trace(call)
 
+    def refuse(self, caller: Caller, request: CallRequest, problem: Problem) -> Coroutine[Any, Any, Outcome]:
+        """Refuse a call before its first phase, recorded like every refusal."""
+        return self._refuse(self._receive(caller, request), None, problem)
+
     async def _run_with_trace(self, call: CallContext) -> Outcome:
         with call.trail.start_call(call.request.tool, call.call_id, call.session) as span:
             outcome = await self._run_phases(call)
@@ -84,9 +88,13 @@ class Lifecycle:
         except Problem as problem:
             if validated is not None and (hooks := self._find_hooks(validated)) is not None:
                 validated = await hooks.run_failure(validated, problem)
-            outcome = await refuse_call(runtime, call, validated, problem)
-            if runtime.report_call is not None:
-                report_outcome(runtime, call, outcome, problem.decision, problem)
+            outcome = await self._refuse(call, validated, problem)
+        return outcome
+
+    async def _refuse(self, call: CallContext, validated: Validated | None, problem: Problem) -> Outcome:
+        outcome = await refuse_call(self.runtime, call, validated, problem)
+        if self.runtime.report_call is not None:
+            report_outcome(self.runtime, call, outcome, problem.decision, problem)
         return outcome
 
     async def _act(self, authorized: Authorized, progress: CallProgress) -> Outcome:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from deputize.acts.erasure import Erasures
 from deputize.acts.webhooks import WebhookAdmin
 from deputize.core.call import CallRequest
+from deputize.core.call_batch import CallBatch
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
 from deputize.core.errors import Problem, TokenMissing, Unavailable
@@ -52,6 +53,7 @@ from deputize.operations.audit.log_reader import LogReader
 from deputize.operations.audit.observations import Observations
 from deputize.operations.audit.search import AuditSearch
 from deputize.operations.audit.tail import AuditTail, TailEvent
+from deputize.operations.calls.call_batches import CallBatches
 from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
 from deputize.operations.calls.input_responses import InputResponder
@@ -222,6 +224,10 @@ class Gateway:
     def run_call(self, caller: Caller, request: CallRequest) -> Coroutine[Any, Any, Outcome]:
         """Run a call to its outcome. Every refusal is an outcome too; nothing a caller can cause is raised."""
         return self._lifecycle.run(caller, request)
+
+    async def run_calls(self, caller: Caller, batch: CallBatch) -> list[Outcome | Exception]:
+        """Run several calls to their outcomes, in their order; an unexpected error stands in its call's place."""
+        return await CallBatches(self._lifecycle).run_calls(caller, batch)
 
     async def retry_call(self, caller: Caller, call_id: str) -> Outcome:
         """Retry a failed run where that can do no harm; raise a Problem where it cannot be retried."""

@@ -78,6 +78,7 @@ _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "uni
 _CIRCUIT = "unit/execute/circuits/test_circuit.py"
 _CACHE = "integration/lifecycle/test_cached_reads.py"
 _BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
+_BATCHES = "integration/operations/calls/test_call_batches.py"
 _CHECKPOINTS = "integration/runs/test_checkpoint_writer.py"
 _PROMISES = "unit/catalog/test_promise_rules.py"
 _SEARCH = "unit/catalog/test_search.py"
@@ -218,6 +219,8 @@ OBSERVATIONS: dict[str, str] = {
         ("network.allowed_domains", "network.allowed_ports", "network.deny_all_egress"),
         "unit/execute/test_network_policy.py::test_a_tool_reaches_the_hosts_and_ports_that_its_contract_declares",
     ),
+    "concurrency_safe": f"{_BATCHES}::test_calls_that_declare_it_run_beside_each_other_on_one_resource",
+    "interrupt": f"{_BATCHES}::test_a_failure_stops_siblings_that_may_be_interrupted_and_waits_for_others",
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
     "life.sunset_date": _DEPRECATION,
     "life.replacement": _DEPRECATION,
@@ -225,7 +228,7 @@ OBSERVATIONS: dict[str, str] = {
         (
             "limits.cpu", "limits.memory", "limits.ephemeral_storage",
             "compensation.compensation_class", "compensation.tool", "compensation.bind",
-            "compensation.constants", "compensation.within_seconds", "concurrency_safe", "interrupt", "sandbox.tier",
+            "compensation.constants", "compensation.within_seconds", "sandbox.tier",
             "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
             "alerts.latency_factor", "alerts.pending_approvals", "recipient_argument", "labels.accepts", "labels.adds",
         ),

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from deputize.interfaces.jsonrpc import MAX_BATCH_SIZE
+from deputize.core.call_batch import MAX_BATCH_SIZE
 from tests.integration.conftest import HttpGateway
 from tests.support import shop_tools
 

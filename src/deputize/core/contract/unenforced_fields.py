@@ -12,7 +12,7 @@ from deputize.core.contract.handler import NO_DRIVER
 
 # Fields that are kept as declared and that nothing reads yet.
 RESERVED_FIELDS: Final = (
-    "limits", "compensation", "concurrency_safe", "interrupt", "sandbox",
+    "limits", "compensation", "sandbox",
     "alerts", "recipient_argument", "labels",
 )  # fmt: skip
 

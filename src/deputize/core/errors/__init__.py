@@ -30,6 +30,7 @@ from deputize.core.errors.asynchronous import (
     NotRetryable,
     QueueFull,
     RunOwnershipLost,
+    SiblingCanceled,
     TooManyTakeovers,
 )
 from deputize.core.errors.audit import (
@@ -253,6 +254,7 @@ __all__ = [
     "ServerChangeNotFound",
     "ServerNotFound",
     "ServiceBusy",
+    "SiblingCanceled",
     "SignInFailed",
     "SourcesDisagree",
     "TokenAudienceMismatch",

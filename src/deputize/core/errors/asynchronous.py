@@ -103,3 +103,12 @@ class HumanTaskClosed(AsyncProblem):
         title="This request or task is already closed",
         advice="Look at its call to see how it ended.",
     )  # fmt: skip
+
+
+class SiblingCanceled(AsyncProblem):
+    spec = ErrorSpec(
+        slug="sibling-canceled", code=ErrorCode.CONFLICT, error_class="canceled", number=3715, http=409,
+        grpc="CANCELLED",
+        title="The call was canceled because of another call of its batch",
+        advice="Look at the result of the call at position details.sibling. If this is still needed, call it again.",
+    )  # fmt: skip

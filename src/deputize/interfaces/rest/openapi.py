@@ -34,6 +34,7 @@ from deputize.interfaces.rest.approvals.approval_models import ApproveBody, Brea
 from deputize.interfaces.rest.approvals.reconciliation_task_models import ReconciliationTaskBody
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
+    CallBatchBody,
     CallBody,
     DryRunModel,
     EnvelopeModel,
@@ -57,6 +58,7 @@ _BUILD_LOCK = threading.Lock()
 _REF_TEMPLATE = "#/components/schemas/{model}"
 _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     CallBody,
+    CallBatchBody,
     EnvelopeModel,
     InputRequiredModel,
     DryRunModel,
@@ -278,7 +280,8 @@ def _describe_post_rpc() -> dict[str, Any]:
         "tags": ["calls"],
         "summary": "Call methods over JSON-RPC 2.0",
         "description": "Methods: calls.create, calls.get, calls.cancel, calls.retry, tools.list, tools.search, "
-        "surface.get, tools.get, tools.negotiate. A batch is answered in order.",
+        "surface.get, tools.get, tools.negotiate. A batch is answered in order; calls that follow each other in it run "
+        "side by side where they cannot change the same resources.",
         "operationId": "post_rpc",
         "security": [{"bearer": []}],
         "requestBody": {

@@ -83,6 +83,9 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     failed = await ask("post", "/v1/calls", "/v1/calls", 502, token=ana, body=failing_call)
     for status, token, body in ((401, None, good), (400, ana, {}), (404, ana, {"tool": "x"})):
         await ask("post", "/v1/calls", "/v1/calls", status, token=token, body=body)
+    batch = {"calls": [good, note, failing_call, {"tool": "x", "depends_on": [2]}, {**note, "dry_run": True}]}
+    await ask("post", "/v1/calls/batch", "/v1/calls/batch", 200, token=ana, body=batch)
+    await ask("post", "/v1/calls/batch", "/v1/calls/batch", 400, token=ana, body={})
     await ask("get", "/v1/calls", "/v1/calls?limit=2", 200, token=ana)
     await ask("get", "/v1/calls", "/v1/calls?limit=x", 400, token=ana)
     for one in (call, made, failed):

@@ -5,7 +5,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deputize.core.call import MAX_CHECKPOINT_NAME_LENGTH, MAX_SESSION_LENGTH
+from deputize.core.call import MAX_CHECKPOINT_NAME_LENGTH, MAX_KEY_LENGTH, MAX_SESSION_LENGTH
+from deputize.core.call_batch import MAX_BATCH_SIZE, FailurePolicy
 from deputize.core.contract.contract import MutationClass
 from deputize.core.mcp.elicitation import ClientCapability
 from deputize.core.states import State, ToolEvent
@@ -21,7 +22,7 @@ from deputize.interfaces.call_request import (
 from deputize.interfaces.rest.approvals.approval_models import ApprovalSummaryModel
 from deputize.interfaces.rest.calls.preview_models import DryRunVerdictModel, PreviewModel
 from deputize.interfaces.rest.calls.result_models import ContentModel, DegradedModel, PersistenceModel, ProvenanceModel
-from deputize.interfaces.rest.models import DeprecationModel, RequestModel, ToolRef, TraceId
+from deputize.interfaces.rest.models import DeprecationModel, ProblemModel, RequestModel, ToolRef, TraceId
 
 
 class CallbackBody(RequestModel):
@@ -113,6 +114,38 @@ class CallBody(RequestModel):
         ge=0,
         le=MAX_AGE_SECONDS,
         description="How old the result of a read may be; 0 demands a new one. Default: what the contract allows.",
+    )
+
+
+class BatchedCallBody(CallBody):
+    """One call of a batch, as for `POST /v1/calls`, with its key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={})
+
+    idempotency_key: str | None = Field(
+        None,
+        pattern=f"^[\\x21-\\x7e]{{1,{MAX_KEY_LENGTH}}}$",
+        description="Makes repeating this call, or the whole batch, safe.",
+    )
+    depends_on: list[int] | None = Field(
+        None, description="The positions, from 0, of the earlier calls that must succeed before this one begins."
+    )
+
+
+class CallBatchBody(RequestModel):
+    """Several calls. Those that may change the same resources run one after another, the others side by side."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"calls": [{"tool": "hello.greet", "arguments": {"name": "Ana"}}]}]},
+    )
+
+    calls: list[BatchedCallBody] = Field(min_length=1, max_length=MAX_BATCH_SIZE)
+    on_failure: FailurePolicy = Field(
+        "cancel_dependent",
+        description="What a failed call means for the others: nothing (`ignore`), that none begins any more and those "
+        "with `interrupt: cancel` are stopped (`cancel_siblings`), or that calls which depend on it do not begin.",
     )
 
 
@@ -262,6 +295,19 @@ class AcceptedCallModel(BaseModel):
     links: CallLinks
     warnings: list[str]
     deprecation: DeprecationModel | None = Field(None, description="The notice of the version, if it is deprecated.")
+
+
+class BatchResultModel(BaseModel):
+    """The outcome of one call of a batch."""
+
+    status: int = Field(description="The status that `POST /v1/calls` would have answered with.")
+    is_replay: bool = Field(description="Whether this is the stored outcome of the same key.")
+    is_joined: bool = Field(description="Whether the same call was already running.")
+    envelope: EnvelopeModel | InputRequiredModel | DryRunModel | AcceptedCallModel | ProblemModel
+
+
+class CallBatchModel(BaseModel):
+    results: list[BatchResultModel] = Field(description="One for each call, in their order.")
 
 
 class ToolNameModel(BaseModel):

@@ -14,6 +14,7 @@ from deputize.core.errors import (
     CheckpointNotFound,
     ConcurrencyLimitReached,
     DisabledByKillSwitch,
+    MalformedRequest,
     NotCancelable,
     NotRetryable,
     ParseFailed,
@@ -27,12 +28,14 @@ from deputize.core.errors import (
     VersionNotInCapability,
     list_problem_types,
 )
-from deputize.core.outcome import build_problem_fields
-from deputize.interfaces.asgi_http import make_retry_after_header, read_trace_id
+from deputize.core.outcome import Outcome, build_problem_fields
+from deputize.interfaces.asgi_http import hide_internal_error, make_retry_after_header, read_trace_id
+from deputize.interfaces.call_request import parse_call_batch
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
     AgentToolCallModel,
     AuditEntryList,
+    CallBatchModel,
     CallModel,
     CallPage,
     CallsQuery,
@@ -68,6 +71,34 @@ async def list_calls(gateway: CurrentGateway, caller: CurrentCaller, query: Anno
     calls = await gateway.calls.list_calls(caller, before=before, limit=query.limit)
     next_before = calls[-1]["call_id"] if len(calls) == query.limit else None
     return make_json_response({"calls": calls, "next_before": next_before})
+
+
+@router.post(
+    "/batch",
+    summary="Call several tools",
+    response_model=CallBatchModel,
+    responses=describe_problems(ConcurrencyLimitReached, ParseFailed, RequestTooLarge, UnsupportedMedia),
+    openapi_extra=describe_body("CallBatchBody"),
+)
+async def post_batch(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
+    """Run up to 50 calls and return their envelopes in their order. Each is a call of its own, as if it had been sent
+    alone. Calls that may change the same resources run one after another, the others side by side.
+    """
+    if "idempotency-key" in request.headers:
+        raise MalformedRequest("each call of a batch has a key of its own, in its field idempotency_key")
+    fields = await read_json_body(request, gateway)
+    batch = parse_call_batch(fields, traceparent=request.headers.get("traceparent"))
+    results, trace_id = await gateway.run_calls(caller, batch), read_trace_id(request.scope)
+    return make_json_response({"results": [_render_result(each, trace_id) for each in results]})
+
+
+def _render_result(result: Outcome | Exception, trace_id: str) -> dict[str, Any]:
+    if isinstance(result, Outcome):
+        facts = {"status": result.http_status, "is_replay": result.is_replay, "is_joined": result.is_joined}
+        return {**facts, "envelope": orjson.Fragment(result.body)}
+    problem = hide_internal_error(result, trace_id)
+    envelope = build_problem_fields(problem, trace_id=trace_id)
+    return {"status": problem.spec.http, "is_replay": False, "is_joined": False, "envelope": envelope}
 
 
 @router.get(
