@@ -56,6 +56,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+OnFailure = Literal["ignore", "cancel_siblings", "cancel_dependent"]
 
 
 class _BaseClient:
@@ -132,6 +133,17 @@ class Client(_BaseClient):
             dry_run=bool(dry_run),
         )  # fmt: skip
         return await self._run(steps)
+
+    async def call_many(
+        self, calls: Sequence[Mapping[str, Any]], *, on_failure: OnFailure = "cancel_dependent"
+    ) -> list[Reply]:
+        """Call up to 50 tools in one request: side by side, but for calls that may change the same resources.
+
+        Each call has the fields of `POST /v1/calls`, such as `tool` and `arguments`; it may have `idempotency_key`, and
+        `depends_on` with the positions of earlier calls. Failures are in the replies, which are in the order of the
+        calls; nothing but a refusal of the whole request raises `CallFailed`. A call that failed is not retried.
+        """
+        return await self._run(self._protocol.call_many(calls, on_failure))
 
     async def tools(self, *, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
         """List a page of the tools you can call; continue with `after=page["next_after"]`."""
@@ -267,6 +279,12 @@ class SyncClient(_BaseClient):
             dry_run=bool(dry_run),
         )  # fmt: skip
         return self._run(steps)
+
+    def call_many(
+        self, calls: Sequence[Mapping[str, Any]], *, on_failure: OnFailure = "cancel_dependent"
+    ) -> list[Reply]:
+        """Call up to 50 tools in one request, as `Client.call_many` does."""
+        return self._run(self._protocol.call_many(calls, on_failure))
 
     def tools(self, *, after: str | None = None, limit: int | None = None) -> dict[str, Any]:
         return self._run(self._protocol.tools(after, limit))

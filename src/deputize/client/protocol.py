@@ -186,6 +186,32 @@ class ClientProtocol:
             raise CallFailed(reply.failure, reply)
         return reply
 
+    def call_many(self, calls: Sequence[Mapping[str, Any]], on_failure: str) -> Steps[list[Reply]]:
+        """Call several tools in one request."""
+        body = {"calls": [self._complete_call(each) for each in calls], "on_failure": on_failure}
+        answer, attempts = yield from self._send_with_retries("POST", "/v1/calls/batch", {}, body, None)
+        value = _parse_json(answer)
+        if answer.status >= 400:
+            raise CallFailed(_parse_failure(answer.status, value))
+        return [
+            _make_reply(
+                each["envelope"],
+                each["status"],
+                is_replay=each["is_replay"],
+                is_joined=each["is_joined"],
+                attempts=attempts,
+            )
+            for each in value["results"]
+        ]
+
+    def _complete_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the session, and a key where there is none; a dry run is no step."""
+        fields = {"arguments": {}, "session": self.session, **call}
+        if not fields.get("dry_run") and fields.get("idempotency_key") is None:
+            step = fields.get("step") or f"#{next(self._steps)}"
+            fields["idempotency_key"] = self.derive_key(fields["tool"], fields["arguments"], step)
+        return fields
+
     def tools(self, after: str | None, limit: int | None) -> Steps[dict[str, Any]]:
         """List a page of tools."""
         return self._request_json("GET", "/v1/tools", after=after, limit=limit)
@@ -346,24 +372,27 @@ def _parse_failure(status: int, problem: Mapping[str, Any]) -> Failure:
     )
 
 
-def _is_failure(answer: StepResponse, envelope: Mapping[str, Any]) -> bool:
-    """Tell whether the call failed. A call that is read by its id comes with status 200, however it ended."""
-    return answer.status >= 400 or envelope.get("is_error") is True
-
-
-def _get_status(answer: StepResponse, envelope: Mapping[str, Any]) -> int:
-    return answer.status if answer.status >= 400 else int(envelope.get("status", 500))
-
-
 def _build_reply(answer: StepResponse, attempts: int) -> Reply:
-    envelope = _parse_json(answer)
+    return _make_reply(
+        _parse_json(answer),
+        answer.status,
+        is_replay=answer.headers.get("idempotency-replayed") == "true",
+        is_joined=answer.headers.get("deputize-joined") == "true",
+        attempts=attempts,
+    )
+
+
+def _make_reply(envelope: Mapping[str, Any], status: int, *, is_replay: bool, is_joined: bool, attempts: int) -> Reply:
+    # A call that is read by its id comes with status 200, however it ended.
+    is_failure = status >= 400 or envelope.get("is_error") is True
+    failure_status = status if status >= 400 else int(envelope.get("status", 500))
     return Reply(
         result=envelope.get("result"),
         state=envelope.get("state", "failed"),
         call_id=envelope.get("call_id", ""),
         envelope=envelope,
-        failure=_parse_failure(_get_status(answer, envelope), envelope) if _is_failure(answer, envelope) else None,
-        is_replay=answer.headers.get("idempotency-replayed") == "true",
-        is_joined=answer.headers.get("deputize-joined") == "true",
+        failure=_parse_failure(failure_status, envelope) if is_failure else None,
+        is_replay=is_replay,
+        is_joined=is_joined,
         attempts=attempts,
     )

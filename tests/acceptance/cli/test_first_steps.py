@@ -51,6 +51,28 @@ def test_the_same_key_again_does_nothing_again(shop_project: Path) -> None:
     assert "Idempotency key was used for another request (E3007)" in other.err
 
 
+@pytest.mark.requirement("INV-9")
+def test_calls_of_a_file_are_made_in_one_request(shop_project: Path) -> None:
+    lines = [
+        '{"tool": "hello.greet", "arguments": {"name": "Ana"}}',
+        '{"tool": "hello.forget", "arguments": {"number": 99}}',
+        '{"tool": "hello.greet", "arguments": {"name": "Bo"}, "depends_on": [1]}',
+    ]
+    (shop_project / "calls.jsonl").write_text("\n".join(lines))
+    done = run_deputize("call", "--batch", "calls.jsonl", folder=shop_project)
+    piped = run_deputize("call", "--batch", "-", "--json", folder=shop_project, stdin=f"[{lines[0]}]")
+
+    assert done.code == 1
+    assert [line.split("  ")[:3] for line in done.out.splitlines()] == [
+        ["0", "hello.greet", "succeeded"],
+        ["1", "hello.forget", "validation_failed"],
+        ["2", "hello.greet", "canceled"],
+    ]
+    assert (piped.code, piped.json["results"][0]["envelope"]["result"]) == (0, "Hello, Ana!")
+    mixed = run_deputize("call", "--batch", "calls.jsonl", "--dry-run", folder=shop_project)
+    assert (mixed.code, "leave out the other arguments" in mixed.err) == (2, True)
+
+
 @pytest.mark.nightly
 def test_a_write_without_a_key_gets_one_that_is_printed(shop_project: Path) -> None:
     done = run_deputize("call", "hello.remember", "text=tea", folder=shop_project)

@@ -1,6 +1,7 @@
 """The Python client against a real gateway, with and without asyncio."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,33 @@ async def test_two_calls_are_two_calls_even_if_they_ask_the_same(gateway: HttpGa
     async with Client(gateway.url, gateway.token()) as d:
         await asyncio.gather(*(d.call("shop.rename_user", id=1, name="Ana") for _ in range(5)))
     assert len(shop_tools.effects) == before + 5
+
+
+@pytest.mark.requirement("INV-9", "INV-5")
+async def test_several_calls_in_one_request_and_the_same_program_again(gateway: HttpGateway) -> None:
+    token = gateway.token("many")
+    calls: list[dict[str, Any]] = [
+        {"tool": "shop.rename_user", "arguments": {"id": 1, "name": "Ana"}, "step": "rename"},
+        {"tool": "shop.fail", "arguments": {"slug": "tool-failed"}},
+        {"tool": "shop.get_user", "arguments": {"id": 7}, "depends_on": [1]},
+        {"tool": "shop.list_users"},
+    ]
+    replies = []
+    for _ in range(2):
+        async with Client(gateway.url, token, session="many", secret=b"kept somewhere safe") as d:
+            replies.append(await d.call_many(calls))
+    assert [reply.state for reply in replies[0]] == ["succeeded", "failed", "canceled", "succeeded"]
+    assert replies[0][1].failure is not None
+    assert (replies[0][1].failure.slug, replies[0][1].failure.status) == ("tool-failed", 502)
+    assert [each[0].is_replay for each in replies] == [False, True]
+
+    def call_without_asyncio() -> None:
+        with SyncClient(gateway.url, token) as d:
+            assert [reply.ok for reply in d.call_many(calls, on_failure="ignore")] == [True, False, True, True]
+            with pytest.raises(CallFailed, match="a batch holds 1 to 50 calls"):
+                d.call_many([])
+
+    await asyncio.to_thread(call_without_asyncio)
 
 
 async def test_irreversible_tools_just_work_because_a_key_is_always_sent(gateway: HttpGateway) -> None:

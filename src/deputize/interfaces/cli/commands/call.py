@@ -1,9 +1,9 @@
-"""Define `deputize call`: make one governed call, with its result on stdout and notes on stderr."""
+"""Define `deputize call`: make one governed call or several, with results on stdout and notes on stderr."""
 
 import sys
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check everything, change nothing, and show what the call would change.")
 ]
+_BATCH_HELP = "Make the calls of this file, a JSON array or one JSON object a line; - reads them from stdin."
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for a queued call, and print its result.")]
 
 
 def call(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", autocompletion=complete_tool, help="The tool, for example hello.greet.")
-    ],
+        str | None,
+        typer.Argument(metavar="NAME", autocompletion=complete_tool, help="The tool, for example hello.greet."),
+    ] = None,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Arguments, parsed by the tool's schema.")
     ] = None,
@@ -75,6 +77,11 @@ def call(
         typer.Option(min=0, metavar="SECONDS", help="How old the result of a read may be; 0 demands a new one."),
     ] = None,
     callback: Annotated[str | None, typer.Option(metavar="URL", help="URL to notify when a queued call ends.")] = None,
+    batch: Annotated[str | None, typer.Option(metavar="FILE", help=_BATCH_HELP)] = None,
+    on_failure: Annotated[
+        Literal["ignore", "cancel_siblings", "cancel_dependent"],
+        typer.Option(metavar="POLICY", help="After a failed call: ignore, cancel_siblings or cancel_dependent."),
+    ] = "cancel_dependent",
     url: Url = "",
     token: Token = "",
     json: Json = False,
@@ -83,6 +90,16 @@ def call(
 
     A write takes effect once per idempotency key. Without --key, a new key is generated.
     """
+    if batch is not None:
+        options_given = (name, args, key, version, deadline, session, run_async, wait, priority, may_continue, dry_run)
+        if any(options_given) or callback or max_age is not None:
+            exit_with_error("--batch takes everything about its calls from its file: leave out the other arguments.")
+        from deputize.interfaces.cli.commands.call_batch import read_calls, send_batch
+
+        send_batch(find_gateway(url, token), read_calls(batch), on_failure, json=json)
+        return
+    if name is None:
+        exit_with_error("Name the tool to call, for example: deputize call hello.greet name=Ana")
     gateway = find_gateway(url, token)
     tool_info = _fetch_tool(gateway, name, version)
     arguments = _parse_arguments(words or (), (tool_info or {}).get("input_schema") or {}, args)
