@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from deputize.core.call_batch import MAX_BATCH_SIZE
 from tests.integration.conftest import HttpGateway
 from tests.support import shop_tools
+from tests.support.mcp_client import McpClient
 
 pytestmark = pytest.mark.requirement("INV-9", "INV-1")
 
@@ -109,3 +111,28 @@ async def test_calls_of_a_json_rpc_batch_run_side_by_side(gateway: HttpGateway) 
     assert [each["id"] for each in replies] == [1, 2, 3, 4]
     assert [each["result"]["result"] for each in replies[:3:2]] == ["rpc-a", "rpc-c"]
     assert (replies[1]["error"]["code"], replies[3]["result"]["version"]) == (-32602, "1.2.0")
+
+
+async def test_a_model_makes_several_calls_with_one_tool(gateway: HttpGateway) -> None:
+    client = McpClient(gateway)
+    calls = [
+        {"tool": "shop__get_user", "arguments": {"id": 7}},
+        {"tool": "shop__rename_user", "arguments": {"id": 7, "name": "B"}, "idempotency_key": "mcp-batch"},
+        {"tool": "shop__fail", "arguments": {"slug": "tool-failed"}},
+        {"tool": "shop__get_user", "arguments": {"id": 8}, "depends_on": [2]},
+        # It may take longer than clients wait, so it is queued.
+        {"tool": "shop__slow_read", "arguments": {"name": "mcp-queued"}},
+        {"tool": "shop__nothing"},
+    ]
+    answer = await client.call_tool("calls_batch", {"calls": calls})
+    assert answer.result["isError"] is False
+    results = answer.structured_content["results"]
+    assert [each["status"] for each in results] == [
+        "succeeded", "succeeded", "failed", "canceled", "queued", "blocked",
+    ]  # fmt: skip
+    assert results[0]["result"] == {"id": 7, "plan": "pro"}
+    assert (results[3]["error"]["slug"], results[5]["error"]["slug"]) == ("sibling-canceled", "tool-not-found")
+    schema = (await client.list_tools())["calls_batch"]["outputSchema"]
+    assert jsonschema_rs.Draft202012Validator(schema).is_valid(answer.structured_content)
+    again = await client.call_tool("calls_batch", {"calls": calls[1:2]})
+    assert again.structured_content["results"] == [results[1]]

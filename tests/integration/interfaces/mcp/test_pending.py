@@ -361,6 +361,8 @@ async def test_own_tools_say_what_is_wrong_with_what_they_are_given(approval_gat
         ("calls_get", {}), ("calls_get", {"call_id": 7}), ("calls_get", {"call_id": "x"}),
         ("calls_get", {"call_id": "01890000-0000-7000-8000-000000000000"}), ("calls_get", {"call_id": "x", "more": 1}),
         ("calls_get", {"call_id": "x", "wait_ms": 20_001}), ("calls_cancel", {"call_id": "x"}),
+        ("calls_batch", {}), ("calls_batch", {"calls": [{"tool": "shop__get_user", "session": "x"}]}),
+        ("calls_batch", {"calls": [{"tool": "shop__get_user"}], "more": 1}), ("calls_batch", {"calls": [7]}),
     ):  # fmt: skip
         answer = await client.call_tool(name, arguments)
         assert (answer.status, answer.result["isError"]) == (200, True), (name, arguments)

@@ -1,14 +1,21 @@
-"""Serve two built-in tools that stand in every list: `calls_get` polls a call, `calls_cancel` cancels one.
+"""Serve built-in tools that stand in every list: `calls_batch` makes calls, `calls_get` and `calls_cancel` follow one.
 
-They make no call of their own: they read or cancel a call of the caller, as `/v1/calls/{id}` does.
+They are no calls of their own: they make, read or cancel calls of the caller, as the REST routes of calls do.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from deputize.core.errors import CallNotFound, ErrorSpec, NotCancelable, Problem, SchemaViolation
+from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall
+from deputize.core.contract.contract import TimeoutClass
+from deputize.core.errors import CallNotFound, ErrorSpec, MalformedRequest, NotCancelable, Problem, SchemaViolation
+from deputize.core.outcome import Outcome, build_problem_fields
+from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
+from deputize.interfaces.call_request import parse_call_batch
+from deputize.interfaces.mcp.call_origin import parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import get_advice
 from deputize.interfaces.mcp.pending import wait_for_call
@@ -48,7 +55,58 @@ _OUTPUT_SCHEMA: Final = {
     # An error in the arguments is returned without a call; clients validate errors against the schema too.
     "anyOf": [{"required": ["status", "call_id"]}, {"required": ["error"]}],
 }
+_BATCH_OUTPUT_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "results": {"type": "array", "items": _OUTPUT_SCHEMA, "description": "One for each call, in their order."},
+        "error": {"type": "object", "description": "What is wrong with the batch; no call was made."},
+    },
+    "anyOf": [{"required": ["results"]}, {"required": ["error"]}],
+}
+_BATCHED_CALL: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "tool": {"type": "string", "description": "The name of a tool in this list."},
+        "arguments": {"type": "object", "description": "Its arguments by name."},
+        "version": {"type": "string"},
+        "idempotency_key": {"type": "string", "description": "Makes repeating the call safe."},
+        "depends_on": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "description": "Positions, from 0, of earlier calls that must succeed before this one begins.",
+        },
+    },
+    "required": ["tool"],
+    "additionalProperties": False,
+}
 BUILTIN_DEFINITIONS: Final[dict[str, dict[str, Any]]] = {
+    "calls_batch": {
+        "name": "calls_batch",
+        "title": "Make several calls",
+        "description": "Call several tools at once. Calls that may change the same things run one after another, the "
+        "others side by side; reads do not wait for writes unless depends_on says so. Each is permitted, limited and "
+        "recorded like a call made alone.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "calls": {"type": "array", "items": _BATCHED_CALL, "minItems": 1, "maxItems": MAX_BATCH_SIZE},
+                "on_failure": {
+                    "enum": ["ignore", "cancel_siblings", "cancel_dependent"],
+                    "default": "cancel_dependent",
+                    "description": "What a failed call means for the others.",
+                },
+            },
+            "required": ["calls"],
+            "additionalProperties": False,
+        },
+        "outputSchema": _BATCH_OUTPUT_SCHEMA,
+        "annotations": {
+            "readOnlyHint": False,
+            "destructiveHint": True,
+            "idempotentHint": False,
+            "openWorldHint": True,
+        },
+    },
     "calls_get": {
         "name": "calls_get",
         "title": "Get a call",
@@ -92,6 +150,51 @@ BUILTIN_DEFINITIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+async def _make_calls(context: McpContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        calls = arguments.get("calls")
+        for index, each in enumerate(calls if isinstance(calls, list) else ()):
+            unknown = each.keys() - _BATCHED_CALL["properties"].keys() if isinstance(each, dict) else ()
+            if unknown:
+                raise MalformedRequest(f"calls[{index}] has no field {orjson.dumps(min(unknown)[:64]).decode()}")
+        batch = parse_call_batch(arguments)
+    except MalformedRequest as problem:
+        return _build_error(problem.message)
+    completed = [await _complete_call(context, each) for each in batch.calls]
+    results = await context.gateway.run_calls(context.caller, replace(batch, calls=completed))
+    facts = {"results": [await _describe_result(context, each) for each in results]}
+    return {
+        "content": [build_text_block(orjson.dumps(facts).decode())],
+        "structuredContent": facts,
+        "isError": False,
+    }
+
+
+async def _complete_call(context: McpContext, call: BatchedCall) -> BatchedCall:
+    """Add what the client says of itself. A tool that may take minutes is queued, as when it is called alone."""
+    request = call.request
+    tool_version = await context.gateway.surface.find_tool(context.caller, request.tool, request.version)
+    is_long = tool_version is not None and tool_version.contract.timeout.timeout_class is TimeoutClass.LONG_RUNNING
+    request = replace(
+        request,
+        mode="async" if is_long else request.mode,
+        client_capabilities=context.request.client.capabilities,
+        origin=parse_call_origin(context.request),
+    )
+    return replace(call, request=request)
+
+
+async def _describe_result(context: McpContext, result: Outcome | Exception) -> dict[str, Any]:
+    if not isinstance(result, Outcome):
+        trace_id = read_trace_id({"headers": context.raw_headers})
+        return {"error": build_problem_fields(hide_internal_error(result, trace_id), trace_id=trace_id)["error"]}
+    envelope = await result.envelope.load_fields()
+    if result.is_accepted:
+        return describe_pending(envelope)
+    facts, _ = await _describe_end(context, envelope)
+    return facts
+
+
 async def _get_call(context: McpContext, arguments: dict[str, Any]) -> dict[str, Any]:
     wait = arguments.get("wait_ms", 0)
     if type(wait) is float and wait.is_integer():
@@ -106,23 +209,24 @@ async def _get_call(context: McpContext, arguments: dict[str, Any]) -> dict[str,
         pending_facts = describe_pending(envelope)
         return _build_answer(context, envelope, pending_facts, [build_text_block(pending_facts["message"])])
     context.recent_calls.forget_call(envelope["call_id"])
+    facts, content = await _describe_end(context, envelope)
+    return _build_answer(context, envelope, facts, content)
+
+
+async def _describe_end(context: McpContext, envelope: EnvelopeJson) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Describe a call that has ended, as structured content and as content blocks."""
     if envelope.get("is_error"):
         failure_facts = describe_failure(envelope)
         error = failure_facts["error"]
-        return _build_answer(
-            context,
-            envelope,
-            failure_facts,
-            [build_text_block(f"{failure_facts['status']}: {error['message']}\n{error['advice']}")],
-        )
+        return failure_facts, [build_text_block(f"{failure_facts['status']}: {error['message']}\n{error['advice']}")]
     facts: dict[str, Any] = {"status": envelope["state"], "call_id": envelope["call_id"]}
     if get_input_requests(envelope):
         facts |= {"input_requests": sorted(get_input_requests(envelope)), "message": _INPUT_REQUIRED_MESSAGE}
-        return _build_answer(context, envelope, facts, [build_text_block(f"{facts['status']}: {facts['message']}")])
+        return facts, [build_text_block(f"{facts['status']}: {facts['message']}")]
     if "result" not in envelope:
         # A read that was answered in its own request: its audit entry is stored, its result is not.
         facts["message"] = str(envelope.get("detail", ""))
-        return _build_answer(context, envelope, facts, [build_text_block(f"{facts['status']}: {facts['message']}")])
+        return facts, [build_text_block(f"{facts['status']}: {facts['message']}")]
     tool = envelope["tool"]
     tool_version = await context.gateway.surface.find_tool(context.caller, tool["name"], tool["version"])
     content, structured_content = render_result(envelope, tool_version)
@@ -131,7 +235,7 @@ async def _get_call(context: McpContext, arguments: dict[str, Any]) -> dict[str,
         if tool_version is None or "persistence" in envelope or not is_tool_of_server(tool_version.contract)
         else structured_content or {"content": content}
     )
-    return _build_answer(context, envelope, facts, content)
+    return facts, content
 
 
 async def _cancel_call(context: McpContext, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +278,7 @@ def _check_arguments(
 
 
 BUILTIN_TOOLS: Final = {
+    "calls_batch": _make_calls,
     "calls_get": _check_arguments(_get_call, "wait_ms"),
     "calls_cancel": _check_arguments(_cancel_call),
 }

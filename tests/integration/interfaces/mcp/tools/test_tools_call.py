@@ -118,6 +118,7 @@ async def test_what_went_wrong_fits_what_the_tool_declares_to_answer(gateway: Ht
         ("calls_get", {"call_id": 7}),
         ("calls_get", {"call_id": "no such call"}),
         ("calls_cancel", {"call_id": "no such call"}),
+        ("calls_batch", {"calls": []}),
     ):
         answer = await client.call_tool(name, arguments)
         assert answer.result["isError"] is True
@@ -160,7 +161,7 @@ async def test_the_clients_deadline_ends_the_call(fresh_database: str, tmp_path:
 async def test_a_token_that_lists_tools_sees_only_those_and_ours(gateway: HttpGateway) -> None:
     token = gateway.token(tools={"shop.get_user": "*"})
     client = McpClient(gateway, token=token)
-    assert set(await client.list_tools()) == {"calls_cancel", "calls_get", "shop__get_user"}
+    assert set(await client.list_tools()) == {"calls_batch", "calls_cancel", "calls_get", "shop__get_user"}
     assert (await client.call_tool("shop__hidden", {"id": 1})).error["code"] == -32602
 
 
