@@ -122,8 +122,11 @@ def _format_scope_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
-        case int() | float():
+        case int():
             return str(value)
+        case float():
+            # JSON has one kind of number: 7.0 is 7, and leads a tool to the same resource.
+            return str(int(value)) if value.is_integer() else str(value)
         case str() if value:
             return quote(value, safe=_SAFE_CHARACTERS)
         case _:

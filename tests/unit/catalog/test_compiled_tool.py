@@ -145,7 +145,8 @@ def test_what_a_call_may_change_is_filled_from_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("value", "scope"),
     [("*", "users/%2A"), ("a/b", "users/a%2Fb"), ("{id}", "users/%7Bid%7D"), (None, "users/*"), ([1], "users/*"),
-     ("", "users/*"), (True, "users/true"), ("ana@example.org", "users/ana@example.org")],
+     ("", "users/*"), (True, "users/true"), (7.0, "users/7"), (7.5, "users/7.5"),
+     ("ana@example.org", "users/ana@example.org")],
 )  # fmt: skip
 def test_no_argument_can_widen_or_bend_a_scope_unnoticed(value: Any, scope: str) -> None:
     effect = {"resource": "crm.users", "op": "update", "scope": "users/{id}"}
