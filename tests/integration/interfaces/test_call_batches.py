@@ -1,6 +1,7 @@
 """Several calls in one request, over every interface that takes them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -9,6 +10,7 @@ import pytest
 from deputize.core.call_batch import MAX_BATCH_SIZE
 from tests.integration.conftest import HttpGateway
 from tests.support import shop_tools
+from tests.support.approval_gateway import open_approval_gateway
 from tests.support.mcp_client import McpClient
 
 pytestmark = pytest.mark.requirement("INV-9", "INV-1")
@@ -136,3 +138,19 @@ async def test_a_model_makes_several_calls_with_one_tool(gateway: HttpGateway) -
     assert jsonschema_rs.Draft202012Validator(schema).is_valid(answer.structured_content)
     again = await client.call_tool("calls_batch", {"calls": calls[1:2]})
     assert again.structured_content["results"] == [results[1]]
+
+
+@pytest.mark.requirement("GOV-3")
+async def test_a_call_of_a_batch_that_needs_approval_is_neither_failed_nor_done(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    delete = {"tool": "shop.delete_user", "arguments": {"id": 7}, "idempotency_key": "batch-delete"}
+    look = {"tool": "shop.get_user", "arguments": {"id": 7}}
+    async with open_approval_gateway(fresh_database, tmp_path) as asking:
+        body = {"calls": [delete, {**look, "depends_on": [0]}, look], "on_failure": "cancel_siblings"}
+        results = (await asking.gateway.post("/v1/calls/batch", body)).json()["results"]
+        assert [(each["status"], each["envelope"]["state"]) for each in results] == [
+            (202, "awaiting_approval"), (409, "canceled"), (200, "succeeded"),
+        ]  # fmt: skip
+        assert results[1]["envelope"]["detail"].endswith("calls[0] of its batch has not ended yet")
+        assert results[0]["envelope"]["approval"]["groups"] == ["oncall"]

@@ -99,8 +99,8 @@ class _BatchRun:
             await asyncio.wait(earlier_tasks)
         # Taken after the wait: calls that wait hold none, so those that they wait for can always go on.
         async with self._slots:
+            problem = self._find_cancellation(index)
             try:
-                problem = self._find_cancellation(index)
                 if problem is not None:
                     outcome = await self._lifecycle.refuse(self._caller, call.request, problem)
                 else:
@@ -109,7 +109,8 @@ class _BatchRun:
                 self._note_failure(index)
                 return error
             self._outcomes[index] = outcome
-            if outcome.spec is not None:
+            # One that was not begun has not failed.
+            if problem is None and outcome.spec is not None:
                 self._note_failure(index)
             return outcome
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest_asyncio
 from deputize import ToolFailed
 from deputize.core.call import CallRequest
 from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall, CallBatch, FailurePolicy
+from deputize.core.hooks import HookCall, LoadedHook
 from deputize.core.outcome import Outcome
 from deputize.operations.calls.call_batches import MAX_PARALLEL_CALLS
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body, wait_until
+from tests.support.limited_lab import make_rule, open_limited_lab
 from tests.support.scripted_tools import Gate, list_effects, raise_error, set_behaviour
 
 pytestmark = pytest.mark.requirement("INV-9")
@@ -173,9 +176,12 @@ async def test_a_failure_stops_siblings_that_may_be_interrupted_and_waits_for_ot
 
 
 async def test_what_depends_on_a_call_that_has_not_ended_is_canceled(lab: GatewayLab) -> None:
-    outcomes = await run_calls(lab, make_call("look", "queued", mode="async"), make_call("note", "behind", [0]))
+    calls = [make_call("look", "queued", mode="async"), make_call("note", "behind", [0]), make_call("note", "behind")]
+    outcomes = await run_calls(lab, *calls, on_failure="cancel_siblings")
     assert outcomes[0].is_accepted
     assert parse_body(outcomes[1])["detail"].endswith("because calls[0] of its batch has not ended yet")
+    # Not to begin is no failure: others go on.
+    assert outcomes[2].state == "succeeded"
 
 
 async def test_a_write_behind_a_queued_one_of_the_same_resource_is_queued_too(lab: GatewayLab) -> None:
@@ -216,3 +222,25 @@ async def test_every_call_of_a_batch_is_authorized_on_its_own(lab: GatewayLab) -
         None, "scope-missing", "tool-not-found",
     ]  # fmt: skip
     assert not list_effects("own-denied")
+
+
+async def test_limits_count_every_call_of_a_batch(fresh_database: str, tmp_path: Path) -> None:
+    async with open_limited_lab(fresh_database, tmp_path, make_rule("rate", 2, tools="lab.look")) as limited:
+        outcomes = await run_calls(limited, *(make_call("look", "limited") for _ in range(3)))
+        assert sorted(error_slug(each) or "" for each in outcomes) == ["", "", "rate-limited"]
+
+
+async def test_writes_whose_arguments_hooks_may_change_run_alone(fresh_database: str, tmp_path: Path) -> None:
+    def keep_arguments(call: HookCall) -> None:
+        """Change nothing; the gateway cannot know that before."""
+
+    hook = LoadedHook(name="keep", moment="before", function=keep_arguments, is_async=False, tools="lab.note")
+    async with open_lab(fresh_database, tmp_path, hooks=[hook]) as hooked:
+        (first,) = gate("hooked-1")
+        calls = [make_call("put", "hooked-1"), make_call("note", "hooked-2"), make_call("look", "hooked-3")]
+        batch = start(hooked, *calls)
+        await wait_for_begin(first)
+        await wait_for_effects("hooked-3", 1)
+        assert not list_effects("hooked-2")
+        first.open.set()
+        assert [each.state for each in await batch] == ["succeeded"] * 3
