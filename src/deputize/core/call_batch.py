@@ -58,13 +58,16 @@ class CallEffects:
 
 def find_conflicts(effects: Sequence[CallEffects]) -> tuple[frozenset[int], ...]:
     """Find the earlier calls that each call must wait for, because both may change the same thing."""
+    overlaps = _find_overlaps(effects)
     return tuple(
-        frozenset(earlier for earlier in range(index) if _is_conflict(effects[earlier], each))
+        frozenset(
+            earlier for earlier in range(index) if _is_conflict(effects[earlier], each, (earlier, index) in overlaps)
+        )
         for index, each in enumerate(effects)
     )
 
 
-def _is_conflict(a: CallEffects, b: CallEffects) -> bool:
+def _is_conflict(a: CallEffects, b: CallEffects, is_overlap: bool) -> bool:
     if a.is_read or b.is_read:
         return False
     if a.idempotency_key is not None and a.idempotency_key == b.idempotency_key:
@@ -72,10 +75,28 @@ def _is_conflict(a: CallEffects, b: CallEffects) -> bool:
         return True
     if a.is_concurrency_safe and b.is_concurrency_safe:
         return False
-    if a.writes is None or b.writes is None:
-        return True
-    return any(
-        resource == other_resource and scopes_overlap(scope, other_scope)
-        for resource, scope in a.writes
-        for other_resource, other_scope in b.writes
+    return a.writes is None or b.writes is None or is_overlap
+
+
+def _find_overlaps(effects: Sequence[CallEffects]) -> set[tuple[int, int]]:
+    """Find the pairs of calls with overlapping scopes, without comparing each scope with each other one.
+
+    Of two scopes that overlap, one begins with the other's text before its `*`. So in the order of these prefixes, what
+    a scope can overlap is what came last and is a prefix of it.
+    """
+    writes = sorted(
+        (resource, scope.partition("*")[0], scope, index)
+        for index, each in enumerate(effects)
+        for resource, scope in each.writes or ()
     )
+    overlaps: set[tuple[int, int]] = set()
+    last_writes: list[tuple[str, str, str, int]] = []
+    for resource, prefix, scope, index in writes:
+        while last_writes and not (last_writes[-1][0] == resource and prefix.startswith(last_writes[-1][1])):
+            last_writes.pop()
+        for _, _, other_scope, other in last_writes:
+            pair = (other, index) if other < index else (index, other)
+            if pair not in overlaps and scopes_overlap(scope, other_scope):
+                overlaps.add(pair)
+        last_writes.append((resource, prefix, scope, index))
+    return overlaps

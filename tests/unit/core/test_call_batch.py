@@ -14,7 +14,10 @@ from deputize.core.scopes import scopes_overlap
 pytestmark = pytest.mark.requirement("INV-9")
 
 _WRITES = st.frozensets(
-    st.tuples(st.sampled_from(["users", "orders"]), st.sampled_from(["1", "10", "1/a", "1*", "*"])), max_size=3
+    st.tuples(
+        st.sampled_from(["users", "orders"]), st.sampled_from(["1", "10", "1/a", "1/a/b", "1 a", "1/*", "1*", "*"])
+    ),
+    max_size=4,
 )
 _EFFECTS = st.builds(
     CallEffects,
@@ -34,11 +37,22 @@ def _may_collide(one: CallEffects, other: CallEffects) -> bool:
     return any(a[0] == b[0] and scopes_overlap(a[1], b[1]) for a in one.writes for b in other.writes)
 
 
+def _is_repetition(one: CallEffects, other: CallEffects) -> bool:
+    is_same_key = one.idempotency_key is not None and one.idempotency_key == other.idempotency_key
+    return is_same_key and not (one.is_read or other.is_read)
+
+
 @given(st.lists(_EFFECTS, max_size=8), st.data())
 def test_in_any_order_of_ends_no_two_that_collide_run_at_once_and_all_end(
     effects: list[CallEffects], data: st.DataObject
 ) -> None:
     conflicts = find_conflicts(effects)
+    for index, each in enumerate(effects):
+        assert conflicts[index] == {
+            earlier
+            for earlier in range(index)
+            if _may_collide(effects[earlier], each) or _is_repetition(effects[earlier], each)
+        }
     waiting, running, ended = set(range(len(effects))), set[int](), set[int]()
     while len(ended) < len(effects):
         started = {each for each in waiting if conflicts[each] <= ended}

@@ -26,6 +26,8 @@ from deputize.lifecycle.run import Lifecycle
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 
 MAX_PARALLEL_CALLS: Final = 8
+# A tool that changes more kinds of things runs alone: to compare them would hold up the event loop.
+_MAX_WRITES: Final = 16
 
 
 class CallBatches:
@@ -63,8 +65,8 @@ class CallBatches:
 
 
 def _resolve_writes(tool: CompiledTool, arguments: Mapping[str, Any]) -> frozenset[tuple[str, str]] | None:
-    """Resolve what a call may change; None if its contract does not say, or its arguments may be coerced."""
-    if not tool.contract.resources:
+    """Resolve what a call may change; None if its contract says nothing or too much, or arguments may be coerced."""
+    if not 0 < len(tool.contract.resources) <= _MAX_WRITES:
         return None
     if tool.scope_arguments:
         document = write_sorted(dict(arguments))
