@@ -378,6 +378,8 @@ async def _check_identity(checker: OpenApiChecker) -> None:
     await ask("post", "/oauth/token", "/oauth/token", 415, token=None, body=form)
     await ask("get", "/v1/grants", "/v1/grants", 200, token=ana)
     await ask("get", "/v1/grants", "/v1/grants?limit=0", 400, token=ana)
+    await ask("get", "/v1/agents", "/v1/agents", 200, token=ana)
+    await ask("get", "/v1/agents", "/v1/agents?limit=0", 400, token=ana)
     one, path = "/v1/grants/{grant_id}", f"/v1/grants/{lent['grant_id']}"
     for verb in ("get", "delete"):
         await ask(verb, one, path, 200, token=ana)
