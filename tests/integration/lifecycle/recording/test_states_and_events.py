@@ -161,7 +161,8 @@ async def test_an_entry_of_the_previous_release_is_read_like_any_other(approval_
     explained = await lab.gateway.explanations.explain_decision(caller, call_id)
     assert [rule["id"] for rule in explained["rules"]] == ["open"]
     [listed] = await lab.gateway.calls.describe_entries(caller, call_id)
-    assert listed == {"events": (ToolEvent.RESULT_CREATED, ToolEvent.SUCCEEDED), "entry": entry}
+    assert (listed["events"], listed["entry"]) == ((ToolEvent.RESULT_CREATED, ToolEvent.SUCCEEDED), entry)
+    assert (listed["user"], listed["agents"]) == ("ana", [])
 
 
 async def test_the_entries_of_a_call_are_for_its_maker_and_administrators(approval_lab: ApprovalLab) -> None:

@@ -83,7 +83,8 @@ def test_every_degradation_is_marked_and_described() -> None:
     verified = _make_verified({"id": 7})
     assert _list_degradations(verified) == ()
     executed = verified.executed
-    validated = replace(executed.validated, degradations=(Degradation.LIMITS_NOT_COUNTED,))
+    marks_before = (Degradation.LIMITS_NOT_COUNTED, Degradation.FALLBACK)
+    validated = replace(executed.validated, degradations=marks_before)
     executed = replace(executed, authorized=replace(executed.authorized, validated=validated), is_late=True)
     degraded = replace(verified, executed=executed, hook_effects=HookEffects(has_failure=True), is_rolled_back=True)
     claim = Claim(call_id=CALL_ID, epoch=2)
