@@ -254,9 +254,9 @@ async def scan(tag: Tag, context: ToolContext) -> dict[str, Any]:
 
 
 @tool(effects="read", namespace="lab", timeout=AMPLE_SECONDS, interrupt="block")
-async def measure(tag: Tag, context: ToolContext) -> dict[str, Any]:
+async def survey(tag: Tag, context: ToolContext) -> dict[str, Any]:
     """Look at something to the end."""
-    return await _behave("measure", tag, context)
+    return await _behave("survey", tag, context)
 
 
 @tool(effects="write", resources=["update lab.values/{tag}"], idempotency="cannot", interrupt="cancel", **WRITE_OPTIONS)
@@ -269,6 +269,6 @@ TOOLS: list[PythonTool] = [
     getattr(each, ATTRIBUTE)
     for each in (
         look, brief_look, crawl, put, assign, note, brief_note, erase, thread_note, thread_put, slow_thread_note,
-        checked_note, checked_put, enrol, tally, scan, measure, brew,
+        checked_note, checked_put, enrol, tally, scan, survey, brew,
     )
 ]  # fmt: skip

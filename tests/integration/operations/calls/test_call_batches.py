@@ -157,7 +157,7 @@ async def test_a_failure_stops_siblings_that_may_be_interrupted_and_waits_for_ot
     set_behaviour("stop-fails", fails)
     read, blocked, undeclared, write = gate("stop-read", "stop-blocked", "stop-undeclared", "stop-write")
     calls = [
-        make_call("note", "stop-fails"), make_call("scan", "stop-read"), make_call("measure", "stop-blocked"),
+        make_call("note", "stop-fails"), make_call("scan", "stop-read"), make_call("survey", "stop-blocked"),
         make_call("look", "stop-undeclared"), make_call("brew", "stop-write"), make_call("put", "stop-later", [1]),
     ]  # fmt: skip
     batch = start(lab, *calls, on_failure="cancel_siblings")
