@@ -55,10 +55,10 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
         idempotency_key=key,
         session=_parse_text(fields, "session", MAX_SESSION_LENGTH),
         step=_parse_text(fields, "step", MAX_SESSION_LENGTH),
-        deadline_ms=_parse_deadline(fields),
+        deadline_ms=_parse_whole_number(fields, "deadline_ms", 1, MAX_DEADLINE_MS, " of milliseconds"),
         traceparent=traceparent,
         mode=_parse_mode(fields),
-        priority=_parse_priority(fields),
+        priority=_parse_whole_number(fields, "priority", 1, LOWEST_PRIORITY, " (1 is the most urgent)"),
         may_continue=_parse_flag(fields, "continue"),
         callback=_parse_callback(fields),
         dry_run=_parse_flag(fields, "dry_run"),
@@ -66,7 +66,7 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
         input_responses=_parse_input_responses(fields),
         did_not_happen=_parse_flag(fields, "did_not_happen"),
         origin=parse_origin(fields),
-        max_age_seconds=_parse_max_age(fields),
+        max_age_seconds=_parse_whole_number(fields, "max_age_seconds", 0, MAX_AGE_SECONDS, " of seconds"),
     )
 
 
@@ -125,17 +125,6 @@ def _parse_mode(fields: dict[str, Any]) -> Literal["sync", "async"] | None:
             _raise_malformed("mode", "must be sync or async")
 
 
-def _parse_priority(fields: dict[str, Any]) -> int | None:
-    value = fields.get("priority")
-    if value is None:
-        return None
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 < value <= LOWEST_PRIORITY:
-        _raise_malformed("priority", f"must be a whole number from 1, the most urgent, to {LOWEST_PRIORITY}")
-    return value
-
-
 def _parse_flag(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is not None and type(value) is not bool:
@@ -191,26 +180,15 @@ def _parse_text(fields: dict[str, Any], name: str, max_length: int) -> str | Non
     return value
 
 
-def _parse_deadline(fields: dict[str, Any]) -> int | None:
-    value = fields.get("deadline_ms")
+def _parse_whole_number(fields: dict[str, Any], name: str, lowest: int, highest: int, unit: str = "") -> int | None:
+    value = fields.get(name)
     if value is None:
         return None
     # JSON has one kind of number: 500.0 is 500.
     if type(value) is float and value.is_integer():
         value = int(value)
-    if type(value) is not int or not 0 < value <= MAX_DEADLINE_MS:
-        _raise_malformed("deadline_ms", f"must be a whole number of milliseconds, 1 to {MAX_DEADLINE_MS}")
-    return value
-
-
-def _parse_max_age(fields: dict[str, Any]) -> int | None:
-    value = fields.get("max_age_seconds")
-    if value is None:
-        return None
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 <= value <= MAX_AGE_SECONDS:
-        _raise_malformed("max_age_seconds", f"must be a whole number of seconds, 0 to {MAX_AGE_SECONDS}")
+    if type(value) is not int or not lowest <= value <= highest:
+        _raise_malformed(name, f"must be a whole number{unit}, {lowest} to {highest}")
     return value
 
 
