@@ -65,7 +65,7 @@ def start(
         printer.success(f"Created {SETTINGS_FILE} and {OBSERVING_POLICY}")
     for source, text in sources:
         if text is None:
-            import_document(str(source), ImportOptions(name=None, url=url, record_arguments=True), yes=True)
+            import_document(str(source), ImportOptions(name=None, url=url, record_arguments=True))
         else:
             _add_servers(text, source)
     settings = load_settings()
