@@ -1,6 +1,7 @@
 """Open connections by role: readers see one tenant, writers write, and the direct connection listens and locks."""
 
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,8 +12,9 @@ from asyncpg.protocol import protocol as asyncpg_protocol
 
 # asyncpg asks two abstract classes about every element of every array, whether it is an array itself: a batch of calls
 # has hundreds of elements, and each answer runs Python code. Builtin types are told apart without.
+_ARRAY_TYPES: tuple[type, ...] = (list, tuple, set, frozenset, range, dict, type({}.keys()), type({}.values()), deque)
 for _name in ("IterableABC", "SizedABC"):
-    setattr(asyncpg_protocol, _name, (list, tuple, set, frozenset, range, dict))
+    setattr(asyncpg_protocol, _name, _ARRAY_TYPES)
 
 # A connection, from a pool or not.
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"

@@ -49,7 +49,8 @@ def describe_period(report: Mapping[str, Any]) -> str:
     callers = len({name_caller(each) for each in report["uses"]})
     systems = len({each["system"] for each in report["uses"]})
     counts = f"{format_count(callers, 'caller')}, {format_count(systems, 'system')}"
-    return f"{report['calls']:,} calls since {since}: {counts}, {report['unusual_count']} unusual"
+    calls = "1 call" if report["calls"] == 1 else f"{report['calls']:,} calls"
+    return f"{calls} since {since}: {counts}, {report['unusual_count']} unusual"
 
 
 def list_use_cells(use: Mapping[str, Any]) -> tuple[str, ...]:
