@@ -47,7 +47,7 @@ class Answer:
 async def prove(sandbox: Sandbox) -> Verdict:
     postgres = await sandbox.start_postgres(settings={"fsync": "off", "max_wal_size": "4GB"})
     await migrate.upgrade_async(postgres.dsn)
-    count = sandbox.pick_size(quick=15_000, full=10_000_000)
+    count = sandbox.pick_size(quick=15_000, full=1_000_000)
     owner = await asyncpg.connect(postgres.dsn)
     await fill_log(owner, count, sandbox.log)
     store = await Store.open(postgres.dsn)

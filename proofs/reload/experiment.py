@@ -83,9 +83,9 @@ def replace_file(path: Path, text: str) -> None:
 
 async def prove(sandbox: Sandbox) -> Verdict:
     async with open_project(sandbox, "edited", {}) as project:
-        waits = await _measure_waits(project, sandbox.pick_size(quick=5, full=50))
+        waits = await _measure_waits(project, sandbox.pick_size(quick=5, full=30))
         sandbox.log(f"in use after {sorted(round(each, 2) for each in waits)}")
-        reload_count = await _reload_under_load(project, sandbox.pick_size(quick=20, full=500))
+        reload_count = await _reload_under_load(project, sandbox.pick_size(quick=20, full=200))
         lost = find_lost_calls(project.records)
         for sentence in lost[:20]:
             sandbox.log(f"lost: {sentence}")
