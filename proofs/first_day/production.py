@@ -54,14 +54,12 @@ async def deploy(sandbox: Sandbox, user: Newcomer, journal: Journal) -> tuple[Si
     (folder / "policies" / "files.cedar").unlink()
     site_user = Newcomer(sandbox=sandbox, bin_folder=user.bin_folder, home=user.home, folder=folder)
     site = Site(guide=guide, idp=idp, user=site_user, url=url)
-    (folder / "deputize.toml").write_text(
-        guide.find_settings("[[identity.issuers]]") + guide.find_settings("[console]")
-    )
+    (folder / "deputize.toml").write_text(guide.find_settings("[[identity.issuers]]"))
     steps = 1
     for start in (
         "psql postgresql://postgres@db.example.com/postgres",
         "deputize migrate --print-roles",
-        "psql postgresql://postgres@db.example.com/deputize -c",
+        "psql postgresql://deputize_dba:D@db.example.com/deputize -c",
         "DEPUTIZE_DATABASE__MIGRATION_URL=",
         "mkdir -p secrets",
     ):

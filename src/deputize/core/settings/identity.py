@@ -1,9 +1,9 @@
 """Define whose tokens are accepted: `[identity]` and `[[identity.issuers]]`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deputize.core.settings.base import SettingsSection
 
@@ -12,7 +12,9 @@ class IssuerSettings(SettingsSection):
     """An identity provider whose tokens are accepted, and the tenant of its callers."""
 
     issuer: str = Field(description="The `iss` claim of its tokens, exactly.")
-    audience: str = Field(description="The `aud` claim of tokens for this gateway.")
+    audience: str = Field(
+        "", description="The `aud` claim of tokens for this gateway. Unset, `public_url` under `[identity]`."
+    )
     console_audience: str | None = Field(
         None,
         description="The `aud` claim of tokens for approval decisions only. Unset, its tokens decide no approvals.",
@@ -96,3 +98,13 @@ class IdentitySettings(SettingsSection):
     )
     token_cache_seconds: int = Field(30, ge=0, le=30, description="How long a verified token is cached.")
     leeway_seconds: int = Field(5, ge=0, le=60, description="Tolerated clock difference to an issuer.")
+
+    @model_validator(mode="after")
+    def _name_this_gateway(self) -> Self:
+        """Expect tokens of an issuer without an audience to be for this gateway's own address."""
+        if self.public_url is not None and not all(each.audience for each in self.issuers):
+            own = {"audience": self.public_url}
+            issuers = tuple(each if each.audience else each.model_copy(update=own) for each in self.issuers)
+            # The settings are frozen, but not before they are validated.
+            object.__setattr__(self, "issuers", issuers)
+        return self

@@ -35,7 +35,7 @@ def _find_issuer_error(issuer: IssuerSettings, names: list[str], public_url: str
     if issuer.issuer in (PROCESS_ISSUER, TERMINAL_ISSUER):
         return "this name is reserved for the gateway itself; use the name of your issuer"
     if not issuer.audience:
-        return "its audience is empty; set it to the aud of tokens meant for this gateway"
+        return "it has no audience; set it to the aud of tokens for this gateway, or set public_url under [identity]"
     if public_url is not None and issuer.issuer.startswith(f"{public_url.rstrip('/')}/t/"):
         return "this gateway itself issues tokens under this name; remove the entry"
     if issuer.console_audience is not None and (error := _find_console_error(issuer)):

@@ -48,3 +48,16 @@ def test_operator_clients_need_their_own_names_and_a_gateway_that_issues_tokens(
 def test_an_operator_client_has_safe_algorithms_a_name_and_something_to_do(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         OperatorClientSettings(**{**CLIENT, **changes})
+
+
+def test_an_issuer_without_an_audience_expects_tokens_for_this_gateway() -> None:
+    identity = IdentitySettings.model_validate(
+        {
+            "public_url": "https://gateway.example",
+            "issuers": [
+                {"issuer": "https://a", "tenant": "a"},
+                {"issuer": "https://b", "audience": "b", "tenant": "b"},
+            ],
+        }
+    )
+    assert [each.audience for each in identity.issuers] == ["https://gateway.example", "b"]
