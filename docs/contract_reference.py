@@ -75,7 +75,8 @@ _MEANINGS: Mapping[str, str] = {
     "compensation.compensation_class": "`full` restores the state, `semantic` an equivalent one, `partial` leaves "
     "traces; `irreversible`: nothing compensates it, and `tool` stays unset.",
     "compensation.tool": "The tool that compensates a call. It must be registered, and its arguments bound.",
-    "compensation.bind": "Where its arguments come from: pointers such as `/result/order_id` or `/arguments/account`.",
+    "compensation.bind": "Where its arguments come from: pointers such as `/result/order_id`, `/arguments/account` "
+    "or `/before/address`.",
     "compensation.constants": "Arguments with a fixed value.",
     "compensation.within_seconds": "How long after the call it can be compensated; without it, always.",
     "requires_user_interaction": "Whether a person takes part in each call: what policies permit waits for approval, "

@@ -31,7 +31,8 @@ async def make_postgres_load(connection: asyncpg.Connection, *, tenant: str) -> 
             openings, closings = batches.pop()
             opening_arguments = COMMIT_CALLS.build_batch_arguments([tenant], boot, openings=openings)
             await connection.fetch(COMMIT_CALLS.sql, *opening_arguments)
-            closing_arguments = COMMIT_CALLS.build_batch_arguments([tenant], boot, closings=closings)
+            rows = [each[:-1] for each in closings]
+            closing_arguments = COMMIT_CALLS.build_batch_arguments([tenant], boot, closings=rows)
             await connection.fetch(COMMIT_CALLS.sql, *closing_arguments)
             row_count += _ROWS
         return Sample(requests=row_count, seconds=time.monotonic() - began)

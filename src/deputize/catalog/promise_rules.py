@@ -194,7 +194,11 @@ def _check_bindings(contract: Contract, compensation: Compensation) -> Iterator[
     """Check that each bound value exists: its first step is an argument, or a property of the result if it has some."""
     properties = {
         "arguments": get_properties(contract.input_schema), "result": get_properties(contract.output_schema),
+        "before": {},
     }  # fmt: skip
+    if compensation.binds_state and not contract.reads_state:
+        reason = "takes values of the state before the call, but the tool brings no read_state"
+        yield _make_reason(_MUTATION, "/compensation/bind", reason, "add read_state=, or bind arguments and results")
     for name, pointer in (compensation.bind or {}).items():
         _, source, *steps = pointer.split("/")
         first = steps[0].replace("~1", "/").replace("~0", "~") if steps else None

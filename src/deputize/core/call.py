@@ -70,6 +70,8 @@ class CallRequest:
     fallback_of: str | None = None
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
+    # The journal entry that this call takes back; set by operations, never by an interface.
+    undoes: str | None = None
     # Receives the tool's progress while the caller waits; the progress of a run is read from its events.
     report_progress: Callable[[ToolProgress], None] | None = None
     # Stops the tool while the caller waits, if its contract says that an interruption cancels it; set by operations.

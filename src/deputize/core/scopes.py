@@ -1,4 +1,9 @@
-"""Compare the scopes of resources, as the SQL function `deputize.scopes_overlap` does for the locks of runs."""
+"""Compare the scopes of resources, as the SQL function `deputize.scopes_overlap` does, and bound their length."""
+
+from typing import Final
+
+# Scopes contain callers' input and are indexed. Longer ones are cut, and count as those that start alike.
+_MAX_SCOPE_LENGTH: Final = 255
 
 
 def scopes_overlap(a: str, b: str) -> bool:
@@ -10,3 +15,8 @@ def scopes_overlap(a: str, b: str) -> bool:
         return a == b or a.startswith(b + "/") or b.startswith(a + "/")
     a, b = a.partition("*")[0], b.partition("*")[0]
     return a.startswith(b) or b.startswith(a)
+
+
+def truncate_scope(scope: str) -> str:
+    """Cut a long scope to a pattern that covers it."""
+    return scope if len(scope) <= _MAX_SCOPE_LENGTH else scope[:_MAX_SCOPE_LENGTH] + "*"

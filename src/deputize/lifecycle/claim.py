@@ -96,7 +96,7 @@ async def find_stored_outcome(runtime: Runtime, authorized: Authorized) -> Outco
     key = derive_key(authorized, arguments_digest)
     if key.value is None or key.is_join:
         return None
-    scope = audit.derive_claim_scope(caller.user, caller.agent_chain, contract.full_name)
+    scope = audit.derive_call_scope(call, contract.full_name)
     async with runtime.store.write_transaction() as connection:
         found_id = await connection.fetchval(
             _SQL["find_key_holder"], caller.tenant, scope, hashlib.sha256(key.value.encode()).digest()

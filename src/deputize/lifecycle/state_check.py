@@ -12,7 +12,7 @@ import structlog
 
 from deputize.core.canonical import NotCanonical, canonicalize, compute_commitment
 from deputize.core.clock import make_first_id
-from deputize.core.contract.contract import MutationClass
+from deputize.core.contract.contract import Contract, MutationClass
 from deputize.core.contract.tools import AnyTool
 from deputize.core.errors import MutationClassViolated, Problem, ToolFailed
 from deputize.lifecycle.phases import Executed, StateChange, StateReading, Validated
@@ -37,13 +37,17 @@ async def read_state(
     """
     state = await runtime.driver.read_state(tool, validated.call_input, seconds)
     try:
-        return await asyncio.to_thread(_copy_state, state, salt, keeps_values=bool(validated.contract.predicates))
+        return await asyncio.to_thread(_copy_state, state, salt, keeps_values=_needs_values(validated.contract))
     except NotCanonical as error:
         raise ToolFailed(f"read_state of {validated.tool.name} returned what is not plain JSON: {error}") from error
 
 
+def _needs_values(contract: Contract) -> bool:
+    return bool(contract.predicates) or (contract.compensation is not None and contract.compensation.binds_state)
+
+
 def _copy_state(state: Any, salt: bytes, *, keeps_values: bool) -> StateReading:
-    """Digest a state, and copy it for predicates: the tool may go on changing the object that it returned."""
+    """Digest a state, and copy it for predicates and the journal: the tool may go on changing its object."""
     canonical_state = canonicalize({"state": state})
     digest = compute_commitment(salt, canonical_state)
     return StateReading(digest=digest, state=orjson.loads(canonical_state)["state"] if keeps_values else None)

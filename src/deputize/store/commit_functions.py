@@ -15,6 +15,7 @@ from deputize.store.commit_rows import (
     AuditEntryRow,
     BeginRunRow,
     CloseCallRow,
+    JournalRow,
     OpenCallRow,
     ResourceLock,
     RunRow,
@@ -65,13 +66,17 @@ class CommitFunction:
             raise TypeError(f"expected {self._parameters} and {tuple(self._groups)}, not {tuple(groups)}")
 
 
+# All but the last: the journal has rows of its own.
+_CLOSING_FIELDS: Final = CloseCallRow._fields[:-1]
+
 COMMIT_CALLS: Final = CommitFunction(
     "commit_calls",
     "tenants",
     "boot",
     openings=OpenCallRow._fields,
-    closings=CloseCallRow._fields,
+    closings=_CLOSING_FIELDS,
     entries=AuditEntryRow._fields,
+    journal=JournalRow._fields,
 )
 COMMIT_ENTRIES: Final = CommitFunction("commit_entries", "tenants", entries=AuditEntryRow._fields)
 QUEUE_RUNS: Final = CommitFunction(
@@ -94,4 +99,4 @@ REQUEST_APPROVAL_AGAIN: Final = CommitFunction(
 CONTINUE_CALL_AS_RUN: Final = CommitFunction(
     "continue_call_as_run", "p_boot", "p_tenant", "p_call_id", "p_epoch", run=RunRow._fields
 )
-SETTLE_UNKNOWN_CALL: Final = CommitFunction("settle_unknown_call", closing=CloseCallRow._fields)
+SETTLE_UNKNOWN_CALL: Final = CommitFunction("settle_unknown_call", closing=_CLOSING_FIELDS, journal=JournalRow._fields)

@@ -97,6 +97,30 @@ class ReleaseLocksRow(NamedTuple):
     locks: tuple[ResourceLock, ...]
 
 
+class JournalRow(NamedTuple):
+    """What a write did to one resource; the first row of a call has, sealed, how it is taken back.
+
+    The id is that of the outcome's audit entry; caller, session and tool are those of the call.
+    """
+
+    tenant: str
+    call_id: str
+    id: str
+    number: int
+    flow_id: str | None
+    step: str | None
+    resource: str
+    op: str
+    scope: str
+    before_digest: str | None
+    after_digest: str | None
+    certainty: "Certainty"
+    compensation_class: str
+    undo_seconds: int | None
+    sealed: bytes | None
+    undoes: str | None
+
+
 class CloseCallRow(NamedTuple):
     """A mutation's outcome, for the owner with this epoch. `release` frees the key, because nothing happened."""
 
@@ -110,6 +134,7 @@ class CloseCallRow(NamedTuple):
     entry_id: str
     entry: bytes
     salt: bytes | None
+    journal: tuple[JournalRow, ...] = ()
 
 
 class AuditEntryRow(NamedTuple):
@@ -144,6 +169,8 @@ class CommitResult(NamedTuple):
     no_worker_alive: bool = False
 
 
+# Whether an effect is there: `uncertain` counts until the call is settled.
+Certainty = Literal["happened", "uncertain"]
 # This worker owns it; it waits in line for a lock; another live worker owns it; this process has no valid lease; its
 # approval is missing.
 BeginResult = Literal["begun", "waits", "busy", "lapsed", "unapproved"]

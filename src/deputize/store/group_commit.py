@@ -338,7 +338,12 @@ class GroupCommit:
             arguments = COMMIT_ENTRIES.build_batch_arguments(tenants, entries=entries)
             return answers + await connection.fetch(COMMIT_ENTRIES.sql, *arguments, timeout=timeout)
         arguments = COMMIT_CALLS.build_batch_arguments(
-            tenants, self._boot_id, openings=openings, closings=closings, entries=entries
+            tenants,
+            self._boot_id,
+            openings=openings,
+            closings=[row[:-1] for row in closings],
+            entries=entries,
+            journal=[effect for row in closings for effect in row.journal],
         )
         return answers + await connection.fetch(COMMIT_CALLS.sql, *arguments, timeout=timeout)
 

@@ -512,6 +512,47 @@ CREATE UNIQUE INDEX human_tasks_about ON deputize.human_tasks USING btree (tenan
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.human_tasks TO deputize_writer;
 
+-- What each write changed, a row for each resource, and in the first row, sealed, how it is taken back. The id is that
+-- of the outcome's audit entry. Rows are only added: an uncertain one no longer counts once its call is settled.
+CREATE TABLE deputize.journal (
+    tenant text NOT NULL,
+    id uuid NOT NULL,
+    number smallint NOT NULL,
+    call_id uuid NOT NULL,
+    caller_user text NOT NULL,
+    caller_agent text NOT NULL,
+    session text,
+    tool text NOT NULL,
+    version text NOT NULL,
+    flow_id text,
+    step text,
+    resource text NOT NULL,
+    op text NOT NULL,
+    scope text NOT NULL COLLATE pg_catalog."C",
+    scope_prefix text GENERATED ALWAYS AS (split_part(scope, '*'::text, 1)) STORED COLLATE pg_catalog."C",
+    is_pattern boolean GENERATED ALWAYS AS ((strpos(scope, '*'::text) > 0)) STORED,
+    before_digest text,
+    after_digest text,
+    certainty text NOT NULL,
+    compensation_class text NOT NULL,
+    undo_until timestamp with time zone,
+    sealed bytea,
+    undoes uuid,
+    CONSTRAINT journal_certainty_check CHECK ((certainty = ANY (ARRAY['happened'::text, 'uncertain'::text]))),
+    CONSTRAINT journal_compensation_class_check CHECK ((compensation_class = ANY (ARRAY['full'::text, 'semantic'::text, 'partial'::text, 'irreversible'::text]))),
+    CONSTRAINT journal_op_check CHECK ((op = ANY (ARRAY['create'::text, 'update'::text, 'delete'::text])))
+)
+PARTITION BY RANGE (id);
+ALTER TABLE ONLY deputize.journal
+    ADD CONSTRAINT journal_pkey PRIMARY KEY (tenant, id, number);
+CREATE INDEX journal_by_call ON ONLY deputize.journal USING btree (tenant, call_id);
+CREATE INDEX journal_by_flow ON ONLY deputize.journal USING btree (tenant, flow_id, id) WHERE (flow_id IS NOT NULL);
+CREATE INDEX journal_by_scope ON ONLY deputize.journal USING btree (tenant, resource, scope_prefix, id);
+CREATE INDEX journal_by_session ON ONLY deputize.journal USING btree (tenant, session, id) WHERE (session IS NOT NULL);
+CREATE INDEX journal_by_undone ON ONLY deputize.journal USING btree (tenant, undoes) WHERE (undoes IS NOT NULL);
+-- Secured by secure_table(): forced row-level security, the three policies.
+GRANT SELECT,INSERT ON TABLE deputize.journal TO deputize_writer;
+
 -- One lease per start of a process. A process that cannot renew its lease dispatches nothing.
 CREATE TABLE deputize.leases (
     boot uuid NOT NULL,
@@ -1612,8 +1653,8 @@ begin
         where woken_at < now() - interval '5 minutes' and not is_held and released_at is null limit 200) as p;
 end $$;
 
--- Commit a batch of openings, closings and audit entries, all or nothing. Each group is an array per column, all of one
--- length; a group that is left out is empty.
+-- Commit a batch of openings, closings with their journal, and audit entries, all or nothing. Each group is an array
+-- per column, all of one length; a group that is left out is empty.
 CREATE FUNCTION deputize.commit_calls(
     tenants text[], boot uuid, openings_tenant text[] DEFAULT '{}'::text[],
     openings_call_id uuid[] DEFAULT '{}'::uuid[], openings_tool text[] DEFAULT '{}'::text[],
@@ -1631,7 +1672,15 @@ CREATE FUNCTION deputize.commit_calls(
     closings_entry_id uuid[] DEFAULT '{}'::uuid[], closings_entry bytea[] DEFAULT '{}'::bytea[],
     closings_salt bytea[] DEFAULT '{}'::bytea[], entries_tenant text[] DEFAULT '{}'::text[],
     entries_id uuid[] DEFAULT '{}'::uuid[], entries_call_id uuid[] DEFAULT '{}'::uuid[],
-    entries_entry bytea[] DEFAULT '{}'::bytea[], entries_salt bytea[] DEFAULT '{}'::bytea[]
+    entries_entry bytea[] DEFAULT '{}'::bytea[], entries_salt bytea[] DEFAULT '{}'::bytea[],
+    journal_tenant text[] DEFAULT '{}'::text[], journal_call_id uuid[] DEFAULT '{}'::uuid[],
+    journal_id uuid[] DEFAULT '{}'::uuid[], journal_number smallint[] DEFAULT '{}'::smallint[],
+    journal_flow_id text[] DEFAULT '{}'::text[], journal_step text[] DEFAULT '{}'::text[],
+    journal_resource text[] DEFAULT '{}'::text[], journal_op text[] DEFAULT '{}'::text[],
+    journal_scope text[] DEFAULT '{}'::text[], journal_before_digest text[] DEFAULT '{}'::text[],
+    journal_after_digest text[] DEFAULT '{}'::text[], journal_certainty text[] DEFAULT '{}'::text[],
+    journal_compensation_class text[] DEFAULT '{}'::text[], journal_undo_seconds integer[] DEFAULT '{}'::integer[],
+    journal_sealed bytea[] DEFAULT '{}'::bytea[], journal_undoes uuid[] DEFAULT '{}'::uuid[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -1703,6 +1752,22 @@ begin
 
             insert into deputize.audit_entries (tenant, id, call_id, entry, salt)
             select * from unnest(closings_tenant, closings_entry_id, closings_call_id, closings_entry, closings_salt);
+
+            if cardinality(journal_id) > 0 then
+                insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
+                    step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
+                    undoes)
+                select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
+                    j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
+                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
+                from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                    journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed,
+                    journal_undoes)
+                    as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                    certainty, compensation_class, undo_seconds, sealed, undoes)
+                join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id;
+            end if;
         end if;
 
         if cardinality(entries_id) > 0 then
@@ -1725,7 +1790,14 @@ begin
             closings_ciphertext => closings_ciphertext, closings_entry_id => closings_entry_id, closings_entry => closings_entry,
             closings_salt => closings_salt,
             entries_tenant => entries_tenant, entries_id => entries_id, entries_call_id => entries_call_id,
-            entries_entry => entries_entry, entries_salt => entries_salt);
+            entries_entry => entries_entry, entries_salt => entries_salt,
+            journal_tenant => journal_tenant, journal_call_id => journal_call_id, journal_id => journal_id,
+            journal_number => journal_number, journal_flow_id => journal_flow_id, journal_step => journal_step,
+            journal_resource => journal_resource, journal_op => journal_op, journal_scope => journal_scope,
+            journal_before_digest => journal_before_digest, journal_after_digest => journal_after_digest,
+            journal_certainty => journal_certainty, journal_compensation_class => journal_compensation_class,
+            journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed,
+            journal_undoes => journal_undoes);
         return;
     end;
 
@@ -1746,7 +1818,10 @@ CREATE FUNCTION deputize.commit_calls_with_conflicts(
     closings_call_id uuid[], closings_epoch integer[], closings_state text[], closings_error text[],
     closings_release boolean[], closings_ciphertext bytea[], closings_entry_id uuid[], closings_entry bytea[],
     closings_salt bytea[], entries_tenant text[], entries_id uuid[], entries_call_id uuid[], entries_entry bytea[],
-    entries_salt bytea[]
+    entries_salt bytea[], journal_tenant text[], journal_call_id uuid[], journal_id uuid[], journal_number smallint[],
+    journal_flow_id text[], journal_step text[], journal_resource text[], journal_op text[], journal_scope text[],
+    journal_before_digest text[], journal_after_digest text[], journal_certainty text[],
+    journal_compensation_class text[], journal_undo_seconds integer[], journal_sealed bytea[], journal_undoes uuid[]
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     SET enable_hashjoin TO 'off'
@@ -1845,6 +1920,23 @@ begin
             on conflict do nothing
         )
         select coalesce(array_agg(id), '{}') into closed from ended;
+
+        if cardinality(journal_id) > 0 then
+            insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
+                step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
+                undoes)
+            select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
+                j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
+                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
+            from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                certainty, compensation_class, undo_seconds, sealed, undoes)
+            join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id
+            where j.call_id = any(closed)
+            on conflict do nothing;
+        end if;
 
         return query
             select 'closed', null::text, c.id, null::uuid, null::bigint, null::bigint, null::bigint
@@ -2005,6 +2097,18 @@ begin
     return 'done';
 end $$;
 
+-- Whether a journal row counts: what happened does, and what is uncertain until its call is settled.
+CREATE FUNCTION deputize.counts_as_effect(p_tenant text, p_call_id uuid, p_certainty text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select p_certainty = 'happened' or not exists (
+        select from deputize.journal j
+        where j.tenant = p_tenant and j.call_id = p_call_id and j.certainty = 'happened'
+    ) and not exists (
+        select from deputize.calls k where k.tenant = p_tenant and k.id = p_call_id and k.nothing_happened
+    )
+$$;
+
 -- Make the partitions of yesterday, today and some days ahead. Called at start and by the sweeper; safe to repeat.
 CREATE PROCEDURE deputize.create_partitions(IN days_ahead integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2016,7 +2120,7 @@ declare
     day date;
 begin
     perform pg_advisory_xact_lock(hashtextextended('deputize.create_partitions', 0));
-    foreach parent in array array['calls', 'sealed_payloads', 'audit_entries'] loop
+    foreach parent in array array['calls', 'sealed_payloads', 'audit_entries', 'journal'] loop
         for offset_days in -1..least(days_ahead, 31) loop
             day := (now() at time zone 'utc')::date + offset_days;
             part := parent || to_char(day, '_YYYYMMDD');
@@ -2081,6 +2185,36 @@ begin
     select count(*) into deleted_count from deleted;
     return deleted_count;
 end $$;
+
+-- Delete journal rows older than so many days, except those of calls under a legal hold. Returns how many days'
+-- partitions were truncated.
+CREATE FUNCTION deputize.delete_old_journal(p_days integer) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $_$
+declare
+    part text;
+    rows_left integer;
+    truncated integer := 0;
+begin
+    perform deputize.lock_legal_holds(false);
+    for part in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'deputize.journal'::regclass
+          and case when c.relname ~ '_[0-9]{8}$' then to_date(right(c.relname, 8), 'YYYYMMDD') end < (now() at time zone 'utc')::date - greatest(p_days, 1)
+        order by 1
+    loop
+        execute format('select count(*) from (select from deputize.%I limit 1) as any_left', part) into rows_left;
+        continue when rows_left = 0;
+        if exists (select from deputize.legal_holds) then
+            execute format('delete from deputize.%I j where not deputize.is_call_held(j.tenant, j.call_id, j.caller_user)', part);
+        else
+            execute format('truncate deputize.%I', part);
+            truncated := truncated + 1;
+        end if;
+    end loop;
+    return truncated;
+end $_$;
 
 -- Delete sealed payloads and runs of calls that ended more than so many days ago, and claims whose window is over.
 -- Returns how many days' partitions were truncated.
@@ -2275,6 +2409,9 @@ begin
         delete from deputize.notices x using ids where x.tenant = p_tenant and x.approval_id = ids.id
     )
     delete from deputize.notifications x using ids where x.tenant = p_tenant and x.approval_id = ids.id;
+    -- Scopes contain arguments. An effect on anything of its resource keeps others from overwriting it unseen.
+    update deputize.journal x set caller_user = p_placeholder, session = null, scope = '*', sealed = null
+    where x.tenant = p_tenant and x.call_id = any (p_calls);
     update deputize.audit_entries x set salt = null
     where x.tenant = p_tenant and x.call_id = any (p_calls) and x.salt is not null;
     update deputize.calls x set caller_user = p_placeholder, session = null
@@ -2481,6 +2618,27 @@ begin
     return null;
 end $$;
 
+-- Find every effect after this one, still there, whose scope overlaps the given one.
+CREATE FUNCTION deputize.find_later_effects(
+    p_tenant text, p_resource text, p_scope text, p_id uuid
+) RETURNS SETOF deputize.journal
+    LANGUAGE sql STABLE
+    AS $$
+    -- Found through the indexed prefixes, judged by scopes_overlap. An effect that was taken back cancels out with the
+    -- call that did so.
+    select o.* from deputize.journal o
+    where o.tenant = p_tenant and o.resource = p_resource and o.id > p_id
+      and (o.scope_prefix = any(array(
+               select left(split_part(p_scope, '*', 1), n) from generate_series(0, length(p_scope)) as n))
+           or o.scope_prefix >= split_part(p_scope, '*', 1) || '/' and o.scope_prefix < split_part(p_scope, '*', 1) || '0'
+           or (o.is_pattern or strpos(p_scope, '*') > 0) and o.scope_prefix > split_part(p_scope, '*', 1)
+              and o.scope_prefix < split_part(p_scope, '*', 1) || chr(1114111))
+      and deputize.scopes_overlap(o.scope, p_scope)
+      and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
+      and not deputize.is_undone(o.tenant, o.id)
+      and (o.undoes is null or o.undoes <= p_id or o.certainty = 'uncertain')
+$$;
+
 -- Find every lock in one queue, held or waiting, whose scope overlaps the given one.
 CREATE FUNCTION deputize.find_overlapping_locks(
     p_namespace text, p_resource text, p_scope text
@@ -2547,6 +2705,18 @@ CREATE FUNCTION deputize.is_call_held(p_tenant text, p_call_id uuid, p_user text
         where h.tenant = p_tenant
           and (h.subject = p_user or h.call_id = p_call_id or p_call_id >= h.first_id and p_call_id < h.before_id))
 $$;
+
+-- Whether a later call took this effect back, and no one has taken that back since.
+CREATE FUNCTION deputize.is_undone(p_tenant text, p_id uuid) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (
+        select from deputize.journal u
+        where u.tenant = p_tenant and u.undoes = p_id and u.id > p_id and u.certainty = 'happened'
+          and not deputize.is_undone(p_tenant, u.id)
+    );
+end $$;
 
 -- Trigger: keep the salt of a person who is not being erased.
 CREATE FUNCTION deputize.keep_subject() RETURNS trigger
@@ -3273,7 +3443,15 @@ end $$;
 -- or settled meanwhile is left alone, and false is returned.
 CREATE FUNCTION deputize.settle_unknown_call(
     closing_tenant text, closing_call_id uuid, closing_epoch integer, closing_state text, closing_error text,
-    closing_release boolean, closing_ciphertext bytea, closing_entry_id uuid, closing_entry bytea, closing_salt bytea
+    closing_release boolean, closing_ciphertext bytea, closing_entry_id uuid, closing_entry bytea, closing_salt bytea,
+    journal_tenant text[] DEFAULT '{}'::text[], journal_call_id uuid[] DEFAULT '{}'::uuid[],
+    journal_id uuid[] DEFAULT '{}'::uuid[], journal_number smallint[] DEFAULT '{}'::smallint[],
+    journal_flow_id text[] DEFAULT '{}'::text[], journal_step text[] DEFAULT '{}'::text[],
+    journal_resource text[] DEFAULT '{}'::text[], journal_op text[] DEFAULT '{}'::text[],
+    journal_scope text[] DEFAULT '{}'::text[], journal_before_digest text[] DEFAULT '{}'::text[],
+    journal_after_digest text[] DEFAULT '{}'::text[], journal_certainty text[] DEFAULT '{}'::text[],
+    journal_compensation_class text[] DEFAULT '{}'::text[], journal_undo_seconds integer[] DEFAULT '{}'::integer[],
+    journal_sealed bytea[] DEFAULT '{}'::bytea[], journal_undoes uuid[] DEFAULT '{}'::uuid[]
 ) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -3292,7 +3470,14 @@ begin
         closings_epoch => array[closing_epoch], closings_state => array[closing_state],
         closings_error => array[closing_error], closings_release => array[closing_release],
         closings_ciphertext => array[closing_ciphertext], closings_entry_id => array[closing_entry_id],
-        closings_entry => array[closing_entry], closings_salt => array[closing_salt]);
+        closings_entry => array[closing_entry], closings_salt => array[closing_salt],
+        journal_tenant => journal_tenant, journal_call_id => journal_call_id, journal_id => journal_id,
+        journal_number => journal_number, journal_flow_id => journal_flow_id, journal_step => journal_step,
+        journal_resource => journal_resource, journal_op => journal_op, journal_scope => journal_scope,
+        journal_before_digest => journal_before_digest, journal_after_digest => journal_after_digest,
+        journal_certainty => journal_certainty, journal_compensation_class => journal_compensation_class,
+        journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed,
+        journal_undoes => journal_undoes);
     delete from deputize.reconciliations where tenant = closing_tenant and id = closing_call_id;
     return true;
 end $$;

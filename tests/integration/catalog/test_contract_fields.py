@@ -78,6 +78,7 @@ _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "uni
 _CIRCUIT = "unit/execute/circuits/test_circuit.py"
 _CACHE = "integration/lifecycle/test_cached_reads.py"
 _BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
+_JOURNAL = "integration/lifecycle/recording/test_journal.py"
 _BATCHES = "integration/operations/calls/test_call_batches.py"
 _CHECKPOINTS = "integration/runs/test_checkpoint_writer.py"
 _PROMISES = "unit/catalog/test_promise_rules.py"
@@ -219,6 +220,12 @@ OBSERVATIONS: dict[str, str] = {
         ("network.allowed_domains", "network.allowed_ports", "network.deny_all_egress"),
         "unit/execute/test_network_policy.py::test_a_tool_reaches_the_hosts_and_ports_that_its_contract_declares",
     ),
+    **dict.fromkeys(
+        ("compensation.compensation_class", "compensation.tool", "compensation.bind", "compensation.within_seconds"),
+        f"{_JOURNAL}::test_a_write_leaves_what_it_did_and_its_bound_compensation",
+    ),
+    "compensation.constants": "unit/core/contract/test_compensation_binding.py::"
+    "test_arguments_come_from_pointers_and_constants",
     "concurrency_safe": f"{_BATCHES}::test_calls_that_declare_it_run_beside_each_other_on_one_resource",
     "interrupt": f"{_BATCHES}::test_a_failure_stops_siblings_that_may_be_interrupted_and_waits_for_others",
     "life.deprecation_date": f"{_ADMISSION}::test_dates_of_the_end_must_be_dates_in_order",
@@ -227,9 +234,7 @@ OBSERVATIONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "limits.cpu", "limits.memory", "limits.ephemeral_storage",
-            "compensation.compensation_class", "compensation.tool", "compensation.bind",
-            "compensation.constants", "compensation.within_seconds", "sandbox.tier",
-            "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
+            "sandbox.tier", "sandbox.permissions", "alerts.window_seconds", "alerts.error_rate", "alerts.timeout_rate",
             "alerts.latency_factor", "alerts.pending_approvals", "recipient_argument", "labels.accepts", "labels.adds",
         ),
         _UNENFORCED,

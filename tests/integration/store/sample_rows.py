@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from deputize.core.clock import Clock
-from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, CommitResult, CommitRow, OpenCallRow
+from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, CommitResult, CommitRow, JournalRow, OpenCallRow
 from deputize.store.group_commit import GroupCommit
 from deputize.store.pool import WRITER, Connection, connect_with_role
 from deputize.store.tenants import ensure_tenant
@@ -39,6 +39,19 @@ def make_closing(call_id: str, state: str = "succeeded", **changes: Any) -> Clos
         entry_id=CLOCK.new_id(), entry=b"outcome", salt=b"s",
     )  # fmt: skip
     return row._replace(**changes)
+
+
+def add_effects(closing: CloseCallRow, *scopes: str) -> CloseCallRow:
+    """The outcome with what the call changed."""
+    effects = [
+        JournalRow(
+            tenant=closing.tenant, call_id=closing.call_id, id=closing.entry_id, number=number, flow_id=None, step=None,
+            resource="crm.users", op="update", scope=scope, before_digest=None, after_digest=None,
+            certainty="happened", compensation_class="full", undo_seconds=60, sealed=b"box", undoes=None,
+        )
+        for number, scope in enumerate(scopes)
+    ]  # fmt: skip
+    return closing._replace(journal=tuple(effects))
 
 
 def make_entry(**changes: Any) -> AuditEntryRow:

@@ -14,6 +14,7 @@ from deputize.store.group_commit import GroupCommit
 from deputize.store.pool import WRITER, connect_with_role
 from tests.integration.store.sample_rows import (
     CLOCK,
+    add_effects,
     fetch_one_row,
     fetch_states,
     hash_text,
@@ -373,3 +374,18 @@ async def test_a_caller_that_stops_waiting_does_not_disturb_the_batch(
     await asyncio.gather(*futures[:2], *futures[3:])
     assert await owner.fetchval("select count(*) from deputize.audit_entries") >= 4
     await writer.put(make_entry())
+
+
+async def test_the_journal_is_stored_with_its_outcome_once_and_only_by_the_owner(
+    writer: GroupCommit, owner: asyncpg.Connection
+) -> None:
+    opening = make_opening()
+    await writer.put(opening)
+    foreign = add_effects(make_closing(opening.call_id, epoch=2), "7")
+    assert not (await writer.put(foreign)).is_closed
+    closing = add_effects(make_closing(opening.call_id), "7", "8")
+    # The second time, as if its acknowledgement was lost.
+    assert [(await writer.put(closing)).is_closed for _ in range(2)] == [True, True]
+    rows = await owner.fetch("select * from deputize.journal where call_id = $1 order by number", opening.call_id)
+    assert [(str(row["id"]), row["scope"]) for row in rows] == [(closing.entry_id, "7"), (closing.entry_id, "8")]
+    assert (rows[0]["caller_user"], rows[0]["caller_agent"], rows[0]["tool"]) == ("ana", "bot", "crm.put_user")

@@ -16,7 +16,7 @@ _PART = """
 set role deputize_owner;
 do $$ declare day date := (now() at time zone 'utc')::date - %(ago)s; parent text;
 begin
-    foreach parent in array array['calls', 'sealed_payloads'] loop
+    foreach parent in array array['calls', 'sealed_payloads', 'journal'] loop
         execute format(
             'create table if not exists deputize.%%I partition of deputize.%%I for values from (%%L) to (%%L)',
             parent || to_char(day, '_YYYYMMDD'), parent,
@@ -104,6 +104,25 @@ select 'acme', gen_random_uuid(), $1, case $1 when 'subject' then 'ann' end, cas
     case $1 when 'period' then $2::uuid end,
     case $1 when 'period' then 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid end, 'case', 'root'
 """
+
+
+@pytest.mark.requirement("GOV-5")
+async def test_the_journal_forgets_whole_days_and_keeps_what_is_held(owner: asyncpg.Connection) -> None:
+    await owner.execute("insert into deputize.tenants (tenant) values ('acme')")
+    calls = [await insert_call(owner, days_ago=days, ended_days_ago=days) for days in (40, 41, 5)]
+    for call_id in calls:
+        await owner.execute(
+            "insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, tool, version, "
+            "resource, op, scope, certainty, compensation_class) "
+            "values ('acme', $1, 0, $1, 'ann', '', 't.t', '1.0.0', 'r', 'update', '*', 'happened', 'full')",
+            call_id,
+        )
+    await owner.execute(_HOLD, "call", calls[0])
+    assert await owner.fetchval("select deputize.delete_old_journal($1)", DAYS) == 0
+    assert await fetch_remaining(owner, "journal") == {calls[0], calls[2]}
+    await owner.execute("delete from deputize.legal_holds")
+    assert await owner.fetchval("select deputize.delete_old_journal($1)", DAYS) == 1
+    assert await fetch_remaining(owner, "journal") == {calls[2]}
 
 
 @pytest.mark.requirement("GOV-5")

@@ -8,7 +8,15 @@ import asyncpg
 import pytest
 
 from deputize.store.pool import READER, WRITER, Store, connect_with_role
-from tests.integration.store.sample_rows import CLOCK, make_closing, make_entry, make_opening, make_tenants, open_writer
+from tests.integration.store.sample_rows import (
+    CLOCK,
+    add_effects,
+    make_closing,
+    make_entry,
+    make_opening,
+    make_tenants,
+    open_writer,
+)
 
 # What belongs to no tenant, and why.
 WITHOUT_TENANT = {
@@ -20,7 +28,7 @@ WITHOUT_TENANT = {
     "log_sequencer": "the lease of the process that appends to all logs",
     "event_sinks": "the lease of the process that sends the events of all tenants to a sink",
 }
-PARTITIONED_BY_DAY = {"calls", "sealed_payloads", "audit_entries"}
+PARTITIONED_BY_DAY = {"calls", "sealed_payloads", "audit_entries", "journal"}
 TABLES = """
     select c.relname as name, c.relrowsecurity and c.relforcerowsecurity as forced, r.rolname as owner,
            exists (select from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant') as has_tenant,
@@ -151,7 +159,7 @@ async def dsn(module_database: str) -> str:
         for tenant in ("acme", "other"):
             row = make_opening("k", tenant=tenant)
             await writer.put(row)
-            await writer.put(make_closing(row.call_id, tenant=tenant))
+            await writer.put(add_effects(make_closing(row.call_id, tenant=tenant), "7"))
             await writer.put(make_entry(tenant=tenant))
     return module_database
 

@@ -81,6 +81,7 @@ def test_promises_that_fit_the_contract_are_admitted(changes: dict[str, Any]) ->
         ({**WRITE, "compensation": {**RESTORE, "bind": {"id": "/arguments/no"}}}, "/compensation/bind/id"),
         ({**WRITE, "compensation": {**RESTORE, "bind": {"id": "/result/no"}}}, "/compensation/bind/id"),
         ({**WRITE, "compensation": {**RESTORE, "constants": {"id": 7}}}, "/compensation/bind/id"),
+        ({**WRITE, "compensation": {**RESTORE, "bind": {"id": "/before/id"}}}, "/compensation/bind"),
         ({**WRITE, "freshness": {"max_age_seconds": 60}}, "/freshness"),
         ({**WRITE, "fallback": ["crm.other"]}, "/fallback"),
         ({"fallback": ["crm.other", "crm.other"]}, "/fallback/1"),

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 from deputize.core.contract.parts import ContractPart, SparsePart, ToolRef
 
 _VOLATILE = r"^/(changes/\*/(before|after|count)|preconditions/\*/detail|impact/[^/]+|guards/[^/]+)(/[^/]+)*$"
-_SOURCE = r"^/(arguments|result)(/[^/]+)*$"
+_SOURCE = r"^/(arguments|result|before)(/[^/]+)*$"
 
 # Properties that tests can check: equal arguments give equal results; a repeated key has the effect of one call;
 # nothing is removed; sums stay the same; the undo tool restores the state of before.
@@ -52,7 +52,7 @@ class SideEffect(ContractPart):
 
 
 class Compensation(SparsePart):
-    """How a call is compensated after a later step failed: by which tool, with which arguments, and until when.
+    """How a call is taken back: by which tool, with which arguments, and until when.
 
     `full` restores the state of before, `semantic` its equivalent (an order is canceled), `partial` leaves traces (a
     message is retracted by another one), and `irreversible` says that nothing compensates it.
@@ -60,10 +60,16 @@ class Compensation(SparsePart):
 
     compensation_class: CompensationClass
     tool: ToolRef | None = None
-    # Each argument of the tool as a pointer into this call, as in /result/order_id or /arguments/account.
+    # Each argument of the tool as a pointer into this call, as in /result/order_id, /arguments/account or, for a tool
+    # that reads its state, /before/address.
     bind: dict[str, Annotated[str, StringConstraints(pattern=_SOURCE, max_length=240)]] | None = None
     constants: dict[str, Any] | None = None
     within_seconds: Annotated[int, Field(ge=1, le=30 * 86_400)] | None = None
+
+    @property
+    def binds_state(self) -> bool:
+        """True if an argument comes from the state before the call."""
+        return any(each.split("/")[1] == "before" for each in (self.bind or {}).values())
 
 
 class PreviewRules(ContractPart):

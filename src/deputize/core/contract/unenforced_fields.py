@@ -12,8 +12,8 @@ from deputize.core.contract.handler import NO_DRIVER
 
 # Fields that are kept as declared and that nothing reads yet.
 RESERVED_FIELDS: Final = (
-    "limits", "compensation", "sandbox",
-    "alerts", "recipient_argument", "labels",
+    "limits", "sandbox", "alerts",
+    "recipient_argument", "labels",
 )  # fmt: skip
 
 # Drivers that reach one host, which they compare with `network`; code of this process can reach any.

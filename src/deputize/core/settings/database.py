@@ -49,6 +49,13 @@ class DatabaseSettings(SettingsSection):
         "expires, and the result is deleted. That of a call that changes something lasts at least as long as its "
         "outcome is replayed.",
     )
+    journal_days: int = Field(
+        90,
+        ge=30,
+        le=3650,
+        description="Days until the journal forgets what a call changed and how it is taken back. No contract promises "
+        "a longer time to compensate than the 30 days that are the least here.",
+    )
     decision_days: int = Field(
         365,
         ge=30,

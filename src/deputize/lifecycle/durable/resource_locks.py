@@ -7,6 +7,7 @@ its contract declares; a scope that the input leaves open overlaps everything un
 import asyncio
 
 from deputize.core.patterns import matches_glob
+from deputize.core.scopes import truncate_scope
 from deputize.core.settings.runs import RunLimit
 from deputize.lifecycle.phases import Validated
 from deputize.lifecycle.runtime import Runtime
@@ -14,15 +15,13 @@ from deputize.store.commit_rows import CommitResult, ReleaseLocksRow, ResourceLo
 
 _SHARED_NAMESPACE = ""
 _ALL_SCOPE = "all"
-# Scopes contain callers' input and are indexed. Longer ones are cut, and share a lock with those that start alike.
-_MAX_SCOPE_LENGTH = 255
 
 
 def list_resource_locks(runtime: Runtime, validated: Validated) -> tuple[ResourceLock, ...]:
     tenant = validated.call.tenant
     locks = {
         ResourceLock(
-            namespace=tenant, resource=f"write:{write.resource}", scope=_truncate_scope(write.scope), capacity=1
+            namespace=tenant, resource=f"write:{write.resource}", scope=truncate_scope(write.scope), capacity=1
         )
         for write in validated.tool.resolve_writes(validated.call_input)
     }
@@ -32,10 +31,6 @@ def list_resource_locks(runtime: Runtime, validated: Validated) -> tuple[Resourc
             resource = f"limit:{limit.tools}:{limit.upstream or '*'}"
             locks.add(ResourceLock(namespace=namespace, resource=resource, scope=_ALL_SCOPE, capacity=limit.at_once))
     return tuple(sorted(locks))
-
-
-def _truncate_scope(scope: str) -> str:
-    return scope if len(scope) <= _MAX_SCOPE_LENGTH else scope[:_MAX_SCOPE_LENGTH] + "*"
 
 
 def _is_applicable(limit: RunLimit, validated: Validated) -> bool:

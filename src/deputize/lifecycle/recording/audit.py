@@ -33,6 +33,7 @@ from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry,
 from deputize.govern.limits.rules import to_micros
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
+from deputize.lifecycle.recording.journal import build_journal_rows
 from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments, redact_responses
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import AuditEntryRow, CloseCallRow, OpenCallRow
@@ -249,7 +250,7 @@ def build_opening_row(
     return OpenCallRow(
         caller.tenant, call.call_id, contract.full_name, contract.version, validated.tool.digest,
         contract.mutation_class, caller.user, caller.agent_key, call.session, fingerprint,
-        None if key is None else derive_claim_scope(caller.user, caller.agent_chain, contract.full_name),
+        None if key is None else derive_call_scope(call, contract.full_name),
         None if key is None else hashlib.sha256(key.encode()).digest(),
         contract.timeout.effective_seconds, window, call.trail.trace_id,
         *build_intent_entry(
@@ -263,6 +264,13 @@ def name_approval(runtime: Runtime, authorized: Authorized, row: OpenCallRow, ap
     passage = trace_opening(authorized.validated, State.AWAITING_APPROVAL)
     entry_id, entry, salt = build_intent_entry(runtime, authorized, row.call_id, passage, approval_id=approval_id)
     return row._replace(entry_id=entry_id, entry=entry, salt=salt)
+
+
+def derive_call_scope(call: CallContext, tool: str) -> bytes:
+    """Derive whose key a call has. That of an undo is everybody's: two people must not take back the same thing."""
+    if call.request.undoes is not None:
+        return hashlib.sha256(f"undo\0{tool}".encode()).digest()
+    return derive_claim_scope(call.caller.user, call.caller.agent_chain, tool)
 
 
 def derive_claim_scope(user: str, actor: str, tool: str) -> bytes:
@@ -315,8 +323,9 @@ def build_closing_row(
     release = problem is not None and problem.nothing_happened and not isinstance(problem, Canceled)
     error = problem.spec.slug if problem else None
     return CloseCallRow(
-        tenant, claim.call_id, claim.epoch, state, error, release, ciphertext, entry_id, body, commitment.salt
-    )
+        tenant, claim.call_id, claim.epoch, state, error, release, ciphertext, entry_id, body, commitment.salt,
+        build_journal_rows(runtime, verified, claim.call_id, entry_id),
+    )  # fmt: skip
 
 
 def build_abandoned_row(

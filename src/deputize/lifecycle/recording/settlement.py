@@ -25,13 +25,15 @@ from deputize.lifecycle.envelope import build_outcome
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.recording.journal import settle_journal_rows
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_functions import SETTLE_UNKNOWN_CALL
-from deputize.store.commit_rows import CloseCallRow
+from deputize.store.commit_rows import CloseCallRow, JournalRow
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("reconciliation")
+_JOURNAL = load_statements("journal")
 # When an administrator should have resolved a task. Nothing happens then: an unknown outcome never expires.
 _DUE_SECONDS = 7 * 86_400.0
 SETTLED_ELSEWHERE = "settled_elsewhere"
@@ -103,9 +105,16 @@ async def settle_unknown_call(
     claim = Claim(call_id=unknown_call.call_id, epoch=unknown_call.epoch)
     ciphertext = keys.seal(unknown_call.call_id, "outcome", outcome.body)
     closing_row = audit.build_closing_row(runtime, verified, claim, state, problem, ciphertext, before=State.UNKNOWN)
+    journal: tuple[JournalRow, ...] = ()
+    if settlement.actual_outcome == "happened" and closing_row.journal:
+        effects = await connection.fetch(_JOURNAL["load_uncertain_effects"], unknown_call.tenant, unknown_call.call_id)
+        settled = closing_row.journal[0]._replace(sealed=None)
+        journal = settle_journal_rows(keys, unknown_call.tool, effects, settled, settlement.result)
     if settlement.task_id is not None:
         closing_row = _record_as_decision(runtime, unknown_call, settlement, closing_row)
-    arguments = SETTLE_UNKNOWN_CALL.build_row_arguments(closing=closing_row)
+    arguments = SETTLE_UNKNOWN_CALL.build_row_arguments(
+        closing=closing_row[:-1], journal=list(zip(*journal, strict=True)) or [()] * len(JournalRow._fields)
+    )
     return bool(await connection.fetchval(SETTLE_UNKNOWN_CALL.sql, *arguments))
 
 

@@ -103,6 +103,7 @@ def serialize_input(validated: Validated) -> bytes:
             "step": request.step,
             "traceparent": request.traceparent,
             **_serialize_origin(request.origin),
+            **({} if request.undoes is None else {"undoes": request.undoes}),
             "client_capabilities": sorted(request.client_capabilities),
             "input_round": None
             if input_round is None
@@ -134,6 +135,7 @@ class StoredInput:
         "origin",
         "step",
         "traceparent",
+        "undoes",
     )
 
     def __init__(self, data: bytes) -> None:
@@ -146,6 +148,7 @@ class StoredInput:
         self.step: str | None = fields["step"]
         self.traceparent: str | None = fields["traceparent"]
         self.origin = _parse_origin(fields.get("origin"))
+        self.undoes: str | None = fields.get("undoes")
         # Older entries have no field for input responses.
         self.client_capabilities = frozenset(ClientCapability(each) for each in fields.get("client_capabilities", ()))
         round_fields = fields.get("input_round")
@@ -165,6 +168,7 @@ class StoredInput:
             traceparent=self.traceparent,
             client_capabilities=self.client_capabilities,
             origin=self.origin,
+            undoes=self.undoes,
             **more,
         )
 

@@ -15,6 +15,7 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("runs")
 _CHECKPOINTS = load_statements("checkpoints")
+_JOURNAL = load_statements("journal")
 _HOLDS = load_statements("holds")
 _WEBHOOKS = load_statements("webhooks")
 _INTERVAL_SECONDS: Final = 3600.0
@@ -62,6 +63,7 @@ class Retention(PeriodicTask):
         async with self._runtime.store.write_transaction() as connection:
             if await connection.fetchval(_SQL["claim_periodic_task"], "forget originals", 23 * 60):
                 await connection.execute(_SQL["delete_old_payloads"], days)
+                await connection.execute(_JOURNAL["delete_old_journal"], self._runtime.settings.database.journal_days)
         await self._runtime.consistency_values.delete_expired()
         await self._runtime.stored_results.delete_expired()
         await self.delete_old_authority()

@@ -18,6 +18,7 @@ from deputize.store.pool import CONNECTION_ERRORS
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("runs")
+_JOURNAL = load_statements("journal")
 _PARTITION_SECONDS = 3600.0
 # Much more often than KEY_OVERLAP_SECONDS, in which a new key is not used yet.
 _KEY_REFRESH_SECONDS = 15.0
@@ -68,6 +69,7 @@ class Sweeper(PeriodicTask):
                 await connection.execute(_SQL["mark_call_unknown"], call["tenant"], call["id"], call["owner_epoch"])
                 entry_id, body = self._build_entry(call)
                 await connection.execute(_SQL["insert_audit_entry"], call["tenant"], entry_id, call["id"], body, None)
+                await connection.execute(_JOURNAL["insert_abandoned_effect"], call["tenant"], call["id"], entry_id)
         if calls:
             log.warning("calls_unknown", count=len(calls))
         return len(calls)

@@ -39,7 +39,6 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"network": {"allowed_domains": ["crm.example"]}}, "/network"),
         ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
-        ({"compensation": {"compensation_class": "irreversible"}}, "/compensation"),
         ({"sandbox": {"tier": 0}}, "/sandbox"),
         ({"alerts": {"error_rate": 0.1}}, "/alerts"),
         ({"alerts": {}}, "/alerts"),

@@ -1,0 +1,72 @@
+"""Bind how a call is taken back: the tool that does it, and its arguments from what the call got, returned and found.
+
+A contract says so in `compensation`. One that only names an `undo` tool leaves the arguments to their names: the tool
+gets those of the call that it declares.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from deputize.core.contract.contract import Contract
+from deputize.core.contract.effects import CompensationClass
+from deputize.core.json_pointer import MISSING, find_value, parse_pointer
+from deputize.core.value_types import frozen
+
+
+@frozen
+class BoundCompensation:
+    """The tool that takes a call back, with its arguments; `missing` are the pointers that led nowhere.
+
+    With `is_by_name`, the arguments are those of the call, of which the tool gets the ones that it declares.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
+    is_by_name: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tool": self.tool,
+            "arguments": dict(self.arguments),
+            **({"missing": list(self.missing)} if self.missing else {}),
+            **({"by_name": True} if self.is_by_name else {}),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "BoundCompensation":
+        return cls(
+            tool=document["tool"],
+            arguments=document["arguments"],
+            missing=tuple(document.get("missing", ())),
+            is_by_name=document.get("by_name", False),
+        )
+
+
+def get_compensation_class(contract: Contract) -> CompensationClass:
+    """Return how far a call can be taken back; an `undo` tool restores an equivalent, as nothing says that it is equal.
+
+    Nothing declared counts as irreversible.
+    """
+    if contract.compensation is not None:
+        return contract.compensation.compensation_class
+    return "irreversible" if contract.undo is None else "semantic"
+
+
+def bind_compensation(contract: Contract, values: Mapping[str, Any]) -> BoundCompensation | None:
+    """Bind the arguments from `arguments`, `result` and `before`, as far as they are known; None if nothing helps."""
+    compensation = contract.compensation
+    if compensation is None:
+        if contract.undo is None:
+            return None
+        return BoundCompensation(tool=contract.undo, arguments=values["arguments"], is_by_name=True)
+    if compensation.tool is None:
+        return None
+    arguments, missing = dict(compensation.constants or {}), []
+    for name, pointer in (compensation.bind or {}).items():
+        value = find_value(values, parse_pointer(pointer))
+        if value is MISSING:
+            missing.append(pointer)
+        else:
+            arguments[name] = value
+    return BoundCompensation(tool=compensation.tool, arguments=arguments, missing=tuple(missing))

@@ -1,0 +1,94 @@
+"""Tools over notes in memory that declare how they are taken back, in every class."""
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from deputize import tool
+from deputize.catalog.importers.python import ATTRIBUTE
+
+Name = Annotated[str, Field(description="The name of the note", examples=["a"])]
+Text = Annotated[str, Field(description="What it says", examples=["milk"])]
+
+notes: dict[str, str] = {}
+mails: list[str] = []
+# What a tool raises for notes of this name, once its effect is there.
+failures: dict[str, Exception] = {}
+_OPTIONS: Final[dict[str, Any]] = {"scopes": ["book:write"], "namespace": "book"}
+
+
+def _fail(name: str) -> None:
+    if name in failures:
+        raise failures.pop(name)
+
+
+def read_note(name: str) -> Any:
+    return {"text": notes.get(name)}
+
+
+@tool(
+    effects="write", resources=["create book.notes/{name}"], undo="book.remove",
+    compensation={
+        "compensation_class": "full", "tool": "book.remove", "bind": {"name": "/result/name"}, "within_seconds": 3600,
+    },
+    **_OPTIONS,
+)  # fmt: skip
+def add(name: Name, text: Text) -> dict[str, str]:
+    """Add a note to the book."""
+    notes[name] = text
+    _fail(name)
+    return {"name": name, "text": text}
+
+
+@tool(
+    effects="write", resources=["delete book.notes/{name}"], undo="book.add", read_state=read_note,
+    compensation={
+        "compensation_class": "full", "tool": "book.add", "bind": {"name": "/arguments/name", "text": "/before/text"},
+    },
+    **_OPTIONS,
+)  # fmt: skip
+def remove(name: Name) -> dict[str, str]:
+    """Remove a note from the book."""
+    _fail(name)
+    return {"name": name, "text": notes.pop(name)}
+
+
+@tool(
+    effects="write", resources=["update book.notes/{name}"], undo="book.change", read_state=read_note,
+    compensation={
+        "compensation_class": "full", "tool": "book.change",
+        "bind": {"name": "/arguments/name", "text": "/before/text"},
+    },
+    **_OPTIONS,
+)  # fmt: skip
+def change(name: Name, text: Text) -> dict[str, str]:
+    """Change what a note says."""
+    notes[name] = text
+    return {"name": name}
+
+
+@tool(effects="write", resources=["update book.pins/{name}"], undo="book.unpin", **_OPTIONS)
+def pin(name: Name, text: Text) -> dict[str, str]:
+    """Pin a note; only the tool that undoes it is named."""
+    notes[f"pin {name}"] = text
+    return {"name": name}
+
+
+@tool(effects="write", resources=["update book.pins/{name}"], undo="book.pin", **_OPTIONS)
+def unpin(name: Name) -> dict[str, str]:
+    """Unpin a note."""
+    notes.pop(f"pin {name}")
+    return {"name": name}
+
+
+@tool(
+    effects="destructive", resources=["create book.mails/{name}"], preview=lambda name: {"mails": 1},
+    compensation={"compensation_class": "irreversible"}, **_OPTIONS,
+)  # fmt: skip
+def mail(name: Name) -> dict[str, str]:
+    """Mail a note to its reader."""
+    mails.append(name)
+    return {"name": name}
+
+
+TOOLS: Final = [getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, mail)]
