@@ -41,7 +41,18 @@ from deputize.interfaces.cli.commands import (
 )
 from deputize.interfaces.cli.commands.audit import entries
 from deputize.interfaces.cli.commands.observe import group as observe
-from deputize.interfaces.cli.commands.service import doctor, events, init, keys, login, mcp, migrate, receipt, recover
+from deputize.interfaces.cli.commands.service import (
+    demo,
+    doctor,
+    events,
+    init,
+    keys,
+    login,
+    mcp,
+    migrate,
+    receipt,
+    recover,
+)
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.help import HELP_OPTIONS, find_help, use_plain_help
 from deputize.interfaces.cli.render.output import EXIT_FAILED, EXIT_USAGE, CommandExit, Json, printer
@@ -54,6 +65,7 @@ app = typer.Typer(
     context_settings={"help_option_names": list(HELP_OPTIONS)},
     epilog="Start with: deputize init shop && cd shop && deputize dev",
 )
+app.command(epilog="Example: deputize demo")(demo.demo)
 app.command(epilog="Example: deputize init shop")(init.init)
 
 
@@ -207,7 +219,7 @@ app.command("import", epilog="Example: deputize import .mcp.json")(import_server
 app.add_typer(observe.group, name="observe", cls=observe.ObserveGroup, epilog="Example: deputize observe .mcp.json")
 use_plain_help(app)
 # These start a PostgreSQL of their own.
-_LOCAL_COMMANDS = ("deputize dev", "deputize observe")
+_LOCAL_COMMANDS = ("deputize dev", "deputize observe", "deputize demo")
 
 
 def run_cli(open_gateway: object) -> None:
