@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 STOCK = {"lamp": 12, "chair": 4, "table": 1}
 COUNT = {
@@ -12,7 +13,7 @@ COUNT = {
 }
 
 
-def answer(method: str, params: dict) -> dict | None:
+def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
     match method:
         case "initialize":
             server = {"name": "stock", "version": "1.0.0"}
@@ -24,7 +25,8 @@ def answer(method: str, params: dict) -> dict | None:
         case "tools/call":
             text = str(STOCK.get(params["arguments"]["item"], 0))
             return {"content": [{"type": "text", "text": text}]}
-    return None
+        case _:
+            return None
 
 
 for line in sys.stdin:
