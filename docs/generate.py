@@ -316,12 +316,19 @@ def _render_telemetry() -> Iterator[str]:
     for metric in telemetry.Metric:
         labels = ", ".join(f"`{label}`" for label in telemetry.METRIC_LABELS[metric])
         yield f"| `{metric}` | {labels} | {render_cell(telemetry.METRIC_HELP[metric])} |"
-    yield from ("", "## Spans", "", "Each call has one span, with a span for each phase inside it.", "")
-    yield from (f"- `{span}`" for span in telemetry.Span)
+    yield from (
+        "",
+        "## Spans",
+        "",
+        "A call is [one trace](../how-to/monitor-a-gateway.md#follow-one-call), however long it waits.",
+        "",
+    )
+    yield from ("| span | what it covers |", "|---|---|")
+    yield from (f"| `{span}` | {render_cell(telemetry.SPAN_HELP[span])} |" for span in telemetry.Span)
     yield from ("", "## Attributes of spans", "")
     yield from (
-        f"Names that begin with `gen_ai.` and `error.` are those of OpenTelemetry's semantic conventions, version "
-        f"{telemetry.SEMANTIC_CONVENTIONS}.",
+        f"Names that do not begin with `deputize.` are those of OpenTelemetry's semantic conventions for GenAI, MCP, "
+        f"HTTP and RPC, version {telemetry.SEMANTIC_CONVENTIONS}.",
         "",
     )
     yield from (f"- `{attribute}`" for attribute in telemetry.Attribute)

@@ -5,15 +5,28 @@ from typing import Final
 
 
 class Span(StrEnum):
-    """The span of a call, and one for each phase."""
+    """The span of a call, one for each worker that takes it up later, for each phase, and for each attempt."""
 
     CALL = "deputize.call"
-    RECEIVE = "deputize.receive"
+    RUN = "deputize.run"
     VALIDATE = "deputize.validate"
     AUTHORIZE = "deputize.authorize"
     EXECUTE = "deputize.execute"
+    ATTEMPT = "deputize.attempt"
     VERIFY = "deputize.verify"
     REPLY = "deputize.reply"
+
+
+SPAN_HELP: dict[Span, str] = {
+    Span.CALL: "The call, from its request to its answer.",
+    Span.RUN: "A worker with a call that was queued, approved or taken over, in the call's span however much later.",
+    Span.VALIDATE: "The arguments are checked against the contract.",
+    Span.AUTHORIZE: "Token and policies are checked; a worker checks them, and the approval, once more.",
+    Span.EXECUTE: "The call is claimed, and the tool is called.",
+    Span.ATTEMPT: "One attempt: the tool, or the request to its server. Its id is what the server gets as parent.",
+    Span.VERIFY: "The result is checked against the contract.",
+    Span.REPLY: "The outcome is recorded, and the answer made.",
+}
 
 
 # The semantic conventions of OpenTelemetry whose names are used here; those of GenAI and MCP are still in development,
@@ -21,6 +34,8 @@ class Span(StrEnum):
 SEMANTIC_CONVENTIONS: Final = "0.66b2"
 # What a call is in the conventions for GenAI: `gen_ai.operation.name`.
 EXECUTE_TOOL: Final = "execute_tool"
+# What a gRPC attempt is in the conventions for RPC: `rpc.system.name`.
+GRPC_SYSTEM: Final = "grpc"
 
 
 class Attribute(StrEnum):
@@ -30,6 +45,10 @@ class Attribute(StrEnum):
     TOOL = "gen_ai.tool.name"
     TOOL_CALL = "gen_ai.tool.call.id"
     CONVERSATION = "gen_ai.conversation.id"
+    MCP_METHOD = "mcp.method.name"
+    HTTP_METHOD = "http.request.method"
+    URL_TEMPLATE = "url.template"
+    RPC_SYSTEM = "rpc.system.name"
     ERROR = "error.type"
     CALL_ID = "deputize.call.id"
     STATE = "deputize.call.state"
@@ -37,6 +56,8 @@ class Attribute(StrEnum):
     COST = "deputize.call.cost"
     CURRENCY = "deputize.call.currency"
     SIZE = "deputize.call.envelope_bytes"
+    TARGET = "deputize.attempt.target"
+    ATTEMPT = "deputize.attempt.number"
 
 
 class Metric(StrEnum):

@@ -10,13 +10,15 @@ from opentelemetry.trace import Tracer
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import TelemetrySettings
+from deputize.evidence.tracing import CallTraceIds
 
 
 def open_tracer(telemetry: TelemetrySettings, release: str, stack: contextlib.AsyncExitStack) -> Tracer | None:
     """Open a tracer that exports, or None if the settings name no collector; trace ids are propagated either way."""
     if telemetry.otlp_endpoint is None:
         return None
-    provider = TracerProvider(resource=Resource.create({"service.name": "deputize", "service.version": release}))
+    resource = Resource.create({"service.name": "deputize", "service.version": release})
+    provider = TracerProvider(resource=resource, id_generator=CallTraceIds())
     provider.add_span_processor(_make_span_processor(telemetry.otlp_endpoint))
     stack.callback(provider.shutdown)
     return provider.get_tracer("deputize", release)

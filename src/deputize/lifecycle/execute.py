@@ -185,6 +185,11 @@ class _Dispatch:
         return None if self.claim is None else self.claim.active_run
 
     async def attempt(self, number: int) -> Any:
+        """Call the tool once, in a span of its own: what its server records becomes part of it."""
+        with self.authorized.call.trail.start_attempt(self.call_id, number, self.authorized.contract.handler):
+            return await self._attempt_in_span(number)
+
+    async def _attempt_in_span(self, number: int) -> Any:
         """Call the tool once, with a credential of its own that is closed afterwards."""
         runtime, authorized = self.runtime, self.authorized
         credential = None

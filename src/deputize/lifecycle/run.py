@@ -1,7 +1,8 @@
 """Run every call through its phases: request → validate → authorize → execute → verify → reply.
 
 Every call from every interface passes `Lifecycle.run`. Each phase takes the type that the one before it made, so a
-skipped phase does not type-check. Only this file opens spans. Deadlines are set in `validate` and only shrink.
+skipped phase does not type-check. This file opens the spans of calls and phases; attempts and the second authorization
+of a run have their own where they happen. Deadlines are set in `validate` and only shrink.
 """
 
 from collections.abc import Coroutine
@@ -23,6 +24,7 @@ from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.resource_locks import release_locks
 from deputize.lifecycle.durable.resume import (
     ClaimedRun,
+    PendingRun,
     claim_run,
     load_pending_run,
     requeue_run,
@@ -126,18 +128,31 @@ class Lifecycle:
 
     async def resume_run(self, tenant: str, call_id: str, active_runs: ActiveRuns) -> None:
         """Run a queued call to its outcome. It was validated when it was queued, and passes every later phase."""
-        runtime = self.runtime
-        pending_run = await load_pending_run(runtime, tenant, call_id)
-        run = None if pending_run is None else await claim_run(runtime, pending_run)
+        run = await load_pending_run(self.runtime, tenant, call_id)
         if run is None:
             return
+        call = run.validated.call
+        if call.trail.tracer is None:
+            await self._resume(run, active_runs)
+            return
+        with call.trail.start_call(call.request.tool, call_id, call.session, Span.RUN) as span:
+            outcome = await self._resume(run, active_runs)
+            if outcome is not None:
+                await describe_end(span, outcome)
+
+    async def _resume(self, pending_run: PendingRun, active_runs: ActiveRuns) -> Outcome | None:
+        runtime, tenant = self.runtime, pending_run.validated.call.tenant
+        run = await claim_run(runtime, pending_run)
+        if run is None:
+            return None
         try:
             with run.charge, ClaimGuard(runtime, run.authorized, run.claim):
-                await self._run_claim(run, active_runs)
+                return await self._run_claim(run, active_runs)
         finally:
             release_locks(runtime, tenant, run.claim.call_id, run.claim.resource_locks)
 
-    async def _run_claim(self, run: ClaimedRun, active_runs: ActiveRuns) -> None:
+    async def _run_claim(self, run: ClaimedRun, active_runs: ActiveRuns) -> Outcome | None:
+        """Run the tool to the call's outcome; None if the run was requeued."""
         runtime, authorized, claim = self.runtime, run.authorized, run.claim
         phase = authorized.call.trail.start_phase
         with phase(Span.EXECUTE), active_runs.track_run(authorized, claim) as (claim, active_run):
@@ -147,10 +162,11 @@ class Lifecycle:
         if should_requeue(executed):
             run.charge.refund()
             await requeue_run(runtime, executed)
-            return
+            return None
         outcome = await self._finish_call(executed, run.charge.progress)
         if runtime.report_call is not None:
             report_outcome(runtime, authorized.call, outcome, authorized.decision)
+        return outcome
 
     async def _finish_call(self, executed: Executed, progress: CallProgress) -> Outcome:
         """Verify what the tool returned and record it, and only then return it."""

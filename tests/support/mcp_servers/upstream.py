@@ -53,10 +53,10 @@ class Upstream:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 upstream.headers.append({name.lower(): value for name, value in self.headers.items()})
-                if upstream.failure_status:
-                    self._send(upstream.failure_status, None)
-                    return
                 asked = json.loads(body)
+                if status := upstream.find_failure_status(asked):
+                    self._send(status, None)
+                    return
                 answer = upstream.answer(asked)
                 self._send(202 if "id" not in asked else 200, answer if "id" in asked else None)
 
@@ -88,6 +88,10 @@ class Upstream:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+    def find_failure_status(self, _request: dict[str, Any]) -> int:
+        """The HTTP status that a request is refused with; 0 if it is answered."""
+        return self.failure_status
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         method, params = request.get("method"), request.get("params") or {}

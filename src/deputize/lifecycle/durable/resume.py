@@ -36,6 +36,7 @@ from deputize.core.errors import (
 )
 from deputize.core.injection.suspicions import find_suspicions
 from deputize.core.states import State
+from deputize.core.telemetry import Span
 from deputize.core.value_types import frozen
 from deputize.lifecycle.approval import recheck_approval as approval_check
 from deputize.lifecycle.approval.recheck_approval import PreviewChanged, request_new_approval, require_approval
@@ -233,18 +234,19 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     resource_locks: tuple[ResourceLock, ...] = ()
     guards: Mapping[str, Any] | None = None
     try:
-        _require_runnable(runtime, run)
-        authority = await runtime.authority.load_tenant(validated.call.tenant)
-        authorized = await authorize(runtime, validated, authority, may_ask=run.has_approval_request)
-        if run.has_approval_request:
-            approval = await require_approval(
-                runtime, authorized, has_started=run.epoch > 0, may_have_acted=run.may_have_acted
-            )
-            authorized, guards = approval.authorized, approval.guards
-        tool = approval_check.find_approved_tool(runtime, authorized)
-        resource_locks = list_resource_locks(runtime, validated)
-        charge = await admit_run(runtime, authorized, tool, run.epoch, run.owner)
-        authorized = charge.authorized
+        with validated.call.trail.start_phase(Span.AUTHORIZE):
+            _require_runnable(runtime, run)
+            authority = await runtime.authority.load_tenant(validated.call.tenant)
+            authorized = await authorize(runtime, validated, authority, may_ask=run.has_approval_request)
+            if run.has_approval_request:
+                approval = await require_approval(
+                    runtime, authorized, has_started=run.epoch > 0, may_have_acted=run.may_have_acted
+                )
+                authorized, guards = approval.authorized, approval.guards
+            tool = approval_check.find_approved_tool(runtime, authorized)
+            resource_locks = list_resource_locks(runtime, validated)
+            charge = await admit_run(runtime, authorized, tool, run.epoch, run.owner)
+            authorized = charge.authorized
     except PreviewChanged as differs:
         await request_new_approval(runtime, differs, run.epoch)
         return None

@@ -101,7 +101,8 @@ def serialize_input(validated: Validated) -> bytes:
             "call_input": None if validated.call_input is request.arguments else validated.call_input,
             "mutations": [[each.path, each.source, each.change] for each in validated.mutations],
             "step": request.step,
-            "traceparent": request.traceparent,
+            # Not the caller's: what a worker does later is inside the span of this call, and recorded if it is.
+            "traceparent": validated.call.trail.traceparent,
             **_serialize_origin(request.origin),
             **({} if request.undoes is None else {"undoes": request.undoes}),
             "client_capabilities": sorted(request.client_capabilities),
