@@ -4,7 +4,8 @@ Arguments are not in it: they are sealed, and entries contain commitments to the
 """
 
 import asyncio
-from typing import Any
+import re
+from typing import Any, Final
 
 import orjson
 
@@ -13,10 +14,12 @@ from deputize.catalog.exchange.agent_tool.object_kinds import SCHEMA_VERSION, Ob
 from deputize.core.caller import Caller
 from deputize.core.decision import Behavior
 from deputize.core.errors import list_problem_types
+from deputize.core.sensitive.marks import MARK_PATTERN
 from deputize.core.states import TERMINAL_STATES, State, ToolEvent
 from deputize.evidence.agent_tool_events import list_states, list_steps
 from deputize.operations.calls.queries import CallQueries
 
+_MARK: Final = re.compile(MARK_PATTERN)
 _REFUSED_STATES = frozenset({State.DENIED, State.BLOCKED})
 
 
@@ -29,7 +32,10 @@ class CallExports:
         view = await self._calls.show_call(caller, call_id)
         envelope = await view.envelope.load_fields()
         facts = await self._calls.describe_call(caller, call_id)
-        entries = [orjson.loads(entry) for entry in await self._calls.list_entries(caller, call_id)]
+        described_entries = await self._calls.describe_entries(caller, call_id)
+        entries = [each["entry"] for each in described_entries]
+        if "user" not in facts:
+            facts = {**facts, **_describe_read_facts(described_entries[-1])}
         progress = await self._calls.list_progress(caller, call_id)
         return await asyncio.to_thread(_build_document, facts, envelope, entries, progress)
 
@@ -49,6 +55,18 @@ def _build_document(facts: Fields, envelope: Fields, entries: list[Fields], prog
     document |= _export_result(facts, envelope)
     document[ObjectKind.TOOL_EVENT.value] = _export_events(facts, entries, progress)
     return document
+
+
+def _describe_read_facts(described_entry: Fields) -> Fields:
+    """Describe of a read what the row of another call has: who made it, in which session, and when it ended."""
+    entry = described_entry["entry"]
+    return {
+        "user": described_entry["user"],
+        "agent": next(iter(described_entry["agents"]), None),
+        "session": entry.get("session"),
+        "mutation_class": entry.get("mutation_class"),
+        "ended_at": entry["time"],
+    }
 
 
 def _export_invocation(facts: Fields, envelope: Fields, entries: list[Fields]) -> Fields:
@@ -110,12 +128,9 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
     call_id, is_stored = facts["call_id"], "is_error" in envelope
     result_id = f"{call_id}:result"
     fields = envelope if is_stored else {**facts, "is_error": facts["state"] != State.SUCCEEDED}
-    has_redactions = bool(fields.get("redactions"))
+    result = export_record(ObjectKind.TOOL_RESULT, {**fields, "result_id": result_id})
     document: Fields = {
-        ObjectKind.TOOL_RESULT.value: export_record(
-            ObjectKind.TOOL_RESULT,
-            {**fields, "result_id": result_id, "redaction_state": "partial" if has_redactions else "none"},
-        ),
+        ObjectKind.TOOL_RESULT.value: {**result, "redaction_state": _judge_redaction(result) if is_stored else "full"},
         ObjectKind.TOOL_RESULT_PERSISTENCE.value: export_record(
             ObjectKind.TOOL_RESULT_PERSISTENCE,
             {
@@ -130,6 +145,11 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
     if error is not None:
         document[ObjectKind.TOOL_ERROR.value] = export_record(ObjectKind.TOOL_ERROR, error)
     return document
+
+
+def _judge_redaction(result: Fields) -> str:
+    """Tell whether something is hidden in what is shown: errors and parts of long results have marks in its place."""
+    return "partial" if _MARK.search(orjson.dumps(result).decode()) else "none"
 
 
 def _describe_error(facts: Fields) -> Fields | None:

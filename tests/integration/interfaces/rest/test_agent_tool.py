@@ -81,6 +81,7 @@ async def test_a_call_is_exported_with_its_decision_its_result_and_its_entries(g
     assert export["tool_permission_decision"]["behavior"] == "allow"
     assert export["tool_permission_decision"]["rule_refs"] == call["decision"]["rules"]
     assert export["tool_result"]["structured_content"] == call["result"]
+    assert export["tool_result"]["redaction_state"] == "none"
     assert export["tool_result_persistence"]["mode"] == "inline"
     assert export["tool_event"][-1]["event_class"] == "tool.invocation.succeeded"
 
@@ -100,6 +101,9 @@ async def test_a_read_is_exported_without_its_result_which_is_not_stored(gateway
     export = await export_call(gateway, call["call_id"])
     assert export["tool_invocation"]["status"] == "succeeded"
     assert "structured_content" not in export["tool_result"]
+    assert export["tool_result"]["redaction_state"] == "full"
+    assert export["tool_invocation"]["actor_refs"] == [{"kind": "user", "id": "ana"}]
+    assert export["tool_invocation"]["ended_at"] == export["tool_invocation"]["evidence_refs"][-1]["time"]
     assert export["tool_result_persistence"] == {
         "schema_version": "0.2.0",
         "invocation_id": call["call_id"],

@@ -88,3 +88,11 @@ async def test_no_table_keeps_what_was_quoted(lab: GatewayLab) -> None:
     set_behaviour("kept", raise_error(ValueError(f"cannot sign in with {PASSWORD}")))
     await _enrol(lab, "kept")
     assert await list_tables_with(lab.dsn, TOLD) == []
+
+
+async def test_an_exported_failure_says_that_something_is_hidden_in_it(lab: GatewayLab) -> None:
+    set_behaviour("hidden-in-export", raise_error(ValueError("no account for ana@example.com")))
+    outcome = await lab.call("note", "hidden-in-export", key="hidden-in-export")
+    export = await lab.gateway.call_exports.export_call(await lab.make_caller(), outcome.call_id)
+    assert "ana@example.com" not in str(export)
+    assert export["tool_result"]["redaction_state"] == "partial"
