@@ -33,6 +33,9 @@ from deputize.core.subject import ISSUER_PREFIX, parse_subject
 from deputize.core.value_types import frozen
 
 VERSION: Final = 2
+# The command of an approval request that further groups are asked about, and the rule that denies one in time.
+ESCALATE_APPROVAL: Final = "escalate_approval"
+NOBODY_DECIDED: Final = "nobody-decided"
 _MAX_RESOURCES: Final = 20
 
 

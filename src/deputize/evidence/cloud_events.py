@@ -12,11 +12,14 @@ import orjson
 from deputize.core.states import ToolEvent
 from deputize.core.value_types import frozen
 from deputize.evidence.agent_tool_events import list_events
+from deputize.evidence.audit_entries import ESCALATE_APPROVAL, NOBODY_DECIDED
 
 # Types of entries that record no event of the tool standard, such as the acts of administrators.
 _AUDIT_TYPE: Final = "audit."
 # The type of an entry that is only named by its size and digest, because it is too large or cannot be read.
 OPAQUE_TYPE: Final = "audit.opaque"
+_ESCALATED_TYPE: Final = "approval.escalated"
+_AUTO_DENIED_TYPE: Final = "approval.auto_denied"
 _SEQUENCE_DIGITS: Final = 16
 
 
@@ -90,4 +93,11 @@ def _list_types(fields: Mapping[str, Any]) -> tuple[str, ...]:
     except (KeyError, ValueError):
         # Written by another release; its events are not known here.
         events = ()
-    return tuple(events) or (f"{_AUDIT_TYPE}{fields['kind']}",)
+    return (*_list_approval_types(fields), *events) or (f"{_AUDIT_TYPE}{fields['kind']}",)
+
+
+def _list_approval_types(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """List what became of an approval request by time alone: the tool standard has no event for it."""
+    if fields.get("command") == ESCALATE_APPROVAL:
+        return (_ESCALATED_TYPE,)
+    return (_AUTO_DENIED_TYPE,) if fields.get("rules") == [NOBODY_DECIDED] else ()

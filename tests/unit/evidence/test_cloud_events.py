@@ -57,6 +57,19 @@ def test_an_entry_without_events_has_a_type_of_its_kind() -> None:
     assert "call" not in body
 
 
+@pytest.mark.requirement("GOV-3")
+def test_what_time_does_to_an_approval_request_has_types_of_its_own() -> None:
+    escalation = {"kind": "command", "command": "escalate_approval", "call": "c1", "time": ENTRY["time"], "v": VERSION}
+    assert build(orjson.dumps(escalation))[0].types == ("approval.escalated",)
+    expiry = {
+        "kind": "outcome", "outcome": "denied", "states": ["denied"], "rules": ["nobody-decided"], "call": "c1",
+        "time": ENTRY["time"], "v": VERSION,
+    }  # fmt: skip
+    event, _ = build(orjson.dumps(expiry))
+    assert event.types[0] == "approval.auto_denied"
+    assert event.type == "tool.permission.decided"
+
+
 @pytest.mark.parametrize("changes", [{"v": VERSION + 1}, {"states": ["a_state_of_a_later_release"]}])
 def test_an_entry_of_a_later_release_is_sent_with_the_type_of_its_kind(changes: dict[str, Any]) -> None:
     assert build(orjson.dumps({**ENTRY, **changes}))[0].type == "audit.outcome"

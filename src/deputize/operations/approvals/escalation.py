@@ -8,6 +8,7 @@ are written in the same commit as the change they report; `notifications/notifie
 import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -19,12 +20,12 @@ from deputize.core.errors import ApprovalExpired, Problem
 from deputize.core.event_loop.periodic_task import PeriodicTask
 from deputize.core.outcome import render_failure_envelope
 from deputize.core.states import State
-from deputize.evidence.audit_entries import AuditContext, encode_entry
+from deputize.evidence.audit_entries import ESCALATE_APPROVAL, NOBODY_DECIDED, AuditContext, encode_entry
 from deputize.govern.approvals.requirements import parse_plan
 from deputize.lifecycle.recording.audit import trace_step
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
-from deputize.store.pool import CONNECTION_ERRORS
+from deputize.store.pool import CONNECTION_ERRORS, Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("approval_time")
@@ -38,7 +39,7 @@ _YIELD_EVERY: Final = 25
 _COUNT_INTERVAL_SECONDS: Final = 15.0
 _COUNT_MAX_LOAD: Final = 0.01
 _MAX_SERIES: Final = 1000
-_EXPIRY_DECISION = Decision(rules=("nobody-decided",), epochs=Epochs())
+_EXPIRY_DECISION = Decision(rules=(NOBODY_DECIDED,), epochs=Epochs())
 _EXPIRY_REASON: Final = "no approver decided in time"
 log = structlog.get_logger(__name__)
 
@@ -97,7 +98,44 @@ class ApprovalEscalator(PeriodicTask):
                 MAX_REMINDERS,
                 EXPIRY_RETRY_SECONDS,
             )
+            await self._record_escalations(connection, new_groups)
         return due
+
+    async def _record_escalations(
+        self, connection: Connection, new_groups: Sequence[tuple[asyncpg.Record, str]]
+    ) -> None:
+        """Record in the audit which groups were asked beside the first, an entry for each request."""
+        groups: dict[tuple[str, UUID], list[str]] = {}
+        requests = {(row["tenant"], row["call_id"]): row for row, _ in new_groups}
+        for row, group in new_groups:
+            groups.setdefault((row["tenant"], row["call_id"]), []).append(group)
+        if not groups:
+            return
+        calls = await connection.fetch(_SQL["load_traces"], *map(list, zip(*groups, strict=True)))
+        entry_rows = [
+            self._build_escalation_row(call, requests[call["tenant"], call["id"]], groups[call["tenant"], call["id"]])
+            for call in calls
+        ]
+        if entry_rows:
+            await connection.execute(_SQL["insert_audit_entries"], *map(list, zip(*entry_rows, strict=True)))
+
+    def _build_escalation_row(
+        self, call: asyncpg.Record, request: asyncpg.Record, groups: Sequence[str]
+    ) -> tuple[object, ...]:
+        runtime, tenant, call_id = self._runtime, call["tenant"], str(call["id"])
+        entry_id = runtime.clock.new_id()
+        body = encode_entry(
+            AuditContext(
+                caller=Caller(tenant=tenant, user=""), trace_id=call["trace"], call_id=call_id, session=call["session"],
+                tool=request["tool"], approval_id=str(request["id"]),
+            ),
+            id=entry_id,
+            kind="command",
+            time=runtime.stamps.now(),
+            command=ESCALATE_APPROVAL,
+            subject=", ".join(groups),
+        )  # fmt: skip
+        return tenant, entry_id, call["id"], body
 
     async def expire_requests(self, overdue: Sequence[asyncpg.Record]) -> None:
         """Expire requests with their envelopes and audit entries in one commit; skip those decided meanwhile."""

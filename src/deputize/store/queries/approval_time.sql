@@ -9,6 +9,14 @@ select deputize.advance_approvals(
     groups_tenant => $4, groups_id => $5, groups_name => $6,
     p_reminder_seconds => $7, p_max_reminders => $8, p_pause_seconds => $9);
 
+-- name: load_traces
+select k.tenant, k.id, k.trace, k.session from unnest($1::text[], $2::uuid[]) as c(tenant, id)
+join deputize.calls k on k.tenant = c.tenant and k.id = c.id;
+
+-- name: insert_audit_entries
+insert into deputize.audit_entries (tenant, id, call_id, entry)
+select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::bytea[]);
+
 -- name: expire_approval_request
 select ended as call_id from deputize.end_unstarted_calls(
     tenants => $1, p_approval_state => 'expired', p_resolved_by => '', p_reason => $2,

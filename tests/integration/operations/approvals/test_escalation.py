@@ -112,7 +112,7 @@ async def test_a_request_nobody_opened_is_reminded_once(approval_lab: ApprovalLa
 
 
 async def test_when_nobody_decides_more_people_are_asked_beside_the_first(approval_lab: ApprovalLab) -> None:
-    _, ticket = await approval_lab.request_approval("erase", "c4")
+    call, ticket = await approval_lab.request_approval("erase", "c4")
     elder = await approval_lab.make_approver("elda", groups=("elders",))
     with pytest.raises((NotAnApprover, HumanTaskNotFound)):
         await approval_lab.approve(elder, ticket)
@@ -122,6 +122,10 @@ async def test_when_nobody_decides_more_people_are_asked_beside_the_first(approv
     assert sorted(await list_notices(approval_lab, ticket)) == [
         ("elders", "escalated"), ("keepers", "asked"), ("keepers", "reminder"),
     ]  # fmt: skip
+    entry = (await approval_lab.lab.fetch_entries(call))[-1]
+    assert (entry["kind"], entry["command"], entry["approval"], entry["subject"], entry["caller"]) == (
+        "command", "escalate_approval", ticket, "elders", [],
+    )  # fmt: skip
     assert (await approval_lab.approve(elder, ticket))["state"] == "open"
     keeper = await approval_lab.make_approver("kim", groups=("keepers",))
     assert (await approval_lab.approve(keeper, ticket))["state"] == "approved"
