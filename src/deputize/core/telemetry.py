@@ -72,6 +72,7 @@ class Metric(StrEnum):
     FALLBACKS = "deputize_tool_fallbacks_total"
     REPLAYS = "deputize_tool_idempotency_replays_total"
     DRY_RUNS = "deputize_tool_dry_runs_total"
+    ALERT_THRESHOLD = "deputize_tool_alert_threshold"
     APPROVALS_PENDING = "deputize_tool_approvals_pending"
     APPROVAL_TIME = "deputize_tool_approval_resolution_seconds"
     VALIDATION_FAILURES = "deputize_tool_schema_validation_failures_total"
@@ -115,6 +116,8 @@ METRIC_HELP: dict[Metric, str] = {
     Metric.FALLBACKS: "Calls answered by an alternative, because the tool was not available, by tool.",
     Metric.REPLAYS: "Calls answered with the stored outcome of the same idempotency key, by tool.",
     Metric.DRY_RUNS: "Dry runs, by tool.",
+    Metric.ALERT_THRESHOLD: "What a contract declares in `alerts`, by tool and threshold: error_rate, timeout_rate, "
+    "latency_factor or pending_approvals; of several versions, the lowest.",
     Metric.APPROVALS_PENDING: "Approval requests waiting for a person, by tool and approver group.",
     Metric.APPROVAL_TIME: "Time from an approval request to its decision, by tool and resolution.",
     Metric.VALIDATION_FAILURES: "Inputs and outputs that did not match their schema, by tool and phase.",
@@ -162,6 +165,7 @@ METRIC_LABELS: dict[Metric, tuple[str, ...]] = {
     Metric.FALLBACKS: ("tool",),
     Metric.REPLAYS: ("tool",),
     Metric.DRY_RUNS: ("tool",),
+    Metric.ALERT_THRESHOLD: ("tool", "threshold"),
     Metric.APPROVALS_PENDING: ("tool", "approver_group"),
     Metric.APPROVAL_TIME: ("tool", "resolution"),
     Metric.VALIDATION_FAILURES: ("tool", "phase"),

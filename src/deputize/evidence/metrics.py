@@ -128,6 +128,11 @@ class Metrics:
         """Show the calls to external services; they are listed at each scrape."""
         self._list_services = list_services
 
+    def show_tool(self, contract: Contract) -> None:
+        """Show a tool, and the thresholds that it declares, before its first call has ended."""
+        if contract.digest not in self._tallies:
+            self._add_tally(contract)
+
     def record_end(
         self,
         contract: Contract | None,
@@ -273,6 +278,21 @@ class Metrics:
         yield self._build_readiness()
         yield self._build_circuits()
         yield self._build_services()
+        yield self._build_thresholds()
+
+    def _build_thresholds(self) -> GaugeMetricFamily:
+        """Build the thresholds that tools declare; tenants and versions may differ, and the lowest counts."""
+        labels = METRIC_LABELS[Metric.ALERT_THRESHOLD]
+        family = GaugeMetricFamily(Metric.ALERT_THRESHOLD, METRIC_HELP[Metric.ALERT_THRESHOLD], labels=labels)
+        thresholds: dict[tuple[str, str], float] = {}
+        for tally in self._tallies.values():
+            if tally.contract is not None and tally.contract.alerts is not None:
+                for name, value in tally.contract.alerts.list_thresholds():
+                    key = tally.contract.full_name, name
+                    thresholds[key] = min(value, thresholds.get(key, value))
+        for key, value in thresholds.items():
+            family.add_metric(key, value)
+        return family
 
     def _build_services(self) -> GaugeMetricFamily:
         labels = METRIC_LABELS[Metric.SERVICE_CALLS]

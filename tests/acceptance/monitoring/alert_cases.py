@@ -109,6 +109,13 @@ _LOG_LAG = 'deputize_log_sequencer_lag_seconds{instance="a"}'
 _QUEUED_AGE = 'deputize_queued_call_age_seconds{instance="a"}'
 _TOOL = {"tool": "crm.find"}
 
+
+def _declare(threshold: str, value: float, samples: int = 120) -> dict[str, str]:
+    """Write the threshold that the tool declares in its contract."""
+    name = f'deputize_tool_alert_threshold{{tool="crm.find", threshold="{threshold}", instance="a"}}'
+    return {name: hold((samples, value))}
+
+
 CASES = [
     AlertCase(
         alert="ToolDegraded", labels=_TOOL, series=_fail(0.2),
@@ -257,5 +264,24 @@ CASES = [
         alert="DeputizeLimitsNotCounted", labels={"rule": "per-minute"}, silent_at=39,
         series={'deputize_limit_uncounted_total{rule="per-minute"}': grow((40, 0), (40, 1), (40, 0))},
         silent_series=[{'deputize_limit_refusals_total{rule="per-minute"}': grow((120, 1))}],
+    ),
+    # A tool that declares thresholds of its own is judged by them.
+    AlertCase(
+        alert="ToolDegraded", labels=_TOOL, series=_fail(0.08) | _declare("error_rate", 0.05),
+        silent_series=[_fail(0.2) | _declare("error_rate", 0.3)],
+    ),
+    AlertCase(
+        alert="TimeoutClassMismatch", labels=_TOOL, series=_time_out(0.04) | _declare("timeout_rate", 0.02),
+        silent_series=[_time_out(0.2) | _declare("timeout_rate", 0.5)],
+    ),
+    AlertCase(
+        alert="ToolApprovalBacklog", labels=_TOOL, series=_set_gauge(_PENDING, 1, 4) | _declare("pending_approvals", 3),
+        silent_series=[_set_gauge(_PENDING, 1, 4), _set_gauge(_PENDING, 1, 4) | _declare("pending_approvals", 4)],
+    ),
+    AlertCase(
+        alert="LatencyRegression", labels=_TOOL, minutes=5, series=_measure_latency(
+            (2 * _DAY, 50, 0.1), (20, 50, 0.18), (40, 50, 0.1))
+        | _EVEN_CALLS | _declare("latency_factor", 1.2, 3 * _DAY),
+        silent_at=2 * _DAY - 1, fires_at=2 * _DAY + 15, cleared_at=2 * _DAY + 50,
     ),
 ]  # fmt: skip

@@ -89,9 +89,9 @@ def test_every_alert_has_a_case_and_the_four_of_the_promise_are_there() -> None:
 @pytest.mark.parametrize(
     ("alert", "old", "new"),
     [
-        ("ToolDegraded", "error_ratio:15m > 0.1 ", "error_ratio:15m > 0.5 "),
-        ("ToolDegraded", "error_ratio:15m > 0.1 ", "error_ratio:15m > 0.05 "),
-        ("TimeoutClassMismatch", "timeout_ratio:15m > 0.05 ", "timeout_ratio:15m > 0.02 "),
+        ("ToolDegraded", "tool_calls:15m + 0.1)", "tool_calls:15m + 0.5)"),
+        ("ToolDegraded", "tool_calls:15m + 0.1)", "tool_calls:15m + 0.05)"),
+        ("TimeoutClassMismatch", "tool_calls:15m + 0.05)", "tool_calls:15m + 0.02)"),
         ("ApprovalQueueBacklog", "max by (tool, approver_group)", "sum by (tool, approver_group)"),
     ],
 )

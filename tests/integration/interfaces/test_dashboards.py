@@ -18,12 +18,13 @@ pytestmark = pytest.mark.requirement("OBS-2", "OBS-3")
 _DEPLOY = Path(__file__).parents[3] / "deploy"
 _DASHBOARDS = sorted((_DEPLOY / "grafana").glob("*.json"))
 # What this test causes nothing of: no check fails, no one approves, no limit refuses, no two sources are compared,
-# nothing looks like an attack, and events are sent nowhere.
+# nothing looks like an attack, no tool declares thresholds, and events are sent nowhere.
 _QUIET_PANELS = {
     "Circuits of services", "Retries that were refused", "Calls to services", "Calls that busy services refused",
     "Failing checks", "Pending approvals", "Time to a decision", "Notifications to approvers", "Refused by limits",
     "Refused connections", "Disagreements between sources", "Lag of event sinks", "Events sent",
-    "Suspected injections", "Checkpoints that wait for witnesses", "Failed requests for cosignatures",
+    "Suspected injections", "Thresholds of alerts", "Checkpoints that wait for witnesses",
+    "Failed requests for cosignatures",
 }  # fmt: skip
 _METRIC = re.compile(r"\bdeputize_[a-z_]+")
 

@@ -49,6 +49,7 @@ OTHER_METRICS: dict[str, set[str]] = {
     "deputize_event_send_failures_total": {"sink"},
     "deputize_events_sent_total": {"sink"},
     "deputize_tool_dry_runs_total": {"tool"},
+    "deputize_tool_alert_threshold": {"tool", "threshold"},
     "deputize_approval_notifications_total": {"outcome"},
     "deputize_connection_refusals_total": {"reason"},
     "deputize_source_disagreements_total": {"rule", "resolved"},
@@ -198,3 +199,19 @@ def test_the_checks_of_readiness_are_run_at_each_scrape() -> None:
     is_ok[0] = False
     assert _read_value(metrics, "deputize_readiness_check", check="database", required="true") == 0
     assert _read_value(metrics, "deputize_readiness_check", check="workers", required="false") == 0
+
+
+@pytest.mark.requirement("OBS-3")
+def test_thresholds_that_tools_declare_are_shown_and_the_lowest_counts() -> None:
+    metrics = Metrics()
+    thresholds = {"error_rate": 0.05, "timeout_rate": 0.02, "latency_factor": 1.5, "pending_approvals": 3}
+    for contract in (
+        make_contract(alerts=thresholds),
+        make_contract(alerts={"error_rate": 0.2}, version="2.0.0"),
+        make_contract(version="3.0.0"),
+    ):
+        metrics.show_tool(contract)
+    name = make_contract().full_name
+    for threshold, value in thresholds.items():
+        labels = {"tool": name, "threshold": threshold}
+        assert metrics.registry.get_sample_value(Metric.ALERT_THRESHOLD, labels) == value

@@ -1,6 +1,7 @@
 """Declare what is recorded of calls, what they cost, and the service levels that a tool promises."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -8,6 +9,8 @@ from deputize.core.contract.parts import ContractPart, SparsePart, omit_unset_fi
 from deputize.core.contract.prices import Prices
 
 Share = Annotated[float, Field(gt=0, le=1)]
+# What the rules of Prometheus look at; other windows of alerts are not enforced.
+ALERT_WINDOW_SECONDS: Final = 900
 
 
 class Observability(ContractPart):
@@ -42,11 +45,19 @@ class Objectives(SparsePart):
 
 
 class Alerts(SparsePart):
-    """The thresholds above which a tool's owner is told, over a window."""
+    """The thresholds above which a tool's owner is told, over a window. They are a metric, which the rules of
+    Prometheus compare with what is measured.
+    """
 
-    window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 900
+    window_seconds: Annotated[int, Field(ge=60, le=86_400)] = ALERT_WINDOW_SECONDS
     error_rate: Share | None = None
     timeout_rate: Share | None = None
     # How many times the usual p99 latency.
     latency_factor: Annotated[float, Field(gt=1, le=100)] | None = None
     pending_approvals: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+    def list_thresholds(self) -> Iterator[tuple[str, float]]:
+        """List the thresholds that are set, by their names."""
+        for name in ("error_rate", "timeout_rate", "latency_factor", "pending_approvals"):
+            if (value := getattr(self, name)) is not None:
+                yield name, value

@@ -9,11 +9,11 @@ from typing import Final
 
 from deputize.core.contract.contract import CircuitBreaker, Contract
 from deputize.core.contract.handler import NO_DRIVER
+from deputize.core.contract.service_levels import ALERT_WINDOW_SECONDS
 
 # Fields that are kept as declared and that nothing reads yet.
 RESERVED_FIELDS: Final = (
-    "limits", "sandbox", "alerts",
-    "recipient_argument", "labels",
+    "limits", "sandbox", "recipient_argument", "labels",
 )  # fmt: skip
 
 # Drivers that reach one host, which they compare with `network`; code of this process can reach any.
@@ -25,6 +25,9 @@ def list_unenforced_fields(contract: Contract) -> tuple[str, ...]:
     names = [each for each in RESERVED_FIELDS if getattr(contract, each) != Contract.model_fields[each].default]
     if contract.handler.driver not in _NETWORK_DRIVERS and contract.limits_network:
         names.append("network")
+    if contract.alerts is not None and contract.alerts.window_seconds != ALERT_WINDOW_SECONDS:
+        # The rules of Prometheus look at one window for all tools.
+        names.append("alerts/window_seconds")
     if contract.external_service is None and contract.breaker != CircuitBreaker():
         # Nothing says whose failures it would count.
         names.insert(0, "breaker")

@@ -77,6 +77,7 @@ async def request_approval(runtime: Runtime, authorized: Authorized) -> Outcome:
         raise
     if other_holder_id is not None:
         return await _answer_repeated_key(runtime, authorized, keys, other_holder_id, arguments_digest)
+    runtime.metrics.show_tool(authorized.contract)
     show_code_on_terminal(runtime, tenant, approval_request)
     return _add_approval(
         build_accepted_outcome(authorized, call.call_id, State.AWAITING_APPROVAL),

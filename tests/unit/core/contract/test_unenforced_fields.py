@@ -17,6 +17,7 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
     assert list_unenforced_fields(make_tool(breaker={"failure_threshold": 3}, external_service="crm")) == ()
     server = {"driver": "mcp", "target": "crm/getUser"}
     assert list_unenforced_fields(make_tool(network={"allowed_domains": ["crm.example"]}, handler=server)) == ()
+    assert list_unenforced_fields(make_tool(alerts={"error_rate": 0.1})) == ()
     assert list_unenforced_fields(make_tool(service_limits={"max_concurrent": 3}, external_service="crm")) == ()
 
 
@@ -40,8 +41,7 @@ def test_a_contract_that_sets_nothing_unenforced_has_none() -> None:
         ({"network": {"allowed_ports": [443]}}, "/network"),
         ({"network": {"deny_all_egress": True}}, "/network"),
         ({"sandbox": {"tier": 0}}, "/sandbox"),
-        ({"alerts": {"error_rate": 0.1}}, "/alerts"),
-        ({"alerts": {}}, "/alerts"),
+        ({"alerts": {"error_rate": 0.1, "window_seconds": 60}}, "/alerts/window_seconds"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
         ({"labels": {"adds": ["private"]}}, "/labels"),
     ],
