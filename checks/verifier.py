@@ -1,9 +1,12 @@
 """Compare the formats in the stand-alone verifier with those of the gateway: `deputize_verify/log` is a generated copy.
 
-With `--write` the copy is made again. The gateway's `evidence/log` is the one place where the code is changed.
+With `--write` the copy is made again. The gateway's `evidence/log` is the one place where the code is changed. With
+`--archive FILE` the verifier is written as one file that Python runs, for people who are handed it with a receipt.
 """
 
+import argparse
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,9 +41,23 @@ def write_copy(source: Path, copy: Path) -> None:
         (copy / name).write_text(text, encoding="utf-8")
 
 
+def write_archive(target: Path) -> None:
+    """Write the verifier as one file."""
+    folder = COPY.parent.parent
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in (folder / "LICENSE", *sorted(COPY.parent.rglob("*.py"))):
+            archive.write(path, path.relative_to(folder))
+        # Not by `zipapp`, whose entry point forgets the exit code: a receipt that is not valid would exit with 0.
+        archive.writestr("__main__.py", f"import sys\nfrom {COPY.parent.name}.__main__ import main\nsys.exit(main())\n")
+
+
 def main() -> int:
     """Compare the copy with its source, or write it."""
-    if "--write" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(prog="python -m checks.verifier", description=main.__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--archive", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.write:
         write_copy(SOURCE, COPY)
     differences = find_differences(SOURCE, COPY)
     for name in differences:
@@ -50,6 +67,8 @@ def main() -> int:
         )
     if not differences:
         print("verifier: its formats are the gateway's")
+        if options.archive is not None:
+            write_archive(options.archive)
     return 1 if differences else 0
 
 

@@ -2,17 +2,29 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
+from checks.verifier import write_archive
 from deputize.evidence.log.checkpoint import get_witness_key
 from deputize_verify.__main__ import main
 from tests.support.receipts import LOG_SIGNER, WITNESS_TIME, make_receipt, make_witness
 
 pytestmark = pytest.mark.requirement("NEW-1")
 KEY = str(LOG_SIGNER.verifier_key)
+# Runs an archive as `python FILE` does, and says which modules it loaded from outside: the gateway's must not be there.
+_RUN_ALONE = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    assert not [name for name in sys.modules if name.partition(".")[0] == "deputize"]
+"""
 ENTRY = orjson.dumps({"caller": ["ana"], "kind": "outcome", "outcome": "succeeded", "tool": "a.b"})
 
 
@@ -135,3 +147,15 @@ def test_what_cannot_be_read_is_named_and_exits_with_2(
         code, output, errors = _run(capsys, *arguments)
         assert (code, output) == (2, ""), arguments
         assert "deputize-verify" in errors
+
+
+def test_one_file_verifies_without_anything_of_this_project(receipt: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "deputize-verify.pyz"
+    write_archive(archive)
+    # Isolated: neither the folder nor the environment can give it a module of the project.
+    command = [sys.executable, "-I", "-c", _RUN_ALONE, str(archive), str(receipt), "--key", KEY]
+    for code, words in ((0, "VALID: "), (1, "NOT VALID: ")):
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == code, result.stderr
+        assert result.stdout.startswith(words)
+        receipt.write_bytes(receipt.read_bytes()[:-1])
