@@ -132,7 +132,10 @@ async def open_runtime(
     await _make_tenants(store, settings)
     stamps = TimestampFormatter(clock)
     shared_circuits = SharedCircuits(store, clock, stamps)
-    circuits = CircuitBreakers(clock, shared_circuits.request_trial)
+    further_circuits = {
+        (each.tenant or settings.tools.tenant, each.name): each.further_circuits for each in settings.services
+    }
+    circuits = CircuitBreakers(clock, shared_circuits.request_trial, further_circuits)
     metrics.watch_circuits(circuits.iterate_levels)
     bulkheads = Bulkheads(
         max_concurrent=settings.limits.service_calls_at_once,
@@ -200,11 +203,11 @@ async def open_runtime(
 
 
 def build_http_driver(settings: Settings, clock: Clock, stack: contextlib.AsyncExitStack) -> HttpDriver:
-    # An egress for each service: it reaches that host and no other private one, and a service that does not answer
+    # An egress for each service: it reaches its hosts and no other private one, and a service that does not answer
     # takes no connections from those of other tenants.
     services: dict[tuple[str, str], tuple[ServiceSettings, Egress]] = {}
     for each in (service for service in settings.services if service.kind != "grpc"):
-        private_hosts = frozenset[str]() if each.public_only else frozenset({each.host})
+        private_hosts = frozenset(() if each.public_only else each.hosts)
         egress = Egress(private_hosts, max_connections=_MAX_CONNECTIONS_PER_SERVICE)
         stack.push_async_callback(egress.aclose)
         services[each.tenant or settings.tools.tenant, each.name] = (each, egress)

@@ -8,22 +8,25 @@ import asyncio
 
 from deputize.core.contract.contract import Contract, ServiceLimits
 from deputize.core.contract.tools import AnyTool
-from deputize.core.errors import Problem
+from deputize.core.errors import CircuitOpen, Problem
 from deputize.execute.bulkheads import Bulkheads, ServiceSlot
 from deputize.execute.circuits.breakers import CircuitBreakers, TrialPermit
 from deputize.execute.service_rates import ServiceRates, Turn
 
 
 class ServicePermit:
-    """What a call to a service was admitted with: its slot, its trial if the circuit is not closed, and its turn if the
-    rate is limited.
+    """What a call to a service was admitted with: its slot, the endpoint, its trial if the circuit of that is not
+    closed, and its turn if the rate is limited.
     """
 
-    __slots__ = ("_slot", "_turn", "trial")
+    __slots__ = ("_slot", "_turn", "endpoint", "trial")
 
-    def __init__(self, slot: ServiceSlot, trial: TrialPermit | None, turn: Turn | None = None) -> None:
+    def __init__(
+        self, slot: ServiceSlot, trial: TrialPermit | None, turn: Turn | None = None, *, endpoint: int = 0
+    ) -> None:
         self._slot = slot
         self._turn = turn
+        self.endpoint = endpoint
         self.trial = trial
 
     def use_turn(self) -> None:
@@ -81,11 +84,11 @@ class ServiceGate:
         """Let a call pass, after a wait within these seconds; raise `CircuitOpen`, `ServiceBusy` or what limits the
         rate.
         """
-        trial = await self._request_trial(tenant, contract)
+        endpoint, trial = await self._choose_endpoint(tenant, contract)
         request = self._bulkheads.build_request(tenant, contract, uses_thread=not tool.is_async, is_run=False)
         slot = self._bulkheads.take_now(request)
         if slot is not None and not self.rates.is_limited(contract):
-            return ServicePermit(slot, trial)
+            return ServicePermit(slot, trial, endpoint=endpoint)
         loop = asyncio.get_running_loop()
         # What the contract allows holds for both waits together.
         seconds = min(seconds, (contract.service_limits or ServiceLimits()).effective_wait_seconds)
@@ -95,8 +98,10 @@ class ServiceGate:
             slot = slot or await self._bulkheads.wait_for_slot(request, seconds)
             # With its slot: so only as many calls wait for the rate as may be made at once.
             turn = await self.rates.wait_for_turn(tenant, contract, ends_at - loop.time())
-            # The circuit may have opened while the call waited.
-            return ServicePermit(slot, trial or await self._request_trial(tenant, contract), turn)
+            if trial is None:
+                # The circuit may have opened while the call waited.
+                endpoint, trial = await self._choose_endpoint(tenant, contract)
+            return ServicePermit(slot, trial, turn, endpoint=endpoint)
         except BaseException:
             if trial is not None:
                 trial.end(None)
@@ -108,7 +113,7 @@ class ServiceGate:
 
     async def admit_run(self, tenant: str, tool: AnyTool, contract: Contract) -> ServicePermit:
         """Let a run pass, or raise what it waits for in its queue."""
-        trial = await self._request_trial(tenant, contract)
+        endpoint, trial = await self._choose_endpoint(tenant, contract)
         request = self._bulkheads.build_request(tenant, contract, uses_thread=not tool.is_async, is_run=True)
         slot, turn = self._bulkheads.take_now(request), None
         try:
@@ -122,9 +127,23 @@ class ServiceGate:
             if slot is not None:
                 slot.release()
             raise
-        return ServicePermit(slot, trial, turn)
+        return ServicePermit(slot, trial, turn, endpoint=endpoint)
 
-    async def _request_trial(self, tenant: str, contract: Contract) -> TrialPermit | None:
+    async def move_to_next_endpoint(self, tenant: str, contract: Contract, permit: ServicePermit) -> bool:
+        """Move a call to the next endpoint that lets it pass, because the one it has cannot be connected to; False if
+        there is none.
+        """
+        next_endpoint = permit.endpoint + 1
+        if not self._circuits.has_endpoint(tenant, contract, next_endpoint):
+            return False
+        permit.end_trial(None)
+        try:
+            permit.endpoint, permit.trial = await self._circuits.admit_call(tenant, contract, next_endpoint)
+        except CircuitOpen:
+            return False
+        return True
+
+    async def _choose_endpoint(self, tenant: str, contract: Contract) -> tuple[int, TrialPermit | None]:
         if not self._circuits.unclosed_circuits:
-            return None
+            return 0, None
         return await self._circuits.admit_call(tenant, contract)

@@ -30,6 +30,7 @@ from deputize.execute.drivers.python import ThreadOverrun
 from deputize.execute.retry import apply_status_codes, retry_after_failure
 from deputize.execute.retry_budgets import RetryBudget
 from deputize.execute.service_gate import ServicePermit
+from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.lifecycle.authorize import reauthorize
 from deputize.lifecycle.cached_reads import find_cached_read
 from deputize.lifecycle.call_access import is_within_token
@@ -181,16 +182,40 @@ class _Dispatch:
         return self.authorized.call.call_id if self.claim is None else self.claim.call_id
 
     @property
+    def endpoint(self) -> int:
+        return 0 if self.permit is None else self.permit.endpoint
+
+    @property
     def active_run(self) -> RunControl | None:
         return None if self.claim is None else self.claim.active_run
 
     async def attempt(self, number: int) -> Any:
+        """Call the tool once: at the next endpoint of its service if one cannot be connected to."""
+        while True:
+            try:
+                return await self._attempt_at_endpoint(number)
+            except UpstreamUnavailable as problem:
+                # Only what was not sent: another endpoint does not know what the first one did.
+                can_move = problem.nothing_happened and not isinstance(problem, UpstreamNotAtFault)
+                if not can_move or not await self._move_to_next_endpoint():
+                    raise
+
+    async def _move_to_next_endpoint(self) -> bool:
+        if self.permit is None or self.seconds_left <= 0 or self._is_stopping():
+            return False
+        gate, contract = self.runtime.service_gate, self.authorized.contract
+        if not await gate.move_to_next_endpoint(self.authorized.call.tenant, contract, self.permit):
+            return False
+        await self._require_current_authorization()
+        return True
+
+    async def _attempt_at_endpoint(self, number: int) -> Any:
         """Call the tool once, in a span of its own: what its server records becomes part of it."""
         with self.authorized.call.trail.start_attempt(self.call_id, number, self.authorized.contract.handler):
             return await self._attempt_in_span(number)
 
     async def _attempt_in_span(self, number: int) -> Any:
-        """Call the tool once, with a credential of its own that is closed afterwards."""
+        """Call the tool, with a credential of its own that is closed afterwards."""
         runtime, authorized = self.runtime, self.authorized
         credential = None
         if authorized.contract.auth.credential != "none":
@@ -251,7 +276,7 @@ class _Dispatch:
         if self.permit is not None and self.permit.trial is not None:
             self.permit.end_trial(verdict, reason)
         elif verdict is False:
-            self.runtime.circuits.record_failure(validated.call.tenant, contract, reason)
+            self.runtime.circuits.record_failure(validated.call.tenant, contract, reason, self.endpoint)
 
     async def read_state(self) -> StateReading:
         """Read the state that the tool could change, before its first attempt."""
@@ -266,7 +291,7 @@ class _Dispatch:
         contract, tenant = self.authorized.contract, self.authorized.call.tenant
 
         def may_repeat(problem: Problem) -> bool:
-            is_closed = self.runtime.circuits.is_closed(tenant, contract)
+            is_closed = self.runtime.circuits.is_closed(tenant, contract, self.endpoint)
             if not is_closed or not can_retry(contract, problem) or self._is_stopping():
                 return False
             self.may_have_acted = not problem.nothing_happened
@@ -341,6 +366,7 @@ class _Dispatch:
             client_capabilities=call.request.client_capabilities,
             input_round=validated.input_round,
             admits_drift=self.authorized.decision.admits_drift,
+            endpoint=self.endpoint,
             report_progress=call.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,
             save_checkpoint=self._choose_save(),

@@ -237,7 +237,7 @@ async def test_a_long_trial_gives_its_place_back_after_a_minute_and_its_failure_
     services["lasts"].recover()
     contract = next(each.contract for each in SERVICE_TOOLS if each.contract.name == "read_lasts")
     timeout = Timeout(timeout_class=TimeoutClass.ASYNC, seconds=7200)
-    permit = await second.runtime.circuits.admit_call("dev", contract.model_copy(update={"timeout": timeout}))
+    _, permit = await second.runtime.circuits.admit_call("dev", contract.model_copy(update={"timeout": timeout}))
     assert permit is not None
     assert await first.db.fetchval(
         "select trial_ends[1] <= now() + interval '60 seconds' from deputize.circuit_breakers where service = 'lasts'"
@@ -263,11 +263,11 @@ async def test_one_tenant_does_not_pause_the_calls_of_another(labs: Labs) -> Non
         circuits.record_failure("dev", contract, "E3502")
     assert not circuits.is_closed("dev", contract)
     assert circuits.is_closed("globex", contract)
-    assert await circuits.admit_call("globex", contract) is None
+    assert await circuits.admit_call("globex", contract) == (0, None)
     with pytest.raises(CircuitOpen):
         await circuits.admit_call("dev", contract)
     await wait_for_circuit(labs[1], "crosses", "open")
-    assert await labs[1].runtime.circuits.admit_call("globex", contract) is None
+    assert await labs[1].runtime.circuits.admit_call("globex", contract) == (0, None)
     async with first.runtime.store.read_transaction("globex") as connection:
         for table in ("circuit_breakers", "circuit_transitions"):
             assert await connection.fetchval(f"select count(*) from deputize.{table}") == 0

@@ -180,6 +180,8 @@ class ToolContext:
     input_round: InputRound | None = field(default=None, repr=False)
     # Whether a rule lets this call read by a tool that its server changed; for tools of MCP servers.
     admits_drift: bool = False
+    # Which of its service's URLs the attempt goes to; for operations of HTTP services.
+    endpoint: int = 0
     # The whole delegation chain, nearest agent first; `agent` is the first of them.
     agents: tuple[str, ...] = ()
     # None if nothing could resume from a checkpoint, as for a read inside a request.

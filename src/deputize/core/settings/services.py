@@ -46,6 +46,13 @@ class ServiceSettings(SettingsSection):
         description="URL that the paths of the document are added to. No other host is ever called. With a credential "
         "it needs https, unless it has localhost or a private IP address."
     )
+    further_urls: tuple[str, ...] = Field(
+        (),
+        max_length=2,
+        description="URLs of the same service at other hosts, tried in this order while the first one is paused or "
+        "cannot be connected to. What may have reached one is not sent to another. Writes that are safe to repeat go "
+        "to the first only, because another may not recognize a repetition.",
+    )
     public_only: bool = Field(
         False,
         description="Call the host only at public addresses, over https. `deputize services import` sets it if the URL "
@@ -96,21 +103,37 @@ class ServiceSettings(SettingsSection):
     )
 
     @property
-    def host(self) -> str:
-        """The host that all requests go to."""
-        return urlsplit(self.url).hostname or ""
+    def urls(self) -> tuple[str, ...]:
+        """The URL, and the further ones."""
+        return self.url, *self.further_urls
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that requests go to, as in `urls`."""
+        return tuple(urlsplit(url).hostname or "" for url in self.urls)
+
+    @property
+    def further_circuits(self) -> tuple[str, ...]:
+        """The names of the circuits of the further URLs; that of the first is the service's name."""
+        return tuple(f"{self.name} at {urlsplit(url).netloc}" for url in self.further_urls)
 
     @model_validator(mode="after")
     def _check_url(self) -> Self:
-        parts = urlsplit(self.url) if is_http_url(self.url) else None
-        if parts is None or parts.query or parts.fragment:
-            raise ValueError("url must be an http or https URL without user name, password, query and fragment")
-        if self.kind == "grpc" and parts.path not in ("", "/"):
-            raise ValueError("the url of a gRPC service has no path: its methods have their own")
-        if self.kind == "grpc" and self.response_fields:
-            raise ValueError("response_fields is for HTTP services: remove it")
-        if self.public_only and parts.scheme != "https":
-            raise ValueError("public_only needs an https URL: set url to it, or remove public_only")
+        for url in self.urls:
+            parts = urlsplit(url) if is_http_url(url) else None
+            if parts is None or parts.query or parts.fragment:
+                raise ValueError(
+                    "url and further_urls must be http or https URLs without user name, password, query and fragment"
+                )
+            if self.kind == "grpc" and parts.path not in ("", "/"):
+                raise ValueError("the url of a gRPC service has no path: its methods have their own")
+            if self.public_only and parts.scheme != "https":
+                raise ValueError("public_only needs https URLs: change url and further_urls, or remove public_only")
+        for field in ("response_fields", "further_urls"):
+            if self.kind == "grpc" and getattr(self, field):
+                raise ValueError(f"{field} is for HTTP services: remove it")
+        if len({urlsplit(url).netloc.lower() for url in self.urls}) < len(self.urls):
+            raise ValueError("each of further_urls must have a host or port of its own")
         return self
 
     @model_validator(mode="after")
@@ -135,11 +158,12 @@ class ServiceSettings(SettingsSection):
             raise ValueError("security of a manifest must be bearer, basic, or the name of a header")
         if self.credential != "none" and self.security is None:
             raise ValueError("a credential needs the security scheme that says where it goes: set security")
-        if self.credential != "none" and urlsplit(self.url).scheme != "https" and not _is_private_host(self.host):
-            raise ValueError(
-                "a credential is sent over https only: set url to the service's https URL, or to http with localhost "
-                "or a private IP address"
-            )
+        for url, host in zip(self.urls, self.hosts, strict=True):
+            if self.credential != "none" and urlsplit(url).scheme != "https" and not _is_private_host(host):
+                raise ValueError(
+                    "a credential is sent over https only: set url to the service's https URL, or to http with "
+                    "localhost or a private IP address, and further_urls likewise"
+                )
         return self
 
 

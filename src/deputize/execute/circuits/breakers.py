@@ -8,12 +8,12 @@ gateways together never make more of them than it allows; while the database doe
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from deputize.core.clock import Clock
-from deputize.core.contract.contract import Contract
+from deputize.core.contract.contract import Contract, MutationClass, UpstreamIdempotency
 from deputize.core.errors import CircuitOpen
 from deputize.execute.circuits.circuit import Circuit, CircuitEvent, CircuitState, EndedTrial, FailedCall
 from deputize.execute.circuits.storage import MAX_CIRCUITS, MAX_TENANT_CIRCUITS, CircuitKey, StoredCircuit
@@ -71,11 +71,21 @@ class TrialPermit:
 
 
 class CircuitBreakers:
-    """The circuits of this process, at most so many of each tenant."""
+    """The circuits of this process, at most so many of each tenant.
 
-    def __init__(self, clock: Clock, request_trial: RequestTrial) -> None:
+    `further_circuits` names those of the further URLs of HTTP services, by the circuit of the first. An `endpoint` is
+    the place of a URL in that order.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        request_trial: RequestTrial,
+        further_circuits: Mapping[CircuitKey, tuple[str, ...]] | None = None,
+    ) -> None:
         self._clock = clock
         self._request_trial = request_trial
+        self._further_circuits = further_circuits or {}
         self._circuits: dict[CircuitKey, _LocalCircuit] = {}
         self._counts_by_tenant: Counter[str] = Counter()
         # Those that are not closed; empty nearly always, which is all that a call looks at.
@@ -83,11 +93,42 @@ class CircuitBreakers:
         # Set when something waits to be shared.
         self.wake_event = asyncio.Event()
 
-    async def admit_call(self, tenant: str, contract: Contract) -> TrialPermit | None:
-        """Let a call pass, as a trial where the circuit is half open, or raise `CircuitOpen`."""
+    async def admit_call(
+        self, tenant: str, contract: Contract, first_endpoint: int = 0
+    ) -> tuple[int, TrialPermit | None]:
+        """Let a call pass to the first endpoint whose circuit allows it, as a trial where that is half open, or raise
+        `CircuitOpen`.
+        """
+        refusal: CircuitOpen | None = None
+        for endpoint, key in enumerate(self._list_keys(tenant, contract)):
+            if endpoint < first_endpoint:
+                continue
+            try:
+                return endpoint, await self._admit_to_endpoint(key, contract)
+            except CircuitOpen as problem:
+                refusal = refusal or problem
+        if refusal is not None:
+            raise refusal
+        return 0, None
+
+    def has_endpoint(self, tenant: str, contract: Contract, endpoint: int) -> bool:
+        """Tell whether calls of a contract may go to an endpoint."""
+        return endpoint < len(self._list_keys(tenant, contract))
+
+    def _list_keys(self, tenant: str, contract: Contract) -> tuple[CircuitKey, ...]:
+        """List the circuits of the endpoints that calls of a contract may go to, in their order."""
         if contract.external_service is None:
-            return None
+            return ()
         key = (tenant, contract.external_service)
+        # A write that may be repeated stays at one endpoint: another may not recognize the repetition.
+        is_bound = contract.mutation_class is not MutationClass.READ and (
+            contract.idempotency.upstream is not UpstreamIdempotency.CANNOT
+        )
+        if contract.handler.driver != "http" or is_bound:
+            return (key,)
+        return key, *((tenant, name) for name in self._further_circuits.get(key, ()))
+
+    async def _admit_to_endpoint(self, key: CircuitKey, contract: Contract) -> TrialPermit | None:
         local_circuit = self.unclosed_circuits.get(key)
         if local_circuit is None:
             return None
@@ -115,24 +156,29 @@ class CircuitBreakers:
         local_circuit.full_until = self._clock.monotonic() + _FULL_SECONDS
         raise self._build_refusal(key, local_circuit.circuit)
 
-    def is_closed(self, tenant: str, contract: Contract) -> bool:
-        """Tell whether calls to a contract's service pass freely."""
-        return not self.unclosed_circuits or (tenant, contract.external_service) not in self.unclosed_circuits
+    def is_closed(self, tenant: str, contract: Contract, endpoint: int = 0) -> bool:
+        """Tell whether calls to an endpoint of a contract's service pass freely."""
+        if not self.unclosed_circuits or contract.external_service is None:
+            return True
+        return self._list_keys(tenant, contract)[endpoint] not in self.unclosed_circuits
 
     def find_pause(self, tenant: str, contract: Contract) -> CircuitOpen | None:
-        """Return the refusal that calls get for now, or None if they pass or may try the service again."""
-        key = (tenant, contract.external_service or "")
+        """Return the refusal that calls get for now, or None if they pass or may try an endpoint again."""
+        pauses = [self._find_endpoint_pause(key) for key in self._list_keys(tenant, contract)]
+        return pauses[0] if pauses and None not in pauses else None
+
+    def _find_endpoint_pause(self, key: CircuitKey) -> CircuitOpen | None:
         local_circuit = self.unclosed_circuits.get(key)
         if local_circuit is None or local_circuit.circuit.state is not CircuitState.OPEN:
             return None
         is_over = self._clock.monotonic() >= local_circuit.circuit.retry_at
         return None if is_over else self._build_refusal(key, local_circuit.circuit)
 
-    def record_failure(self, tenant: str, contract: Contract, reason: str) -> None:
-        """Count a call that failed because of its service."""
+    def record_failure(self, tenant: str, contract: Contract, reason: str, endpoint: int = 0) -> None:
+        """Count a call that failed because of an endpoint of its service."""
         if contract.external_service is None:
             return
-        key = (tenant, contract.external_service)
+        key = self._list_keys(tenant, contract)[endpoint]
         local_circuit = self._circuits.get(key) or self._add_circuit(key)
         if local_circuit is None or local_circuit.circuit.state is not CircuitState.CLOSED:
             return

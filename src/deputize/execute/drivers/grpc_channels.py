@@ -31,7 +31,7 @@ class ServiceChannel:
         parts = urlsplit(settings.url)
         self._settings = settings
         self._is_secure = parts.scheme == "https"
-        self._host = normalize_host(settings.host)
+        self._host = normalize_host(settings.hosts[0])
         self._port = parts.port or (443 if self._is_secure else 80)
         # Only the operator's own host may be private, and only if the settings do not forbid it.
         self._private_hosts = frozenset[str]() if settings.public_only else frozenset({self._host})

@@ -1,8 +1,8 @@
-"""Call operations of HTTP services, as their contracts say and only at the URL in the settings.
+"""Call operations of HTTP services, as their contracts say and only at the URLs in the settings.
 
 The contract holds the whole request: method, path, and where each argument and the credential go. The settings hold
-the URL. Both must agree on the URL and the credential, so that an old contract or old settings cannot send a secret to
-another host. Redirects are not followed.
+the URLs. Both must agree on the first URL and the credential, so that an old contract or old settings cannot send a
+secret to another host. Redirects are not followed.
 """
 
 import base64
@@ -68,6 +68,7 @@ class HttpDriver:
             tenant=context.tenant,
             name=tool.service,
             server_url=None if ids is None else ids.server_url,
+            endpoint=context.endpoint,
         )
         parts, request = encode_request(tool.request, arguments), tool.request
         headers, query = {"Accept": _ACCEPT, **parts.headers}, list(parts.query)
@@ -80,7 +81,7 @@ class HttpDriver:
             if context.credential is None:
                 raise CredentialMissing(f"{tool.contract.full_name} was called without its credential")
             add_credential(request.credential, context.credential.reveal(), headers, query)
-        url = _build_url(tool, settings, parts.path, query)
+        url = _build_url(tool, settings.urls[context.endpoint], parts.path, query)
         try:
             answer = await egress.exchange(
                 request.method,
@@ -101,10 +102,10 @@ class HttpDriver:
         return add_pagination(tool, arguments, kept_result, result.get("body"), answer.headers.get("link", ""))
 
 
-def _build_url(tool: HttpTool, settings: ServiceSettings, path: str, query: Sequence[str]) -> str:
+def _build_url(tool: HttpTool, service_url: str, path: str, query: Sequence[str]) -> str:
     """Build the URL of a request, which is at the service's host and not too long."""
-    url = settings.url.rstrip("/") + path + ("?" + "&".join(query) if query else "")
-    if not path.startswith("/") or urlsplit(url).netloc != urlsplit(settings.url).netloc:
+    url = service_url.rstrip("/") + path + ("?" + "&".join(query) if query else "")
+    if not path.startswith("/") or urlsplit(url).netloc != urlsplit(service_url).netloc:
         raise ToolRequiresSetup(
             f"the path of {tool.contract.full_name} {tool.contract.version} does not begin with a slash or changes the "
             "host, so its request would not go to the service",

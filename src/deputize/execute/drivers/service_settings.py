@@ -18,8 +18,10 @@ def require_service(
     tenant: str,
     name: str,
     server_url: str | None,
+    endpoint: int = 0,
 ) -> tuple[ServiceSettings, Connection]:
-    """Return a service's settings and its connection, if the contract was made for these settings.
+    """Return a service's settings and its connection, if the contract was made for these settings and may reach the
+    endpoint.
 
     Both must agree on the URL and the credential, so that an old contract or old settings cannot send a secret to
     another host.
@@ -45,5 +47,5 @@ def require_service(
             advice="Restart every gateway and worker with the same settings.",
             nothing_happened=True,
         )
-    require_reachable(contract, settings.url)
+    require_reachable(contract, settings.urls[endpoint])
     return service

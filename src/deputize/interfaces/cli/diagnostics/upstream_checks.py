@@ -29,7 +29,7 @@ async def check_upstreams(settings: Settings, live_servers: LiveServers | None =
     live_names = {each["name"] for each in live_servers or ()}
     servers = [each for each in settings.servers if each.name not in live_names]
     urls = [(f"server {each.name}", each.url, False) for each in servers if each.url]
-    urls += [(f"service {each.name}", each.url, each.public_only) for each in settings.services]
+    urls += [(f"service {each.name}", url, each.public_only) for each in settings.services for url in each.urls]
 
     async def check_one(check: str, url: str, public_only: bool) -> Finding:
         async with slots:
