@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from deputize.core.settings import ConsoleSettings, IssuerSettings, McpServerSettings, Settings
+from deputize.core.settings import ConsoleSettings, IssuerSettings, McpServerSettings, ServiceSettings, Settings
 from deputize.core.settings.runs import RunSettings
 from deputize.govern.approvals.approval_codes import ApprovalCode
 from deputize.govern.identity.dev_issuer import ISSUER as DEV_ISSUER
@@ -131,7 +131,12 @@ def visible_text(page: httpx2.Response) -> str:
 
 @asynccontextmanager
 async def open_console_gateway(
-    dsn: str, folder: Path, *, codes: bool = False, servers: Sequence[McpServerSettings] = ()
+    dsn: str,
+    folder: Path,
+    *,
+    codes: bool = False,
+    servers: Sequence[McpServerSettings] = (),
+    services: Sequence[ServiceSettings] = (),
 ) -> AsyncIterator[ConsoleGateway]:
     """With a provider, or with codes."""
     port = reserve_port()
@@ -148,6 +153,7 @@ async def open_console_gateway(
                 "identity": settings.identity.model_copy(update={"public_url": url}),
                 "runs": RunSettings(poll_seconds=0.05, drain_seconds=1),
                 "servers": tuple(servers),
+                "services": tuple(services),
             }
             if provider is not None:
                 issuer = IssuerSettings(

@@ -128,7 +128,7 @@ async def _complete_client(runtime: Runtime, row: asyncpg.Record, tokens: Linked
     """
     client = tokens.endpoint.client
     try:
-        server = runtime.upstreams.get_settings(row["tenant"], row["server"])
+        server = runtime.linked_accounts.get_server(row["tenant"], row["server"])
     except ServerNotFound:
         return tokens
     if server.issuer != client.issuer or server.client_id != client.id:

@@ -249,9 +249,11 @@ def _check_auth(contract: Contract, find_fact: FactLookup) -> Iterator[Reason]:
             fix = f'set credential="{kind}", or remove {field}'
             reason = f'is not used with credential="{auth.credential}"'
             yield _make_reason("auth_policy_defined", f"/auth/{field}", reason, fix)
-    if auth.credential in ("link", "client") and contract.handler.driver != "mcp":
+    drivers = {"link": ("mcp", "http"), "client": ("mcp",)}.get(auth.credential)
+    if drivers is not None and contract.handler.driver not in drivers:
         fix = 'set credential="vault" or credential="delegated"'
-        reason = f"is {auth.credential}, which only tools of MCP servers can use"
+        owners = "MCP servers and HTTP services" if "http" in drivers else "MCP servers"
+        reason = f"is {auth.credential}, which only tools of {owners} can use"
         yield _make_reason("auth_policy_defined", "/auth/credential", reason, fix)
     if auth.readonly_secret is not None and (auth.credential != "vault" or not contract.preview):
         fix = 'set credential="vault" and add a preview, or remove readonly_secret'

@@ -13,7 +13,8 @@ class Auth(ContractPart):
 
     scopes: tuple[Annotated[str, StringConstraints(pattern=r"^[\x21\x23-\x5B\x5D-\x7E]{1,120}$")], ...] = ()
     permissions: tuple[Permission, ...] = ()
-    # "link" and "client" are for MCP servers: the user's linked account there, or this gateway's OAuth client.
+    # "link" is for MCP servers and HTTP services: the user's linked account there. "client" is for MCP servers: this
+    # gateway's OAuth client.
     credential: Literal["none", "delegated", "vault", "link", "client"] = "none"
     # For "vault", the name of the tenant's secret; for "delegated", the audience of the minted token.
     secret: SecretName | None = None

@@ -77,6 +77,10 @@ SETTINGS_FILE = Path("deputize.toml")
 _file_values: ContextVar[Mapping[str, Any] | None] = ContextVar("file_values", default=None)
 
 
+# What people have linked accounts at.
+LinkedServer = McpServerSettings | ServiceSettings
+
+
 @contextmanager
 def use_file_values(values: Mapping[str, Any]) -> Iterator[None]:
     """Read these values in place of `deputize.toml` within a block. Environment variables still override them."""

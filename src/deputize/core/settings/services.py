@@ -62,15 +62,26 @@ class ServiceSettings(SettingsSection):
         ("*",), description="Operations to serve, as globs over their ids; without an id, as in `GET /pets`."
     )
     excluded_operations: tuple[str, ...] = Field((), description="Operations not to serve, as globs.")
-    credential: Literal["none", "vault", "delegated"] = Field(
+    credential: Literal["none", "vault", "delegated", "link"] = Field(
         "none",
-        description="Credential of calls: none, the tenant's `secret` (`vault`), or a token minted for `audience` "
-        "(`delegated`).",
+        description="Credential of calls: none, the tenant's `secret` (`vault`), a token minted for `audience` "
+        "(`delegated`), or the user's linked account (`link`).",
     )
     secret: str | None = Field(
-        None, description="Name of the tenant's secret, for `vault`. For HTTP basic it holds `user:password`."
+        None,
+        description="Name of the tenant's secret, for `vault`. For HTTP basic it holds `user:password`. With "
+        "`client_id`: name of the client's secret or key.",
     )
     audience: str | None = Field(None, description="Audience of minted tokens, for `delegated`.")
+    issuer: str | None = Field(
+        None, description="Authorization server, for `link`. Default: the one that the service names."
+    )
+    client_id: str | None = Field(
+        None, description="OAuth client of this gateway at `issuer`. Unset, it registers itself, for `link`."
+    )
+    link_scopes: tuple[str, ...] = Field(
+        (), description="Scopes that people who link their account are asked for, for `link`."
+    )
     security: str | None = Field(
         None,
         description="The security scheme of the document that says where the credential goes. For a document without "
@@ -152,6 +163,8 @@ class ServiceSettings(SettingsSection):
             raise ValueError('credential = "vault" needs the name of a secret: set secret')
         if self.credential == "delegated" and self.audience is None:
             raise ValueError('credential = "delegated" needs the audience of its tokens: set audience')
+        if self.credential == "link" and self.kind == "grpc":
+            raise ValueError('credential = "link" is for HTTP services: use "vault" or "delegated"')
         if self.kind == "grpc" and self.security is not None and not _METADATA_KEY.fullmatch(self.security):
             raise ValueError("security of a gRPC service must be bearer, or a metadata key of lower case letters")
         if self.kind == "manifest" and self.security is not None and not _HEADER.fullmatch(self.security):
@@ -164,6 +177,16 @@ class ServiceSettings(SettingsSection):
                     "a credential is sent over https only: set url to the service's https URL, or to http with "
                     "localhost or a private IP address, and further_urls likewise"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_link(self) -> Self:
+        if self.credential != "link" and (self.issuer or self.client_id or self.link_scopes):
+            raise ValueError('issuer, client_id and link_scopes need credential = "link"')
+        if self.credential == "link" and self.secret is not None and self.client_id is None:
+            raise ValueError("secret belongs to an OAuth client: set client_id too")
+        if self.client_id is not None and self.issuer is None:
+            raise ValueError("client_id belongs to one authorization server: set issuer too")
         return self
 
 

@@ -29,6 +29,7 @@ from deputize.core.errors import (
 from deputize.core.sensitive.text import redact_error_text, redact_texts
 from deputize.execute.egress import HttpAnswer
 from deputize.execute.upstreams.faults import UnreadableAnswer
+from deputize.execute.upstreams.oauth.www_authenticate import Challenge, parse_challenge
 
 _MAX_MESSAGE_LENGTH: Final = 300
 _MAX_SEARCHED_LENGTH: Final = 4_000
@@ -103,7 +104,8 @@ def _build_problem(tool: HttpTool, answer: HttpAnswer, now: datetime, *, had_cre
     """Build the problem that a status means. The service's own words are redacted."""
     status, service = answer.status, tool.service
     pause = _read_pause(answer.headers, now)
-    if status == 401:
+    is_scope_missing = had_credential and status == 403 and _read_challenge(answer).is_scope_insufficient
+    if status == 401 or is_scope_missing:
         return _build_credential_problem(tool, answer, had_credential=had_credential)
     if status == 429:
         return UpstreamRateLimited(f"the service {service} limits the rate of calls (HTTP 429)", retry_after_ms=pause)
@@ -133,8 +135,8 @@ def _build_credential_problem(tool: HttpTool, answer: HttpAnswer, *, had_credent
     challenge = answer.headers.get("www-authenticate", "")[:_MAX_HEADER_LENGTH]
     if had_credential:
         return CredentialExpired(
-            f"the service {tool.service} rejected the credential (HTTP 401)",
-            nothing_happened=True, challenge=challenge, is_unknown=True,
+            f"the service {tool.service} rejected the credential (HTTP {answer.status})",
+            nothing_happened=True, challenge=challenge, is_unknown=answer.status == 401,
         )  # fmt: skip
     return CredentialMissing(
         f"the service {tool.service} requires a credential (HTTP 401)",
@@ -143,6 +145,10 @@ def _build_credential_problem(tool: HttpTool, answer: HttpAnswer, *, had_credent
         challenge=challenge,
         is_unknown=True,
     )
+
+
+def _read_challenge(answer: HttpAnswer) -> Challenge:
+    return parse_challenge(answer.headers.get("www-authenticate", "")[:_MAX_HEADER_LENGTH])
 
 
 def _read_error(answer: HttpAnswer) -> tuple[str, dict[str, Any]]:

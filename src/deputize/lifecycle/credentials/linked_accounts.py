@@ -8,7 +8,7 @@ again, and calls are refused before anything is sent.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,10 +21,11 @@ from deputize.core.errors import (
     CredentialExpired,
     LinkedAccountRequired,
     Problem,
+    ServerNotFound,
     UpstreamSignInFailed,
     UpstreamTimeout,
 )
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import LinkedServer
 from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH
 from deputize.execute.upstreams.oauth.flow import OAuthFlow, is_scope_loop
 from deputize.execute.upstreams.oauth.metadata import is_resource_for
@@ -47,7 +48,9 @@ log = structlog.get_logger(__name__)
 
 
 class LinkedAccounts:
-    """The linked accounts of all tenants; `base_url` is where people reach this gateway, if that is known."""
+    """The linked accounts of all tenants. `servers` are those that need one, by tenant and name; `base_url` is where
+    people reach this gateway, if that is known.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class LinkedAccounts:
         clock: Clock,
         oauth_flow: OAuthFlow,
         *,
+        servers: Mapping[tuple[str, str], LinkedServer],
         base_url: str | None,
     ) -> None:
         self.oauth_flow = oauth_flow
@@ -64,11 +68,23 @@ class LinkedAccounts:
         self._keys = keys
         self._vault = vault
         self._clock = clock
+        self._servers = servers
         self._base_url = base_url
         self._renewal_slots = asyncio.Semaphore(_MAX_RENEWALS)
         self._tasks: set[asyncio.Task[Secret]] = set()
 
-    async def get_token(self, tenant: str, server: McpServerSettings, user: str, seconds: float) -> Secret:
+    def list_servers(self, tenant: str) -> list[LinkedServer]:
+        """List the tenant's servers and services that need people's own accounts."""
+        return [each for (owner, _), each in self._servers.items() if owner == tenant]
+
+    def get_server(self, tenant: str, name: str) -> LinkedServer:
+        """Return the settings of a server or service that needs people's own accounts, or raise `ServerNotFound`."""
+        server = self._servers.get((tenant, name))
+        if server is None:
+            raise ServerNotFound(f"{name[:64]} does not use linked accounts", details={"server": name[:64]})
+        return server
+
+    async def get_token(self, tenant: str, server: LinkedServer, user: str, seconds: float) -> Secret:
         """Return the person's own token; raise `LinkedAccountRequired` with the page to link on if there is none."""
         keys = await self.load_keys(tenant)
         async with self._store.read_transaction(tenant) as connection:
@@ -87,7 +103,7 @@ class LinkedAccounts:
             raise UpstreamTimeout("renewing the linked account's token took too long", nothing_happened=True) from error
 
     async def get_probe_token(
-        self, tenant: str, server: McpServerSettings, seconds: float, can_act: Callable[[str], bool]
+        self, tenant: str, server: LinkedServer, seconds: float, can_act: Callable[[str], bool]
     ) -> tuple[str, Secret]:
         """Return the token for a probe and its user: the newest working link whose user `can_act`."""
         async with self._store.read_transaction(tenant) as connection:
@@ -100,7 +116,7 @@ class LinkedAccounts:
         return user, await self.get_token(tenant, server, user, seconds)
 
     async def handle_rejection(
-        self, tenant: str, server: McpServerSettings, user: str, token: str, error: CredentialExpired
+        self, tenant: str, server: LinkedServer, user: str, token: str, error: CredentialExpired
     ) -> None:
         """Handle a token that the server rejected: raise what the person can do, if anything."""
         challenge, link_key = parse_challenge(error.challenge), (tenant, server.name, user)
@@ -135,7 +151,7 @@ class LinkedAccounts:
     async def load_keys(self, tenant: str) -> KeySet:
         return await self._keys.get(tenant)
 
-    async def fetch_client_secret(self, tenant: str, server: McpServerSettings) -> str | None:
+    async def fetch_client_secret(self, tenant: str, server: LinkedServer) -> str | None:
         """Fetch the secret of the client that the operator registered, if it has one."""
         if server.secret is None:
             return None
@@ -145,7 +161,7 @@ class LinkedAccounts:
         finally:
             secret.close()
 
-    async def _renew_token(self, keys: KeySet, server: McpServerSettings, user: str) -> Secret:
+    async def _renew_token(self, keys: KeySet, server: LinkedServer, user: str) -> Secret:
         """Renew the token under the link's row lock, so that one gateway at a time does it."""
         link_key = (keys.tenant, server.name, user)
         async with self._renewal_slots, self._store.write_transaction() as connection:
@@ -171,7 +187,7 @@ class LinkedAccounts:
         raise self._link_needed_error(server, f"your linked account at {server.name} could not be renewed") from failure
 
     async def _refresh_tokens(
-        self, tenant: str, server: McpServerSettings, tokens: LinkedTokens
+        self, tenant: str, server: LinkedServer, tokens: LinkedTokens
     ) -> tuple[LinkedTokens, datetime | None]:
         if tokens.refresh is None:
             raise UpstreamSignInFailed("the link has expired and has no refresh token", is_final=True)
@@ -184,7 +200,7 @@ class LinkedAccounts:
         )
 
     def _open_usable_link(
-        self, keys: KeySet, server: McpServerSettings, user: str, row: asyncpg.Record | None
+        self, keys: KeySet, server: LinkedServer, user: str, row: asyncpg.Record | None
     ) -> LinkedTokens:
         if row is None:
             raise self._link_needed_error(server, f"you have not linked your account at {server.name}")
@@ -199,7 +215,7 @@ class LinkedAccounts:
         return tokens
 
     def _link_needed_error(
-        self, server: McpServerSettings, reason: str, scopes: tuple[str, ...] = ()
+        self, server: LinkedServer, reason: str, scopes: tuple[str, ...] = ()
     ) -> LinkedAccountRequired:
         page_url = None if self._base_url is None else self._base_url + ACCOUNTS_PAGE_PATH
         details = {"server": server.name} | ({} if page_url is None else {"url": page_url})
@@ -216,7 +232,7 @@ class LinkedAccounts:
         return self._clock.epoch_ms() / 1000 - at.timestamp()
 
 
-def scopes_refused_error(server: McpServerSettings, challenge: Challenge) -> CredentialExpired:
+def scopes_refused_error(server: LinkedServer, challenge: Challenge) -> CredentialExpired:
     """Build the error for scopes that the authorization server did not grant: requesting them again would loop."""
     return CredentialExpired(
         f"{server.name} requires scopes that its authorization server did not grant",

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from deputize.core.contract.tools import Secret
 from deputize.core.errors import CredentialExpired, CredentialMissing
 from deputize.core.mcp.servers import parse_mcp_target
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import LinkedServer, McpServerSettings, ServiceSettings
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.lifecycle.credentials.client_credentials import ClientCredentialTokens
 from deputize.lifecycle.credentials.linked_accounts import LinkedAccounts
@@ -28,7 +28,7 @@ class UpstreamTokens:
     async def get_token(self, authorized: Authorized, seconds: float) -> Secret:
         """Get the token by the server's current settings: an old contract must not send a token elsewhere."""
         tenant, user, server = self._resolve_server(authorized)
-        if server.credential == "link":
+        if isinstance(server, ServiceSettings) or server.credential == "link":
             return await self._linked_accounts.get_token(tenant, server, user, seconds)
         return await self._client_credentials.get_token(tenant, server, seconds)
 
@@ -55,16 +55,19 @@ class UpstreamTokens:
             secret.close()
 
     async def _dispatch_rejection(
-        self, tenant: str, server: McpServerSettings, user: str, token: str, error: CredentialExpired
+        self, tenant: str, server: LinkedServer, user: str, token: str, error: CredentialExpired
     ) -> None:  # fmt: skip
-        if server.credential == "link":
+        if isinstance(server, ServiceSettings) or server.credential == "link":
             await self._linked_accounts.handle_rejection(tenant, server, user, token, error)
         else:
             self._client_credentials.handle_rejection(tenant, server, token, error)
 
-    def _resolve_server(self, authorized: Authorized) -> tuple[str, str, McpServerSettings]:
-        """Return the user the call is for, never the acting agent, and the server of the tool."""
+    def _resolve_server(self, authorized: Authorized) -> tuple[str, str, LinkedServer]:
+        """Return the user the call is for, never the acting agent, and the server or service of the tool."""
         caller, contract = authorized.call.caller, authorized.contract
+        if contract.handler.driver == "http":
+            name = contract.handler.target.partition("/")[0]
+            return caller.tenant, caller.user, self._linked_accounts.get_server(caller.tenant, name)
         server = self._upstreams.get_settings(caller.tenant, parse_mcp_target(contract.handler.target).server)
         if server.credential != contract.auth.credential:
             raise CredentialMissing(

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 from deputize.core.clock import Clock
-from deputize.core.settings import Settings
+from deputize.core.settings import LinkedServer, Settings
 from deputize.core.settings.urls import CLIENT_METADATA_PATH, LINK_CALLBACK_PATH, get_base_url
 from deputize.execute.egress import Egress
 from deputize.execute.upstreams.oauth.flow import OAuthFlow
@@ -27,7 +27,9 @@ def build_upstream_tokens(
     stack: AsyncExitStack,
 ) -> tuple[LinkedAccounts, UpstreamTokens]:
     """Build the token sources; their egress reaches only servers that need a sign-in, and their issuers."""
-    oauth_servers = [each for each in settings.servers if each.credential in ("link", "client")]
+    oauth_servers: list[LinkedServer] = [each for each in settings.servers if each.credential in ("link", "client")]
+    # What a document says about a service must not lead into this network.
+    oauth_servers += [each for each in settings.services if each.credential == "link" and not each.public_only]
     hosts = (urlsplit(url).hostname for each in oauth_servers for url in (each.url, each.issuer) if url)
     egress = Egress(frozenset(host for host in hosts if host))
     stack.push_async_callback(egress.aclose)
@@ -35,7 +37,10 @@ def build_upstream_tokens(
     own_url = base_url or f"http://{settings.server.host}:{settings.server.port}"
     document = own_url + CLIENT_METADATA_PATH if own_url.startswith("https://") else None
     flow = OAuthFlow(egress.request, clock, redirect_uri=own_url + LINK_CALLBACK_PATH, client_metadata_url=document)
-    linked_accounts = LinkedAccounts(store, keys, vault, clock, flow, base_url=base_url)
+    linked: list[LinkedServer] = [each for each in settings.servers if each.credential == "link"]
+    linked += [each for each in settings.services if each.credential == "link"]
+    linked_servers = {(each.tenant or settings.tools.tenant, each.name): each for each in linked}
+    linked_accounts = LinkedAccounts(store, keys, vault, clock, flow, servers=linked_servers, base_url=base_url)
     return linked_accounts, UpstreamTokens(
         upstreams, linked_accounts, ClientCredentialTokens(upstreams, vault, clock, flow)
     )

@@ -23,11 +23,11 @@ from deputize.acts.account_revocations import (
 from deputize.acts.act import commit_act
 from deputize.core.caller import Caller
 from deputize.core.errors import MalformedRequest, PermissionDenied, ServerNotFound, UpstreamSignInFailed
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import LinkedServer, ServiceSettings
 from deputize.execute.upstreams.oauth.client_registration import OAuthClient
 from deputize.execute.upstreams.oauth.flow import PendingAuthorization, select_scopes
 from deputize.execute.upstreams.oauth.metadata import AuthorizationServer
-from deputize.execute.upstreams.oauth.www_authenticate import merge_scopes, parse_challenge
+from deputize.execute.upstreams.oauth.www_authenticate import Challenge, merge_scopes, parse_challenge
 from deputize.lifecycle.credentials.linked_accounts import SQL, to_datetime
 from deputize.lifecycle.credentials.sealed_tokens import (
     LinkedTokens,
@@ -71,17 +71,16 @@ class AccountLinks:
                 row["server"]: row
                 for row in await connection.fetch(SQL["list_links_of_user"], caller.tenant, caller.user)
             }
-        servers = sorted(self._runtime.upstreams.list_servers(caller.tenant), key=lambda each: each.name)
-        return [_describe_account(each, rows.get(each.name)) for each in servers if each.credential == "link"]
+        servers = sorted(self._runtime.linked_accounts.list_servers(caller.tenant), key=lambda each: each.name)
+        return [_describe_account(each, rows.get(each.name)) for each in servers]
 
     async def begin_link(self, caller: Caller, name: str) -> LinkRedirect:
         """Start a sign-in and return where to send the person; nothing is linked yet."""
         _require_person(caller)
-        server, links = self._require_link_server(caller.tenant, name), self._runtime.linked_accounts
+        links = self._runtime.linked_accounts
+        server = links.get_server(caller.tenant, name)
         assert server.url is not None
-        challenge = parse_challenge(
-            await self._runtime.upstreams.fetch_challenge(caller.tenant, name, _CHALLENGE_TIMEOUT_SECONDS)
-        )
+        challenge = await self._find_challenge(caller.tenant, server)
         server_metadata = await links.oauth_flow.discover_auth_server(server.url, challenge, issuer=server.issuer)
         client = await self._get_client(caller.tenant, server, server_metadata)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
@@ -101,7 +100,8 @@ class AccountLinks:
         """
         _require_person(caller)
         name, sign_in = await self._take_sign_in(caller, answer.get("state", ""))
-        server, links = self._require_link_server(caller.tenant, name), self._runtime.linked_accounts
+        links = self._runtime.linked_accounts
+        server = links.get_server(caller.tenant, name)
         keys = await links.load_keys(caller.tenant)
         try:
             tokens = await links.oauth_flow.complete_authorization(
@@ -143,15 +143,15 @@ class AccountLinks:
         revocation_id = await commit_act(self._runtime, caller, "unlink_server", name, delete_account, ())
         return "given_up" if revocation_id is None else await revoke_tokens(self._runtime, caller.tenant, revocation_id)
 
-    def _require_link_server(self, tenant: str, name: str) -> McpServerSettings:
-        server = self._runtime.upstreams.get_settings(tenant, name)
-        if server.credential != "link":
-            raise ServerNotFound(f"{name} does not use linked accounts", details={"server": name})
-        return server
+    async def _find_challenge(self, tenant: str, server: LinkedServer) -> Challenge:
+        """Find out which scopes to ask for: a server says it, and for a service its settings do."""
+        if isinstance(server, ServiceSettings):
+            return Challenge(scopes=server.link_scopes)
+        return parse_challenge(
+            await self._runtime.upstreams.fetch_challenge(tenant, server.name, _CHALLENGE_TIMEOUT_SECONDS)
+        )
 
-    async def _get_client(
-        self, tenant: str, server: McpServerSettings, server_metadata: AuthorizationServer
-    ) -> OAuthClient:
+    async def _get_client(self, tenant: str, server: LinkedServer, server_metadata: AuthorizationServer) -> OAuthClient:
         """Return the gateway's OAuth client at the server; a new registration is stored before it is used."""
         links, store = self._runtime.linked_accounts, self._runtime.store
         keys, flow = await links.load_keys(tenant), links.oauth_flow
@@ -172,7 +172,7 @@ class AccountLinks:
                 await connection.execute(SQL["upsert_client"], tenant, server.name, server_metadata.issuer, ciphertext)
         return client
 
-    async def _store_sign_in(self, caller: Caller, server: McpServerSettings, sign_in: PendingAuthorization) -> None:
+    async def _store_sign_in(self, caller: Caller, server: LinkedServer, sign_in: PendingAuthorization) -> None:
         if server.client_id is not None:
             sign_in = _replace_client_secret(sign_in, secret=None)
         keys = await self._runtime.linked_accounts.load_keys(caller.tenant)
@@ -196,7 +196,7 @@ class AccountLinks:
         return row["server"], open_sign_in(keys, row["server"], caller.user, row["sealed"])
 
     async def _add_client_secret(
-        self, tenant: str, server: McpServerSettings, sign_in: PendingAuthorization
+        self, tenant: str, server: LinkedServer, sign_in: PendingAuthorization
     ) -> PendingAuthorization:
         secret = await self._runtime.linked_accounts.fetch_client_secret(tenant, server)
         return sign_in if secret is None else _replace_client_secret(sign_in, secret=secret)
@@ -219,7 +219,7 @@ def _require_person(caller: Caller) -> None:
         )
 
 
-def _describe_account(server: McpServerSettings, row: asyncpg.Record | None) -> dict[str, Any]:
+def _describe_account(server: LinkedServer, row: asyncpg.Record | None) -> dict[str, Any]:
     state = "not linked" if row is None else "broken" if row["broken_reason"] is not None else "linked"
     return {
         "name": server.name,

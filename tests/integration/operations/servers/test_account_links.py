@@ -224,8 +224,9 @@ async def test_of_many_calls_and_gateways_one_renews(linking_gateway: LinkingGat
     server = rooms.upstreams.get_settings("dev", "orders")
     # A second gateway, as far as links go: nothing is shared but the database.
     other = LinkedAccounts(
-        rooms.store, rooms.keys, rooms.credentials.vault, rooms.clock, rooms.linked_accounts.oauth_flow, base_url=None
-    )
+        rooms.store, rooms.keys, rooms.credentials.vault, rooms.clock, rooms.linked_accounts.oauth_flow, servers={},
+        base_url=None,
+    )  # fmt: skip
     async with account_link(linking_gateway, "ana", "ana@orders"):
         before = linking_gateway.server.refresh_count
         await linking_gateway.expire_token("ana")

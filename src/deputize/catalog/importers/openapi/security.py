@@ -13,6 +13,7 @@ from deputize.core.value_types import frozen
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,120}")
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
+_OPENID_WELL_KNOWN: Final = "/.well-known/openid-configuration"
 # Places that the settings may name for a document that declares no security at all.
 _BUILT_IN: Final = ("bearer", "basic")
 
@@ -27,10 +28,7 @@ class OperationSecurity:
 
 def list_schemes(document: OpenApiDocument) -> dict[str, Json | None]:
     """List the document's security schemes with the place of their credential; None if it is not supported."""
-    components = document.content.get("components")
-    schemes = components.get("securitySchemes") if isinstance(components, dict) else None
-    if not isinstance(schemes, dict):
-        return {}
+    schemes = _get_schemes(document)
     return {str(name): _find_place(_resolve_scheme(document, scheme)) for name, scheme in schemes.items()}
 
 
@@ -43,6 +41,29 @@ def choose_scheme(document: OpenApiDocument, operations: list[DocumentOperation]
                 counts[names[0]] += 1
     best = max(counts, key=lambda name: counts[name], default=None)
     return best if best is not None and counts[best] else None
+
+
+def propose_link(document: OpenApiDocument, operations: list[DocumentOperation], scheme: str | None) -> Json | None:
+    """Propose the settings of a service whose users sign in with accounts of their own; None for other schemes."""
+    declaration = None if scheme is None else _resolve_scheme(document, _get_schemes(document).get(scheme))
+    if scheme is None or not isinstance(declaration, dict):
+        return None
+    flows, discovery_url = declaration.get("flows"), declaration.get("openIdConnectUrl")
+    has_code_flow = isinstance(flows, dict) and "authorizationCode" in flows
+    if not has_code_flow and declaration.get("type") != "openIdConnect":
+        return None
+    scopes = {
+        str(scope): None
+        for operation in operations
+        for each in _list_requirements(document, operation)
+        if isinstance(each.get(scheme), list)
+        for scope in each[scheme]
+    }
+    is_issuer = isinstance(discovery_url, str) and discovery_url.endswith(_OPENID_WELL_KNOWN)
+    return {
+        **({"issuer": str(discovery_url).removesuffix(_OPENID_WELL_KNOWN)} if is_issuer else {}),
+        **({"link_scopes": list(scopes)} if scopes else {}),
+    }
 
 
 def read_security(document: OpenApiDocument, operation: DocumentOperation, scheme: str | None) -> OperationSecurity:
@@ -66,10 +87,20 @@ def read_security(document: OpenApiDocument, operation: DocumentOperation, schem
 
 
 def _list_alternatives(document: OpenApiDocument, operation: DocumentOperation) -> list[tuple[str, ...]]:
+    return [tuple(str(name) for name in each) for each in _list_requirements(document, operation)]
+
+
+def _list_requirements(document: OpenApiDocument, operation: DocumentOperation) -> list[Json]:
     requirements = operation.declaration.get("security", document.content.get("security", []))
     if not isinstance(requirements, list):
         raise UnsupportedOperation("its security is not a list")
-    return [tuple(str(name) for name in each) for each in requirements if isinstance(each, dict)]
+    return [each for each in requirements if isinstance(each, dict)]
+
+
+def _get_schemes(document: OpenApiDocument) -> Json:
+    components = document.content.get("components")
+    schemes = components.get("securitySchemes") if isinstance(components, dict) else None
+    return schemes if isinstance(schemes, dict) else {}
 
 
 def _resolve_scheme(document: OpenApiDocument, scheme: Any) -> Any:

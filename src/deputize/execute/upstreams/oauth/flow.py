@@ -83,7 +83,8 @@ class OAuthFlow:
         raise UpstreamSignInFailed(
             "the server's authorization server does not support dynamic client registration",
             details={"issuer": auth_server.issuer},
-            advice="The operator must register this gateway there and set issuer and client_id under [[servers]].",
+            advice="The operator must register this gateway there and set issuer and client_id under [[servers]] or "
+            "[[services]].",
         )
 
     def start_authorization(

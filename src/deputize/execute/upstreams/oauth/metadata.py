@@ -58,13 +58,14 @@ async def discover_auth_server(
         raise UpstreamSignInFailed(
             "the server names another authorization server than issuer in its settings",
             details={"issuer": issuer},
-            advice="The operator must find out which one is right, and correct issuer under [[servers]] if needed.",
+            advice="The operator must find out which one is right, and correct issuer under [[servers]] or "
+            "[[services]] if needed.",
         )
     issuer_url = issuer or (issuers[0] if issuers else None)
     if issuer_url is None:
         raise UpstreamSignInFailed(
             "the server does not name its authorization server",
-            advice="The operator can set issuer for this server under [[servers]].",
+            advice="The operator can set issuer for it under [[servers]] or [[services]].",
         )
     metadata = await _fetch_server_metadata(http, require_safe_url(issuer_url, "the authorization server's URL"))
     scopes = resource.get("scopes_supported")

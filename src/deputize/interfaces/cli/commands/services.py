@@ -152,6 +152,10 @@ def _print_written(plan: "ImportPlan", backup: str | None, reason: str) -> None:
     printer.success(f"Wrote {plan.service.document} and {SETTINGS_FILE}; the previous settings are {backup}")
     if plan.service.credential == "vault":
         printer.line(f"  Store its credential: deputize secrets set {plan.service.secret}")
+    if plan.service.credential == "link":
+        printer.line("  Each user links their own account there, on the accounts page of the console.")
+        if plan.service.issuer is None:
+            printer.line(f"  Set issuer of {plan.service.name} if the service does not name its authorization server.")
     printer.line("  Next: review both files, then restart deputize dev or deputize serve")
 
 

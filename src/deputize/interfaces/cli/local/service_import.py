@@ -26,7 +26,7 @@ from deputize.catalog.importers.openapi.document import (
     iterate_operations,
     parse_content,
 )
-from deputize.catalog.importers.openapi.security import choose_scheme
+from deputize.catalog.importers.openapi.security import choose_scheme, propose_link
 from deputize.catalog.importers.openapi.service_job import build_contracts, load_grpc_modules
 from deputize.catalog.importers.tool_names import normalize_name
 from deputize.core.config_error import ConfigError
@@ -165,6 +165,8 @@ class _SourceDocument:
     keys: tuple[str, ...]
     url: str | None = None
     scheme: str | None = None
+    # What the settings say if people sign in with accounts of their own; None if they do not.
+    link: dict[str, Any] | None = None
     # Of the source, if it is a URL.
     base_url: str | None = None
 
@@ -186,6 +188,7 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
     document = include_allowed_references(check_document(value), source, options.allow_refs, options.folder)
     operations, parts = list(iterate_operations(document)), urlsplit(source)
     base_url = f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else None
+    scheme = options.security or choose_scheme(document, operations)
     return _SourceDocument(
         kind="openapi",
         # Reformatted, so that a later import differs only where the document does.
@@ -193,7 +196,8 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
         title=_read_title(document),
         keys=tuple(each.key for each in operations),
         url=find_server_url(document, base_url),
-        scheme=choose_scheme(document, operations),
+        scheme=scheme,
+        link=propose_link(document, operations, scheme),
         base_url=base_url,
     )
 
@@ -283,7 +287,7 @@ def _choose_settings(document: _SourceDocument, options: ImportOptions) -> tuple
         **({"public_only": True} if is_from_document else {}),
         **({"operations": list(options.include)} if options.include else {}),
         **({"excluded_operations": list(options.exclude)} if options.exclude else {}),
-        **({} if scheme is None else {"credential": "vault", "secret": name, "security": scheme}),
+        **_choose_credential(document, name, scheme, takes_issuer=is_from_document),
         **({"reads": list(options.reads)} if options.reads else {}),
         **({"writes": list(options.writes)} if options.writes else {}),
         **({"record_arguments": True} if options.record_arguments else {}),
@@ -294,6 +298,19 @@ def _choose_settings(document: _SourceDocument, options: ImportOptions) -> tuple
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "url"
         raise ConfigError(f"The service cannot be imported ({place}: {first['msg']}): use --name and --url.") from None
+
+
+def _choose_credential(
+    document: _SourceDocument, name: str, scheme: str | None, *, takes_issuer: bool
+) -> dict[str, Any]:
+    """Choose where the credential comes from: people's own accounts if the document says so, else the vault."""
+    if scheme is None:
+        return {}
+    if document.link is None:
+        return {"credential": "vault", "secret": name, "security": scheme}
+    # The issuer that a document names is used only with `public_only`: it must not lead into this network.
+    link = document.link if takes_issuer else {key: each for key, each in document.link.items() if key != "issuer"}
+    return {"credential": "link", "security": scheme, **link}
 
 
 def _find_host(url: str) -> str | None:

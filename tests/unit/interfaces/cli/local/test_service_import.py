@@ -164,6 +164,26 @@ def test_a_manifest_is_imported_whole_or_not_at_all(project: Path) -> None:
         import_servers(str(file))
 
 
+def test_a_document_whose_users_sign_in_themselves_gets_linked_accounts(project: Path) -> None:
+    document = make_document(security=[{"login": ["orders:read", "profile"]}])
+    discovery_url = "https://id.example/acme/.well-known/openid-configuration"
+    login: dict[str, Any] = {"type": "openIdConnect", "openIdConnectUrl": discovery_url}
+    document["components"]["securitySchemes"] = {"login": login}
+    write_import(plan(document))
+    service = load_service(project)
+    assert {key: service.get(key) for key in ("credential", "secret", "issuer", "link_scopes")} == {
+        "credential": "link", "secret": None, "issuer": "https://id.example/acme",
+        "link_scopes": ["orders:read", "profile"],
+    }  # fmt: skip
+    assert ServiceSettings.model_validate(service).public_only
+    # Without public_only, an issuer of the document could lead into the operator's network.
+    assert plan(document, name="near", url="http://10.0.0.7/v1").service.issuer is None
+    # People do not take part in this flow.
+    login = {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https://id.example/t", "scopes": {}}}}
+    document["components"]["securitySchemes"] = {"login": login}
+    assert plan(document, name="machine").service.credential == "vault"
+
+
 def test_globs_that_match_nothing_are_named() -> None:
     assert plan(writes=("createOrder", "craete*")).unknown_globs == ("craete*",)
 
