@@ -40,6 +40,9 @@ _MEANINGS: Mapping[str, str] = {
     "handler.request.credential.place": "Where the credential goes: `bearer`, `basic`, or a header, query parameter or "
     "cookie.",
     "handler.request.credential.name": "The name of that header, query parameter or cookie.",
+    "handler.request.further_credentials.place": "Where a secret goes that the service needs beside the credential.",
+    "handler.request.further_credentials.name": "The name of that header, query parameter or cookie.",
+    "handler.request.further_credentials.secret": "The name of the tenant's secret.",
     "handler.request.idempotency_header": "The header that takes the key of the call.",
     "handler.request.response_headers": "Headers of the response that are part of the result.",
     "handler.request.response_fields": "Fields of a JSON body that are kept: JSON pointers, with `*` for each item of "

@@ -116,6 +116,10 @@ OBSERVATIONS: dict[str, str] = {
     "handler.request.body": f"{_ENCODING}::test_bodies_are_written_as_their_media_type_says",
     "handler.request.credential.name": "unit/execute/drivers/test_http.py::"
     "test_the_credential_goes_where_the_security_scheme_says",
+    **dict.fromkeys(
+        (f"handler.request.further_credentials.{field}" for field in ("place", "name", "secret")),
+        f"{_SERVICES}::test_keys_that_are_needed_together_are_sent_together_and_kept_out_of_results",
+    ),
     "handler.request.idempotency_header": f"{_SERVICES}::"
     "test_a_repeated_write_is_sent_once_and_its_key_is_handed_on",
     "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"

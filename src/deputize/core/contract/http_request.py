@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints
 
 from deputize.core.contract.native_ids import HttpMethod, NativeId
-from deputize.core.contract.parts import SparsePart
+from deputize.core.contract.parts import SecretName, SparsePart
 from deputize.core.contract.response_fields import ResponseField
 
 # The media type of the requests of gRPC methods.
@@ -41,6 +41,12 @@ class HttpCredential(SparsePart):
     name: NativeId | None = None
 
 
+class FurtherCredential(HttpCredential):
+    """A secret of the tenant that the request has beside its credential, and where it goes."""
+
+    secret: SecretName
+
+
 class HttpPagination(SparsePart):
     """How a read is continued: by a cursor, a page's number or an offset in `argument`; `limit` is the argument that
     says how many items a page has. It is in `external_mappings` of the contract, where every release can read it.
@@ -62,6 +68,8 @@ class HttpRequest(SparsePart):
     parameters: Annotated[tuple[HttpParameter, ...], Field(max_length=200)] = ()
     body: MediaType | None = None
     credential: HttpCredential | None = None
+    # What the service needs beside the credential.
+    further_credentials: Annotated[tuple[FurtherCredential, ...], Field(min_length=1, max_length=3)] | None = None
     idempotency_header: HttpHeader | None = None
     messages: Annotated[str, StringConstraints(min_length=1, max_length=49_152)] | None = None
     # Headers of the response that are part of the result.

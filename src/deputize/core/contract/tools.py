@@ -105,13 +105,15 @@ class SecretClosed(RuntimeError):
 class Secret:
     """A credential for one attempt of one call. Only `reveal()` shows it, and only until it is closed.
 
-    A tool that keeps what `reveal()` returned keeps it: Python cannot take a string back.
+    A tool that keeps what `reveal()` returned keeps it: Python cannot take a string back. `further` are those that go
+    with it, and are closed with it.
     """
 
-    __slots__ = ("_value", "name")
+    __slots__ = ("_value", "further", "name")
 
     def __init__(self, value: str, *, name: str = "") -> None:
         self.name = name
+        self.further: tuple[Secret, ...] = ()
         self._value: str | None = value
 
     def reveal(self) -> str:
@@ -121,8 +123,10 @@ class Secret:
         return self._value
 
     def close(self) -> None:
-        """Forget the credential."""
+        """Forget the credential, and those that go with it."""
         self._value = None
+        for secret in self.further:
+            secret.close()
 
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"

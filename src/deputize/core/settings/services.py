@@ -72,6 +72,12 @@ class ServiceSettings(SettingsSection):
         description="Name of the tenant's secret, for `vault`. For HTTP basic it holds `user:password`. With "
         "`client_id`: name of the client's secret or key.",
     )
+    further_secrets: dict[str, str] = Field(
+        {},
+        max_length=3,
+        description="Names of further secrets of the tenant that are sent beside `secret`, by their security schemes, "
+        'for operations that need several keys at once: `further_secrets.appId = "orders-app"`.',
+    )
     audience: str | None = Field(None, description="Audience of minted tokens, for `delegated`.")
     issuer: str | None = Field(
         None, description="Authorization server, for `link`. Default: the one that the service names."
@@ -163,6 +169,10 @@ class ServiceSettings(SettingsSection):
             raise ValueError('credential = "vault" needs the name of a secret: set secret')
         if self.credential == "delegated" and self.audience is None:
             raise ValueError('credential = "delegated" needs the audience of its tokens: set audience')
+        if self.further_secrets and (self.kind != "openapi" or self.credential != "vault"):
+            raise ValueError('further_secrets are for OpenAPI documents with credential = "vault"')
+        if self.security in self.further_secrets:
+            raise ValueError("the scheme in security has secret: remove it from further_secrets")
         if self.credential == "link" and self.kind == "grpc":
             raise ValueError('credential = "link" is for HTTP services: use "vault" or "delegated"')
         if self.kind == "grpc" and self.security is not None and not _METADATA_KEY.fullmatch(self.security):

@@ -81,6 +81,8 @@ class HttpDriver:
             if context.credential is None:
                 raise CredentialMissing(f"{tool.contract.full_name} was called without its credential")
             add_credential(request.credential, context.credential.reveal(), headers, query)
+            for place, secret in zip(request.further_credentials or (), context.credential.further, strict=True):
+                add_credential(place, secret.reveal(), headers, query)
         url = _build_url(tool, settings.urls[context.endpoint], parts.path, query)
         try:
             answer = await egress.exchange(

@@ -39,6 +39,9 @@ def require_service(
         settings.credential,
         settings.secret if settings.credential == "vault" else settings.audience,
     )
+    request = contract.handler.request
+    further_secrets = {each.secret for each in (request and request.further_credentials) or ()}
+    is_same_credential = is_same_credential and further_secrets <= {*settings.further_secrets.values()}
     if server_url != settings.url or not is_same_credential:
         raise ToolRequiresSetup(
             f"the url or the credential of the service {name} in the settings differs from the one that "

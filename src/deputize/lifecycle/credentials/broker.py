@@ -61,13 +61,16 @@ class CredentialBroker:
         try:
             if kind == "vault":
                 secret = await self._fetch_from_vault(authorized, auth.secret, seconds)
+                await self._fetch_further(authorized, secret, seconds)
             elif kind != "delegated":
                 secret = await self._require_upstream_tokens(authorized).get_token(authorized, seconds)
             else:
                 secret = await self._mint_token(authorized, call_id, seconds, auth.scopes)
         except Problem as problem:
             raise problem.replace(nothing_happened=True) from problem.__cause__
-        self._secret_forms.setdefault(authorized.call.call_id, set()).update(derive_secret_forms(secret.reveal()))
+        forms = self._secret_forms.setdefault(authorized.call.call_id, set())
+        for each in (secret, *secret.further):
+            forms.update(derive_secret_forms(each.reveal()))
         return secret
 
     async def handle_rejection(self, authorized: Authorized, secret: Secret, error: CredentialExpired) -> None:
@@ -98,6 +101,16 @@ class CredentialBroker:
             raise CredentialMissing(f"the contract of {authorized.validated.tool.name} needs a secret but names none")
         tenant = authorized.call.tenant
         return await self.vault.fetch(tenant, name, seconds=seconds)
+
+    async def _fetch_further(self, authorized: Authorized, secret: Secret, seconds: float) -> None:
+        """Fetch the secrets that the request of a service's operation has beside its credential."""
+        request = authorized.contract.handler.request
+        try:
+            for each in (request and request.further_credentials) or ():
+                secret.further += (await self._fetch_from_vault(authorized, each.secret, seconds),)
+        except BaseException:
+            secret.close()
+            raise
 
     async def _mint_token(
         self, authorized: Authorized, call_id: str, seconds: float, scopes: tuple[str, ...]

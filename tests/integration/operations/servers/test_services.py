@@ -87,6 +87,26 @@ async def test_a_read_becomes_the_request_that_the_document_describes(
     assert sent.headers["x-region"] == "eu"
 
 
+async def test_keys_that_are_needed_together_are_sent_together_and_kept_out_of_results(
+    fresh_database: str, tmp_path: Path, service: OpenApiService
+) -> None:
+    document = make_document(security=[{"token": [], "app": []}])
+    document["components"]["securitySchemes"]["app"] = {"type": "apiKey", "in": "query", "name": "app"}
+    settings = make_service(write_document(tmp_path, document), url=service.url, further_secrets={"app": "orders-app"})
+    async with open_services(fresh_database, tmp_path, settings) as gateway:
+        missing = await call(gateway, GET, id="7")
+        assert missing.json()["error"]["slug"] == "credential-missing", missing.text
+        assert service.requests == []
+        app_key = "second-horse-battery-staple"
+        await gateway.post("/v1/secrets", {"name": "orders-app", "value": app_key}, token=get_token(gateway))
+        assert (await call(gateway, GET, id="7")).status_code == 200
+        sent = service.requests[-1]
+        assert (sent.path, sent.headers["authorization"]) == (f"/v1/orders/7?app={app_key}", f"Bearer {SECRET}")
+        service.answer(200, {"id": "7", "item": f"your key is {app_key}"})
+        told = await call(gateway, GET, id="7")
+        assert (told.json()["error"]["slug"], app_key in told.text) == ("credential-quoted", False)
+
+
 async def test_a_repeated_write_is_sent_once_and_its_key_is_handed_on(
     gateway: HttpGateway, service: OpenApiService
 ) -> None:

@@ -89,7 +89,7 @@ class _ContractBuilder:
         check_path(operation.path)
         if _has_own_servers(self._document, operation):
             raise UnsupportedOperation("it names a server of its own, and the service has one URL")
-        security = read_security(self._document, operation, self._service.security)
+        security = read_security(self._document, operation, self._service.security, self._service.further_secrets)
         arguments = collect_arguments(self._document, operation)
         fields_kept = list_response_fields(self._service, operation.key)
         result = build_result_schema(self._document, operation, self._responses, fields_kept)
@@ -150,6 +150,7 @@ class _ContractBuilder:
             "parameters": arguments.parameters,
             "body": arguments.body,
             "credential": security.credential,
+            "further_credentials": security.further_credentials or None,
             "idempotency_header": arguments.idempotency_header,
             "response_headers": result.headers,
             "response_fields": list_response_fields(self._service, operation.key) or None,

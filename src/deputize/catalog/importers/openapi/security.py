@@ -1,6 +1,8 @@
 """Read which credential an operation needs, and where in its request the credential goes."""
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from deputize.catalog.importers.openapi.document import (
@@ -24,6 +26,7 @@ class OperationSecurity:
 
     scheme_names: tuple[str, ...] = ()
     credential: Json | None = None
+    further_credentials: tuple[Json, ...] = ()
 
 
 def list_schemes(document: OpenApiDocument) -> dict[str, Json | None]:
@@ -32,15 +35,18 @@ def list_schemes(document: OpenApiDocument) -> dict[str, Json | None]:
     return {str(name): _find_place(_resolve_scheme(document, scheme)) for name, scheme in schemes.items()}
 
 
-def choose_scheme(document: OpenApiDocument, operations: list[DocumentOperation]) -> str | None:
-    """Choose the supported scheme that most operations accept alone; None if no operation needs one."""
-    places, counts = list_schemes(document), dict.fromkeys(list_schemes(document), 0)
-    for operation in operations:
-        for names in _list_alternatives(document, operation):
-            if len(names) == 1 and places.get(names[0]) is not None:
-                counts[names[0]] += 1
-    best = max(counts, key=lambda name: counts[name], default=None)
-    return best if best is not None and counts[best] else None
+def choose_schemes(document: OpenApiDocument, operations: list[DocumentOperation]) -> tuple[str, ...]:
+    """Choose the supported scheme that most operations accept alone, else those that most accept together; none if no
+    operation needs one.
+    """
+    places = list_schemes(document)
+    counts = Counter(
+        names
+        for operation in operations
+        for names in _list_alternatives(document, operation)
+        if names and all(places.get(name) is not None for name in names)
+    )
+    return max(counts, key=lambda names: (len(names) == 1, counts[names]), default=())
 
 
 def propose_link(document: OpenApiDocument, operations: list[DocumentOperation], scheme: str | None) -> Json | None:
@@ -66,22 +72,39 @@ def propose_link(document: OpenApiDocument, operations: list[DocumentOperation],
     }
 
 
-def read_security(document: OpenApiDocument, operation: DocumentOperation, scheme: str | None) -> OperationSecurity:
-    """Read the security of an operation for the scheme that the service is set up with."""
+def read_security(
+    document: OpenApiDocument,
+    operation: DocumentOperation,
+    scheme: str | None,
+    further_secrets: Mapping[str, str] | None = None,
+) -> OperationSecurity:
+    """Read the security of an operation for the scheme that the service is set up with, and for those of its further
+    secrets.
+    """
     alternatives = _list_alternatives(document, operation)
     names = tuple(dict.fromkeys(name for each in alternatives for name in each))
-    if scheme is not None and (scheme,) in alternatives:
-        place = list_schemes(document).get(scheme)
-        if place is None:
-            raise UnsupportedOperation(f"its security scheme {scheme[:80]} is not supported")
-        return OperationSecurity(scheme_names=names, credential=place)
+    secrets = further_secrets or {}
+    usable = [each for each in alternatives if scheme in each and {*each} <= {scheme, *secrets}]
+    if scheme is not None and usable:
+        chosen, places = min(usable, key=len), list_schemes(document)
+        for name in chosen:
+            if places.get(name) is None:
+                raise UnsupportedOperation(f"its security scheme {name[:80]} is not supported")
+        headers = [_get_header(places[name] or {}) for name in chosen]
+        if len({*headers}) < len(headers):
+            raise UnsupportedOperation("it needs several credentials in the same header, which is not supported")
+        others = tuple({**(places[name] or {}), "secret": secrets[name]} for name in chosen if name != scheme)
+        return OperationSecurity(scheme_names=names, credential=places[scheme], further_credentials=others)
     if scheme in _BUILT_IN and not list_schemes(document):
         return OperationSecurity(credential={"place": scheme})
     if not alternatives or () in alternatives:
         return OperationSecurity(scheme_names=names)
     scheme_text = " and ".join(alternatives[0])[:120]
     if len(alternatives[0]) > 1 and not any(len(each) == 1 for each in alternatives):
-        raise UnsupportedOperation(f"it needs several credentials at once ({scheme_text}), which is not supported")
+        raise UnsupportedOperation(
+            f"it needs several credentials at once ({scheme_text}): set security to one, and name the secrets of the "
+            "others in further_secrets"
+        )
     actual = "without a credential" if scheme is None else f"with {scheme[:80]}"
     raise UnsupportedOperation(f"it needs the security scheme {scheme_text}, but the service is set up {actual}")
 
@@ -95,6 +118,13 @@ def _list_requirements(document: OpenApiDocument, operation: DocumentOperation) 
     if not isinstance(requirements, list):
         raise UnsupportedOperation("its security is not a list")
     return [each for each in requirements if isinstance(each, dict)]
+
+
+def _get_header(place: Json) -> tuple[str, str]:
+    """Return what a credential occupies: all cookies are one header."""
+    if place["place"] in ("bearer", "basic"):
+        return "header", "authorization"
+    return place["place"], "" if place["place"] == "cookie" else place["name"].lower()
 
 
 def _get_schemes(document: OpenApiDocument) -> Json:

@@ -151,7 +151,8 @@ def _print_written(plan: "ImportPlan", backup: str | None, reason: str) -> None:
         return
     printer.success(f"Wrote {plan.service.document} and {SETTINGS_FILE}; the previous settings are {backup}")
     if plan.service.credential == "vault":
-        printer.line(f"  Store its credential: deputize secrets set {plan.service.secret}")
+        for secret in (plan.service.secret, *plan.service.further_secrets.values()):
+            printer.line(f"  Store its credential: deputize secrets set {secret}")
     if plan.service.credential == "link":
         printer.line("  Each user links their own account there, on the accounts page of the console.")
         if plan.service.issuer is None:

@@ -26,7 +26,7 @@ from deputize.catalog.importers.openapi.document import (
     iterate_operations,
     parse_content,
 )
-from deputize.catalog.importers.openapi.security import choose_scheme, propose_link
+from deputize.catalog.importers.openapi.security import choose_schemes, propose_link
 from deputize.catalog.importers.openapi.service_job import build_contracts, load_grpc_modules
 from deputize.catalog.importers.tool_names import normalize_name
 from deputize.core.config_error import ConfigError
@@ -165,6 +165,8 @@ class _SourceDocument:
     keys: tuple[str, ...]
     url: str | None = None
     scheme: str | None = None
+    # Those that operations need together with it.
+    further_schemes: tuple[str, ...] = ()
     # What the settings say if people sign in with accounts of their own; None if they do not.
     link: dict[str, Any] | None = None
     # Of the source, if it is a URL.
@@ -188,7 +190,8 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
     document = include_allowed_references(check_document(value), source, options.allow_refs, options.folder)
     operations, parts = list(iterate_operations(document)), urlsplit(source)
     base_url = f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else None
-    scheme = options.security or choose_scheme(document, operations)
+    schemes = (options.security,) if options.security else choose_schemes(document, operations)
+    scheme = schemes[0] if schemes else None
     return _SourceDocument(
         kind="openapi",
         # Reformatted, so that a later import differs only where the document does.
@@ -197,6 +200,7 @@ def _read_document(source: str, content: bytes, options: ImportOptions) -> _Sour
         keys=tuple(each.key for each in operations),
         url=find_server_url(document, base_url),
         scheme=scheme,
+        further_schemes=schemes[1:],
         link=propose_link(document, operations, scheme),
         base_url=base_url,
     )
@@ -306,8 +310,10 @@ def _choose_credential(
     """Choose where the credential comes from: people's own accounts if the document says so, else the vault."""
     if scheme is None:
         return {}
-    if document.link is None:
-        return {"credential": "vault", "secret": name, "security": scheme}
+    if document.link is None or document.further_schemes:
+        secrets = {each: f"{name}-{number}" for number, each in enumerate(document.further_schemes, start=2)}
+        further = {"further_secrets": secrets} if secrets else {}
+        return {"credential": "vault", "secret": name, "security": scheme, **further}
     # The issuer that a document names is used only with `public_only`: it must not lead into this network.
     link = document.link if takes_issuer else {key: each for key, each in document.link.items() if key != "issuer"}
     return {"credential": "link", "security": scheme, **link}

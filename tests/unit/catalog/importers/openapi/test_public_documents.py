@@ -8,7 +8,7 @@ import pytest
 
 from deputize.catalog.importers.openapi.contracts import build_service
 from deputize.catalog.importers.openapi.document import iterate_operations, parse_document
-from deputize.catalog.importers.openapi.security import choose_scheme
+from deputize.catalog.importers.openapi.security import choose_schemes
 from deputize.catalog.registration_rules import admit_contract
 from tests.support.openapi_service import make_service
 
@@ -31,7 +31,7 @@ def test_every_operation_becomes_a_contract_or_says_why_not(name: str) -> None:
     content = (FOLDER / name).read_bytes()
     document = parse_document(gzip.decompress(content) if name.endswith(".gz") else content)
     operations = list(iterate_operations(document))
-    scheme = choose_scheme(document, operations)
+    scheme = next(iter(choose_schemes(document, operations)), None)
     credential = "vault" if scheme else "none"
     started_at = time.process_time()
     built = build_service(make_service(credential=credential, security=scheme), document)

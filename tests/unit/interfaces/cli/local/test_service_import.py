@@ -184,6 +184,31 @@ def test_a_document_whose_users_sign_in_themselves_gets_linked_accounts(project:
     assert plan(document, name="machine").service.credential == "vault"
 
 
+def test_keys_that_are_needed_together_are_a_secret_each(project: Path) -> None:
+    document = make_document(security=[{"key": [], "app": []}])
+    document["components"]["securitySchemes"] = {
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+        "app": {"type": "apiKey", "in": "query", "name": "app"},
+    }
+    made = plan(document)
+    write_import(made)
+    service = load_service(project)
+    assert (service["secret"], service["security"], service["further_secrets"]) == (
+        "orders",
+        "key",
+        {"app": "orders-2"},
+    )
+    request = made.contents.contracts["getOrder"].handler.request
+    assert request is not None
+    assert [each.model_dump() for each in request.further_credentials or ()] == [
+        {"place": "query", "name": "app", "secret": "orders-2"}
+    ]
+    document["components"]["securitySchemes"]["app"] = {"type": "apiKey", "in": "header", "name": "x-key"}
+    assert {each.reason for each in plan(document, name="same").contents.refusals} == {
+        "it needs several credentials in the same header, which is not supported"
+    }
+
+
 def test_globs_that_match_nothing_are_named() -> None:
     assert plan(writes=("createOrder", "craete*")).unknown_globs == ("craete*",)
 
