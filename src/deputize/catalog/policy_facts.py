@@ -1,6 +1,7 @@
 """Read which arguments of a contract policies may use, and under which names and types: its facts.
 
 A top-level property marked `"x-policy": true` is a fact of the same name, `"x-policy": "name"` one under another name.
+So is a marked property of the argument `body`, which holds the arguments of most requests of HTTP services.
 A fact name has one type in the whole tenant, because policies are type-checked against all facts together.
 """
 
@@ -11,6 +12,7 @@ from typing import Any, Final, Literal
 
 from deputize.catalog.schemas import format_pointer, get_properties, resolve_refs, walk_schema
 from deputize.core.contract.contract import Contract, Schema
+from deputize.core.contract.http_request import BODY_ARGUMENT
 from deputize.core.sensitive.names import is_sensitive_name
 
 FactType = Literal["Long", "String", "Bool", "Set<String>"]
@@ -34,12 +36,13 @@ _TYPES: Mapping[str, FactType] = {"integer": "Long", "string": "String", "boolea
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyFact:
-    """An argument that policies may read. The value of a sensitive one is never recorded."""
+    """An argument that policies may read, or a member of one. The value of a sensitive one is never recorded."""
 
     name: str
     argument: str
     type: FactType
     is_sensitive: bool = False
+    member: str | None = None
 
 
 def find_no_fact(name: str) -> None:
@@ -53,12 +56,17 @@ def list_facts(contract: Contract) -> tuple[PolicyFact, ...]:
 
 def iter_facts(schema: Schema) -> Iterator[PolicyFact]:
     """Yield the facts that an input schema marks."""
-    for argument, part, name in _iter_policy_properties(schema):
-        kind = resolve_fact_type(schema, part)
-        if kind is not None and _NAME.fullmatch(name):
-            yield PolicyFact(
-                name=name, argument=argument, type=kind, is_sensitive=_is_sensitive(schema, argument, name, part)
-            )
+    for properties, is_body in ((get_properties(schema), False), (_get_body_properties(schema), True)):
+        for argument, part, name in _iter_policy_properties(properties):
+            kind = resolve_fact_type(schema, part)
+            if kind is not None and _NAME.fullmatch(name):
+                yield PolicyFact(
+                    name=name,
+                    argument=BODY_ARGUMENT if is_body else argument,
+                    type=kind,
+                    is_sensitive=_is_sensitive(schema, argument, name, part),
+                    member=argument if is_body else None,
+                )
 
 
 def read_fact_values(facts: Iterable[PolicyFact], call_input: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +74,8 @@ def read_fact_values(facts: Iterable[PolicyFact], call_input: Mapping[str, Any])
     values: dict[str, Any] = {}
     for fact in facts:
         value = call_input.get(fact.argument)
+        if fact.member is not None:
+            value = value.get(fact.member) if isinstance(value, dict) else None
         if value is None:
             continue
         if fact.type == "Long":
@@ -87,24 +97,34 @@ def read_defaults(schema: Schema, arguments: Iterable[str]) -> dict[str, Any]:
 def find_mark_faults(contract: Contract, find_fact: FactLookup = find_no_fact) -> Iterator[tuple[str, str, str]]:
     """Yield each invalid mark as its path, the fault and the fix."""
     schema = contract.input_schema
-    top = {id(part) for part in get_properties(schema).values()}
+    markable = {id(part) for part in (*get_properties(schema).values(), *_get_body_properties(schema).values())}
     for path, node in walk_schema(schema):
-        if POLICY_KEYWORD in node and id(node) not in top:
+        if POLICY_KEYWORD in node and id(node) not in markable:
             fix = "mark a top-level property, or remove the mark"
             yield format_pointer(("input_schema", *path, POLICY_KEYWORD)), "is not on a top-level property", fix
-    argument_by_name: dict[str, str] = {}
-    for argument, part in get_properties(schema).items():
+    argument_by_name: dict[str, tuple[str, ...]] = {}
+    places: list[tuple[tuple[str, ...], Any]] = [
+        (("properties", name), part) for name, part in get_properties(schema).items()
+    ]
+    places += [
+        (("properties", BODY_ARGUMENT, "properties", name), part) for name, part in _get_body_properties(schema).items()
+    ]
+    for path, part in places:
         if isinstance(part, dict) and part.get(POLICY_KEYWORD, False) is not False:
-            where = format_pointer(("input_schema", "properties", argument, POLICY_KEYWORD))
-            for fault, fix in _check_mark(schema, argument, part, argument_by_name, find_fact):
+            where = format_pointer(("input_schema", *path, POLICY_KEYWORD))
+            for fault, fix in _check_mark(schema, path, part, argument_by_name, find_fact):
                 yield where, fault, fix
 
 
 def _check_mark(
-    schema: Schema, argument: str, part: Schema, argument_by_name: dict[str, str], find_fact: FactLookup
+    schema: Schema,
+    path: tuple[str, ...],
+    part: Schema,
+    argument_by_name: dict[str, tuple[str, ...]],
+    find_fact: FactLookup,
 ) -> Iterator[tuple[str, str]]:
     mark = part[POLICY_KEYWORD]
-    name = argument if mark is True else mark
+    name = path[-1] if mark is True else mark
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         fix = f'write true, or a name of letters, digits and _, as in "{POLICY_KEYWORD}": "amount"'
         yield "is not a name that policies can use", fix
@@ -114,17 +134,24 @@ def _check_mark(
         fix = "mark only integers, strings, booleans and lists of strings"
         yield "is on a property of a type that policies cannot read", fix
         return
-    first = argument_by_name.setdefault(name, argument)
-    if first != argument:
-        yield f"uses the fact name {name}, which {first} already has", "give each fact its own name"
+    first = argument_by_name.setdefault(name, path)
+    if first != path:
+        yield f"uses the fact name {name}, which {first[-1]} already has", "give each fact its own name"
     other = find_fact(name)
     if other is not None and other[0] != kind:
         fix = f'use another name, as in "{POLICY_KEYWORD}": "{name}_{kind.partition("<")[0].lower()}"'
         yield f"declares the fact {name} as {kind}, but {other[1]} declares it as {other[0]}", fix
 
 
-def _iter_policy_properties(schema: Schema) -> Iterator[tuple[str, Schema, str]]:
-    for argument, part in get_properties(schema).items():
+def _get_body_properties(schema: Schema) -> Mapping[str, Any]:
+    """Return the properties of the argument `body` that stand beside it: those of a shared definition have no marks."""
+    body = get_properties(schema).get(BODY_ARGUMENT)
+    properties = body.get("properties") if isinstance(body, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _iter_policy_properties(properties: Mapping[str, Any]) -> Iterator[tuple[str, Schema, str]]:
+    for argument, part in properties.items():
         mark = part.get(POLICY_KEYWORD) if isinstance(part, dict) else None
         if mark is True or isinstance(mark, str):
             yield argument, part, argument if mark is True else mark

@@ -18,8 +18,9 @@ from deputize.catalog.policy_facts import (
 )
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.contract.contract import Schema
+from deputize.core.contract.http_request import BODY_ARGUMENT
 from deputize.core.settings import McpServerSettings, ServiceSettings
-from deputize.core.settings.servers import ServerFactSettings
+from deputize.core.settings.servers import BODY_PREFIX, ServerFactSettings
 
 MAX_PATH_LENGTH: Final = 4_096
 _CEDAR_TYPES: Final[Mapping[str | None, FactType]] = {
@@ -67,10 +68,24 @@ def mark_facts(schema: Schema, facts: Mapping[str, ServerFactSettings]) -> None:
     properties = get_properties(schema)
     assert isinstance(properties, dict)
     for name, fact in facts.items():
-        argument = fact.argument_name
-        part = properties.get(argument)
+        argument, owner = fact.argument_name, properties
+        if argument.startswith(BODY_PREFIX):
+            argument, owner = argument.removeprefix(BODY_PREFIX), _own_body_properties(schema, properties)
+        part = owner.get(argument)
         if isinstance(part, dict) and resolve_fact_type(schema, part) == _CEDAR_TYPES[fact.type]:
-            properties[argument] = _mark_property(schema, part, name, _CONSTRAINTS.get(fact.type))
+            owner[argument] = _mark_property(schema, part, name, _CONSTRAINTS.get(fact.type))
+
+
+def _own_body_properties(schema: Schema, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties of the argument `body`, copied beside its schema: definitions are shared with others."""
+    body = properties.get(BODY_ARGUMENT)
+    full = resolve_refs(schema, body)
+    if not isinstance(body, dict) or not isinstance(full.get("properties"), dict):
+        return {}
+    own = {**full["properties"]}
+    # Properties that stand beside a reference are an additional demand, and no weaker one.
+    properties[BODY_ARGUMENT] = {**body, "properties": own}
+    return own
 
 
 def mark_recorded_arguments(schema: Schema) -> None:

@@ -13,6 +13,8 @@ from deputize.core.settings.base import SettingsSection
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FactName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 _FACT_PREFIX: Final = "arguments."
+# Of a fact that is a member of the argument `body`.
+BODY_PREFIX: Final = "body."
 _MOST_FACTS: Final = 50
 
 
@@ -22,7 +24,8 @@ class ServerFactSettings(SettingsSection):
     argument: str = Field(
         min_length=1,
         max_length=128 + len(_FACT_PREFIX),
-        description='The argument, as in `"arguments.path"`. Tools without it do not have the fact.',
+        description='The argument, as in `"arguments.path"`, or a member of the body, as in `"arguments.body.amount"`. '
+        "Tools without it do not have the fact.",
     )
     type: Literal["text", "path", "integer", "boolean", "texts", "paths"] | None = Field(
         None,
@@ -42,8 +45,10 @@ class ServerFactSettings(SettingsSection):
         name = argument.removeprefix(_FACT_PREFIX)
         if name == argument or not name:
             raise ValueError('write the argument as in "arguments.path"')
-        if "." in name:
-            raise ValueError(f"only arguments of the tool itself can be facts, not parts of them: {argument}")
+        if "." in name.removeprefix(BODY_PREFIX):
+            raise ValueError(
+                f"only arguments of the tool itself and members of its body can be facts, not parts of them: {argument}"
+            )
         return argument
 
 

@@ -46,7 +46,8 @@ def _find_source_arguments(fact: str, contract: Contract) -> set[str]:
     """Find the arguments behind a fact: a contract may expose one under another name."""
     sources = {
         name
-        for name, part in _get_properties(contract.input_schema).items()
+        for node in _iterate_nodes(contract.input_schema, contract.input_schema)
+        for name, part in _get_properties(node).items()
         if isinstance(part, dict) and part.get("x-policy") == fact
     }
     return sources or {fact}

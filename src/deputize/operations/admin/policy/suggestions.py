@@ -144,7 +144,7 @@ class _ToolLookup:
 
 def list_unreadable_arguments(contract: Contract) -> tuple[str, ...]:
     """List the arguments that no rule can read and no record holds: a permit could not restrict their values."""
-    readable = {fact.argument for fact in list_facts(contract) if not fact.is_sensitive}
+    readable = {fact.argument for fact in list_facts(contract) if not fact.is_sensitive and fact.member is None}
     schema = resolve_refs(contract.input_schema, contract.input_schema)
     names = tuple(name for name in schema.get("properties", {}) if name not in readable)
     is_closed = schema.get("additionalProperties", schema.get("unevaluatedProperties")) is False

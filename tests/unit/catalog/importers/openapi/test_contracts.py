@@ -9,6 +9,7 @@ from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.importers.openapi.contracts import BuiltService, build_service, list_unknown_globs
 from deputize.catalog.importers.openapi.document import parse_document
 from deputize.catalog.importers.openapi.service_job import build_service_job
+from deputize.catalog.policy_facts import list_facts, read_fact_values
 from deputize.core.contract.contract import (
     DEFAULT_ERROR_SCHEMA,
     Contract,
@@ -16,6 +17,7 @@ from deputize.core.contract.contract import (
     ToolKind,
     UpstreamIdempotency,
 )
+from deputize.operations.admin.policy.suggestions import list_unreadable_arguments
 from tests.support.openapi_service import make_document, make_service
 
 pytestmark = [pytest.mark.requirement("EXE-1"), pytest.mark.requirement("CON-3")]
@@ -233,3 +235,31 @@ def test_errors_are_typed_where_the_document_agrees_with_itself() -> None:
     for names in (("Fault", "Other"), ("Missing",), ()):
         untyped = get_contract(build_one(describe(*names), components=components, security=[]))
         assert untyped.error_schema == DEFAULT_ERROR_SCHEMA
+
+
+def test_members_of_a_body_are_facts_also_where_operations_share_its_definition() -> None:
+    document = make_document()
+    # What a document marks itself is no fact.
+    document["components"]["schemas"]["Order"]["properties"] = {
+        **document["components"]["schemas"]["Order"]["properties"],
+        "note": {"type": "string", "x-policy": "remark"},
+    }
+    facts = {
+        "amount": {"argument": "arguments.body.count", "type": "integer"},
+        "item": "arguments.body.item",
+        "absent": "arguments.body.price",
+    }
+    built = build(document, facts=facts)
+    create, change = CompiledTool(built.contracts["createOrder"]), CompiledTool(built.contracts["changeOrder"])
+    for tool in (create, change):
+        assert sorted(each.name for each in list_facts(tool.contract)) == ["amount", "item"]
+    order = {"item": "tea", "count": 7}
+    assert read_fact_values(list_facts(create.contract), {"body": order}) == {"amount": 7, "item": "tea"}
+    assert read_fact_values(list_facts(create.contract), {"body": {"item": "tea"}}) == {"item": "tea"}
+    # What the definition demands is still demanded, and a path is accepted in its normal form alone.
+    assert create.is_valid_input({"body": order})
+    assert not create.is_valid_input({"body": {"count": 7}})
+    assert not create.is_valid_input({"body": {"item": "/srv/../tea"}})
+    # The rest of the body is something that no rule can read.
+    assert list_unreadable_arguments(create.contract) == ("body",)
+    assert list_facts(built.contracts["getOrder"]) == ()
