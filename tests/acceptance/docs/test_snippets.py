@@ -85,6 +85,7 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "notify-approvers",
         "protect-development-from-agents",
         "recover-from-a-restore",
+        "run-in-containers",
         "use-the-approval-console",
         "witness-the-log",
     }
