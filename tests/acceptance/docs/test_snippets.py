@@ -86,6 +86,8 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "protect-development-from-agents",
         "recover-from-a-restore",
         "run-in-containers",
+        "run-on-kubernetes",
+        "upgrade",
         "use-the-approval-console",
         "witness-the-log",
     }
