@@ -30,6 +30,7 @@ from deputize.core.settings.limits import LimitRule, LimitSettings
 from deputize.core.settings.log import LogSettings, WitnessSettings
 from deputize.core.settings.policy import PolicySettings
 from deputize.core.settings.runs import RunLimit, RunSettings
+from deputize.core.settings.sandboxes import SandboxSettings
 from deputize.core.settings.server import ServerSettings
 from deputize.core.settings.servers import McpServerSettings
 from deputize.core.settings.services import ServiceSettings
@@ -61,6 +62,7 @@ __all__ = [
     "PolicySettings",
     "RunLimit",
     "RunSettings",
+    "SandboxSettings",
     "ServerSettings",
     "ServiceSettings",
     "Settings",
@@ -113,6 +115,7 @@ class Settings(BaseSettings):
     tools: ToolSettings = ToolSettings()
     servers: tuple[McpServerSettings, ...] = Field((), description="MCP servers whose tools are served here.")
     services: tuple[ServiceSettings, ...] = Field((), description="HTTP services whose operations are served here.")
+    sandboxes: SandboxSettings = SandboxSettings()
     policy: PolicySettings = PolicySettings()
     hooks: tuple[HookSettings, ...] = Field((), description="Hooks, outermost first.")
     limits: LimitSettings = LimitSettings()

@@ -28,6 +28,7 @@ from deputize.interfaces.cli.commands import (
     policy,
     reconciliation_tasks,
     revoke,
+    sandboxes,
     secrets,
     servers,
     service_levels,
@@ -215,6 +216,7 @@ app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhook
 app.add_typer(reconciliation_tasks.group, name="tasks", epilog="Example: deputize tasks list")
 app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
 app.add_typer(services.group, name="services", epilog="Example: deputize services show petstore")
+app.add_typer(sandboxes.group, name="sandboxes", epilog="Example: deputize sandboxes check")
 app.command("import", epilog="Example: deputize import .mcp.json")(import_servers.import_servers)
 app.add_typer(observe.group, name="observe", cls=observe.ObserveGroup, epilog="Example: deputize observe .mcp.json")
 use_plain_help(app)

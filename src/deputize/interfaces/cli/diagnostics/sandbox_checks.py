@@ -1,0 +1,122 @@
+"""Start a real sandbox on this host, try to get out of it, and say what to change."""
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from deputize.core.settings import Settings
+from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable, find_default_folder
+from deputize.sandboxes.port import Ending, SandboxSpec
+
+_SECONDS: Final = 20.0
+# Each is a test of the shell that succeeds if the way out is open.
+_WAYS_OUT: Final = {
+    "read a file of the host": 'grep -q . "$FILE"',
+    "read the host's passwords": "grep -q . /etc/shadow",
+    "read the gateway's environment": "tr '\\0' x < /proc/1/environ | grep -q .",
+    "write into the base": ": > /usr/deputize-escaped",
+    "write beside /tmp": ": > /escaped || : > /etc/escaped || : > /dev/escaped",
+    "see processes of the host": '[ "$(ls -d /proc/[0-9]* | wc -l)" -gt 8 ]',
+    "signal a process of the host": 'kill -0 "$PROCESS"',
+    "see a network": '[ "$(grep -c : /proc/net/dev)" -gt 1 ]',
+    "connect to the host": 'bash -c "echo > /dev/tcp/127.0.0.1/$PORT"',
+    "mount a file system": "mount -t tmpfs none /tmp",
+    "make a user namespace": "unshare -U true",
+    "have a capability": "grep -E '^Cap(Eff|Prm|Bnd):.*[1-9a-f]' /proc/self/status",
+    "use a descriptor of the gateway": '[ "$(ls /proc/$$/fd | wc -l)" -gt 3 ]',
+}
+_INSTALL: Final = "Install it: apt-get install bubblewrap, or dnf install bubblewrap."
+_ALLOW_NAMESPACES: Final = (
+    "Allow user namespaces: sysctl user.max_user_namespaces=10000 and, if they exist, "
+    "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0. In a container, its "
+    "seccomp and AppArmor profiles must both allow them."
+)
+_ALLOW_GROUPS: Final = (
+    "Start deputize sandboxes serve as root, or in a systemd unit with Delegate=yes; in Docker 28 or later use "
+    '--security-opt writable-cgroups=true. Or accept it: accept = ["weak_limits"] in [sandboxes].'
+)
+
+
+def find_folder(settings: Settings) -> Path:
+    """Find the folder of this host's supervisor."""
+    return settings.sandboxes.folder or find_default_folder()
+
+
+async def check_sandboxes(settings: Settings) -> list[Finding]:
+    """Try the backend `namespaces`; the other backends are not built yet."""
+    client = SandboxClient(find_folder(settings), accept_weak_limits=True)
+    try:
+        return await _check_namespaces(client, settings)
+    except SandboxUnavailable as error:
+        todo = _INSTALL if "not installed" in str(error) else ""
+        return [Finding(check="namespaces", status="broken", summary=str(error), todo=todo)]
+    finally:
+        await client.aclose()
+
+
+async def _check_namespaces(client: SandboxClient, settings: Settings) -> list[Finding]:
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
+        script = "\n".join(f'if ({test}) >/dev/null 2>&1; then echo "{way}"; fi' for way, test in _WAYS_OUT.items())
+        environment = {
+            "FILE": _write_host_file(folder),
+            "PROCESS": str(os.getpid()),
+            "PORT": str(listener.getsockname()[1]),
+        }
+        result = await client.run(
+            SandboxSpec(command=("/bin/sh", "-c", script), seconds=_SECONDS, environment=environment)
+        )
+        if result.end.ending is not Ending.EXIT:
+            return [_explain_failure(result)]
+        listener.settimeout(0)
+        try:
+            listener.accept()[0].close()
+            was_connected = True
+        except BlockingIOError:
+            was_connected = False
+    open_ways = [each for each in result.stdout.decode(errors="replace").splitlines() if each]
+    if was_connected and "connect to the host" not in open_ways:
+        open_ways.append("connect to the host")
+    return [_report_ways(open_ways), *_report_limits(client, settings)]
+
+
+def _write_host_file(folder: str) -> str:
+    """Write a file that every user of the host can read."""
+    Path(folder).chmod(0o755)
+    file = Path(folder, "host.txt")
+    file.write_text("of the host")
+    return str(file)
+
+
+def _report_ways(open_ways: list[str]) -> Finding:
+    if open_ways:
+        todo = "Use no sandboxes on this host, and report this with the version of bubblewrap and of the kernel."
+        return Finding(check="namespaces", status="broken", summary=f"a program can {', '.join(open_ways)}", todo=todo)
+    return Finding(check="namespaces", status="good", summary=f"{len(_WAYS_OUT)} ways out, all closed")
+
+
+def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
+    if client.weak_limits is None:
+        return [Finding(check="limits", status="good", summary="memory, processes and CPU by control groups")]
+    is_accepted = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
+    return [
+        Finding(
+            check="limits",
+            status="warning" if is_accepted else "broken",
+            summary=f"weak limits: {client.weak_limits}",
+            todo=_ALLOW_GROUPS,
+        )
+    ]
+
+
+def _explain_failure(result: SandboxResult) -> Finding:
+    words = result.stderr.decode(errors="replace").strip()[-300:] or result.end.note or result.end.ending
+    is_refused = any(each in words.lower() for each in ("permission", "permitted", "namespace"))
+    return Finding(
+        check="namespaces",
+        status="broken",
+        summary=f"a sandbox cannot be started: {words}",
+        todo=_ALLOW_NAMESPACES if is_refused else "",
+    )

@@ -1,0 +1,1 @@
+"""Run programs that nobody vouches for: the port, the supervisor, and what surrounds a program."""

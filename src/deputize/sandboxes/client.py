@@ -1,0 +1,197 @@
+"""Run programs in sandboxes: the gateway's side of the supervisor."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
+from deputize.sandboxes.supervisor import SOCKET_NAME
+
+_START_SECONDS: Final = 10.0
+_LONGEST_LINE: Final = 8_192
+
+
+class SandboxUnavailable(Exception):
+    """This host cannot run sandboxes as they are required; nothing has run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxResult:
+    """How a sandbox ended, and the beginning of what it wrote."""
+
+    end: SandboxEnd
+    stdout: bytes
+    stderr: bytes
+
+
+class SandboxClient:
+    """Sandboxes of this host. A supervisor that does not run, or was killed, is started with the next sandbox."""
+
+    def __init__(self, folder: Path | None = None, *, accept_weak_limits: bool = False) -> None:
+        self.folder = folder or find_default_folder()
+        self._accept_weak_limits = accept_weak_limits
+        # Held open so that the supervisor stays while this gateway does.
+        self._presence: socket.socket | None = None
+        self._start_lock = asyncio.Lock()
+        self.weak_limits: str | None = None
+
+    async def run(self, spec: SandboxSpec, stdin: bytes = b"", *, max_output_bytes: int = 1_048_576) -> SandboxResult:
+        """Run a program to its end; raise SandboxUnavailable if it could not be started at all.
+
+        If this is cancelled, the sandbox is killed.
+        """
+        async with self._connect() as connection, contextlib.AsyncExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
+            ours, theirs = [pipes[0][1], pipes[1][0], pipes[2][0]], [pipes[0][0], pipes[1][1], pipes[2][1]]
+            try:
+                readers = [await _open_reader(each, stack) for each in ours[1:]]
+                writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(ours[0], "wb", 0))
+                stack.callback(writer.close)
+                line = spec.to_json() + b"\n"
+                # Blocking for the first part only, which is smaller than a socket's buffer.
+                sent = socket.send_fds(connection, [line[:65_536]], theirs)
+                await loop.sock_sendall(connection, line[sent:])
+            finally:
+                for each in theirs:
+                    os.close(each)
+            if stdin:
+                writer.write(stdin)
+            writer.close()
+            collected = asyncio.gather(*(_collect(each, max_output_bytes, connection) for each in readers))
+            try:
+                answer = await _receive_line(connection)
+                stdout, stderr = await collected
+            finally:
+                collected.cancel()
+        end = SandboxEnd(
+            ending=Ending(answer.get("ending", Ending.FAILURE)),
+            exit_code=answer.get("exit_code"),
+            note=answer.get("note", "the supervisor of this host's sandboxes ended"),
+        )
+        return SandboxResult(end=end, stdout=stdout, stderr=stderr)
+
+    async def aclose(self) -> None:
+        """Let the supervisor end, if no other gateway uses it."""
+        if self._presence is not None:
+            self._presence.close()
+            self._presence = None
+
+    @contextlib.asynccontextmanager
+    async def _connect(self) -> AsyncIterator[socket.socket]:
+        connection, greeting = await self._open()
+        with connection:
+            if greeting["problem"] is not None:
+                raise SandboxUnavailable(greeting["problem"])
+            self.weak_limits = greeting["weak_limits"]
+            if self.weak_limits is not None and not self._accept_weak_limits:
+                raise SandboxUnavailable(f"this host has only weak limits: {self.weak_limits}")
+            yield connection
+
+    async def _open(self) -> tuple[socket.socket, dict[str, Any]]:
+        """Connect, and start a supervisor if there is none."""
+        async with self._start_lock:
+            if self._presence is None or _is_closed(self._presence):
+                await self.aclose()
+                self._presence, _ = await self._connect_or_start()
+        return await self._connect_or_start()
+
+    async def _connect_or_start(self) -> tuple[socket.socket, dict[str, Any]]:
+        loop, started = asyncio.get_running_loop(), False
+        end = loop.time() + _START_SECONDS
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.setblocking(False)
+            try:
+                await loop.sock_connect(connection, str(self.folder / SOCKET_NAME))
+                greeting = await _receive_line(connection)
+                if greeting:
+                    return connection, greeting
+            except OSError:
+                pass
+            connection.close()
+            if loop.time() > end:
+                raise SandboxUnavailable(f"no supervisor of sandboxes answers at {self.folder / SOCKET_NAME}")
+            if not started:
+                started = True
+                await self._start_supervisor()
+            await asyncio.sleep(0.02)
+
+    async def _start_supervisor(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            owner = self.folder.stat().st_uid
+        except OSError as error:
+            raise SandboxUnavailable(f"the folder {self.folder} cannot be made: {error.strerror}") from error
+        if owner not in (0, os.geteuid()):
+            raise SandboxUnavailable(f"the folder {self.folder} belongs to another user")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "deputize.sandboxes.supervisor", str(self.folder), "--detach",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            env={"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), "PATH": os.defpath},
+            start_new_session=True,
+        )  # fmt: skip
+        await process.wait()
+
+
+def find_default_folder() -> Path:
+    """Find the folder of this host's supervisor: one for all gateways of a user."""
+    if os.geteuid() == 0:
+        return Path("/run/deputize/sandboxes")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "deputize") if runtime else Path(f"/tmp/deputize-{os.geteuid()}")  # owner checked
+
+
+async def _open_reader(descriptor: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    stack.callback(transport.close)
+    return reader
+
+
+async def _collect(reader: asyncio.StreamReader, max_bytes: int, connection: socket.socket) -> bytes:
+    """Read a stream to its end. At too many bytes, have the sandbox ended, and keep the beginning."""
+    content = bytearray()
+    while chunk := await reader.read(65_536):
+        content += chunk
+        if len(content) > max_bytes:
+            with contextlib.suppress(OSError):
+                connection.send(b"output\n")
+            del content[max_bytes:]
+            while await reader.read(65_536):
+                continue
+            break
+    return bytes(content)
+
+
+async def _receive_line(connection: socket.socket) -> dict[str, Any]:
+    """Receive one line of JSON; empty if the connection ends before."""
+    loop, text = asyncio.get_running_loop(), b""
+    while not text.endswith(b"\n") and len(text) < _LONGEST_LINE:
+        try:
+            chunk = await loop.sock_recv(connection, 4_096)
+        except ConnectionError:
+            return {}
+        if not chunk:
+            return {}
+        text += chunk
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,68 @@
+"""Build the command line of bubblewrap: what surrounds a program in the backend `namespaces`.
+
+Every namespace is new, the root is empty but for a read-only base, the environment has a few fixed variables, and
+nothing can be written but `/tmp` and `/dev/shm`, which have a size. The program runs without capabilities, as nobody,
+behind the filter of system calls.
+"""
+
+import os
+import shutil
+from typing import Final
+
+from deputize.sandboxes.port import SandboxSpec
+
+# Set-user-id programs elsewhere in PATH must not be taken for it.
+_PROGRAM_FOLDERS: Final = "/usr/local/bin:/usr/bin:/bin"
+_NOBODY: Final = "65534"
+_SHARED_MEMORY_BYTES: Final = 16_777_216
+_BASE_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
+# What programs need of /etc: how libraries are found, alternatives of programs, certificates, zone of time.
+_ETC: Final = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/localtime", "/etc/mime.types")
+# Folders in which sockets, processes or devices of the host would be reached through a read-only view.
+_NEVER_SHARED: Final = ("/", "/proc", "/sys", "/dev", "/run", "/var/run", "/var")
+_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # its own
+
+
+class FolderRefused(Exception):
+    """A folder must not be shown to a sandbox."""
+
+
+def find_bubblewrap() -> str | None:
+    """Find bubblewrap's program."""
+    return shutil.which("bwrap", path=_PROGRAM_FOLDERS)
+
+
+def build_options(spec: SandboxSpec, *, seccomp: int, status: int, program: int | None) -> list[str]:
+    """Build bubblewrap's options for descriptors of the filter, its status and the pinned program."""
+    options = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY, "--cap-drop", "ALL", "--hostname", "sandbox",
+        "--die-with-parent", "--new-session", "--seccomp", str(seccomp), "--json-status-fd", str(status),
+        "--ro-bind", "/usr", "/usr",
+    ]  # fmt: skip
+    for path in _BASE_LINKS:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for path in _ETC:
+        options += ["--ro-bind-try", path, path]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    options += ["--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
+    options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
+    for path in spec.folders:
+        options += ["--ro-bind", _check_folder(path), path]
+    if program is not None:
+        options += ["--perms", "0555", "--ro-bind-data", str(program), spec.command[0]]
+    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]  # its own
+    for name, value in {**_ENVIRONMENT, **spec.environment}.items():
+        options += ["--setenv", name, value]
+    return options
+
+
+def _check_folder(path: str) -> str:
+    real = os.path.realpath(path)
+    is_host = real in _NEVER_SHARED or real.startswith(("/proc/", "/sys/", "/dev/", "/run/"))
+    if not os.path.isabs(path) or (is_host and not real.startswith("/dev/shm/")):  # files like others
+        raise FolderRefused(f"the folder {path} is never shown to a sandbox: it leads to processes, devices or sockets")
+    return real

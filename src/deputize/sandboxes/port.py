@@ -1,0 +1,79 @@
+"""Say what runs in a sandbox and how it ended. Gateways, the supervisor and every backend speak in these values."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+# The longest request that a supervisor reads.
+MAX_REQUEST_BYTES: Final = 262_144
+
+
+class Ending(StrEnum):
+    """Who or what ended a sandbox. The program's exit status never decides this, except between the first two."""
+
+    EXIT = "exit"
+    CRASH = "crash"
+    DEADLINE = "deadline"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    OUTPUT = "output"
+    CANCEL = "cancel"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxLimits:
+    """What a sandbox may use. `storage_bytes` is the size of its only writable folder, `/tmp`."""
+
+    memory_bytes: int = 512 * 1_048_576
+    cpus: float = 1.0
+    processes: int = 64
+    storage_bytes: int = 100 * 1_048_576
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxSpec:
+    """One sandbox: a command, the folders that it may read, all of its environment, its time and its limits.
+
+    With `program_sha256`, the file of the command must have this digest, and exactly what was read is executed.
+    """
+
+    command: tuple[str, ...]
+    seconds: float
+    program_sha256: str | None = None
+    folders: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    limits: SandboxLimits = SandboxLimits()
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "SandboxSpec":
+        """Read a request; raise TypeError or ValueError if it is none."""
+        spec = cls(
+            **{
+                **value,
+                "command": tuple(value["command"]),
+                "folders": tuple(value["folders"]),
+                "limits": SandboxLimits(**value["limits"]),
+            }
+        )
+        texts = (*spec.command, *spec.folders, *spec.environment, *spec.environment.values())
+        if not spec.command or any("\0" in each for each in texts):
+            raise ValueError("a command has at least one word, and no word has a NUL character")
+        return spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxEnd:
+    """How a sandbox ended. `exit_code` is the program's own, if it ended by itself; a crash has 128 plus its signal.
+
+    A program that exits with such a number is called a crash, too: both are its own doing. `note` says why a sandbox
+    failed.
+    """
+
+    ending: Ending
+    exit_code: int | None = None
+    note: str = ""

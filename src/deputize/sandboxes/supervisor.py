@@ -1,0 +1,425 @@
+"""Start the sandboxes of one host, for all of its gateways, and end everything that is in them.
+
+Gateways hold no privilege: they connect to the socket of this process, pass the pipes of a program, and are told how it
+ended. A connection is one sandbox; when it closes, because the call was cancelled or the gateway is gone, the sandbox
+is killed. If this process is killed, the kernel kills its sandboxes, and the next one sweeps up what is left of them.
+
+    python -m deputize.sandboxes.supervisor FOLDER [--stay | --detach] [--uid UID] [--allow UID …]
+
+It needs the standard library alone. As root, it starts sandboxes as the user of `--uid` and reads no file as root for
+a gateway. Without `--stay` it ends with its last connection.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
+from deputize.sandboxes.namespaces import FolderRefused, build_options, find_bubblewrap
+from deputize.sandboxes.port import MAX_REQUEST_BYTES, Ending, SandboxEnd, SandboxLimits, SandboxSpec
+from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
+
+SOCKET_NAME: Final = "supervisor.sock"
+_PR_SET_PDEATHSIG: Final = 1
+_NOBODY: Final = 65_534
+_OPEN_FILES: Final = 1_024
+_STREAMS: Final = 3
+# A supervisor that nobody has connected to yet waits this long.
+_FIRST_CONNECTION_SECONDS: Final = 10.0
+_MAX_PROGRAM_BYTES: Final = 268_435_456
+# What gateways may say about a sandbox that they want ended.
+_REQUESTED_ENDINGS: Final = {"output": Ending.OUTPUT, "cancel": Ending.CANCEL}
+
+
+class StartRefused(Exception):
+    """A sandbox cannot be started, and nothing has run."""
+
+
+class Supervisor:
+    """The sandboxes of one folder. `uid` is their user, if this process is root."""
+
+    def __init__(self, folder: Path, *, uid: int | None, allowed_uids: frozenset[int], stay: bool) -> None:
+        self._socket_path = folder / SOCKET_NAME
+        self._mark = mark_processes(folder)
+        self._uid = uid
+        self._allowed_uids = allowed_uids
+        self._stay = stay
+        self._was_used = False
+        self._bubblewrap = find_bubblewrap()
+        self._filter = _open_filter()
+        self._groups = ControlGroups.find(self._mark)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    async def serve(self) -> None:
+        """Sweep up after an earlier supervisor, then serve connections."""
+        await self._sweep()
+        self._socket_path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self._socket_path))
+            # Who may use it is decided by the user of each connection.
+            self._socket_path.chmod(0o666)
+            listener.listen(512)
+            listener.setblocking(False)
+            with contextlib.suppress(TimeoutError):
+                while (connection := await self._accept(listener)) is not None:
+                    task = asyncio.create_task(self._serve_connection(connection))
+                    self._connections.add(task)
+                    task.add_done_callback(self._connections.discard)
+                    self._was_used = True
+            self._socket_path.unlink(missing_ok=True)
+
+    async def _accept(self, listener: socket.socket) -> socket.socket | None:
+        """Wait for a connection; None if the last one has ended, TimeoutError if there never was one."""
+        accepting = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
+        try:
+            async with asyncio.timeout(None if self._was_used or self._stay else _FIRST_CONNECTION_SECONDS):
+                while not accepting.done():
+                    if self._was_used and not self._stay and not self._connections:
+                        return None
+                    await asyncio.wait([accepting, *self._connections], return_when=asyncio.FIRST_COMPLETED)
+            return accepting.result()[0]
+        finally:
+            accepting.cancel()
+
+    def close(self) -> None:
+        """Leave no control group behind."""
+        if isinstance(self._groups, ControlGroups):
+            self._groups.remove()
+
+    async def _sweep(self) -> None:
+        """End the sandboxes of a supervisor that was killed."""
+        for pid in list_marked_processes(self._mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if isinstance(self._groups, ControlGroups):
+            for group in self._groups.iterate_left():
+                await _empty_group(group)
+
+    async def _serve_connection(self, connection: socket.socket) -> None:
+        descriptors: list[int] = []
+        with connection:
+            connection.setblocking(False)
+            with contextlib.suppress(OSError):
+                if _read_peer_uid(connection) not in self._allowed_uids:
+                    return
+                await _send_line(connection, self._describe())
+                request = await _receive_request(connection, descriptors)
+                if request:
+                    end = await self._run(request, descriptors, connection)
+                    await _send_line(
+                        connection, {"ending": end.ending, "exit_code": end.exit_code, "note": end.note[:2_000]}
+                    )
+            for each in descriptors:
+                with contextlib.suppress(OSError):
+                    os.close(each)
+
+    def _describe(self) -> dict[str, Any]:
+        problem = None
+        if self._bubblewrap is None:
+            problem = "bubblewrap is not installed"
+        elif self._filter is None:
+            problem = "there is no list of system calls for this processor"
+        weakness = None if isinstance(self._groups, ControlGroups) else self._groups
+        return {"problem": problem, "weak_limits": weakness}
+
+    async def _run(self, request: bytes, descriptors: list[int], connection: socket.socket) -> SandboxEnd:
+        group: ControlGroup | None = None
+        try:
+            spec = SandboxSpec.from_json(json.loads(request))
+            if len(descriptors) != _STREAMS:
+                raise StartRefused("a sandbox needs three pipes")
+            if isinstance(self._groups, ControlGroups):
+                group = self._groups.make(spec.limits)
+            process, status = self._start(spec, descriptors, group)
+        except (TypeError, ValueError, KeyError, OSError, StartRefused, FolderRefused) as error:
+            if group is not None:
+                await _empty_group(group)
+            return SandboxEnd(ending=Ending.FAILURE, note=str(error))
+        while descriptors:
+            os.close(descriptors.pop())
+        return await _supervise(process, status, group, connection, spec.seconds)
+
+    def _start(
+        self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """Start bubblewrap with the program; return it, and the descriptor on which it reports."""
+        if self._bubblewrap is None or self._filter is None:
+            raise StartRefused("bubblewrap is not installed")
+        with contextlib.ExitStack() as stack:
+            status, status_writer = os.pipe2(os.O_CLOEXEC)
+            stack.callback(os.close, status_writer)
+            passed = [status_writer, _reopen(self._filter, stack)]
+            program, command = None, list(spec.command)
+            if spec.program_sha256 is not None:
+                command[0] = os.path.realpath(command[0])
+                with self._use_sandbox_user():
+                    program = _copy_program(command[0], spec.program_sha256, stack)
+                passed.append(program)
+            options = build_options(spec, seccomp=passed[1], status=status_writer, program=program)
+            if program is not None:
+                options[options.index("--ro-bind-data") + 2] = command[0]
+            arguments = _write_memory("\0".join((*options, "")).encode(), stack)
+            entrances = [] if group is None else group.open_entrances()
+            for each in entrances:
+                stack.callback(os.close, each)
+            supervisor_pid = os.getpid()
+
+            def prepare() -> None:
+                for each in entrances:
+                    os.write(each, b"0")
+                _set_resource_limits(spec.limits, is_weak=group is None)
+                if self._uid is not None:
+                    os.setresgid(self._uid, self._uid, self._uid)
+                    os.setresuid(self._uid, self._uid, self._uid)
+                # After the change of user, which clears it.
+                self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                if os.getppid() != supervisor_pid:
+                    os._exit(1)
+
+            process = subprocess.Popen(  # no shell; this process has one thread
+                [self._mark, "--args", str(arguments), "--", *command],
+                executable=self._bubblewrap, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={}, cwd="/",
+                pass_fds=(*passed, arguments), preexec_fn=prepare,
+            )  # fmt: skip
+        return process, status
+
+    @contextlib.contextmanager
+    def _use_sandbox_user(self) -> Iterator[None]:
+        """Read files as the user of sandboxes, so that no gateway reads through this process what it could not."""
+        if self._uid is None:
+            yield
+            return
+        os.setegid(self._uid)
+        os.seteuid(self._uid)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+
+async def _supervise(
+    process: subprocess.Popen[bytes], status: int, group: ControlGroup | None, connection: socket.socket, seconds: float
+) -> SandboxEnd:
+    """Wait until the program ends or must end, and until nothing of it is left; say who ended it."""
+    ended_by: Ending | None = None
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, status)
+        pidfd = os.pidfd_open(process.pid)
+        stack.callback(os.close, pidfd)
+        ending = asyncio.ensure_future(_wait_readable(pidfd))
+        order = asyncio.ensure_future(_receive_order(connection))
+        await asyncio.wait([ending, order], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            ended_by = order.result() if order.done() else Ending.DEADLINE
+            if group is not None:
+                group.kill()
+            process.kill()
+            await ending
+        order.cancel()
+        process.wait()
+        memory_kills = refused_processes = 0
+        if group is not None:
+            memory_kills, refused_processes = group.count_memory_kills(), group.count_refused_processes()
+        report = await _read_report(status)
+        await _wait_for_namespace(report)
+        if group is not None:
+            await _empty_group(group)
+    if ended_by is not None:
+        return SandboxEnd(ending=ended_by)
+    if memory_kills:
+        return SandboxEnd(ending=Ending.MEMORY)
+    if refused_processes:
+        return SandboxEnd(ending=Ending.PROCESSES)
+    code = report.get("exit-code")
+    if code is None:
+        return SandboxEnd(ending=Ending.FAILURE, note=f"bubblewrap ended with {process.returncode}")
+    is_crash = 128 < code <= 128 + signal.SIGRTMAX
+    return SandboxEnd(ending=Ending.CRASH if is_crash else Ending.EXIT, exit_code=code)
+
+
+async def _read_report(status: int) -> dict[str, int]:
+    """Read what bubblewrap reported: the pid of the namespace's first process, and the program's exit code."""
+    os.set_blocking(status, False)
+    text = b""
+    with contextlib.suppress(BlockingIOError):
+        while chunk := os.read(status, 4_096):
+            text += chunk
+    report: dict[str, int] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            report.update(json.loads(line))
+    return report
+
+
+async def _wait_for_namespace(report: dict[str, int]) -> None:
+    """Wait until the first process of the namespace is gone: the kernel lets it end after all others."""
+    with contextlib.suppress(OSError, KeyError):
+        pidfd = os.pidfd_open(report["child-pid"])
+        try:
+            async with asyncio.timeout(5):
+                await _wait_readable(pidfd)
+        except TimeoutError:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
+async def _empty_group(group: ControlGroup) -> None:
+    """Kill what is in a group until it can be removed; give up after some seconds, for the next sweep."""
+    for attempt in range(500):
+        if group.remove():
+            return
+        group.kill()
+        await asyncio.sleep(0.001 if attempt < 100 else 0.02)
+
+
+async def _wait_readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def _receive_request(connection: socket.socket, descriptors: list[int]) -> bytes:
+    """Receive one line with descriptors; empty if the peer only held the connection open."""
+    text = b""
+    while not text.endswith(b"\n"):
+        await _wait_readable(connection.fileno())
+        chunk, received, _, _ = socket.recv_fds(connection, 65_536, _STREAMS)
+        descriptors += received
+        text += chunk
+        if not chunk or len(text) > MAX_REQUEST_BYTES:
+            return b""
+    return text
+
+
+async def _receive_order(connection: socket.socket) -> Ending:
+    """Wait until the gateway wants the sandbox ended, or is gone."""
+    word = await asyncio.get_running_loop().sock_recv(connection, 64)
+    return _REQUESTED_ENDINGS.get(word.decode(errors="replace").strip(), Ending.CANCEL)
+
+
+async def _send_line(connection: socket.socket, value: dict[str, Any]) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, json.dumps(value).encode() + b"\n")
+
+
+def _read_peer_uid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid
+
+
+def _set_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> None:
+    """Limit each process; without control groups, that is all there is."""
+    values = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
+    if is_weak:
+        # The data segment, not the address space: many runtimes reserve far more than they use.
+        values += [(resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_NPROC, limits.processes)]
+    for kind, value in values:
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _copy_program(path: str, sha256: str, stack: contextlib.ExitStack) -> int:
+    """Copy a program into memory and compare its digest: what is executed is what was compared."""
+    with open(path, "rb") as file:
+        content = file.read(_MAX_PROGRAM_BYTES + 1)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != sha256:
+        raise StartRefused(f"the program {path} has the digest {digest}, and not the pinned {sha256}")
+    return _write_memory(content, stack)
+
+
+def _write_memory(content: bytes, stack: contextlib.ExitStack) -> int:
+    descriptor = os.memfd_create("deputize", os.MFD_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _reopen(descriptor: int, stack: contextlib.ExitStack) -> int:
+    """Open a file once more, at its beginning: bubblewrap reads to the end."""
+    copy = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    stack.callback(os.close, copy)
+    return copy
+
+
+def _open_filter() -> int | None:
+    try:
+        content = assemble_filter()
+    except UnknownMachine:
+        return None
+    return _write_memory(content, contextlib.ExitStack())
+
+
+def mark_processes(folder: Path) -> str:
+    """Name the processes and control groups of a folder's supervisor, so that the next one recognizes them."""
+    return f"deputize-sandbox-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+
+
+def list_marked_processes(mark: str) -> list[int]:
+    """List bubblewrap's processes of a supervisor."""
+    pids = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path("/proc", name, "cmdline").read_bytes().partition(b"\0")[0] == mark.encode():
+                    pids.append(int(name))
+    return pids
+
+
+def main() -> None:
+    """Serve a folder, unless another supervisor does."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--stay", action="store_true")
+    parser.add_argument("--detach", action="store_true")
+    parser.add_argument("--uid", type=int, default=_NOBODY)
+    parser.add_argument("--allow", type=int, nargs="*", default=[])
+    options = parser.parse_args()
+    if options.detach and os.fork():
+        # The gateway that started this waits for nothing, and another gateway may need the supervisor longer.
+        os._exit(0)
+    is_root = os.geteuid() == 0
+    options.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = os.open(options.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(0)
+    if is_root:
+        os.setgroups([])
+    supervisor = Supervisor(
+        options.folder,
+        uid=options.uid if is_root else None,
+        allowed_uids=frozenset({0, os.geteuid(), *options.allow}),
+        stay=options.stay,
+    )
+    asyncio.run(supervisor.serve())
+    supervisor.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Sandboxes of this host, started for real: who ended them, what they saw, and that nothing of them is left."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
+from deputize.sandboxes.port import Ending, SandboxLimits, SandboxSpec
+from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
+from tests.support.sandbox_host import PYTHON, needs_sandboxes
+
+pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
+SMALL = SandboxLimits(memory_bytes=64 * 1_048_576, processes=24, storage_bytes=4 * 1_048_576)
+FLOOD_OF_THREADS = """
+import threading, time
+for _ in range(500):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+"""
+FLOOD_OF_FORKS = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        os._exit(0)
+"""
+MEMORY_IN_A_CHILD = """
+import os
+if os.fork() == 0:
+    b"x" * 500_000_000
+os.wait()
+"""
+ENDS = {
+    "success": ("pass", Ending.EXIT, 0),
+    "an exit code": ("raise SystemExit(3)", Ending.EXIT, 3),
+    # Its own doing, whatever the number looks like: nobody else ended it.
+    "exit 137": ("import os; os._exit(137)", Ending.CRASH, 137),
+    "a signal to itself": ("import os; os.kill(os.getpid(), 9)", Ending.CRASH, 137),
+    "a segmentation fault": ("import ctypes; ctypes.string_at(0)", Ending.CRASH, 139),
+    "an abort": ("import os; os.abort()", Ending.CRASH, 134),
+    "a full disk": ("open('/tmp/x', 'wb').write(bytes(9_000_000))", Ending.EXIT, 1),
+    "the deadline": ("import time; time.sleep(60)", Ending.DEADLINE, None),
+    "memory": ("b'x' * 500_000_000", Ending.MEMORY, None),
+    "memory in a child": (MEMORY_IN_A_CHILD, Ending.MEMORY, None),
+    "a flood of forks": (FLOOD_OF_FORKS, Ending.PROCESSES, None),
+    "a flood of threads": (FLOOD_OF_THREADS, Ending.PROCESSES, None),
+    "a flood of output": ("while True: print('x' * 9999)", Ending.OUTPUT, None),
+}
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[SandboxClient]:
+    client = SandboxClient(tmp_path / "sandboxes", accept_weak_limits=True)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Make a folder that every user can read, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+async def run_python(client: SandboxClient, code: str, *, seconds: float = 30.0, stdin: bytes = b"") -> SandboxResult:
+    return await client.run(SandboxSpec(command=(PYTHON, "-c", code), seconds=seconds, limits=SMALL), stdin)
+
+
+async def wait_until(client: SandboxClient, has_come: Callable[[int], bool]) -> None:
+    """Wait for a number of bubblewrap's processes: one outside, and the first one of the namespace."""
+    for _ in range(3_000):
+        if has_come(len(list_marked_processes(mark_processes(client.folder)))):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("waited for half a minute")
+
+
+async def wait_until_gone(client: SandboxClient) -> None:
+    await wait_until(client, lambda count: count == 0)
+
+
+async def wait_until_running(client: SandboxClient) -> None:
+    await wait_until(client, lambda count: count >= 2)
+
+
+def find_supervisor(client: SandboxClient) -> int:
+    words = ["-m", "deputize.sandboxes.supervisor", str(client.folder)]
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if [word.decode() for word in each.read_bytes().split(b"\0")[1:4]] == words:
+                return int(each.parent.name)
+        except OSError:
+            continue
+    raise LookupError("no supervisor runs")
+
+
+async def test_a_program_gets_its_input_and_nothing_of_the_host(client: SandboxClient) -> None:
+    code = "import os, sys; print(sys.stdin.read(), sorted(os.environ), os.getuid(), os.listdir('/tmp'), os.getppid())"
+    result = await run_python(client, code, stdin=b"hello")
+    assert result.end.ending is Ending.EXIT, (result.end, result.stderr)
+    assert result.stdout == b"hello ['HOME', 'LANG', 'PATH', 'PWD'] 65534 [] 1\n"
+
+
+async def test_only_the_pinned_program_is_executed(client: SandboxClient, open_folder: Path) -> None:
+    program = open_folder / "report"
+    program.write_text("#!/bin/sh\necho pinned $1\n")
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    spec = SandboxSpec(command=(str(program), "it"), program_sha256=digest, seconds=30)
+    first = await client.run(spec)
+    assert (first.end.ending, first.stdout) == (Ending.EXIT, b"pinned it\n"), (first.end, first.stderr)
+    program.write_text("#!/bin/sh\necho changed\n")
+    changed = await client.run(spec)
+    assert changed.end.ending is Ending.FAILURE
+    assert "not the pinned" in changed.end.note
+    assert changed.stdout == b""
+
+
+async def test_a_listed_folder_is_read_and_not_written_and_no_other_is_seen(
+    client: SandboxClient, open_folder: Path
+) -> None:
+    shown, hidden = open_folder / "shown", open_folder / "hidden"
+    for each in (shown, hidden):
+        each.mkdir()
+        (each / "file").write_text(each.name)
+        each.chmod(0o777)
+    script = f"cat {shown}/file; cat {hidden}/file; echo more > {shown}/new"
+    spec = SandboxSpec(command=("/bin/sh", "-c", script), seconds=30, folders=(str(shown),))
+    result = await client.run(spec)
+    assert result.stdout == b"shown"
+    assert not (shown / "new").exists()
+    refused = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=("/run",)))
+    assert refused.end.ending is Ending.FAILURE
+    assert "never shown" in refused.end.note
+
+
+async def test_a_cancelled_call_leaves_no_process(client: SandboxClient) -> None:
+    running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
+    await wait_until_running(client)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await wait_until_gone(client)
+
+
+async def test_a_killed_supervisor_takes_its_sandboxes_along_and_the_next_call_starts_another(
+    client: SandboxClient,
+) -> None:
+    running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
+    await wait_until_running(client)
+    os.kill(find_supervisor(client), signal.SIGKILL)
+    result = await running
+    assert result.end.ending is Ending.FAILURE
+    await wait_until_gone(client)
+    assert (await run_python(client, "print(1)")).stdout == b"1\n"
+
+
+async def test_weak_limits_are_refused_unless_they_are_accepted(client: SandboxClient) -> None:
+    await run_python(client, "pass")
+    if client.weak_limits is None:
+        pytest.skip("this host has control groups")
+    with pytest.raises(SandboxUnavailable, match="weak limits"):
+        await run_python(SandboxClient(client.folder), "pass")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ENDS)
+async def test_who_ended_a_sandbox_is_named_whatever_its_exit_code_says(client: SandboxClient, name: str) -> None:
+    code, ending, exit_code = ENDS[name]
+    result = await run_python(client, code, seconds=3.0 if ending is Ending.DEADLINE else 60.0)
+    if client.weak_limits is not None and ending in (Ending.MEMORY, Ending.PROCESSES):
+        pytest.skip("this host has no control groups, whose counters tell")
+    assert (result.end.ending, result.end.exit_code) == (ending, exit_code), (result.end, result.stderr[-500:])
+    await wait_until_gone(client)
