@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from deputize.sandboxes.port import Ending, SandboxEnd, SandboxSpec
-from deputize.sandboxes.supervisor import SOCKET_NAME
+from deputize.sandboxes.supervisor import SOCKET_NAME, read_peer_uid
 
-_START_SECONDS: Final = 10.0
+_START_SECONDS: Final = 20.0
+_RESTART_SECONDS: Final = 1.0
 _LONGEST_LINE: Final = 8_192
 
 
@@ -56,9 +57,12 @@ class SandboxClient:
                 writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(ours[0], "wb", 0))
                 stack.callback(writer.close)
                 line = spec.to_json() + b"\n"
-                # Blocking for the first part only, which is smaller than a socket's buffer.
+                # The first part is smaller than the buffer of a new socket, so it never has to wait.
                 sent = socket.send_fds(connection, [line[:65_536]], theirs)
                 await loop.sock_sendall(connection, line[sent:])
+            except OSError as error:
+                # A request that did not arrive whole starts nothing.
+                raise SandboxUnavailable("the supervisor of this host's sandboxes ended before it began") from error
             finally:
                 for each in theirs:
                     os.close(each)
@@ -104,25 +108,35 @@ class SandboxClient:
         return await self._connect_or_start()
 
     async def _connect_or_start(self) -> tuple[socket.socket, dict[str, Any]]:
-        loop, started = asyncio.get_running_loop(), False
-        end = loop.time() + _START_SECONDS
+        loop = asyncio.get_running_loop()
+        end, next_start = loop.time() + _START_SECONDS, loop.time()
         while True:
             connection = socket.socket(socket.AF_UNIX)
             connection.setblocking(False)
             try:
                 await loop.sock_connect(connection, str(self.folder / SOCKET_NAME))
+                self._require_own_supervisor(connection)
                 greeting = await _receive_line(connection)
                 if greeting:
                     return connection, greeting
             except OSError:
                 pass
+            except BaseException:
+                connection.close()
+                raise
             connection.close()
             if loop.time() > end:
                 raise SandboxUnavailable(f"no supervisor of sandboxes answers at {self.folder / SOCKET_NAME}")
-            if not started:
-                started = True
+            if loop.time() >= next_start:
+                # Again after a while: one that is just ending still holds the lock, and the new one gives way to it.
+                next_start = loop.time() + _RESTART_SECONDS
                 await self._start_supervisor()
             await asyncio.sleep(0.02)
+
+    def _require_own_supervisor(self, connection: socket.socket) -> None:
+        """Refuse a socket that another user put there: it would be given the programs' arguments and input."""
+        if read_peer_uid(connection) not in (0, os.geteuid()):
+            raise SandboxUnavailable(f"another user serves {self.folder / SOCKET_NAME}")
 
     async def _start_supervisor(self) -> None:
         try:

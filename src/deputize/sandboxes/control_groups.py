@@ -120,8 +120,10 @@ class ControlGroups:
             groups = cls(tuple(home / name for home in homes))
             group = groups.make(SandboxLimits())
             group.remove()
-        except (OSError, LookupError) as error:
+        except LookupError as error:
             return str(error)
+        except OSError as error:
+            return f"no control group can be made at {error.filename or 'its place'}: {error.strerror or error}"
         return groups
 
     def make(self, limits: SandboxLimits) -> ControlGroup:

@@ -115,7 +115,7 @@ class Supervisor:
         with connection:
             connection.setblocking(False)
             with contextlib.suppress(OSError):
-                if _read_peer_uid(connection) not in self._allowed_uids:
+                if read_peer_uid(connection) not in self._allowed_uids:
                     return
                 await _send_line(connection, self._describe())
                 request = await _receive_request(connection, descriptors)
@@ -220,6 +220,8 @@ async def _supervise(
     ended_by: Ending | None = None
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, status)
+        # Whatever goes wrong here, nothing runs on.
+        stack.callback(process.kill)
         pidfd = os.pidfd_open(process.pid)
         stack.callback(os.close, pidfd)
         ending = asyncio.ensure_future(_wait_readable(pidfd))
@@ -314,7 +316,9 @@ async def _receive_request(connection: socket.socket, descriptors: list[int]) ->
 
 async def _receive_order(connection: socket.socket) -> Ending:
     """Wait until the gateway wants the sandbox ended, or is gone."""
-    word = await asyncio.get_running_loop().sock_recv(connection, 64)
+    word = b""
+    with contextlib.suppress(OSError):
+        word = await asyncio.get_running_loop().sock_recv(connection, 64)
     return _REQUESTED_ENDINGS.get(word.decode(errors="replace").strip(), Ending.CANCEL)
 
 
@@ -322,7 +326,8 @@ async def _send_line(connection: socket.socket, value: dict[str, Any]) -> None:
     await asyncio.get_running_loop().sock_sendall(connection, json.dumps(value).encode() + b"\n")
 
 
-def _read_peer_uid(connection: socket.socket) -> int:
+def read_peer_uid(connection: socket.socket) -> int:
+    """Read the user of the process at the other end, as the kernel noted it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     uid: int = struct.unpack("3i", credentials)[1]
     return uid

@@ -1,9 +1,11 @@
 """Sandboxes of this host, started for real: who ended them, what they saw, and that nothing of them is left."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
 from deputize.sandboxes.port import Ending, SandboxLimits, SandboxSpec
-from deputize.sandboxes.supervisor import list_marked_processes, mark_processes
+from deputize.sandboxes.supervisor import SOCKET_NAME, list_marked_processes, mark_processes
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
@@ -168,6 +170,59 @@ async def test_weak_limits_are_refused_unless_they_are_accepted(client: SandboxC
         pytest.skip("this host has control groups")
     with pytest.raises(SandboxUnavailable, match="weak limits"):
         await run_python(SandboxClient(client.folder), "pass")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process as another user")
+async def test_a_socket_of_another_user_is_given_nothing(open_folder: Path) -> None:
+    open_folder.chmod(0o777)
+    code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(); s.accept()"
+    words = [PYTHON, "-uc", code, str(open_folder / SOCKET_NAME)]
+    with subprocess.Popen(words, user=64_123, stdout=subprocess.PIPE) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"\n"
+        with pytest.raises(SandboxUnavailable, match="another user serves"):
+            await run_python(SandboxClient(open_folder), "pass")
+        stranger.kill()
+
+
+async def test_input_and_arguments_may_be_large(client: SandboxClient) -> None:
+    code = "import sys; print(len(sys.stdin.read()), len(sys.argv[1]))"
+    spec = SandboxSpec(command=(PYTHON, "-c", code, "x" * 100_000), seconds=30)
+    assert (await client.run(spec, b"y" * 2_000_000)).stdout == b"2000000 100000\n"
+    ignored = await client.run(SandboxSpec(command=("/bin/true",), seconds=30), b"y" * 2_000_000)
+    assert (ignored.end.ending, ignored.end.exit_code) == (Ending.EXIT, 0)
+
+
+@pytest.mark.nightly
+async def test_nothing_is_left_of_400_sandboxes_whose_supervisor_is_killed_again_and_again(
+    client: SandboxClient,
+) -> None:
+    kills = 0
+
+    async def run_some(count: int) -> None:
+        for _ in range(count):
+            with contextlib.suppress(SandboxUnavailable):
+                await client.run(SandboxSpec(command=("/bin/sh", "-c", "sleep 300 & sleep 0.01"), seconds=30))
+
+    async def kill_again_and_again() -> None:
+        nonlocal kills
+        while True:
+            await asyncio.sleep(1.5)
+            try:
+                os.kill(find_supervisor(client), signal.SIGKILL)
+            except (LookupError, ProcessLookupError):
+                continue
+            kills += 1
+
+    killer = asyncio.create_task(kill_again_and_again())
+    await asyncio.gather(*(run_some(50) for _ in range(8)))
+    killer.cancel()
+    assert kills >= 3
+    await client.run(SandboxSpec(command=("/bin/true",), seconds=30))
+    await wait_until_gone(client)
+    mark = mark_processes(client.folder)
+    left = [each for each in Path("/sys/fs/cgroup").rglob(f"{mark}/*") if each.is_dir()]
+    assert left == []
 
 
 @pytest.mark.nightly
