@@ -78,7 +78,8 @@ def _find_section(field: FieldInfo) -> tuple[type[BaseModel], bool] | None:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind, False
     inside = [each for each in get_args(kind) if isinstance(each, type) and issubclass(each, BaseModel)]
-    return (inside[0], True) if inside else None
+    # A table that may be missing is no list of tables.
+    return (inside[0], type(None) not in get_args(kind)) if inside else None
 
 
 # The types of TOML, by those of Python.

@@ -21,6 +21,7 @@ from pydantic_settings import (
 
 from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
 from deputize.core.settings.base import SettingsSection
+from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.events import EventSettings, EventSinkSettings
@@ -42,12 +43,14 @@ from deputize.core.settings.webhooks import WebhookSettings
 __all__ = [
     "SETTINGS_FILE",
     "ApprovalSettings",
+    "BuiltinSettings",
     "ConsistencyRule",
     "ConsistencySource",
     "ConsoleSettings",
     "DatabaseSettings",
     "EventSettings",
     "EventSinkSettings",
+    "FilesSettings",
     "GrpcSettings",
     "HookSettings",
     "IdentitySettings",
@@ -113,6 +116,7 @@ class Settings(BaseSettings):
     database: DatabaseSettings = DatabaseSettings()
     identity: IdentitySettings = IdentitySettings()
     tools: ToolSettings = ToolSettings()
+    builtin: BuiltinSettings = BuiltinSettings()
     servers: tuple[McpServerSettings, ...] = Field((), description="MCP servers whose tools are served here.")
     services: tuple[ServiceSettings, ...] = Field((), description="HTTP services whose operations are served here.")
     sandboxes: SandboxSettings = SandboxSettings()

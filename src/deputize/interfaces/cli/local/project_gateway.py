@@ -13,6 +13,7 @@ from deputize.core.errors import Problem, VersionConflict
 from deputize.core.settings import Settings
 from deputize.govern.approvals.approval_codes import ApprovalCode
 from deputize.govern.approvals.confirmation_codes import ConfirmationCode
+from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, explain_tool_reasons, load_tool_files
 from deputize.operations.gateway import Gateway
 from deputize.store.instance_lock import InstanceLock
@@ -22,11 +23,12 @@ OpenGateway = Callable[..., AbstractAsyncContextManager[Gateway]]
 
 
 def load_project(settings: Settings, base: Path, *, admits_drafts: bool = False) -> ProjectTools:
-    """Load the tools of the files that `[tools]` names, and the hooks of `[[hooks]]`.
+    """Load the tools of the files that `[tools]` names and those of `[builtin]`, and the hooks of `[[hooks]]`.
 
     `admits_drafts` is for development: there, what authors have not written yet is a gap and no refusal.
     """
     project_tools = load_tool_files(settings.tools.python, settings.tools.manifests, base, admits_drafts=admits_drafts)
+    add_builtin_tools(project_tools, settings, base)
     project_tools.hooks = load_hooks(settings.hooks, base)
     return project_tools
 

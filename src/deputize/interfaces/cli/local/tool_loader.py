@@ -123,7 +123,7 @@ def reload_tool_files(
     for path in _find_files(python, base, project_tools):
         with _record_refusals(project_tools, str(path.relative_to(base))):
             for tool in collect_tools(import_file_once(path, base)):
-                _add_tool(project_tools, tool, str(path.relative_to(base)))
+                add_tool(project_tools, tool, str(path.relative_to(base)))
     by_target = {tool.target: tool for tool in project_tools.tools}
     for path in _find_files(manifests, base, project_tools):
         file = str(path.relative_to(base))
@@ -132,7 +132,7 @@ def reload_tool_files(
             project_tools.manifest_digests[path] = hashlib.sha256(content).hexdigest()
             for contract in parse_manifest(content.decode(), source=file):
                 with _record_refusals(project_tools, file, f"{contract.full_name} {contract.version}"):
-                    _add_tool(project_tools, _bind_contract(contract, by_target), file)
+                    add_tool(project_tools, _bind_contract(contract, by_target), file)
     # After everything was imported: what is loaded now is what runs.
     project_tools.tools = [
         replace(tool, code_digest=compute_code_digest(_list_modules(tool.contract), base))
@@ -168,7 +168,8 @@ def _record_refusals(project_tools: ProjectTools, file: str, what: str = "") -> 
         project_tools.refusals.append(Refusal(what=what or file, file=file, reasons=(reason,)))
 
 
-def _add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
+def add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
+    """Add a tool that a file declares, or a refusal with every reason."""
     contract = tool.contract
     key = (contract.full_name, contract.version)
     if key in project_tools.files:

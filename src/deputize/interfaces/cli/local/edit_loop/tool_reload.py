@@ -8,6 +8,7 @@ from deputize.catalog.importers.code_digest import SetAsideModules, set_aside_mo
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
 from deputize.core.contract.tools import PythonTool
 from deputize.core.settings import Settings
+from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, reload_tool_files
 
 ToolIdentity = tuple[str, str, str, str]
@@ -32,6 +33,7 @@ def stage_tools(settings: Settings, base: Path, paths: Iterable[Path]) -> Staged
     """Import the files at these paths anew, and every module of the project that imports them."""
     set_aside = set_aside_modules(paths)
     project_tools = reload_tool_files(settings.tools.python, settings.tools.manifests, base, admits_drafts=True)
+    add_builtin_tools(project_tools, settings, base)
     return StagedTools(project_tools=project_tools, set_aside=set_aside)
 
 

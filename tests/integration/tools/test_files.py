@@ -1,0 +1,143 @@
+"""The tools of a folder are governed like any other: called over HTTP, by rules on paths, with previews and undo."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deputize.core.settings import PolicySettings, Settings
+from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
+from deputize.interfaces.cli.local.project_gateway import load_project
+from tests.integration.conftest import HttpGateway, serve_gateway
+from tests.support.policies import OPEN_POLICY
+
+pytestmark = [pytest.mark.requirement("EXE-4"), pytest.mark.requirement("GOV-4")]
+
+ONLY_SOURCES = """
+@id("only-src")
+forbid (principal, action == Action::"call", resource in Namespace::"files")
+when { resource.effects != "read" }
+unless { context.facts has path && context.facts.path like "src/*" };
+
+@id("to-src")
+forbid (principal, action == Action::"call", resource in Namespace::"files")
+when { resource.effects != "read" && context.facts has to_path && !(context.facts.to_path like "src/*") };
+"""
+
+
+def digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesGateway:
+    gateway: HttpGateway
+    root: Path
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        token = self.gateway.token(scopes=("files:read", "files:write"))
+        dry_run = arguments.pop("dry_run", False)
+        answer = await self.gateway.call(
+            f"files.{tool}", arguments, token=token, dry_run=dry_run, key=None if dry_run else uuid.uuid4().hex
+        )
+        envelope: dict[str, Any] = answer.json()
+        return envelope
+
+    async def get_result(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        envelope = await self.call(tool, **arguments)
+        assert envelope["state"] == "succeeded", envelope
+        result: dict[str, Any] = envelope["result"]
+        return result
+
+
+def load_settings(folder: Path) -> Settings:
+    return Settings(builtin=BuiltinSettings(files=FilesSettings(folder=folder)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def files(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FilesGateway]:
+    folder = tmp_path_factory.mktemp("project")
+    root = tmp_path_factory.mktemp("workspace")
+    (root / "src").mkdir()
+    (root / "src" / "main.py").write_text("one\n")
+    policy_file = folder / "files.cedar"
+    policy_file.write_text(OPEN_POLICY + ONLY_SOURCES)
+    project_tools = load_project(load_settings(root), folder)
+    assert not project_tools.refusals
+
+    def use_policies(settings: Settings) -> Settings:
+        return settings.model_copy(update={"policy": PolicySettings(files=(str(policy_file),))})
+
+    options = {"tools": tuple(project_tools.tools)}
+    async with serve_gateway(module_database, folder, change=use_policies, gateway_options=options) as gateway:
+        yield FilesGateway(gateway=gateway, root=root)
+
+
+async def test_each_tool_is_called_over_http(files: FilesGateway) -> None:
+    page = await files.get_result("read", path="src/main.py")
+    assert (page["content"], page["sha256"]) == ("one\n", digest("one\n"))
+    written = await files.get_result("write", path="src/a/b.py", content="two\n", expected_sha256="absent")
+    assert written["before_sha256"] == "absent"
+    assert [each["name"] for each in (await files.get_result("list", path="src"))["entries"]] == ["a", "main.py"]
+    assert (await files.get_result("search", glob="*.py"))["paths"] == ["src/a/b.py", "src/main.py"]
+    found = await files.get_result("search_content", pattern="^t.o$")
+    assert found["lines"] == [{"path": "src/a/b.py", "line": 1, "text": "two"}]
+    difference = await files.get_result("diff", path="src/main.py", to="src/a/b.py")
+    assert "-one\n+two" in difference["diff"]
+    assert (await files.get_result("metadata", path="src/a"))["kind"] == "folder"
+    moved = await files.get_result("move", path="src/a/b.py", to="src/c.py", expected_sha256=digest("two\n"))
+    deleted = await files.get_result("delete", path="src/c.py", expected_sha256=digest("two\n"))
+    assert not (files.root / "src" / "c.py").exists()
+    for path, change in (("src/c.py", deleted), ("src/a/b.py", moved), ("src/a/b.py", written)):
+        await files.get_result("restore", path=path, change=change["change"])
+    assert os.listdir(files.root / "src") == ["main.py"]
+
+
+async def test_a_preview_shows_the_difference_and_what_does_not_hold(files: FilesGateway) -> None:
+    arguments = {"path": "src/main.py", "content": "new\n", "expected_sha256": digest("one\n")}
+    told = await files.call("write", **arguments, dry_run=True)
+    assert "-one\n+new" in told["preview"]["impact"]["diff"]
+    assert told["would"]["behavior"] == "run"
+    told = await files.call("write", **{**arguments, "expected_sha256": "absent"}, dry_run=True)
+    assert told["would"]["behavior"] == "refuse"
+    told = await files.call("delete", path="src/main.py", expected_sha256=digest("one\n"), dry_run=True)
+    assert "+++ /dev/null" in told["preview"]["impact"]["diff"]
+    assert (files.root / "src" / "main.py").read_text() == "one\n"
+
+
+async def test_a_mismatch_is_a_conflict_that_names_the_current_digest(files: FilesGateway) -> None:
+    envelope = await files.call("write", path="src/main.py", content="x", expected_sha256=digest("other"))
+    assert (envelope["error"]["slug"], envelope["error"]["details"]["current_sha256"]) == (
+        "tool-conflict", digest("one\n"),
+    )  # fmt: skip
+
+
+async def test_a_rule_limits_changes_to_a_folder(files: FilesGateway) -> None:
+    for path in ("docs/a.md", "srcx/a.md"):
+        envelope = await files.call("write", path=path, content="x", expected_sha256="absent")
+        assert envelope["state"] == "denied", envelope
+    moved = await files.call("move", path="src/main.py", to="docs/main.py", expected_sha256=digest("one\n"))
+    assert moved["state"] == "denied", moved
+
+
+@pytest.mark.parametrize("path", ["src/../docs/a.md", "./src/a", "/etc/passwd", "src//a", "../x", "src/a\n"])
+async def test_another_spelling_of_a_path_is_no_path(files: FilesGateway, path: str) -> None:
+    for tool, arguments in {"read": {}, "write": {"content": "x", "expected_sha256": "absent"}}.items():
+        envelope = await files.call(tool, path=path, **arguments)
+        assert envelope["error"]["slug"] == "schema-violation", envelope
+
+
+def test_they_are_off_without_a_folder_and_refused_with_a_wrong_one(tmp_path: Path) -> None:
+    assert load_project(Settings(), tmp_path).tools == []
+    (tmp_path / "file").touch()
+    for folder in (Path("none"), Path("file"), Path(), Path("..")):
+        project_tools = load_project(load_settings(folder), tmp_path)
+        (refusal,) = project_tools.refusals
+        assert (refusal.what, project_tools.tools) == ("[builtin.files]", [])
+        assert f"folder {folder} cannot be used" in refusal.reasons[0]
