@@ -219,8 +219,9 @@ def test_a_change_is_not_taken_back_after_a_later_one(folder: Folder, root: Path
     (root / "src" / "main.py").write_bytes(b"three")
     with pytest.raises(ToolConflict):
         changes.restore(name_change(2), "src/main.py", name_change(1))
-    with pytest.raises(ToolPrecondition, match="no change"):
-        changes.restore(name_change(3), "src/other.py", name_change(1))
+    for path, change in (("src/other.py", name_change(1)), ("src/main.py", f"../kept/{name_change(1)}")):
+        with pytest.raises(ToolPrecondition, match="no change"):
+            changes.restore(name_change(3), path, change)
     assert (root / "src" / "main.py").read_bytes() == b"three"
 
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,6 +39,8 @@ from deputize.tools.files.folder import (
 MAX_KEPT_CHANGES: Final = 1_000
 MAX_KEPT_BYTES: Final = 512 * 1024 * 1024
 _FOLDER: Final = ("files", "kept")
+CHANGE_PATTERN: Final = r"^[0-9a-f]{32}$"
+_CHANGE_ID: Final = re.compile(CHANGE_PATTERN)
 _RECORD, _NEW, _OLD = ".json", ".new", ".old"
 _WAIT_SECONDS: Final = 5.0
 _NEW_FILE_MODE: Final = 0o644
@@ -277,10 +280,11 @@ def derive_change_id(tenant: str, key: str) -> str:
 
 def require_record(kept: int, change: str, path: str) -> ChangeRecord:
     """Read the record of a change of this path; raise `ToolPrecondition` if it is no longer kept."""
-    record = read_record(kept, change)
+    # An id is a part of file names.
+    record = read_record(kept, change) if _CHANGE_ID.fullmatch(change) else None
     if record is None or path not in (record.path, record.to):
         raise ToolPrecondition(
-            f"no change {change} of {path} is kept: it may have been one of another file, or older than the last "
+            f"no change {change[:40]} of {path} is kept: it may have been one of another file, or older than the last "
             f"{MAX_KEPT_CHANGES} changes"
         )
     return record

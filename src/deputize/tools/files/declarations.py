@@ -14,6 +14,7 @@ from deputize import Fact, Preview, SemanticViolation, ToolContext, tool
 from deputize.catalog.importers.python import ToolOptions
 from deputize.tools.files import reading
 from deputize.tools.files.changes import (
+    CHANGE_PATTERN,
     ChangeRecord,
     Changes,
     derive_change_id,
@@ -62,7 +63,7 @@ DigestOrAbsent = Annotated[
         pattern=rf"^(?:[0-9a-f]{{64}}|{ABSENT})$",
     ),
 ]
-ChangeId = Annotated[str, Field(description="The change to take back, from its result.", pattern=r"^[0-9a-f]{32}$")]
+ChangeId = Annotated[str, Field(description="The change to take back, from its result.", pattern=CHANGE_PATTERN)]
 _EXAMPLE_DIGEST: Final = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _EXAMPLE_CHANGE: Final = "0" * 32
 
@@ -106,9 +107,9 @@ def _name_plainly(function: Function) -> Function:
 
 
 @lru_cache(maxsize=16)
-def declare_tools(path: Path) -> tuple[Callable[..., Any], ...]:
+def declare_tools(path: Path, *, has_openat2: bool | None = None) -> tuple[Callable[..., Any], ...]:
     """Declare the tools of a folder, once. Raise OSError or ValueError if it cannot be used."""
-    folder = Folder(path)
+    folder = Folder(path, has_openat2=has_openat2)
     changes = Changes(folder)
     previews = _Previews(folder, changes)
     reads = (*_declare_reads(folder), *_declare_searches(folder))

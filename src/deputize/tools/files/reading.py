@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from deputize import SemanticViolation, ToolFailed, ToolPrecondition
-from deputize.core.patterns import InvalidPattern, compile_glob, compile_pattern
+from deputize.core.patterns import InvalidPattern, LinearPattern, compile_glob, compile_pattern
 from deputize.tools.files.folder import (
     ABSENT,
     MAX_DEPTH,
@@ -200,7 +200,7 @@ def read_metadata(folder: Folder, path: str) -> Metadata:
 
 def search_names(folder: Folder, path: str, glob: str, limit: int) -> FoundPaths:
     """Find files and folders whose path matches a glob; one without / is compared with names alone."""
-    pattern, walk = compile_glob(glob), _Walk(folder)
+    pattern, walk = _compile_names(glob), _Walk(folder)
     paths: list[str] = []
     for place, _ in walk.visit(path):
         if pattern.matches_whole(place.path if "/" in glob else place.name):
@@ -221,7 +221,7 @@ def search_lines(
         in_files, in_lines = compile_pattern(f"(?m{flags}:{expression})"), compile_pattern(f"(?{flags}:{expression})")
     except InvalidPattern as error:
         raise SemanticViolation(f"the pattern {error}") from error
-    glob_pattern, walk = compile_glob(glob), _Walk(folder)
+    glob_pattern, walk = _compile_names(glob), _Walk(folder)
     lines: list[FoundLine] = []
     file_count = skipped = 0
     for place, kind in walk.visit(path):
@@ -261,6 +261,13 @@ def build_diff(path: str, to: str, before: bytes | None, after: bytes | None) ->
     if max(len(old_lines), len(new_lines)) - _count_common(old_lines, new_lines) > MAX_DIFF_LINES:
         return f"Files {names[0]} and {names[1]} differ in more than {MAX_DIFF_LINES} lines"
     return _cut_lines(difflib.unified_diff(old_lines, new_lines, *names, lineterm=""))
+
+
+def _compile_names(glob: str) -> LinearPattern:
+    try:
+        return compile_glob(glob)
+    except UnicodeEncodeError as error:
+        raise SemanticViolation("the glob contains half a surrogate pair") from error
 
 
 def _count_common(old: Sequence[str], new: Sequence[str]) -> int:
