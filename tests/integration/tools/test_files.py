@@ -102,7 +102,7 @@ async def test_each_tool_is_called_over_http(files: FilesGateway) -> None:
 async def test_a_preview_shows_the_difference_and_what_does_not_hold(files: FilesGateway) -> None:
     arguments = {"path": "src/main.py", "content": "new\n", "expected_sha256": digest("one\n")}
     told = await files.call("write", **arguments, dry_run=True)
-    assert "-one\n+new" in told["preview"]["impact"]["diff"]
+    assert told["preview"]["impact"]["diff"][-2:] == ["-one", "+new"]
     assert told["would"]["behavior"] == "run"
     told = await files.call("write", **{**arguments, "expected_sha256": "absent"}, dry_run=True)
     assert told["would"]["behavior"] == "refuse"

@@ -285,6 +285,8 @@ def test_a_folder_of_links_for_what_is_kept_is_refused(folder: Folder, root: Pat
 def test_differences_are_bounded() -> None:
     lines = [str(number) for number in range(5_000)]
     before = "\n".join(lines).encode()
+    expected = ["--- a/a", "+++ /dev/null", "@@ -1 +0,0 @@", "-x", "\\ No newline at end of file"]
+    assert reading.build_diff("a", "a", b"x", None).split("\n") == expected
     assert "more than" in reading.build_diff("a", "a", before, "\n".join(reversed(lines)).encode())
     lines[2_500] = "changed"
     diff = reading.build_diff("a", "a", before, "\n".join(lines).encode())

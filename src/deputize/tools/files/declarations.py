@@ -275,7 +275,8 @@ class _Previews:
                 }
             ],
             preconditions=[_expect(path, digest, expected)],
-            impact={"diff": reading.build_diff(path, path, before, after)},
+            # As lines, which people read below each other.
+            impact={"diff": reading.build_diff(path, path, before, after).split("\n")},
         )  # fmt: skip
 
     def _read(self, path: str) -> tuple[str, bytes | None]:

@@ -256,11 +256,17 @@ def build_diff(path: str, to: str, before: bytes | None, after: bytes | None) ->
         return ""
     if not (_is_text(old) and _is_text(new)):
         return f"Binary files {names[0]} and {names[1]} differ: {len(old)} and {len(new)} bytes"
-    old_lines, new_lines = old.decode().split("\n"), new.decode().split("\n")
+    old_lines, new_lines = _split_lines(old.decode()), _split_lines(new.decode())
     # Comparing takes time in the square of what is left between a common beginning and a common end.
     if max(len(old_lines), len(new_lines)) - _count_common(old_lines, new_lines) > MAX_DIFF_LINES:
         return f"Files {names[0]} and {names[1]} differ in more than {MAX_DIFF_LINES} lines"
     return _cut_lines(difflib.unified_diff(old_lines, new_lines, *names, lineterm=""))
+
+
+def _split_lines(text: str) -> list[str]:
+    """Split a text at its line feeds alone, and mark an end without one."""
+    *lines, rest = text.split("\n")
+    return [*lines, f"{rest}\n\\ No newline at end of file"] if rest else lines
 
 
 def _compile_names(glob: str) -> LinearPattern:

@@ -76,9 +76,22 @@ def render_preview(preview: Mapping[str, Any]) -> Iterator[str]:
             f"{to_display_text(str(each['name']), _MAX_TEXT_LENGTH)}{detail}"
         )
     for name, value in list(preview["impact"].items())[:_MAX_ENTRIES]:
-        yield f"{to_display_text(str(name), _MAX_TEXT_LENGTH)}: {_format_value(value)}"
+        yield from _render_impact(str(name), value)
     if preview["unknown"]:
         yield f"unknown: {', '.join(preview['unknown'])}"
+
+
+def _render_impact(name: str, value: Any) -> Iterator[str]:
+    """Render a list of texts as lines, such as those of a diff, and anything else as JSON."""
+    title = to_display_text(name, _MAX_TEXT_LENGTH)
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        yield f"{title}: {_format_value(value)}"
+        return
+    yield f"{title}:"
+    for line in value[:_MAX_ENTRIES]:
+        yield f"    {to_display_text(line, _MAX_TEXT_LENGTH)}"
+    if len(value) > _MAX_ENTRIES:
+        yield f"    and {len(value) - _MAX_ENTRIES} more lines"
 
 
 def _render_change(change: Mapping[str, Any]) -> Iterator[str]:

@@ -81,12 +81,13 @@ def test_nothing_a_tool_wrote_moves_hides_or_pretends() -> None:
         changes=[change] * 60,
         resources=[HOSTILE + str(n) for n in range(60)],
         preconditions=[{"name": HOSTILE, "holds": True, "detail": HOSTILE}],
-        impact={HOSTILE: HOSTILE},
+        impact={HOSTILE: HOSTILE, "diff": [HOSTILE] * 60},
         problem=HOSTILE,
     )
     lines = list(render_preview(shown))
     assert "and 10 more changes" in lines
     assert "and touches 10 more resources" in lines
+    assert "    and 10 more lines" in lines
     assert len(lines) < 300
     assert all(line.isprintable() for line in lines)
     assert max(map(len, lines)) < 1000
