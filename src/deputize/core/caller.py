@@ -12,6 +12,8 @@ ADMIN_SCOPE = "deputize:admin"
 BREAK_GLASS_SCOPE = "deputize:break-glass"
 # Reads the audit of the tenant, and does nothing else.
 AUDIT_SCOPE = "deputize:audit"
+# Takes back what calls did, for people only: no agent undoes.
+UNDO_SCOPE = "deputize:undo"
 # The issuer of the process itself, which cannot be revoked; no issuer of tokens may have this name.
 PROCESS_ISSUER = "process"
 # The issuer of approval codes on the terminal of `deputize dev`; no issuer of tokens may have this name.

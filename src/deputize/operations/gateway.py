@@ -65,6 +65,8 @@ from deputize.operations.servers.circuits import CircuitReports
 from deputize.operations.servers.effects import EffectChoice, ServerEffects
 from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.review import ServerReview
+from deputize.operations.undo.undo import Undo
+from deputize.operations.undo.undo_plan import UndoSelection
 from deputize.operations.views.cost_report import CostReport
 from deputize.operations.views.health import NO_WORKER, Health, HealthCheck
 from deputize.operations.views.metadata import GatewayMetadata
@@ -105,6 +107,7 @@ __all__ = [
     "TailEvent",
     "ToolSelection",
     "ToolView",
+    "UndoSelection",
     "extract_structured_schema",
     "list_references",
     "require_admin",
@@ -177,6 +180,11 @@ class Gateway:
     def input_responses(self) -> InputResponder:
         """The service that answers the input requests of runs by their call ids."""
         return InputResponder(self._lifecycle, self.calls)
+
+    @property
+    def undo(self) -> Undo:
+        """The service that plans how calls are taken back, and takes them back."""
+        return Undo(self._lifecycle)
 
     @property
     def metadata_url(self) -> str | None:

@@ -2108,6 +2108,9 @@ CREATE FUNCTION deputize.counts_as_effect(p_tenant text, p_call_id uuid, p_certa
         select from deputize.calls k where k.tenant = p_tenant and k.id = p_call_id and k.nothing_happened
     )
 $$;
+REVOKE ALL ON FUNCTION deputize.counts_as_effect FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.counts_as_effect TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.counts_as_effect TO deputize_reader;
 
 -- Make the partitions of yesterday, today and some days ahead. Called at start and by the sweeper; safe to repeat.
 CREATE PROCEDURE deputize.create_partitions(IN days_ahead integer)
@@ -2638,6 +2641,9 @@ CREATE FUNCTION deputize.find_later_effects(
       and not deputize.is_undone(o.tenant, o.id)
       and (o.undoes is null or o.undoes <= p_id or o.certainty = 'uncertain')
 $$;
+REVOKE ALL ON FUNCTION deputize.find_later_effects FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.find_later_effects TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.find_later_effects TO deputize_reader;
 
 -- Find every lock in one queue, held or waiting, whose scope overlaps the given one.
 CREATE FUNCTION deputize.find_overlapping_locks(
@@ -2717,6 +2723,9 @@ begin
           and not deputize.is_undone(p_tenant, u.id)
     );
 end $$;
+REVOKE ALL ON FUNCTION deputize.is_undone FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.is_undone TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.is_undone TO deputize_reader;
 
 -- Trigger: keep the salt of a person who is not being erased.
 CREATE FUNCTION deputize.keep_subject() RETURNS trigger
@@ -3297,6 +3306,9 @@ CREATE FUNCTION deputize.scopes_overlap(a text, b text) RETURNS boolean
         else starts_with(split_part(a, '*', 1), split_part(b, '*', 1))
              or starts_with(split_part(b, '*', 1), split_part(a, '*', 1)) end
 $$;
+REVOKE ALL ON FUNCTION deputize.scopes_overlap FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.scopes_overlap TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.scopes_overlap TO deputize_reader;
 
 -- Search the audit entries of the tenant that the reader names, newest first, from one id to before another. Entries
 -- are those that have the labels and contain one text of each of the needles. If time is over, the last row has no

@@ -32,6 +32,7 @@ from deputize.core.errors.asynchronous import (
     RunOwnershipLost,
     SiblingCanceled,
     TooManyTakeovers,
+    UndoPlanChanged,
 )
 from deputize.core.errors.audit import (
     AuditBackpressure,
@@ -275,6 +276,7 @@ __all__ = [
     "ToolRetired",
     "ToolTimeout",
     "Unavailable",
+    "UndoPlanChanged",
     "UnsealFailed",
     "UnsupportedMedia",
     "UpstreamProblem",

@@ -112,3 +112,12 @@ class SiblingCanceled(AsyncProblem):
         title="The call was canceled because of another call of its batch",
         advice="Look at the result of the call at position details.sibling. If this is still needed, call it again.",
     )  # fmt: skip
+
+
+class UndoPlanChanged(AsyncProblem):
+    spec = ErrorSpec(
+        slug="undo-plan-changed", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3719, http=409,
+        grpc="ABORTED",
+        title="The undo plan changed",
+        advice="Plan again, look at what is different, and undo with the new digest.",
+    )  # fmt: skip

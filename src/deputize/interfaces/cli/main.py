@@ -38,6 +38,7 @@ from deputize.interfaces.cli.commands import (
     tool,
     tool_export,
     tool_versions,
+    undo,
     webhooks,
 )
 from deputize.interfaces.cli.commands.audit import entries
@@ -207,6 +208,7 @@ app.command(epilog="Example: deputize disconnect claude-code")(connect.disconnec
 app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets set crm/api-key")
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
+app.command(epilog="Example: deputize undo --session s_88 --plan")(undo.undo)
 app.add_typer(entries.group, name="audit", epilog="Example: deputize audit search --from 1h")
 app.command(epilog="Example: deputize receipt 01a1b2c3-d4e5-7f60-8a9b-0c1d2e3f4a5b -o call.receipt")(receipt.receipt)
 app.command(epilog="Example: deputize verify call.receipt --key log.key")(receipt.verify)

@@ -269,8 +269,13 @@ def name_approval(runtime: Runtime, authorized: Authorized, row: OpenCallRow, ap
 def derive_call_scope(call: CallContext, tool: str) -> bytes:
     """Derive whose key a call has. That of an undo is everybody's: two people must not take back the same thing."""
     if call.request.undoes is not None:
-        return hashlib.sha256(f"undo\0{tool}".encode()).digest()
+        return derive_undo_scope(tool)
     return derive_claim_scope(call.caller.user, call.caller.agent_chain, tool)
+
+
+def derive_undo_scope(tool: str) -> bytes:
+    """Derive the scope of the keys of undos with this tool."""
+    return hashlib.sha256(f"undo\0{tool}".encode()).digest()
 
 
 def derive_claim_scope(user: str, actor: str, tool: str) -> bytes:

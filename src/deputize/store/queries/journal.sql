@@ -18,3 +18,38 @@ on conflict do nothing;
 
 -- name: delete_old_journal
 select deputize.delete_old_journal(p_days => $1);
+
+-- name: list_entries
+-- What one call, a session or an agent since a time changed, newest first; of everyone or of one user.
+select j.id, j.number, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op, j.scope,
+       j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
+       deputize.is_undone(j.tenant, j.id) as is_undone, u.id as undo_id, u.call_id as undo_call_id,
+       u.certainty as undo_certainty
+from deputize.journal j
+left join lateral (
+    select o.id, o.call_id, o.certainty from deputize.journal o
+    where o.tenant = j.tenant and o.undoes = j.id and o.id > j.id
+      and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
+    order by o.id desc limit 1
+) u on true
+where j.tenant = $1 and ($2::uuid is null or j.call_id = $2) and ($3::text is null or j.session = $3)
+  and ($4::text is null or split_part(split_part(j.caller_agent, chr(30), 1), chr(31), 1) = $4)
+  and ($5::uuid is null or j.id >= $5) and ($6::text is null or j.caller_user = $6)
+  and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
+order by j.id desc, j.number
+limit $7;
+
+-- name: find_later_writers
+-- For each effect the newest later one on the same thing that is not among those to be taken back.
+select e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool
+from unnest($2::uuid[], $3::text[], $4::text[]) as e(id, resource, scope)
+cross join lateral (
+    select l.* from deputize.find_later_effects($1, e.resource, e.scope, e.id) l
+    where l.id <> all($5::uuid[])
+    order by l.id desc limit 1
+) o;
+
+-- name: find_undo_attempt
+-- The state of the call that has this key of an undo.
+select k.state from deputize.claims c join deputize.calls k on k.tenant = c.tenant and k.id = c.call_id
+where c.tenant = $1 and c.scope = $2 and c.key = $3;

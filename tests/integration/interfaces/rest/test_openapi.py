@@ -86,6 +86,13 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     batch = {"calls": [good, note, failing_call, {"tool": "x", "depends_on": [2]}, {**note, "dry_run": True}]}
     await ask("post", "/v1/calls/batch", "/v1/calls/batch", 200, token=ana, body=batch)
     await ask("post", "/v1/calls/batch", "/v1/calls/batch", 400, token=ana, body={})
+    undo = {"call_id": made["call_id"]}
+    planned = await ask("post", "/v1/undo/plan", "/v1/undo/plan", 200, token=ana, body=undo)
+    assert [each["call_id"] for each in planned["steps"]] == [made["call_id"]]
+    await ask("post", "/v1/undo/plan", "/v1/undo/plan", 400, token=ana, body={"session": "s", "agent": "a"})
+    undoer = checker.gateway.token("ana", scopes=(*SCOPES, "deputize:undo"))
+    for status, token, digest in ((403, ana, planned["digest"]), (409, undoer, "0"), (200, undoer, planned["digest"])):
+        await ask("post", "/v1/undo", "/v1/undo", status, token=token, body={**undo, "digest": digest})
     await ask("get", "/v1/calls", "/v1/calls?limit=2", 200, token=ana)
     await ask("get", "/v1/calls", "/v1/calls?limit=x", 400, token=ana)
     for one in (call, made, failed):

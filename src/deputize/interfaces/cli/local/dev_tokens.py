@@ -9,7 +9,7 @@ import jwt
 
 from deputize.catalog.importers.mcp import list_scopes
 from deputize.catalog.importers.openapi.contracts import list_service_scopes
-from deputize.core.caller import ADMIN_SCOPE
+from deputize.core.caller import ADMIN_SCOPE, UNDO_SCOPE
 from deputize.core.contract.tools import PythonTool
 from deputize.core.settings import Settings
 from deputize.govern.identity.dev_issuer import load_dev_issuer, mint_dev_token, reject_dev_issuers
@@ -81,7 +81,7 @@ def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
     agent_scopes = {scope for scope in scopes if not scope.startswith(_OWN_SCOPES)}
     load_dev_issuer(settings.folder)
     is_first = not any(read_saved_token(settings.folder, each) for each in (TOKEN_FILE, AGENT_TOKEN_FILE))
-    developer, is_developer_new = _ensure_token(settings, TOKEN_FILE, None, {ADMIN_SCOPE, *scopes})
+    developer, is_developer_new = _ensure_token(settings, TOKEN_FILE, None, {ADMIN_SCOPE, UNDO_SCOPE, *scopes})
     agent, is_agent_new = _ensure_token(settings, AGENT_TOKEN_FILE, DEV_AGENT, agent_scopes)
     is_new = is_developer_new or is_agent_new
     return DevTokens(developer=developer, agent=agent, is_new=is_new, is_first=is_first)

@@ -493,6 +493,13 @@ revoke execute on function
     deputize.erase_stored_values,
     deputize.secure_table
     from deputize_writer;
-grant execute on function deputize.name_pseudonyms, deputize.search_audit to deputize_reader;
+grant execute on function
+    deputize.counts_as_effect,
+    deputize.find_later_effects,
+    deputize.is_undone,
+    deputize.name_pseudonyms,
+    deputize.scopes_overlap,
+    deputize.search_audit
+    to deputize_reader;
 
 call deputize.create_partitions(7);

@@ -45,7 +45,10 @@ def test_the_agents_token_acts_for_the_developer_and_administers_nothing(
 ) -> None:
     tokens = ensure_tokens(settings, tools)
     developer, agent = read_claims(tokens.developer), read_claims(tokens.agent)
-    assert ("act" in developer, set(developer["scope"].split())) == (False, {"deputize:admin", "notes:read"})
+    assert ("act" in developer, set(developer["scope"].split())) == (
+        False,
+        {"deputize:admin", "deputize:undo", "notes:read"},
+    )
     assert (agent["sub"], agent["act"]) == (developer["sub"], {"sub": "assistant"})
     # Not even if a tool asks for the scope of administrators.
     assert agent["scope"] == "notes:read"

@@ -1,0 +1,97 @@
+"""Define `deputize undo`: take back what calls did."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from deputize.interfaces.cli.client.target import Token, Url, find_gateway
+from deputize.interfaces.cli.client.times import parse_time
+from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_error, format_count, printer
+
+_SIGNS = {"ready": "undo", "done": "done", "blocked": "stays"}
+
+
+def undo(
+    call_id: Annotated[str, typer.Argument(metavar="CALL", help="The id of the call.")] = "",
+    session: Annotated[str, typer.Option(help="Undo the calls of this session.")] = "",
+    agent: Annotated[str, typer.Option(help="Undo what this agent did since --since.")] = "",
+    since: Annotated[str, typer.Option(help="Only calls since this time, such as 2h or 2026-05-01T08:00Z.")] = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be undone, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")] = False,
+    url: Url = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Undo a call, a session or what an agent did: first the plan, then what is ready, newest first."""
+    if sum(map(bool, (call_id, session, agent))) != 1:
+        exit_with_error("Name one of: a call, --session, --agent with --since.")
+    moment = parse_time(since, "since") if since else ""
+    selection = {
+        name: value
+        for name, value in (
+            ("call_id", call_id), ("session", session), ("agent", agent), ("since", moment),
+        )
+        if value
+    }  # fmt: skip
+    gateway = find_gateway(url, token)
+    planned = gateway.post("/v1/undo/plan", selection).value
+    if plan or not planned["ready"]:
+        _finish_plan(planned, json)
+        return
+    if not json:
+        _print_plan(planned)
+    is_asked = not yes and not json and sys.stdin.isatty() and sys.stderr.isatty()
+    if is_asked and not typer.confirm(f"Undo {format_count(planned['ready'], 'call')}?", err=True):
+        exit_with_error("Nothing was undone.", EXIT_FAILED)
+    made: list[dict[str, Any]] = []
+    left = planned
+    while left["ready"]:
+        answer = gateway.post("/v1/undo", {**selection, "digest": left["digest"]}).value
+        made += answer["made"]
+        left = answer["left"]
+        if not json:
+            for each in answer["made"]:
+                printer.line(f"  {each['state']:<18} {each['undone_call_id']} by {each['tool']} ({each['call_id']})")
+        if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
+            break
+    _finish(made, left, json)
+
+
+def _finish_plan(planned: dict[str, Any], json: bool) -> None:
+    if json:
+        printer.json(planned)
+    elif planned["steps"]:
+        _print_plan(planned)
+    else:
+        printer.line("Nothing to undo: the journal has no such change that you may see.")
+
+
+def _print_plan(planned: dict[str, Any]) -> None:
+    rows = [
+        [
+            _SIGNS[each["verdict"]],
+            each["tool"],
+            ", ".join(f"{effect['op']} {effect['resource']}/{effect['scope']}" for effect in each["effects"]),
+            each["undo_tool"] if each["verdict"] == "ready" else each["detail"] or "",
+            each["call_id"],
+        ]
+        for each in planned["steps"]
+    ]
+    printer.table(["", "TOOL", "CHANGED", "UNDONE BY, OR WHY NOT", "CALL"], rows)
+    if not planned["is_complete"]:
+        printer.note("  There are more calls than one plan holds: undo these, then repeat the command.")
+
+
+def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool) -> None:
+    undone = sum(each["state"] == "succeeded" for each in made)
+    if json:
+        printer.json({"made": made, "left": left})
+    elif not left["ready"]:
+        printer.success(f"Undid {format_count(undone, 'call')}")
+    if left["ready"]:
+        exit_with_error(
+            f"Undid {format_count(undone, 'call')}; {left['ready']} are left. Read the last step, then repeat "
+            "the command: it goes on where it stopped.",
+            EXIT_FAILED,
+        )

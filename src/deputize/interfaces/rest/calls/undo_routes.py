@@ -1,0 +1,118 @@
+"""Serve undo: the plan of what would be taken back, and its execution."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from deputize.core.call import MAX_SESSION_LENGTH
+from deputize.core.errors import MalformedRequest, ScopeMissing, UndoPlanChanged
+from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
+from deputize.interfaces.rest.models import RequestModel
+from deputize.interfaces.rest.openapi import describe_problems
+from deputize.interfaces.rest.policies.policy_models import Moment
+from deputize.operations.gateway import UndoSelection
+
+router = APIRouter(prefix="/v1/undo", tags=["calls"])
+
+
+class UndoPlanRequest(RequestModel):
+    """What to take back: a call, a session, or what an agent did since a time."""
+
+    call_id: str | None = Field(None, min_length=1, max_length=64)
+    session: str | None = Field(None, min_length=1, max_length=MAX_SESSION_LENGTH)
+    agent: str | None = Field(None, min_length=1, max_length=255, description="The agent that made the calls.")
+    since: Moment | None = Field(None, description="Only calls that ended since this time; required with `agent`.")
+
+    def to_selection(self) -> UndoSelection:
+        return UndoSelection(call_id=self.call_id, session=self.session, agent=self.agent, since=self.since)
+
+
+class UndoRequest(UndoPlanRequest):
+    digest: str = Field(min_length=1, max_length=128, description="The digest of the plan that you saw.")
+
+
+class EffectModel(BaseModel):
+    resource: str
+    op: Literal["create", "update", "delete"]
+    scope: str = Field(description="Which part of the resource; `*` stands for anything.")
+
+
+class UndoStepModel(BaseModel):
+    """One call of the plan."""
+
+    entry_id: str = Field(description="The id of its outcome in the audit and in the journal.")
+    call_id: str
+    tool: str
+    version: str
+    at: str = Field(description="When its outcome was recorded.")
+    user: str
+    agents: list[str]
+    session: str | None
+    effects: list[EffectModel] = Field(description="What the call changed.")
+    class_: Literal["full", "semantic", "partial", "irreversible"] = Field(
+        alias="class", description="How far it can be taken back, as its contract says."
+    )
+    undo_until: str | None
+    verdict: Literal["ready", "done", "blocked"]
+    reason: (
+        Literal[
+            "already_undone", "is_undo", "undo_uncertain", "uncertain", "irreversible", "window_over", "not_kept",
+            "not_bound", "no_tool", "changed_since",
+        ]
+        | None
+    ) = Field(description="Why it is not taken back.")  # fmt: skip
+    detail: str | None = Field(description="The reason in words.")
+    undo_tool: str | None = Field(description="The tool that takes it back.")
+
+
+class UndoPlanModel(BaseModel):
+    """The plan, newest call first: the order in which calls are taken back."""
+
+    digest: str = Field(description="Names everything that is left to do; send it to undo exactly that.")
+    is_complete: bool = Field(description="False if there are more calls than one plan holds; the newest are in it.")
+    ready: int
+    done: int
+    blocked: int
+    steps: list[UndoStepModel]
+
+
+class MadeStepModel(BaseModel):
+    entry_id: str
+    undone_call_id: str
+    call_id: str = Field(description="The call that takes it back. It can be undone like any other.")
+    tool: str
+    state: str
+    error: str | None
+
+
+class UndoAnswerModel(BaseModel):
+    made: list[MadeStepModel] = Field(description="At most 50; the last one did not succeed if `left` has ready steps.")
+    left: UndoPlanModel = Field(description="What is left, with the digest to go on with.")
+
+
+@router.post(
+    "/plan",
+    summary="Plan an undo",
+    response_model=UndoPlanModel,
+    responses=describe_problems(MalformedRequest),
+)
+async def plan_undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoPlanRequest) -> Response:
+    """Show what would be taken back, in which order, what cannot be and why, and what others changed since. Nothing is
+    changed. You see your own calls and those of your agents; auditors see the tenant's.
+    """
+    return make_json_response(await gateway.undo.plan_undo(caller, body.to_selection()))
+
+
+@router.post(
+    "",
+    summary="Undo calls",
+    response_model=UndoAnswerModel,
+    responses=describe_problems(MalformedRequest, ScopeMissing, UndoPlanChanged),
+)
+async def undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequest) -> Response:
+    """Take back what the plan has ready, newest first, each step as a call of yours that policies decide on. It stops
+    at the first step that does not succeed; repeat it to go on. Needs the scope `deputize:undo`, and no agent.
+    """
+    return make_json_response(await gateway.undo.execute_undo(caller, body.to_selection(), body.digest))

@@ -1,0 +1,112 @@
+"""Take calls back: execute an undo plan, newest call first, each step as a call of the person who undoes.
+
+A step passes the whole lifecycle, with their authority. Its idempotency key is made of the journal entry, so that
+whoever repeats the request, after whatever crash, goes on where it stopped. The first step that does not succeed ends
+the request, and the plan of what is left is returned.
+"""
+
+import hashlib
+from typing import Any, Final
+
+from deputize.core.call import CallOrigin, CallRequest
+from deputize.core.caller import UNDO_SCOPE, Caller
+from deputize.core.errors import NotRetryable, ScopeMissing, UndoPlanChanged
+from deputize.core.outcome import Outcome
+from deputize.core.states import FINAL_STATES, State
+from deputize.lifecycle.recording.audit import derive_undo_scope
+from deputize.lifecycle.run import Lifecycle
+from deputize.operations.undo.undo_plan import UndoPlan, UndoPlans, UndoSelection, UndoStep
+from deputize.store.queries import load_statements
+
+# So many in one request, within the time that clients wait; they go on with the digest of what is left.
+MAX_STEPS: Final = 50
+# After so many failures, the step is left to a person.
+_MAX_ATTEMPTS: Final = 100
+_SQL = load_statements("journal")
+
+
+class Undo:
+    """Plans and executes undos."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._plans = UndoPlans(lifecycle.runtime)
+
+    async def plan_undo(self, caller: Caller, selection: UndoSelection) -> dict[str, Any]:
+        """Show what would be taken back, in which order, and what cannot be."""
+        return (await self._plans.plan_undo(caller, selection)).to_json()
+
+    async def execute_undo(self, caller: Caller, selection: UndoSelection, digest: str) -> dict[str, Any]:
+        """Take back what the plan with this digest has ready; return the steps that were made, and what is left."""
+        _require_undo(caller)
+        plan = await self._plans.plan_undo(caller, selection)
+        if plan.digest != digest:
+            raise UndoPlanChanged(
+                "the plan is not the one that you saw: something changed since", nothing_happened=True
+            )
+        made = await self._run_steps(caller, plan)
+        left = await self._plans.plan_undo(caller, selection)
+        return {"made": made, "left": left.to_json()}
+
+    async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        # Later calls of the plan are taken back already, or were never in the way.
+        planned_ids = [each.entry_id for each in plan.steps]
+        for step in plan.list_ready()[:MAX_STEPS]:
+            if not (caller.is_admin or caller.user == step.user):
+                # An auditor sees what others did, and takes back nothing of it.
+                raise ScopeMissing(f"call {step.call_id} is not yours: an administrator can undo it")
+            blocker = await self._plans.find_later_writer(caller, step, planned_ids)
+            if blocker is not None:
+                # The plan of what is left says so.
+                break
+            outcome = await self._run_step(caller, step)
+            made.append(_describe_step(step, outcome))
+            if outcome.state is not State.SUCCEEDED:
+                break
+        return made
+
+    async def _run_step(self, caller: Caller, step: UndoStep) -> Outcome:
+        compensation = step.compensation
+        if compensation is None:
+            raise ValueError("a step that is ready has a compensation")
+        request = CallRequest(
+            tool=compensation.tool,
+            arguments=dict(compensation.arguments),
+            idempotency_key=await self._find_key(caller.tenant, step.entry_id, compensation.tool),
+            session=caller.session,
+            origin=CallOrigin(parent_call_id=step.call_id),
+            undoes=step.entry_id,
+        )
+        return await self._lifecycle.run(caller, request)
+
+    async def _find_key(self, tenant: str, entry_id: str, tool: str) -> str:
+        """Find the key of the attempt that is under way, or of the next one after those that failed."""
+        scope = derive_undo_scope(tool)
+        async with self._lifecycle.runtime.store.write_transaction() as connection:
+            for attempt in range(_MAX_ATTEMPTS):
+                key = f"undo:{entry_id}:{attempt}"
+                digest = hashlib.sha256(key.encode()).digest()
+                state = await connection.fetchval(_SQL["find_undo_attempt"], tenant, scope, digest)
+                if state is None or state == State.SUCCEEDED or state not in FINAL_STATES:
+                    return key
+        raise NotRetryable(f"{_MAX_ATTEMPTS} attempts to take this call back failed: undo it by hand")
+
+
+def _require_undo(caller: Caller) -> None:
+    """Refuse agents: what an agent did is taken back by a person, with authority of their own."""
+    if caller.agents:
+        raise ScopeMissing("an agent cannot undo: ask the person it acts for", details={"missing_scopes": [UNDO_SCOPE]})
+    if UNDO_SCOPE not in caller.scopes:
+        raise ScopeMissing(f"undoing calls needs the scope {UNDO_SCOPE}", details={"missing_scopes": [UNDO_SCOPE]})
+
+
+def _describe_step(step: UndoStep, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "entry_id": step.entry_id,
+        "undone_call_id": step.call_id,
+        "call_id": outcome.call_id,
+        "tool": None if step.compensation is None else step.compensation.tool,
+        "state": outcome.state.value,
+        "error": None if outcome.spec is None else outcome.spec.slug,
+    }

@@ -1,0 +1,292 @@
+"""Plan how calls are taken back: what, in which order, what cannot be, and what others changed since.
+
+The newest effect comes first. An effect on which a later one stands that stays is never overwritten: its step is
+blocked, and so are those of the plan below it. Nothing is changed here.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final, Literal
+from uuid import UUID
+
+import asyncpg
+
+from deputize.catalog.schemas import get_properties, resolve_refs
+from deputize.catalog.snapshot import TenantTools
+from deputize.core.caller import Caller, parse_agents
+from deputize.core.canonical import canonicalize
+from deputize.core.clock import make_first_id
+from deputize.core.contract.compensation_binding import BoundCompensation
+from deputize.core.contract.contract import Effects
+from deputize.core.errors import MalformedRequest, Problem
+from deputize.core.scopes import scopes_overlap
+from deputize.core.value_types import frozen
+from deputize.lifecycle.call_access import is_within_token
+from deputize.lifecycle.recording.journal import unseal_compensation
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.keys import KeySet
+from deputize.store.queries import load_statements
+
+MAX_PLAN_CALLS: Final = 1000
+# A call has few effects; a plan is cut between calls.
+_MAX_ROWS: Final = 4 * MAX_PLAN_CALLS
+_SQL = load_statements("journal")
+
+Verdict = Literal["ready", "done", "blocked"]
+
+
+@frozen
+class UndoSelection:
+    """What to take back: one call, a session, or what an agent did since a time."""
+
+    call_id: str | None = None
+    session: str | None = None
+    agent: str | None = None
+    since: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if sum(each is not None for each in (self.call_id, self.session, self.agent)) != 1:
+            raise MalformedRequest("name one of call_id, session and agent", details={"field": "call_id"})
+        if self.agent is not None and self.since is None:
+            raise MalformedRequest("an agent's calls are taken back since a time", details={"field": "since"})
+        if self.call_id is not None:
+            try:
+                UUID(self.call_id)
+            except ValueError as error:
+                raise MalformedRequest("call_id is not the id of a call", details={"field": "call_id"}) from error
+
+
+@frozen
+class UndoStep:
+    """One call of the plan: what it changed, whether it can be taken back, and if not, why."""
+
+    entry_id: str
+    call_id: str
+    tool: str
+    version: str
+    user: str
+    agents: tuple[str, ...]
+    session: str | None
+    effects: tuple[tuple[str, str, str], ...]
+    compensation_class: str
+    undo_until: datetime | None
+    verdict: Verdict
+    reason: str | None = None
+    detail: str | None = None
+    compensation: BoundCompensation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "entry_id": self.entry_id,
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "version": self.version,
+            "at": datetime.fromtimestamp((UUID(self.entry_id).int >> 80) / 1000, UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "user": self.user,
+            "agents": list(self.agents),
+            "session": self.session,
+            "effects": [{"resource": resource, "op": op, "scope": scope} for resource, op, scope in self.effects],
+            "class": self.compensation_class,
+            "undo_until": None if self.undo_until is None else self.undo_until.isoformat(timespec="seconds"),
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "detail": self.detail,
+            "undo_tool": None if self.compensation is None else self.compensation.tool,
+        }
+
+
+@frozen
+class UndoPlan:
+    """The steps, newest first. The digest names everything that is still to be done, and with which arguments."""
+
+    steps: tuple[UndoStep, ...]
+    digest: str
+    is_complete: bool
+
+    def list_ready(self) -> list[UndoStep]:
+        return [each for each in self.steps if each.verdict == "ready"]
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {name: sum(each.verdict == name for each in self.steps) for name in ("ready", "done", "blocked")}
+        return {
+            "digest": self.digest,
+            "is_complete": self.is_complete,
+            **counts,
+            "steps": [each.to_json() for each in self.steps],
+        }
+
+
+class UndoPlans:
+    """Builds plans from the journal."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def plan_undo(self, caller: Caller, selection: UndoSelection) -> UndoPlan:
+        """Plan from what the caller may see: their own calls and their agents', or those of the tenant."""
+        runtime, tenant = self._runtime, caller.tenant
+        since = None if selection.since is None else make_first_id(int(selection.since.timestamp() * 1000))
+        async with runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(
+                _SQL["list_entries"], tenant, selection.call_id, selection.session, selection.agent, since,
+                None if caller.is_auditor else caller.user, _MAX_ROWS + 1,
+            )  # fmt: skip
+        entries = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
+        is_complete = len(rows) <= _MAX_ROWS and len(entries) <= MAX_PLAN_CALLS
+        if len(rows) > _MAX_ROWS:
+            entries.pop()
+        entries = [each for each in entries[:MAX_PLAN_CALLS] if await self._may_see(caller, each[0])]
+        keys = await runtime.keys.get(tenant)
+        tools = (await runtime.authority.load_tenant(tenant)).tools
+        selected_ids = {row[0]["id"] for row in entries}
+        steps = [_judge_entry(entry, selected_ids, keys, tools) for entry in entries]
+        writers = await self._find_later_writers(tenant, steps, [UUID(each.entry_id) for each in steps])
+        steps = _block_overwriting(steps, {each: _name_writer(caller, row) for each, row in writers.items()})
+        return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
+
+    async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
+        if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
+            return False
+        return caller.is_auditor or await is_within_token(self._runtime, caller, row["tool"], row["version"])
+
+    async def find_later_writer(self, caller: Caller, step: UndoStep, undone_ids: Sequence[str]) -> str | None:
+        """Look once more, right before a step, whether someone changed the same thing; describe who did."""
+        writers = await self._find_later_writers(caller.tenant, [step], [UUID(each) for each in undone_ids])
+        row = writers.get(step.entry_id)
+        return None if row is None else _name_writer(caller, row)
+
+    async def _find_later_writers(
+        self, tenant: str, steps: Sequence[UndoStep], planned_ids: Sequence[UUID]
+    ) -> dict[str, asyncpg.Record]:
+        effects = [
+            (UUID(step.entry_id), resource, scope)
+            for step in steps
+            if step.verdict == "ready"
+            for resource, _, scope in step.effects
+        ]
+        if not effects:
+            return {}
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            rows = await connection.fetch(
+                _SQL["find_later_writers"], tenant, *zip(*effects, strict=True), list(planned_ids)
+            )
+        return {str(row["id"]): row for row in rows}
+
+
+def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:
+    row = rows[0]
+    step = UndoStep(
+        entry_id=str(row["id"]),
+        call_id=str(row["call_id"]),
+        tool=row["tool"],
+        version=row["version"],
+        user=row["caller_user"],
+        agents=parse_agents(row["caller_agent"]),
+        session=row["session"],
+        effects=tuple((each["resource"], each["op"], each["scope"]) for each in rows),
+        compensation_class=row["compensation_class"],
+        undo_until=row["undo_until"],
+        verdict="blocked",
+    )
+    if row["undo_id"] is not None and row["undo_certainty"] == "happened":
+        detail = f"call {row['undo_call_id']} took it back"
+        if not row["is_undone"]:
+            detail += ", and was itself taken back since: undo the call that did so"
+        return replace(step, verdict="done", reason="already_undone", detail=detail)
+    if row["undoes"] in selected_ids:
+        return replace(step, verdict="done", reason="is_undo", detail="it took back another call of this plan")
+    if row["undo_id"] is not None:
+        detail = f"whether call {row['undo_call_id']} took it back is unknown: settle that call first"
+        return replace(step, reason="undo_uncertain", detail=detail)
+    if row["certainty"] == "uncertain":
+        return replace(step, reason="uncertain", detail="whether it happened is unknown: settle the call first")
+    if row["compensation_class"] == "irreversible":
+        return replace(step, reason="irreversible", detail=f"nothing takes back a call of {row['tool']}")
+    if row["is_over"]:
+        detail = f"it could be taken back until {row['undo_until'].isoformat(timespec='seconds')}"
+        return replace(step, reason="window_over", detail=detail)
+    if row["sealed"] is None:
+        return replace(step, reason="not_kept", detail="the arguments of the call were erased, or never recorded")
+    return _bind_step(step, unseal_compensation(keys, step.entry_id, row["sealed"]), tools)
+
+
+def _bind_step(step: UndoStep, bound: BoundCompensation, tools: TenantTools) -> UndoStep:
+    """Judge whether the tool that takes a call back can be called with what was kept."""
+    if bound.missing:
+        detail = f"{bound.tool} needs {', '.join(bound.missing)} of the call, which is not known"
+        return replace(step, reason="not_bound", detail=detail)
+    try:
+        contract = tools.resolve_version(bound.tool).contract
+    except Problem as problem:
+        return replace(step, reason="no_tool", detail=f"{bound.tool} takes it back: {problem.message}")
+    if contract.effects is Effects.READ:
+        return replace(step, reason="no_tool", detail=f"{bound.tool} only reads now")
+    if bound.is_by_name:
+        properties = get_properties(contract.input_schema)
+        arguments = {name: value for name, value in bound.arguments.items() if name in properties}
+        required = resolve_refs(contract.input_schema, contract.input_schema).get("required")
+        absent = sorted(set(required if isinstance(required, list) else ()) - arguments.keys())
+        if absent:
+            detail = (
+                f"{bound.tool} needs {', '.join(absent)}, and the contract binds nothing to it: declare compensation"
+            )
+            return replace(step, reason="not_bound", detail=detail)
+        bound = BoundCompensation(tool=bound.tool, arguments=arguments)
+    return replace(step, verdict="ready", compensation=bound)
+
+
+def _block_overwriting(steps: Sequence[UndoStep], writers: Mapping[str, str]) -> list[UndoStep]:
+    """Block each step that would overwrite a later effect: of someone else, or one of the plan that stays."""
+    judged: list[UndoStep] = []
+    staying: list[UndoStep] = []
+    for step in steps:
+        if step.verdict == "ready":
+            later = next((each for each in staying if _overlap(each, step)), None)
+            if step.entry_id in writers:
+                step = replace(step, verdict="blocked", reason="changed_since", detail=writers[step.entry_id])
+            elif later is not None:
+                detail = f"call {later.call_id} changed the same later, and stays"
+                step = replace(step, verdict="blocked", reason="changed_since", detail=detail)
+        if step.verdict == "blocked":
+            staying.append(step)
+        judged.append(step)
+    return judged
+
+
+def _overlap(a: UndoStep, b: UndoStep) -> bool:
+    return any(
+        resource == other_resource and scopes_overlap(scope, other_scope)
+        for resource, _, scope in a.effects
+        for other_resource, _, other_scope in b.effects
+    )
+
+
+def _name_writer(caller: Caller, row: asyncpg.Record) -> str:
+    """Name who changed the same thing later, as far as the caller may know."""
+    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
+        return "another caller changed the same later"
+    agents = parse_agents(row["caller_agent"])
+    who = f"{agents[0]} for {row['caller_user']}" if agents else row["caller_user"]
+    return f"{who} changed the same later, with {row['tool']} in call {row['call_id']}: undo that first"
+
+
+def _digest_steps(keys: KeySet, steps: Sequence[UndoStep]) -> str:
+    document = {
+        "steps": [
+            [
+                each.entry_id,
+                each.verdict,
+                each.reason,
+                None if each.compensation is None else each.compensation.to_json(),
+            ]
+            for each in steps
+            if each.verdict != "done"
+        ]
+    }
+    # With a key, so that nobody can guess arguments from it.
+    return hashlib.blake2b(canonicalize(document), key=keys.records_key, digest_size=32).hexdigest()

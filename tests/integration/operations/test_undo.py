@@ -1,0 +1,217 @@
+"""A person takes back what an agent did: the plan first, then each step as a call of their own."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deputize.core.call import CallRequest
+from deputize.core.caller import AUDIT_SCOPE, UNDO_SCOPE, Caller
+from deputize.core.contract.contract import LifecycleState
+from deputize.core.errors import MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
+from deputize.core.states import State
+from deputize.operations.gateway import UndoSelection
+from tests.support import notebook_tools
+from tests.support.gateway_lab import GatewayLab, open_lab
+from tests.support.notebook_tools import failures, mails, notes
+from tests.support.scripted_tools import TOOLS
+
+pytestmark = pytest.mark.requirement("NEW-2")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lab(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayLab]:
+    tools = [*TOOLS, *notebook_tools.TOOLS]
+    async with open_lab(module_database, tmp_path_factory.mktemp("lab"), tools=tools) as lab:
+        yield lab
+
+
+@pytest.fixture(autouse=True)
+def session(lab: GatewayLab) -> str:
+    """The session of the test, with nothing in it, and an empty book."""
+    notes.clear()
+    failures.clear()
+    mails.clear()
+    return lab.runtime.clock.new_id()
+
+
+async def make_person(lab: GatewayLab, user: str = "ana") -> Caller:
+    return await lab.make_caller(user, scopes=("book:write", UNDO_SCOPE))
+
+
+async def call(lab: GatewayLab, tool: str, session: str, /, *, by: Caller | None = None, **arguments: Any) -> str:
+    caller = by or await lab.make_caller(agent="bot", scopes=("book:write",))
+    key = lab.runtime.clock.new_id()
+    request = CallRequest(tool=f"book.{tool}", arguments=arguments, idempotency_key=key, session=session)
+    outcome = await lab.gateway.run_call(caller, request)
+    return outcome.call_id
+
+
+async def plan(lab: GatewayLab, by: Caller | None = None, **selection: Any) -> dict[str, Any]:
+    return await lab.gateway.undo.plan_undo(by or await make_person(lab), UndoSelection(**selection))
+
+
+async def undo(lab: GatewayLab, by: Caller | None = None, **selection: Any) -> dict[str, Any]:
+    caller = by or await make_person(lab)
+    planned = await plan(lab, caller, **selection)
+    return await lab.gateway.undo.execute_undo(caller, UndoSelection(**selection), planned["digest"])
+
+
+def list_verdicts(planned: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+    return [(each["tool"].removeprefix("book."), each["verdict"], each["reason"]) for each in planned["steps"]]
+
+
+async def test_a_session_is_taken_back_newest_first_and_the_plan_names_what_cannot_be(
+    lab: GatewayLab, session: str
+) -> None:
+    notes.update(kept="k", old="o")
+    before = dict(notes)
+    await call(lab, "add", session, name="new", text="n")
+    await call(lab, "change", session, name="old", text="o2")
+    await call(lab, "change", session, name="old", text="o3")
+    await call(lab, "mail", session, name="new")
+    await call(lab, "remove", session, name="kept")
+    await call(lab, "pin", session, name="new", text="top")
+    planned = await plan(lab, session=session)
+    assert list_verdicts(planned) == [
+        ("pin", "ready", None), ("remove", "ready", None), ("mail", "blocked", "irreversible"),
+        ("change", "ready", None), ("change", "ready", None), ("add", "ready", None),
+    ]  # fmt: skip
+    assert planned["steps"][0]["agents"] == ["bot"]
+    answer = await undo(lab, session=session)
+    assert [each["state"] for each in answer["made"]] == ["succeeded"] * 5
+    assert (answer["left"]["ready"], answer["left"]["done"], answer["left"]["blocked"]) == (0, 5, 1)
+    assert (notes, mails) == (before, ["new"])
+
+
+async def test_an_undo_is_a_call_in_the_journal_and_can_itself_be_undone(lab: GatewayLab, session: str) -> None:
+    added = await call(lab, "add", session, name="a", text="milk")
+    (made,) = (await undo(lab, call_id=added))["made"]
+    (row,) = await lab.db.fetch("select * from deputize.journal where call_id = $1", made["call_id"])
+    assert (str(row["undoes"]), row["caller_user"], row["caller_agent"]) == (made["entry_id"], "ana", "")
+    assert await lab.fetch_entry_kinds(made["call_id"]) == ["intent", "outcome"]
+    assert notes == {}
+    (again,) = (await undo(lab, call_id=made["call_id"]))["made"]
+    assert notes == {"a": "milk"}
+    (step,) = (await plan(lab, call_id=added))["steps"]
+    assert (step["verdict"], step["reason"]) == ("done", "already_undone")
+    assert "was itself taken back" in step["detail"]
+    await undo(lab, call_id=again["call_id"])
+    assert notes == {}
+
+
+async def test_what_others_changed_since_is_found_and_never_overwritten(lab: GatewayLab, session: str) -> None:
+    notes.update(x="1", y="1")
+    mine = [await call(lab, "change", session, name=name, text="2") for name in ("x", "y")]
+    bob = await lab.make_caller("bob", scopes=("book:write",))
+    await call(lab, "change", "of bob", by=bob, name="x", text="3")
+    planned = await plan(lab, session=session)
+    assert list_verdicts(planned) == [("change", "ready", None), ("change", "blocked", "changed_since")]
+    # Whose it is says only the plan of who may see it.
+    assert planned["steps"][1]["detail"] == "another caller changed the same later"
+    auditor = await lab.make_caller("eve", scopes=(AUDIT_SCOPE,))
+    assert "bob changed the same later" in (await plan(lab, auditor, call_id=mine[0]))["steps"][0]["detail"]
+    await undo(lab, session=session)
+    assert notes == {"x": "3", "y": "1"}
+
+
+async def test_a_later_call_that_stays_blocks_the_earlier_one_and_one_taken_back_does_not(
+    lab: GatewayLab, session: str
+) -> None:
+    notes["z"] = "1"
+    first = await call(lab, "change", session, name="z", text="2")
+    second = await call(lab, "change", "later", name="z", text="3")
+    (step,) = (await plan(lab, call_id=first))["steps"]
+    assert step["reason"] == "changed_since"
+    assert second in step["detail"]
+    await undo(lab, call_id=second)
+    await undo(lab, call_id=first)
+    assert notes["z"] == "1"
+
+
+async def test_a_failed_step_ends_the_undo_and_repeating_it_goes_on(lab: GatewayLab, session: str) -> None:
+    for name in ("a", "b", "c"):
+        await call(lab, "add", session, name=name, text=name)
+    failures["b"] = ToolFailed("the shelf is locked")
+    answer = await undo(lab, session=session)
+    assert [each["state"] for each in answer["made"]] == ["succeeded", "failed"]
+    assert (answer["left"]["ready"], notes) == (2, {"a": "a", "b": "b"})
+    answer = await undo(lab, session=session)
+    assert [each["state"] for each in answer["made"]] == ["succeeded", "succeeded"]
+    assert notes == {}
+
+
+async def test_a_plan_that_changed_is_refused(lab: GatewayLab, session: str) -> None:
+    await call(lab, "add", session, name="a", text="milk")
+    planned = await plan(lab, session=session)
+    await call(lab, "add", session, name="b", text="bread")
+    with pytest.raises(UndoPlanChanged):
+        await lab.gateway.undo.execute_undo(await make_person(lab), UndoSelection(session=session), planned["digest"])
+    assert len(notes) == 2
+
+
+async def test_undo_needs_its_own_scope_and_no_agent_has_it(lab: GatewayLab, session: str) -> None:
+    added = await call(lab, "add", session, name="a", text="milk")
+    without = await lab.make_caller(scopes=("book:write",))
+    agent = await lab.make_caller(agent="bot", scopes=("book:write", UNDO_SCOPE))
+    auditor = await lab.make_caller("eve", scopes=(AUDIT_SCOPE, UNDO_SCOPE))
+    for caller in (without, agent, auditor):
+        with pytest.raises(ScopeMissing):
+            await undo(lab, caller, call_id=added)
+    # Someone else does not even see it.
+    assert (await plan(lab, await make_person(lab, "bob"), call_id=added))["steps"] == []
+    # And the step itself needs what any call of its tool needs.
+    narrow = await lab.make_caller(scopes=(UNDO_SCOPE, AUDIT_SCOPE))
+    (made,) = (await undo(lab, narrow, call_id=added))["made"]
+    assert (made["state"], made["error"]) == ("denied", "scope-missing")
+    assert notes == {"a": "milk"}
+
+
+async def test_after_the_window_and_without_its_tool_nothing_is_taken_back(lab: GatewayLab, session: str) -> None:
+    added = await call(lab, "add", session, name="a", text="milk")
+    pinned = await call(lab, "pin", session, name="a", text="top")
+    await lab.db.execute("update deputize.journal set undo_until = now() - interval '1 s' where call_id = $1", added)
+    tools = (await lab.runtime.authority.load_tenant("dev")).tools
+    version = tools.resolve_version("book.unpin").contract.version
+    await lab.gateway.commands.set_state(await lab.make_admin(), "book.unpin", version, LifecycleState.RETIRED)
+    reasons = [(await plan(lab, call_id=each))["steps"][0]["reason"] for each in (added, pinned)]
+    assert reasons == ["window_over", "no_tool"]
+
+
+async def test_an_unknown_outcome_is_settled_first(lab: GatewayLab, session: str) -> None:
+    failures["a"] = ConnectionError("reset")
+    added = await call(lab, "add", session, name="a", text="milk")
+    assert await lab.fetch_state(added) == State.UNKNOWN
+    assert list_verdicts(await plan(lab, call_id=added)) == [("add", "blocked", "uncertain")]
+
+
+async def test_an_agents_calls_are_chosen_by_name_and_time(lab: GatewayLab, session: str) -> None:
+    before = datetime.now(UTC)
+    await call(lab, "add", session, name="a", text="milk")
+    await call(lab, "add", session, by=await lab.make_caller(scopes=("book:write",)), name="b", text="bread")
+    planned = await plan(lab, agent="bot", since=before)
+    assert [each["effects"][0]["scope"] for each in planned["steps"]] == ["a"]
+    assert (await plan(lab, agent="bot", since=before + timedelta(hours=1)))["steps"] == []
+    for wrong in ({}, {"agent": "bot"}, {"call_id": "no"}, {"call_id": lab.runtime.clock.new_id(), "session": "s"}):
+        with pytest.raises(MalformedRequest):
+            UndoSelection(**wrong)  # type: ignore[arg-type]
+
+
+async def test_two_people_take_the_same_call_back_once(lab: GatewayLab, session: str) -> None:
+    added = await call(lab, "add", session, name="a", text="milk")
+    admin = await lab.make_caller("root", scopes=("deputize:admin", "book:write", UNDO_SCOPE))
+    planned = await plan(lab, call_id=added)
+    seen = await plan(lab, admin, call_id=added)
+    selection = UndoSelection(call_id=added)
+    # As if the second had planned before the first was done.
+    (first,) = (await lab.gateway.undo.execute_undo(await make_person(lab), selection, planned["digest"]))["made"]
+    with pytest.raises(UndoPlanChanged):
+        await lab.gateway.undo.execute_undo(admin, selection, seen["digest"])
+    step = {"entry_id": first["entry_id"], "tool": "book.remove"}
+    request = CallRequest(
+        tool="book.remove", arguments={"name": "a"}, undoes=step["entry_id"],
+        idempotency_key=f"undo:{step['entry_id']}:0",
+    )  # fmt: skip
+    assert (await lab.gateway.run_call(admin, request)).call_id == first["call_id"]
