@@ -33,8 +33,8 @@ _ENTRY = re.compile(r"^--\n-- Name: (?P<name>.*); Type: (?P<type>[A-Z ]+); Schem
 _PARTITION = re.compile(r"ATTACH PARTITION deputize\.(\w+)")
 # In the order in which they are shown with the object they belong to.
 _TYPES = (
-    "COMMENT", "SCHEMA", "TYPE", "TABLE", "SEQUENCE", "FUNCTION", "PROCEDURE", "CONSTRAINT", "FK CONSTRAINT", "INDEX",
-    "TRIGGER", "ROW SECURITY", "POLICY", "ACL",
+    "COMMENT", "SCHEMA", "TYPE", "TABLE", "SEQUENCE", "FUNCTION", "PROCEDURE", "CONSTRAINT",
+    "CHECK CONSTRAINT", "FK CONSTRAINT", "INDEX", "TRIGGER", "ROW SECURITY", "POLICY", "ACL",
 )  # fmt: skip
 # What deputize.secure_table() adds to a table, shown as one line: what differs from it stands out.
 _SECURED = """\

@@ -75,6 +75,26 @@ _MEANINGS: Mapping[str, str] = {
     "that only reads. `idempotent`: a repeated key has the effect of one call; the upstream must recognize it. "
     "`monotone`: nothing is removed. `conserving`: sums stay the same. `reversible`: `undo` restores the state. One "
     "that contradicts the contract is refused.",
+    "flow.output": "Where the result comes from: a pointer, or one for each field. Without it, the last step's result.",
+    "flow.steps.name": "Its name, which no other step has.",
+    "flow.steps.when": "A comparison such as `/steps/order/total <= 100`; the step runs only if it holds.",
+    "flow.steps.tool": "The tool that it calls; a flow, too.",
+    "flow.steps.version": "Its version or range; without it, the newest.",
+    "flow.steps.bind": "Where arguments come from: pointers such as `/input/id` or `/steps/order/id`.",
+    "flow.steps.constants": "Arguments with a fixed value.",
+    "flow.steps.parallel": "Steps that run beside each other.",
+    "flow.steps.join": "How many of them must succeed: `all`, a `quorum`, or the `first`. The rest is canceled.",
+    "flow.steps.quorum": "The part of them that must succeed, rounded up.",
+    "flow.steps.steps": "Steps that run one after another.",
+    "flow.steps.otherwise": "Steps that run if the condition does not hold.",
+    "flow.steps.map.over": "The list; `/item` and `/index` are its elements and their places.",
+    "flow.steps.map.max_items": "How many elements it may have.",
+    "flow.steps.loop.until": "The comparison that ends it; the step's own result is that of the last round.",
+    "flow.steps.loop.max_rounds": "After how many rounds the step fails; `/round` is the number of each.",
+    "flow.steps.fallback.tool": "The tool that is called instead.",
+    "flow.steps.fallback.version": "Its version or range; without it, the newest.",
+    "flow.steps.fallback.bind": "Where its arguments come from.",
+    "flow.steps.fallback.constants": "Arguments with a fixed value.",
     "compensation.compensation_class": "`full` restores the state, `semantic` an equivalent one, `partial` leaves "
     "traces; `irreversible`: nothing compensates it, and `tool` stays unset.",
     "compensation.tool": "The tool that compensates a call. It must be registered, and its arguments bound.",
@@ -230,7 +250,9 @@ def _render_table(
     path: tuple[str, ...],
     unused_paths: set[str],
 ) -> Iterator[str]:
-    parts = {name: part for name, field in model.model_fields.items() if (part := _find_part(field.annotation))}
+    found = {name: _find_part(field.annotation) for name, field in model.model_fields.items()}
+    # A part inside itself, as steps inside steps, is described once.
+    parts = {name: part for name, part in found.items() if part is not None and part is not model}
     plain_names = [name for name in model.model_fields if name not in parts]
     if plain_names:
         yield from _render_head(model, path)

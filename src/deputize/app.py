@@ -21,7 +21,7 @@ from deputize.composition.worker import open_worker
 from deputize.core.call_report import ReportCall, ReportToolError
 from deputize.core.caller import Caller
 from deputize.core.clock import Clock
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool, PythonTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.settings import Settings
 from deputize.execute.drivers.error_reports import ReportingDriver
@@ -50,7 +50,7 @@ _SERVER_WAIT_SECONDS = 2.0
 async def open_gateway(
     settings: Settings,
     *,
-    tools: Sequence[PythonTool] = (),
+    tools: Sequence[ProjectTool] = (),
     hooks: Sequence[LoadedHook] = (),
     development: bool = False,
     worker: bool = False,
@@ -79,7 +79,10 @@ async def open_gateway(
         stack.push_async_callback(egress.aclose)
         hook_chain = build_hooks(settings, hooks, clock)
         stack.callback(hook_chain.close)
-        functions = PythonDriver(tools) if report_tool_error is None else ReportingDriver(tools, report_tool_error)
+        own_code = [each for each in tools if isinstance(each, PythonTool)]
+        functions = (
+            PythonDriver(own_code) if report_tool_error is None else ReportingDriver(own_code, report_tool_error)
+        )
         stack.callback(functions.close)
         runtime = await open_runtime(settings, functions, hook_chain, development, clock, egress, stack)
         runtime = replace(runtime, report_call=report_call)

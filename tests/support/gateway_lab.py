@@ -16,7 +16,7 @@ from deputize.app import open_gateway
 from deputize.core.call import CallRequest
 from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.clock import Clock
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.hooks import LoadedHook
 from deputize.core.outcome import Outcome
 from deputize.core.settings import (
@@ -213,7 +213,7 @@ async def open_lab(
     *,
     clock: Clock | None = None,
     hooks: Sequence[LoadedHook] = (),
-    tools: Sequence[PythonTool] = TOOLS,
+    tools: Sequence[ProjectTool] = TOOLS,
     runs: RunSettings | None = None,
     **timing: float,
 ) -> AsyncIterator[GatewayLab]:

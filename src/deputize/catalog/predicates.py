@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.catalog.comparisons import Comparison, InvalidComparison, compute_change, parse_comparison
 from deputize.catalog.schema_cost import SchemaCost, measure_schema
 from deputize.catalog.schema_rules import Reason, check_schema
 from deputize.catalog.schemas import Validator, compile_schema
 from deputize.catalog.validation_job import JobRunner, is_costly_document
 from deputize.core.canonical import canonicalize
+from deputize.core.comparisons import Comparison, InvalidComparison, compute_change, parse_comparison
 from deputize.core.contract.predicates import Predicate
 from deputize.core.json_values import run_for_value
 

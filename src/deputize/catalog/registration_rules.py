@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import date
 
 from deputize.catalog import versions
+from deputize.catalog.flow_rules import check_flow, check_flow_tools
 from deputize.catalog.policy_facts import FactLookup, find_mark_faults, find_no_fact
 from deputize.catalog.predicates import check_predicate
 from deputize.catalog.promise_rules import check_compensation_tool, check_fallback_tools, check_promises
@@ -85,6 +86,7 @@ def check_conflicts(
     reasons += _check_undo_tool(contract, find_contract)
     reasons += check_compensation_tool(contract, find_contract)
     reasons += check_fallback_tools(contract, find_contract)
+    reasons += check_flow_tools(contract, find_contract)
     if contract.status is not None:
         reasons += _check_status_tool(contract.status, find_contract(contract.status))
     if reasons:
@@ -160,8 +162,10 @@ def collect_faults(
         yield from _check_undo_tool(contract, find_contract)
         yield from check_compensation_tool(contract, find_contract)
         yield from check_fallback_tools(contract, find_contract)
+        yield from check_flow_tools(contract, find_contract)
     yield from _check_mutation_class(contract)
     yield from check_promises(contract)
+    yield from check_flow(contract)
     yield from _check_observability(contract)
     yield from _check_examples(contract)
 

@@ -7,7 +7,7 @@ from deputize.acts.webhooks import WebhookAdmin
 from deputize.catalog.importers.mcp import list_scopes
 from deputize.catalog.importers.openapi.contracts import list_service_scopes
 from deputize.composition.identity import CompleteCaller, build_console_access, build_operator_tokens
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.settings import Settings
 from deputize.execute.egress import Egress
 from deputize.govern.identity.token_verifier import TokenVerifier
@@ -38,6 +38,7 @@ from deputize.operations.audit.tail import AuditTail
 from deputize.operations.bootstrap import list_tenants
 from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
+from deputize.operations.calls.flow_views import FlowViews
 from deputize.operations.calls.queries import CallQueries
 from deputize.operations.calls.receipts import CallReceipts
 from deputize.operations.calls.restore_checkpoint import Rollbacks
@@ -65,7 +66,7 @@ def get_lifecycle(gateway: Gateway) -> Lifecycle:
 def build_gateway(
     runtime: Runtime,
     tokens: TokenVerifier,
-    tools: Sequence[PythonTool],
+    tools: Sequence[ProjectTool],
     health: Health,
     complete_caller: CompleteCaller,
     egress: Egress,
@@ -108,6 +109,7 @@ def build_gateway(
         log_reader=log_reader,
         log_history=LogHistory(entries, log_reader),
         cancellations=Cancellations(runtime, calls),
+        flows=FlowViews(runtime, calls),
         webhooks=WebhookAdmin(runtime),
         reconciliation_tasks=ReconciliationTasks(runtime),
         approvals=approvals,
@@ -141,7 +143,7 @@ def build_gateway(
     )
 
 
-def _collect_scopes(settings: Settings, tools: Sequence[PythonTool]) -> Iterator[str]:
+def _collect_scopes(settings: Settings, tools: Sequence[ProjectTool]) -> Iterator[str]:
     """Collect the scopes that the tools need, for clients that want to know them in advance."""
     for tool in tools:
         yield from tool.contract.auth.required_scopes

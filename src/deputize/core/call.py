@@ -68,6 +68,9 @@ class CallRequest:
     max_age_seconds: int | None = None
     # The call that this one answers as an alternative; set by the lifecycle, never by an interface.
     fallback_of: str | None = None
+    # How long a step of a flow may take, and in how many flows it is; set by the lifecycle, never by an interface.
+    max_seconds: float | None = None
+    flow_depth: int = 0
     # The run to retry; set by operations, never by an interface.
     retry_of: str | None = None
     # The journal entry that this call takes back; set by operations, never by an interface.

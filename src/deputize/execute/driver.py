@@ -5,6 +5,8 @@
     http     operations of HTTP services   drivers/http.py
     grpc     methods of gRPC services      drivers/grpc.py
 
+A flow has no driver: its steps are calls of their own.
+
 The lifecycle uses only this module and knows no driver by name.
 """
 
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.safety_floor import Weakening
-from deputize.core.contract.tools import AnyTool, GrpcTool, HttpTool, PythonTool, ToolContext
+from deputize.core.contract.tools import AnyTool, FlowTool, GrpcTool, HttpTool, ProjectTool, PythonTool, ToolContext
 from deputize.core.errors import ToolFailed, ToolNotAdmitted, ToolRequiresSetup
 from deputize.execute.drivers.http import HttpDriver
 from deputize.execute.drivers.mcp import McpDriver
@@ -46,6 +48,8 @@ class Drivers:
                 return self._http.find_tool(contract)
             case "grpc":
                 return self._require_grpc(contract).find_tool(contract)
+            case "flow":
+                return FlowTool(contract=contract)
             case "none":
                 raise ToolRequiresSetup(
                     f"{contract.full_name} {contract.version} is connected to no code",
@@ -62,9 +66,9 @@ class Drivers:
         except (ToolRequiresSetup, ToolNotAdmitted):
             return ""
 
-    def replace_functions(self, tools: Iterable[PythonTool]) -> None:
+    def replace_functions(self, tools: Iterable[ProjectTool]) -> None:
         """Use other functions of this process from now on; running calls end on those that they began with."""
-        self._python.replace_tools(tools)
+        self._python.replace_tools(each for each in tools if isinstance(each, PythonTool))
 
     def find_contract(self, name: str) -> Contract | None:
         """Find the contract of a loaded function by its tool's name."""
@@ -84,6 +88,8 @@ class Drivers:
             return self._http.run(tool, arguments, context, seconds)
         if isinstance(tool, GrpcTool):
             return self._require_grpc(tool.contract).run(tool, arguments, context, seconds)
+        if isinstance(tool, FlowTool):
+            raise TypeError("a flow is advanced by lifecycle/durable/flow_run.py, not run by a driver")
         return self._mcp.run(tool, arguments, context, seconds)
 
     def _require_grpc(self, contract: Contract) -> "GrpcDriver":

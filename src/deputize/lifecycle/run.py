@@ -12,8 +12,10 @@ from typing import Any
 from deputize.core.call import CallRequest
 from deputize.core.caller import Caller
 from deputize.core.clock import Deadline
+from deputize.core.contract.tools import FlowTool
 from deputize.core.errors import Problem
 from deputize.core.outcome import Outcome
+from deputize.core.states import State
 from deputize.core.telemetry import Span
 from deputize.evidence.tracing import describe_end
 from deputize.lifecycle.approval.gate import request_approval
@@ -21,6 +23,7 @@ from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.call_reports import report_outcome
 from deputize.lifecycle.claim import ClaimGuard
 from deputize.lifecycle.durable.active_runs import ActiveRuns
+from deputize.lifecycle.durable.flow_run import advance_flow, conclude_flow
 from deputize.lifecycle.durable.resource_locks import release_locks
 from deputize.lifecycle.durable.resume import (
     ClaimedRun,
@@ -131,6 +134,9 @@ class Lifecycle:
         run = await load_pending_run(self.runtime, tenant, call_id)
         if run is None:
             return
+        is_waiting_flow = run.is_flow_begun and run.state is State.QUEUED
+        if is_waiting_flow and not await advance_flow(self.runtime, run):
+            return
         call = run.validated.call
         if call.trail.tracer is None:
             await self._resume(run, active_runs)
@@ -147,6 +153,8 @@ class Lifecycle:
             return None
         try:
             with run.charge, ClaimGuard(runtime, run.authorized, run.claim):
+                if isinstance(run.tool, FlowTool):
+                    return await self._run_flow(run, pending_run)
                 return await self._run_claim(run, active_runs)
         finally:
             release_locks(runtime, tenant, run.claim.call_id, run.claim.resource_locks)
@@ -161,8 +169,23 @@ class Lifecycle:
             )
         if should_requeue(executed):
             run.charge.refund()
-            await requeue_run(runtime, executed)
+            await requeue_run(runtime, authorized, claim)
             return None
+        return await self._end_run(executed, run)
+
+    async def _run_flow(self, run: ClaimedRun, pending_run: PendingRun) -> Outcome | None:
+        """Conclude a flow whose calls have ended, or put it back for its next calls and return None."""
+        runtime, authorized, claim = self.runtime, run.authorized, run.claim
+        with authorized.call.trail.start_phase(Span.EXECUTE):
+            executed = await conclude_flow(runtime, authorized, claim, pending_run)
+        if executed is None:
+            run.charge.refund()
+            await requeue_run(runtime, authorized, claim, seconds=0.0)
+            return None
+        return await self._end_run(executed, run)
+
+    async def _end_run(self, executed: Executed, run: ClaimedRun) -> Outcome:
+        runtime, authorized = self.runtime, run.authorized
         outcome = await self._finish_call(executed, run.charge.progress)
         if runtime.report_call is not None:
             report_outcome(runtime, authorized.call, outcome, authorized.decision)

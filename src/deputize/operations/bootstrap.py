@@ -11,7 +11,8 @@ import structlog
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.config_error import ConfigError
 from deputize.core.contract.contract import Effects
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.flow import MAX_FLOW_DEPTH
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.errors import PolicyInvalid, RegistryProblem, VersionConflict
 from deputize.core.settings import Settings
 from deputize.govern.policy.files import read_files
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 async def bootstrap_gateway(
     gateway: Gateway,
-    tools: Sequence[PythonTool],
+    tools: Sequence[ProjectTool],
     complete: Callable[[Caller], Awaitable[Caller]],
     *,
     holds_changes: bool = False,
@@ -37,8 +38,7 @@ async def bootstrap_gateway(
     if holds_changes and gateway.project_edits is not None:
         tools = await gateway.project_edits.hold_tools(tools)
     operator = await complete(operator_caller(settings.tools.tenant))
-    # Tools that only read come first: other tools may name them as their status.
-    for tool in sorted(tools, key=lambda each: each.contract.effects is not Effects.READ):
+    for tool in _sort_tools(tools):
         try:
             registration = await gateway.commands.register_tool(operator, tool.contract)
         except RegistryProblem as problem:
@@ -49,6 +49,28 @@ async def bootstrap_gateway(
                 log.warning("timeout_too_short", tool=tool.contract.full_name, reason=text)
     if settings.policy.files:
         await _apply_policies(gateway, complete, gateway.project_edits if holds_changes else None)
+
+
+def _sort_tools(tools: Sequence[ProjectTool]) -> list[ProjectTool]:
+    """Sort tools so that each comes after those it names: reads, which may be another's status, then what changes data,
+    then flows, inner ones first.
+    """
+    flows = {each.contract.full_name: each.contract for each in tools if each.contract.flow is not None}
+
+    def measure_depth(name: str, depth: int = 1) -> int:
+        flow = flows[name].flow if name in flows else None
+        if flow is None or depth > MAX_FLOW_DEPTH:
+            return depth
+        names = {call.tool for step in flow.walk() for call in step.calls}
+        return max(measure_depth(each, depth + 1) for each in names)
+
+    return sorted(
+        tools,
+        key=lambda each: (
+            measure_depth(each.contract.full_name) if each.contract.flow is not None else 0,
+            each.contract.effects is not Effects.READ,
+        ),
+    )
 
 
 async def register_services(
@@ -87,7 +109,7 @@ async def _apply_policies(
             raise ConfigError(f"The policies in policy.files are invalid. Fix these errors:\n{error_text}") from None
 
 
-async def compare_files(gateway: Gateway, authority: Authority, tools: Sequence[PythonTool]) -> None:
+async def compare_files(gateway: Gateway, authority: Authority, tools: Sequence[ProjectTool]) -> None:
     """Compare the project's files with what is active. What is active decides; differences are reported."""
     settings = gateway.settings
     registered_tools = (await authority.load_tenant(settings.tools.tenant)).tools

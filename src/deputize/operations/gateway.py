@@ -56,6 +56,7 @@ from deputize.operations.audit.tail import AuditTail, TailEvent
 from deputize.operations.calls.call_batches import CallBatches
 from deputize.operations.calls.call_exports import CallExports
 from deputize.operations.calls.cancel import Cancellations
+from deputize.operations.calls.flow_views import FlowViews
 from deputize.operations.calls.input_responses import InputResponder
 from deputize.operations.calls.queries import CallEvent, CallQueries, CallSummary
 from deputize.operations.calls.receipts import CallReceipts
@@ -141,6 +142,7 @@ class Gateway:
     log_reader: LogReader
     log_history: LogHistory
     cancellations: Cancellations
+    flows: FlowViews
     webhooks: WebhookAdmin
     reconciliation_tasks: ReconciliationTasks
     approvals: ApprovalDecisions

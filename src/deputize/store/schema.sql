@@ -187,7 +187,8 @@ CREATE TABLE deputize.calls (
     trace text NOT NULL,
     has_callback boolean DEFAULT false NOT NULL,
     uses_resource_locks boolean DEFAULT false NOT NULL,
-    needs_approval boolean DEFAULT false NOT NULL
+    needs_approval boolean DEFAULT false NOT NULL,
+    flow_id uuid
 )
 PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.calls
@@ -200,6 +201,7 @@ CREATE TRIGGER calls_refuse_transition BEFORE UPDATE OF state ON deputize.calls 
 CREATE TRIGGER calls_release_locks AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN ((new.uses_resource_locks AND (new.state <> old.state) AND (new.state <> 'running'::text))) EXECUTE FUNCTION deputize.release_locks();
 CREATE TRIGGER calls_schedule_delivery AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN ((new.has_callback AND (new.ended_at IS NOT NULL) AND (new.state <> old.state))) EXECUTE FUNCTION deputize.schedule_delivery();
 CREATE TRIGGER calls_schedule_reconciliation AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN (((new.state = 'unknown'::text) AND (old.state <> 'unknown'::text))) EXECUTE FUNCTION deputize.schedule_reconciliation();
+CREATE TRIGGER calls_wake_flow AFTER UPDATE OF state ON deputize.calls FOR EACH ROW WHEN (((new.flow_id IS NOT NULL) AND (new.ended_at IS NOT NULL) AND (new.state <> old.state))) EXECUTE FUNCTION deputize.wake_flow();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.calls TO deputize_writer;
 
@@ -1045,12 +1047,13 @@ CREATE TABLE deputize.sealed_payloads (
     tenant text NOT NULL,
     id uuid NOT NULL,
     kind text NOT NULL,
-    ciphertext bytea NOT NULL,
-    CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text])))
+    ciphertext bytea NOT NULL
 )
 PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.sealed_payloads
     ADD CONSTRAINT sealed_payloads_pkey PRIMARY KEY (tenant, id, kind);
+ALTER TABLE deputize.sealed_payloads
+    ADD CONSTRAINT sealed_payloads_kind_check CHECK ((kind = ANY (ARRAY['input'::text, 'outcome'::text, 'input_responses'::text, 'flow'::text]))) NOT VALID;
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.sealed_payloads TO deputize_writer;
 
@@ -3616,6 +3619,17 @@ begin
         ends_entry_id => array[p_entry_id], ends_entry => array[p_entry]);
     return true;
 end $$;
+
+-- Trigger: wake the flow of a step that ended, in the transaction that ends it, so that no end is missed.
+CREATE FUNCTION deputize.wake_flow() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    perform deputize.reschedule_run(new.tenant, new.flow_id, 0, false);
+    return null;
+end $$;
+REVOKE ALL ON FUNCTION deputize.wake_flow FROM PUBLIC;
 
 -- Wake as many runs as may hold a released lock, and those that wait for a scope overlapping it. Each of them checks
 -- again whether it has to wait.

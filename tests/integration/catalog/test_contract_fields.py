@@ -76,6 +76,7 @@ _UNENFORCED = "unit/core/contract/test_unenforced_fields.py::test_each_field_is_
 _FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integration/lifecycle/test_tool_checks.py"
 _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
 _CIRCUIT = "unit/execute/circuits/test_circuit.py"
+_FLOW = "integration/lifecycle/durable/test_flow_run.py"
 _CACHE = "integration/lifecycle/test_cached_reads.py"
 _BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
 _JOURNAL = "integration/lifecycle/recording/test_journal.py"
@@ -218,6 +219,30 @@ OBSERVATIONS: dict[str, str] = {
     "service_limits.window_seconds": f"{_RATES}::test_a_call_waits_until_the_window_has_room",
     "freshness.max_age_seconds": f"{_CACHE}::test_an_equal_read_is_answered_with_the_first_result_and_its_age",
     "freshness.shared_by": f"{_CACHE}::test_a_result_that_is_the_same_for_all_serves_other_callers_of_the_tenant",
+    **dict.fromkeys(
+        ("flow.output", "flow.steps.name", "flow.steps.tool", "flow.steps.version", "flow.steps.bind"),
+        f"{_FLOW}::test_the_result_of_a_step_is_the_argument_of_a_later_one",
+    ),
+    **dict.fromkeys(
+        ("flow.steps.when", "flow.steps.steps", "flow.steps.otherwise", "flow.steps.constants"),
+        f"{_FLOW}::test_a_condition_chooses_between_steps",
+    ),
+    **dict.fromkeys(
+        ("flow.steps.parallel", "flow.steps.join"),
+        f"{_FLOW}::test_the_first_success_counts_and_the_others_are_canceled",
+    ),
+    "flow.steps.quorum": "unit/runs/test_flow_state.py::test_a_quorum_that_cannot_be_reached_stops_the_rest",
+    **dict.fromkeys(
+        ("flow.steps.map.over", "flow.steps.map.max_items", "flow.steps.loop.until", "flow.steps.loop.max_rounds"),
+        f"{_FLOW}::test_a_list_is_mapped_and_a_call_is_repeated_until_its_condition_holds",
+    ),
+    **dict.fromkeys(
+        (
+            "flow.steps.fallback.tool", "flow.steps.fallback.version", "flow.steps.fallback.bind",
+            "flow.steps.fallback.constants",
+        ),
+        f"{_FLOW}::test_a_fallback_is_called_only_if_nothing_happened",
+    ),
     "fallback": "integration/lifecycle/test_fallback.py::"
     "test_alternatives_answer_in_their_order_and_the_outcome_says_so",
     **dict.fromkeys(
@@ -254,7 +279,7 @@ def list_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """List the fields of a model and of the models within it, as dotted paths."""
     for name, field in model.model_fields.items():
         part = find_model(field.annotation)
-        if part is None:
+        if part is None or part is model:
             yield prefix + name
         else:
             yield from list_fields(part, f"{prefix}{name}.")

@@ -121,7 +121,7 @@ def _check_read(read_schema: Schema, offered_schema: Schema) -> Iterator[Missing
     listed_properties = read_schema.get("properties")
     for name in listed_properties if isinstance(listed_properties, dict) else ():
         if name not in _list_required(read_schema) and not _is_declared(offered_schema, (name,)):
-            path = "/output" + _format_data_pointer(("properties", name))
+            path = "/output" + format_data_pointer(("properties", name))
             yield MissingPart(path=path, is_required=False, reason="is not in the result")
     breaks = find_breaks(offered_schema, read_schema)
     optional_names = _find_optional_names(read_schema, breaks)
@@ -152,11 +152,11 @@ def _describe_breaks(
 ) -> Iterator[MissingPart]:
     for each in breaks:
         yield MissingPart(
-            path=side + _format_data_pointer(each.path), is_required=is_required, reason=each.explain(view)
+            path=side + format_data_pointer(each.path), is_required=is_required, reason=each.explain(view)
         )
 
 
-def _format_data_pointer(path: Path) -> str:
+def format_data_pointer(path: Path) -> str:
     """Format the place of a value from the place of its schema; up to the first keyword that is not about its parts."""
     pointer, steps = "", iter(path)
     for keyword in steps:
@@ -229,7 +229,7 @@ def _check_demands(root: Schema, node: Any, fields: Sequence[Sequence[str]], pat
         return
     for name in _list_required(node):
         if name not in children:
-            where = path + _format_data_pointer(("properties", name))
+            where = path + format_data_pointer(("properties", name))
             yield MissingPart(path=where, is_required=True, reason="is required, and you do not send it")
     properties = node.get("properties")
     for name, rest in children.items():

@@ -28,7 +28,8 @@ from deputize.catalog.importers.declaration import (
 )
 from deputize.catalog.registration_rules import build_refusal
 from deputize.catalog.schema_rules import Reason
-from deputize.core.contract.contract import Contract
+from deputize.core.contract.contract import Contract, TimeoutClass, ToolKind
+from deputize.core.contract.handler import FLOW_DRIVER
 from deputize.core.errors import ToolNotAdmitted
 
 # YAML aliases (`*name`) count each time they are used, so that no small file expands into a huge value.
@@ -97,6 +98,10 @@ def _expand_short_forms(value: Mapping[str, Any]) -> dict[str, Any]:
     name = fields.get("name")
     if "namespace" not in fields and isinstance(name, str) and "." in name:
         fields["namespace"], _, fields["name"] = name.partition(".")
+    if "flow" in fields:
+        fields = {**_list_flow_fields(str(fields.get("name"))), **fields}
+        if isinstance(fields.get("timeout"), int | float):
+            fields["timeout"] = {"timeout_class": TimeoutClass.ASYNC, "seconds": fields["timeout"]}
     for key, fill in (("timeout", expand_timeout), ("idempotency", expand_idempotency)):
         if key in fields:
             fields[key] = fill(fields[key])
@@ -106,6 +111,15 @@ def _expand_short_forms(value: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(fields.get("resources"), list):
         fields["resources"] = [expand_resource(each) for each in fields["resources"]]
     return fields
+
+
+def _list_flow_fields(name: str) -> dict[str, Any]:
+    """List what follows for a tool from being a flow."""
+    return {
+        "kind": ToolKind.CUSTOM,
+        "handler": {"driver": FLOW_DRIVER, "target": name[:_MAX_NAME_LENGTH] or "flow"},
+        "idempotency": "deduplicates",
+    }
 
 
 def _parse_yaml(text: str, source: str) -> tuple[yaml.Node | None, Any]:

@@ -19,6 +19,7 @@ from deputize.core.contract.effects import (
     PreviewRules,
     SideEffect,
 )
+from deputize.core.contract.flow import Flow
 from deputize.core.contract.handler import Handler, ToolKind
 from deputize.core.contract.isolation import NetworkPolicy, ResourceLimits, Sandbox
 from deputize.core.contract.labels import Labels
@@ -49,11 +50,11 @@ from deputize.core.contract.timing import Freshness, Timeout, TimeoutClass
 
 __all__ = [
     "DEFAULT_ERROR_SCHEMA", "LATER_FIELDS", "Alerts", "Auth", "Author", "Behaviour", "Checkpoints", "CircuitBreaker",
-    "Compensation", "Contract", "ContractPart", "Effects", "EndOfLife", "Freshness", "Handler", "Idempotency", "Labels",
-    "LifecycleState", "MutationClass", "NativeIds", "NetworkPolicy", "Objectives", "Observability", "Predicate",
-    "PreviewRules", "ResourceLimits", "RetryPolicy", "Sandbox", "Schema", "SecretName", "SemVer", "ServiceLimits",
-    "SideEffect", "Text", "Timeout", "TimeoutClass", "ToolKind", "ToolRef", "UpstreamIdempotency", "Word",
-    "is_safe_to_repeat",
+    "Compensation", "Contract", "ContractPart", "Effects", "EndOfLife", "Flow", "Freshness", "Handler", "Idempotency",
+    "Labels", "LifecycleState", "MutationClass", "NativeIds", "NetworkPolicy", "Objectives", "Observability",
+    "Predicate", "PreviewRules", "ResourceLimits", "RetryPolicy", "Sandbox", "Schema", "SecretName", "SemVer",
+    "ServiceLimits", "SideEffect", "Text", "Timeout", "TimeoutClass", "ToolKind", "ToolRef", "UpstreamIdempotency",
+    "Word", "is_safe_to_repeat",
 ]  # fmt: skip
 
 DEFAULT_ERROR_SCHEMA: Schema = {
@@ -66,7 +67,7 @@ LATER_FIELDS: Final = (
     "preview_rules", "reads_state", "rolls_back", "behaviours", "compensation", "requires_user_interaction",
     "open_world", "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
     "objectives", "alerts", "authority_rank", "native_ids", "service_limits",
-    "fallback",
+    "fallback", "flow",
 )  # fmt: skip
 
 
@@ -80,6 +81,8 @@ class Contract(ContractPart):
     description: Annotated[str, StringConstraints(min_length=10, max_length=2000)]
     kind: ToolKind = ToolKind.FUNCTION
     handler: Handler
+    # The calls that the tool consists of, if it is a flow.
+    flow: Flow | None = None
 
     input_schema: Schema
     output_schema: Schema

@@ -12,6 +12,8 @@ from deputize.core.contract.parts import ContractPart, omit_unset_fields
 NO_DRIVER: Final = "none"
 # The driver of a tool that is a function of this process.
 PYTHON_DRIVER: Final = "python"
+# The driver of a flow, whose steps are calls of other tools.
+FLOW_DRIVER: Final = "flow"
 
 
 class ToolKind(StrEnum):
@@ -38,12 +40,13 @@ class ToolKind(StrEnum):
 
 class Handler(ContractPart):
     """Where the tool runs. `target` is its address for the driver (Python: `module:function`; MCP: `server/tool` as the
-    server spells it; HTTP and gRPC: `service/operation`). `preview` is the address of its preview, if the target does
-    not bring one. `pin` is the digest of the accepted definition, if a server can change it. `request` is the request
-    of an HTTP operation or a gRPC method. A tool with the driver `none` is declared and runs nowhere yet.
+    server spells it; HTTP and gRPC: `service/operation`; a flow: its own name). `preview` is the address of its
+    preview, if the target does not bring one. `pin` is the digest of the accepted definition, if a server can change
+    it. `request` is the request of an HTTP operation or a gRPC method. A tool with the driver `none` is declared and
+    runs nowhere yet.
     """
 
-    driver: Literal["python", "mcp", "http", "grpc", "none"] = "python"
+    driver: Literal["python", "mcp", "http", "grpc", "flow", "none"] = "python"
     target: Annotated[str, StringConstraints(min_length=1, max_length=400)]
     preview: Annotated[str, StringConstraints(min_length=1, max_length=400)] | None = None
     pin: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None

@@ -95,7 +95,17 @@ class GrpcTool(RemoteTool):
     request: HttpRequest
 
 
-AnyTool = PythonTool | UpstreamTool | HttpTool | GrpcTool
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlowTool(RemoteTool):
+    """A flow. It has no code: its steps are calls of other tools, which `lifecycle/durable/flow_run.py` makes."""
+
+    code_digest: ClassVar[str] = ""
+    declaration: ClassVar[None] = None
+
+
+AnyTool = PythonTool | UpstreamTool | HttpTool | GrpcTool | FlowTool
+# What the files of a project declare.
+ProjectTool = PythonTool | FlowTool
 
 
 class SecretClosed(RuntimeError):

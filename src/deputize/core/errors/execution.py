@@ -110,6 +110,16 @@ class SourcesDisagree(ExecutionProblem):
     )  # fmt: skip
 
 
+class FlowFailed(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="composite-partial-failure", code=ErrorCode.INTERNAL_TOOL_ERROR, error_class="partial_failure",
+        number=3416, http=502, grpc="ABORTED",
+        title="A step of the flow failed",
+        advice="Read details: failed_step says where, completed_steps what was done before, partial_results what it "
+        "returned. Take back what must not stay, correct the cause, and call the flow again with a new key.",
+    )  # fmt: skip
+
+
 class InputRequestNotAllowed(ExecutionProblem):
     spec = ErrorSpec(
         slug="input-not-allowed", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,

@@ -33,7 +33,7 @@ from deputize.interfaces.rest.admin import (
 )
 from deputize.interfaces.rest.approvals import approval_routes, reconciliation_tasks, suggestions
 from deputize.interfaces.rest.audit import audit_routes, log_routes, observation_routes
-from deputize.interfaces.rest.calls import call_routes, cost_routes, undo_routes
+from deputize.interfaces.rest.calls import call_routes, cost_routes, flow_routes, undo_routes
 from deputize.interfaces.rest.common import GetGateway, get_metadata_url, make_malformed_problem, make_problem_response
 from deputize.interfaces.rest.openapi import build_openapi
 from deputize.interfaces.rest.policies import policy_routes, switches
@@ -46,6 +46,7 @@ _DESCRIPTION = (
 _ROUTERS = (
     call_routes.router,
     cost_routes.router,
+    flow_routes.router,
     undo_routes.router,
     audit_routes.router,
     observation_routes.router,

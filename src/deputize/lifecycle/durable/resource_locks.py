@@ -24,6 +24,8 @@ def list_resource_locks(runtime: Runtime, validated: Validated) -> tuple[Resourc
             namespace=tenant, resource=f"write:{write.resource}", scope=truncate_scope(write.scope), capacity=1
         )
         for write in validated.tool.resolve_writes(validated.call_input)
+        # What a flow changes, its steps change, and each takes its own locks.
+        if validated.contract.flow is None
     }
     for limit in runtime.settings.runs.limits:
         if _is_applicable(limit, validated):

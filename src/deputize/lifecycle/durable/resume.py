@@ -85,10 +85,17 @@ class PendingRun:
     takeovers: int
     cancel_requested: bool
     queued_at: datetime
+    # Since it was begun for the first time.
+    age_seconds: float = 0.0
     # The process that began it last, if any.
     owner: str | None = None
     # It waited for approval, and may start only as what people approved.
     has_approval_request: bool = False
+
+    @property
+    def is_flow_begun(self) -> bool:
+        """True of a flow that may have made calls: they are ended first, and its outcome names them."""
+        return self.validated.contract.flow is not None and self.epoch > 0
 
     @property
     def may_have_acted(self) -> bool:
@@ -157,7 +164,9 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         call=call,
         tool=version.tool,
         deprecation=version.deprecation,
-        deadline=_NO_DEADLINE,
+        deadline=_NO_DEADLINE
+        if request.max_seconds is None
+        else Deadline.after(request.max_seconds, runtime.clock.monotonic()),
         canonical=(canonical := canonicalize(stored_input.arguments)),
         suspicions=find_suspicions(stored_input.arguments, canonical),
         call_input=stored_input.call_input,
@@ -173,6 +182,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         takeovers=row["takeovers"],
         cancel_requested=row["cancel_requested"],
         queued_at=row["queued_at"],
+        age_seconds=row["age_seconds"] or 0.0,
         owner=None if row["owner"] is None or row["owner_epoch"] == 0 else str(row["owner"]),
         has_approval_request=row["needs_approval"],
     )
@@ -298,7 +308,7 @@ def _require_runnable(runtime: Runtime, run: PendingRun) -> None:
     if run.state is not State.QUEUED and not is_safe_to_repeat(contract):
         # Its owner is gone and may have acted, and the upstream cannot recognise a repeated call.
         raise OutcomeUnknown("the worker that executed this call is gone, and it is unknown whether the tool acted")
-    if run.cancel_requested:
+    if run.cancel_requested and not run.is_flow_begun:
         raise Canceled("the call was canceled before it was resumed", nothing_happened=run.epoch == 0)
     max_takeovers = runtime.settings.runs.most_takeovers
     if run.state is not State.QUEUED and run.takeovers >= max_takeovers:
@@ -377,12 +387,12 @@ def should_requeue(executed: Executed) -> bool:
     return isinstance(cause, Unavailable) and cause.nothing_happened
 
 
-async def requeue_run(runtime: Runtime, executed: Executed) -> None:
+async def requeue_run(
+    runtime: Runtime, authorized: Authorized, claim: Claim, *, seconds: float = _RETRY_SOON_SECONDS
+) -> None:
     """Requeue a run as it was before this worker began it; retry until it succeeds, since no other worker can."""
-    claim, tenant = executed.claim, executed.call.tenant
-    if claim is None:
-        return
-    entry_row = audit.build_yield_entry(runtime, executed.authorized, claim.call_id, State.RUNNING)
+    tenant, is_untouched = authorized.call.tenant, not claim.is_takeover or authorized.contract.flow is not None
+    entry_row = audit.build_yield_entry(runtime, authorized, claim.call_id, State.RUNNING)
     while True:
         try:
             async with runtime.store.write_transaction() as connection:
@@ -391,8 +401,8 @@ async def requeue_run(runtime: Runtime, executed: Executed) -> None:
                     tenant,
                     claim.call_id,
                     claim.epoch,
-                    not claim.is_takeover,
-                    _RETRY_SOON_SECONDS,
+                    is_untouched,
+                    seconds,
                 )
                 await connection.execute(_SQL["insert_audit_entry"], *entry_row)
         except CONNECTION_ERRORS as error:

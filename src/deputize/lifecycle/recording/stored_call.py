@@ -103,6 +103,7 @@ def serialize_input(validated: Validated) -> bytes:
             "step": request.step,
             # Not the caller's: what a worker does later is inside the span of this call, and recorded if it is.
             "traceparent": validated.call.trail.traceparent,
+            **({"flow": [request.max_seconds, request.flow_depth]} if request.flow_depth else {}),
             **_serialize_origin(request.origin),
             **({} if request.undoes is None else {"undoes": request.undoes}),
             "client_capabilities": sorted(request.client_capabilities),
@@ -131,7 +132,9 @@ class StoredInput:
         "arguments",
         "call_input",
         "client_capabilities",
+        "flow_depth",
         "input_round",
+        "max_seconds",
         "mutations",
         "origin",
         "step",
@@ -148,6 +151,9 @@ class StoredInput:
         self.mutations = tuple(Mutation(path=each[0], source=each[1], change=each[2]) for each in fields["mutations"])
         self.step: str | None = fields["step"]
         self.traceparent: str | None = fields["traceparent"]
+        self.max_seconds: float | None
+        self.flow_depth: int
+        self.max_seconds, self.flow_depth = fields.get("flow", (None, 0))
         self.origin = _parse_origin(fields.get("origin"))
         self.undoes: str | None = fields.get("undoes")
         # Older entries have no field for input responses.
@@ -170,6 +176,8 @@ class StoredInput:
             client_capabilities=self.client_capabilities,
             origin=self.origin,
             undoes=self.undoes,
+            max_seconds=self.max_seconds,
+            flow_depth=self.flow_depth,
             **more,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from deputize.core.caller import Caller, operator_caller
 from deputize.core.contract.authority_change import list_authority_reasons
 from deputize.core.contract.contract import Contract, Effects
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import FlowTool, ProjectTool
 from deputize.core.errors import RegistryProblem
 from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
@@ -24,9 +24,9 @@ from deputize.operations.admin.policy.check_draft import check_policies
 class HeldDeclaration:
     """A tool whose file gives it more authority than what is registered, and what is used until that is confirmed."""
 
-    new_tool: PythonTool
+    new_tool: ProjectTool
     # The same function under the contract confirmed last; None if it has none.
-    confirmed_tool: PythonTool | None
+    confirmed_tool: ProjectTool | None
 
 
 class ProjectEdits:
@@ -47,7 +47,7 @@ class ProjectEdits:
         # Whether the policy files were left because other policies are active.
         self.holds_policies = False
 
-    async def hold_tools(self, tools: Sequence[PythonTool]) -> list[PythonTool]:
+    async def hold_tools(self, tools: Sequence[ProjectTool]) -> list[ProjectTool]:
         """Return the tools to start with: those that would give more authority have the contract confirmed last.
 
         A tool that was never registered, or whose function is another one now, is left out. Nothing is held back while
@@ -56,7 +56,7 @@ class ProjectEdits:
         own_tenant = self._runtime.settings.tools.tenant
         if not (await self._runtime.authority.load_tenant(own_tenant)).tools.tools:
             return list(tools)
-        usable_tools: list[PythonTool] = []
+        usable_tools: list[ProjectTool] = []
         for tool in tools:
             old = await self.find_contract(tool.contract.full_name, tool.contract.version)
             if not list_authority_reasons(old, tool.contract):
@@ -88,7 +88,7 @@ class ProjectEdits:
         registered_version = None if entry is None else entry.by_version.get(version)
         return tools.find_contract(name) if registered_version is None else registered_version.contract
 
-    async def replace_tools(self, old: Sequence[PythonTool], new: Sequence[PythonTool]) -> list[RegistryProblem]:
+    async def replace_tools(self, old: Sequence[ProjectTool], new: Sequence[ProjectTool]) -> list[RegistryProblem]:
         """Use the new tools in place of the old ones, all or none; return the reasons if they were refused.
 
         The functions come first and stay beside those they replace, so that a call finds the function of its contract
@@ -141,8 +141,10 @@ class ProjectEdits:
             await self._commands.put_policies(await self._complete_caller(operator_caller(tenant)), files)
 
 
-def _use_contract(tool: PythonTool, contract: Contract | None) -> PythonTool | None:
+def _use_contract(tool: ProjectTool, contract: Contract | None) -> ProjectTool | None:
     """Put a function under a contract, if that is its own: what the function declares stays its declaration."""
-    if contract is None or contract.handler.target != tool.target:
+    if contract is None or contract.handler.target != tool.contract.handler.target:
         return None
+    if isinstance(tool, FlowTool):
+        return FlowTool(contract=contract)
     return replace(tool, contract=contract, declaration=tool.declaration or tool.contract)

@@ -10,20 +10,15 @@ from typing import Any
 import asyncpg
 
 from deputize.core.caller import Caller
-from deputize.core.entry_kinds import EntryKind
-from deputize.core.errors import Canceled, NotCancelable, Problem
-from deputize.core.outcome import render_failure_envelope
+from deputize.core.errors import NotCancelable, Problem
 from deputize.core.states import TERMINAL_STATES, State
-from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import require_full_admin
-from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.cancellation import add_cancel_entry, cancel_open_call
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.calls.queries import CallQueries
-from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("calls")
-_RUNS = load_statements("runs")
 
 
 class Cancellations:
@@ -40,18 +35,10 @@ class Cancellations:
             raise NotCancelable("the call has already ended", details={"call_id": call_id})
         if not caller.is_maker_of(row["caller_user"], row["caller_agent"]):
             require_full_admin(caller)
-        await self._runtime.keys.load(caller.tenant)
-        async with self._runtime.store.write_transaction() as connection:
-            previous_state = await connection.fetchval(_SQL["cancel_queued_call"], caller.tenant, call_id)
-            if previous_state is not None:
-                reason = (
-                    "it was not approved yet" if previous_state == State.AWAITING_APPROVAL else "it had not started"
-                )
-                await self._record_cancellation(connection, caller, row, reason)
-                return _build_reply(call_id, State.CANCELED, "canceled", f"{reason}, and nothing was executed")
-            request_id = await connection.fetchval(_SQL["request_cancel"], caller.tenant, call_id)
-            await self._add_entry(connection, caller, row, "command", command="cancel", outcome="recorded")
-        if request_id is None:
+        cancellation = await cancel_open_call(self._runtime, caller, row)
+        if (reason := cancellation.unstarted_reason) is not None:
+            return _build_reply(call_id, State.CANCELED, "canceled", f"{reason}, and nothing was executed")
+        if not cancellation.is_recorded:
             raise NotCancelable("the call has just ended", details={"call_id": call_id})
         return self._describe_request(row)
 
@@ -61,7 +48,9 @@ class Cancellations:
             require_full_admin(caller)
         async with self._runtime.store.write_transaction() as connection:
             await connection.execute(_SQL["cancel_input_requests"], caller.tenant, row["id"])
-            await self._add_entry(connection, caller, row, "command", command="cancel", outcome="recorded")
+            await add_cancel_entry(
+                self._runtime, connection, caller, row, "command", command="cancel", outcome="recorded"
+            )
         return _build_reply(str(row["id"]), State.NEEDS_INPUT, "recorded", "the input requests will not be answered")
 
     def _describe_request(self, row: asyncpg.Record) -> dict[str, Any]:
@@ -86,36 +75,6 @@ class Cancellations:
             return version is not None and not self._runtime.driver.find_tool(version.tool.contract).is_async
         except Problem:
             return False
-
-    async def _record_cancellation(
-        self, connection: Connection, caller: Caller, row: asyncpg.Record, reason: str
-    ) -> None:
-        """Record who canceled the call and how it ended, each in an audit entry, and store the envelope."""
-        call_id = str(row["id"])
-        problem = Canceled(f"the call was canceled: {reason}", nothing_happened=True)
-        body = render_failure_envelope(
-            problem, call_id=call_id, state=State.CANCELED, trace_id=row["trace"], extra_fields={}
-        )
-        keys = self._runtime.keys.find(caller.tenant)
-        assert keys is not None  # loaded before the transaction began
-        await connection.execute(_SQL["save_outcome"], caller.tenant, call_id, keys.seal(call_id, "outcome", body))
-        await self._add_entry(connection, caller, row, "command", command="cancel", outcome="succeeded")
-        await self._add_entry(
-            connection, caller, row, "outcome",
-            outcome=State.CANCELED, error=problem.spec.e_number, passage=trace_step(None, State.CANCELED),
-        )  # fmt: skip
-
-    async def _add_entry(
-        self, connection: Connection, caller: Caller, row: asyncpg.Record, kind: EntryKind, **fields: Any
-    ) -> None:
-        runtime, call_id, entry_id = self._runtime, str(row["id"]), self._runtime.clock.new_id()
-        about = AuditContext(
-            caller=caller, trace_id=row["trace"], call_id=call_id, session=caller.session, tool=row["tool"]
-        )
-        if kind == "command":
-            fields["subject"] = call_id
-        body = encode_entry(about, id=entry_id, kind=kind, time=runtime.stamps.now(), **fields)
-        await connection.execute(_RUNS["insert_audit_entry"], caller.tenant, entry_id, call_id, body, None)
 
 
 def _build_reply(call_id: str, state: State, cancel: str, detail: str) -> dict[str, Any]:

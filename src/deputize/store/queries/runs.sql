@@ -48,6 +48,7 @@ where l.expires_at < now() - interval '1 day'
 -- From the primary. Only in the states a run can be resumed from.
 select k.tool, k.version, k.tool_digest, k.session, k.owner, k.owner_epoch, k.state, k.needs_approval, s.ciphertext as input, r.caller, r.queued_at,
        coalesce(r.not_after <= now(), false) as over, r.takeovers, r.untouched_epoch,
+       extract(epoch from now() - r.started_at)::float8 as age_seconds,
        k.cancel_requested_at is not null as cancel_requested,
        k.state = 'running' and exists (select from deputize.leases l where l.boot = k.owner
            and l.expires_at + make_interval(secs => $3) > now()) as owner_alive,

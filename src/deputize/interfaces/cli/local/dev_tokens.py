@@ -10,7 +10,7 @@ import jwt
 from deputize.catalog.importers.mcp import list_scopes
 from deputize.catalog.importers.openapi.contracts import list_service_scopes
 from deputize.core.caller import ADMIN_SCOPE, UNDO_SCOPE
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.settings import Settings
 from deputize.govern.identity.dev_issuer import load_dev_issuer, mint_dev_token, reject_dev_issuers
 from deputize.interfaces.cli.local.dev_environment import make_folder
@@ -70,7 +70,7 @@ class DevTokens:
     is_first: bool = False
 
 
-def ensure_tokens(settings: Settings, tools: Iterable[PythonTool]) -> DevTokens:
+def ensure_tokens(settings: Settings, tools: Iterable[ProjectTool]) -> DevTokens:
     """Return the project's tokens, with every scope its tools need; create those that are missing or outdated."""
     tenant = settings.tools.tenant
     scopes = {scope for tool in tools for scope in tool.contract.auth.required_scopes}

@@ -8,7 +8,7 @@ from pathlib import Path
 from deputize.catalog.importers.hooks import load_hooks
 from deputize.catalog.schema_rules import Reason
 from deputize.core.call_report import ReportCall, ReportToolError
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.errors import Problem, VersionConflict
 from deputize.core.settings import Settings
 from deputize.govern.approvals.approval_codes import ApprovalCode
@@ -84,7 +84,7 @@ async def open_project_gateway(
         yield gateway
 
 
-def find_refused_tool(problem: Problem, tools: Iterable[PythonTool]) -> PythonTool | None:
+def find_refused_tool(problem: Problem, tools: Iterable[ProjectTool]) -> ProjectTool | None:
     """Find the tool that a problem is about: its message starts with the name and version."""
     for tool in tools:
         if problem.message.startswith(f"{tool.contract.full_name} {tool.contract.version} "):
@@ -92,7 +92,7 @@ def find_refused_tool(problem: Problem, tools: Iterable[PythonTool]) -> PythonTo
     return None
 
 
-def explain_refusal(problem: Problem, tool: PythonTool, file: str) -> list[str]:
+def explain_refusal(problem: Problem, tool: ProjectTool, file: str) -> list[str]:
     """Explain why the registry refused a tool, in terms of the file that declares it."""
     if isinstance(problem, VersionConflict):
         number = problem.details.get("suggested_version")

@@ -25,9 +25,9 @@ from deputize.catalog.policy_facts import FactType, iter_facts
 from deputize.catalog.registration_rules import check_conflicts, collect_faults, collect_gaps, find_no_owner
 from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.core.contract.contract import Contract, Effects
-from deputize.core.contract.handler import NO_DRIVER
+from deputize.core.contract.handler import FLOW_DRIVER, NO_DRIVER
 from deputize.core.contract.safety_floor import list_weakenings
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import FlowTool, ProjectTool, PythonTool
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.hooks import LoadedHook
 from deputize.interfaces.cli.local.tool_source.registration_advice import (
@@ -53,7 +53,7 @@ class Refusal:
 class ProjectTools:
     """Tools and hooks of a project; refusals are added while the tools are registered."""
 
-    tools: list[PythonTool] = field(default_factory=list)
+    tools: list[ProjectTool] = field(default_factory=list)
     files: dict[tuple[str, str], str] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     # What authors have yet to write about tools that this gateway registers all the same.
@@ -124,7 +124,7 @@ def reload_tool_files(
         with _record_refusals(project_tools, str(path.relative_to(base))):
             for tool in collect_tools(import_file_once(path, base)):
                 add_tool(project_tools, tool, str(path.relative_to(base)))
-    by_target = {tool.target: tool for tool in project_tools.tools}
+    by_target = {tool.target: tool for tool in project_tools.tools if isinstance(tool, PythonTool)}
     for path in _find_files(manifests, base, project_tools):
         file = str(path.relative_to(base))
         with _record_refusals(project_tools, file):
@@ -136,6 +136,8 @@ def reload_tool_files(
     # After everything was imported: what is loaded now is what runs.
     project_tools.tools = [
         replace(tool, code_digest=compute_code_digest(_list_modules(tool.contract), base))
+        if isinstance(tool, PythonTool)
+        else tool
         for tool in project_tools.tools
     ]
     return project_tools
@@ -168,7 +170,7 @@ def _record_refusals(project_tools: ProjectTools, file: str, what: str = "") -> 
         project_tools.refusals.append(Refusal(what=what or file, file=file, reasons=(reason,)))
 
 
-def add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
+def add_tool(project_tools: ProjectTools, tool: ProjectTool, file: str) -> None:
     """Add a tool that a file declares, or a refusal with every reason."""
     contract = tool.contract
     key = (contract.full_name, contract.version)
@@ -179,7 +181,7 @@ def add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
         return
     project_tools.files[key] = file
     faults, gaps = list(collect_faults(contract, find_owner=find_no_owner)), list(collect_gaps(contract))
-    if gaps and file.endswith(".py"):
+    if gaps and isinstance(tool, PythonTool) and file.endswith(".py"):
         project_tools.source_gaps.setdefault(file, []).append(find_source_gaps(tool, gaps))
     if faults or (gaps and not project_tools.admits_drafts):
         project_tools.add_refusal(contract, explain_tool_reasons(tool, file, [*faults, *gaps]))
@@ -190,9 +192,9 @@ def add_tool(project_tools: ProjectTools, tool: PythonTool, file: str) -> None:
         project_tools.gaps.append(Refusal(what=what, file=file, reasons=tuple(explain_tool_reasons(tool, file, gaps))))
 
 
-def explain_tool_reasons(tool: PythonTool, file: str, reasons: Sequence[Reason]) -> list[str]:
+def explain_tool_reasons(tool: ProjectTool, file: str, reasons: Sequence[Reason]) -> list[str]:
     """Explain reasons by the function if its decorator declares the tool, and by the contract's fields otherwise."""
-    if file.endswith(".py"):
+    if isinstance(tool, PythonTool) and file.endswith(".py"):
         return explain_reasons(tool, file, reasons)
     return [_format_reason(each) for each in reasons]
 
@@ -201,8 +203,10 @@ def _format_reason(reason: Reason) -> str:
     return f"{reason.path.lstrip('/').replace('/', '.')} {reason.reason}; {reason.fix}".strip()
 
 
-def _bind_contract(contract: Contract, by_target: Mapping[str, PythonTool]) -> PythonTool:
+def _bind_contract(contract: Contract, by_target: Mapping[str, PythonTool]) -> ProjectTool:
     """Bind a manifest's contract to the function it names: one with @tool, or a plain function of a [tools] file."""
+    if contract.handler.driver == FLOW_DRIVER:
+        return FlowTool(contract=contract)
     target = contract.handler.target
     if contract.handler.driver == NO_DRIVER:
         raise WrongDeclaration(

@@ -19,7 +19,7 @@ from deputize.catalog.importers.tool_files import find_files
 from deputize.core.config_error import ConfigError
 from deputize.core.contract.authority_change import list_authority_reasons
 from deputize.core.contract.contract import Contract
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.display_text import to_display_text
 from deputize.core.errors import PolicyInvalid, Problem
 from deputize.core.sensitive.text import redact_secrets
@@ -63,7 +63,7 @@ class HeldTool:
     """A tool that would give more authority than the one in use, and why."""
 
     file: str
-    tool: PythonTool
+    tool: ProjectTool
     old_contract: Contract | None
     reasons: tuple[str, ...]
 
@@ -294,7 +294,7 @@ class EditLoop:
                 edit_messages.print_removed(file, [tool.contract for tool in old_groups[file]])
         await self._renew_tokens()
 
-    async def _judge_tool(self, file: str, tool: PythonTool) -> HeldTool | None:
+    async def _judge_tool(self, file: str, tool: ProjectTool) -> HeldTool | None:
         """Hold a tool back if it gives more authority than the one in use, unless a person confirmed exactly it."""
         contract = tool.contract
         if identify_tool(tool) in self._confirmed_tools:
@@ -307,7 +307,7 @@ class EditLoop:
             return None
         return HeldTool(file=file, tool=tool, old_contract=old, reasons=tuple(reasons))
 
-    async def _use_tools(self, groups: dict[str, list[PythonTool]], staged_tools: StagedTools) -> list[Refusal]:
+    async def _use_tools(self, groups: dict[str, list[ProjectTool]], staged_tools: StagedTools) -> list[Refusal]:
         """Use the tools, all or none; return the refusals, if there are any."""
         tools = [tool for group in groups.values() for tool in group]
         problems = await self._edits.replace_tools(self._project_tools.tools, tools)
@@ -424,7 +424,7 @@ def _group_refusals(refusals: Sequence[Refusal]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def _build_refusal(problem: Problem, groups: Mapping[str, list[PythonTool]]) -> Refusal:
+def _build_refusal(problem: Problem, groups: Mapping[str, list[ProjectTool]]) -> Refusal:
     for file, tools in groups.items():
         if (tool := find_refused_tool(problem, tools)) is not None:
             reasons = tuple(explain_refusal(problem, tool, file))

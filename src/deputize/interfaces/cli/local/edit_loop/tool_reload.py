@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deputize.catalog.importers.code_digest import SetAsideModules, set_aside_modules
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, reload_tool_files
@@ -37,21 +37,21 @@ def stage_tools(settings: Settings, base: Path, paths: Iterable[Path]) -> Staged
     return StagedTools(project_tools=project_tools, set_aside=set_aside)
 
 
-def identify_tool(tool: PythonTool) -> ToolIdentity:
+def identify_tool(tool: ProjectTool) -> ToolIdentity:
     contract = tool.contract
     return contract.full_name, contract.version, contract.digest, tool.code_digest
 
 
-def group_by_file(project_tools: ProjectTools) -> dict[str, list[PythonTool]]:
+def group_by_file(project_tools: ProjectTools) -> dict[str, list[ProjectTool]]:
     """Group tools by the file that declares them."""
-    groups: dict[str, list[PythonTool]] = {}
+    groups: dict[str, list[ProjectTool]] = {}
     for tool in project_tools.tools:
         groups.setdefault(project_tools.find_file(tool.contract), []).append(tool)
     return groups
 
 
 def list_changed_files(
-    old: Mapping[str, list[PythonTool]], new: Mapping[str, list[PythonTool]]
+    old: Mapping[str, list[ProjectTool]], new: Mapping[str, list[ProjectTool]]
 ) -> tuple[list[str], list[str]]:
     """List the files whose tools differ from those in use, and the files whose tools are gone."""
     changed_files = [
@@ -63,8 +63,8 @@ def list_changed_files(
 
 
 def combine_tools(
-    old: Mapping[str, list[PythonTool]], new: Mapping[str, list[PythonTool]], kept_files: Iterable[str]
-) -> dict[str, list[PythonTool]]:
+    old: Mapping[str, list[ProjectTool]], new: Mapping[str, list[ProjectTool]], kept_files: Iterable[str]
+) -> dict[str, list[ProjectTool]]:
     """Take the new tools of every file but the kept ones. A tool that moved to another file is there once."""
     kept_groups = {file: old[file] for file in kept_files if file in old}
     new_groups = {file: tools for file, tools in new.items() if file not in set(kept_files)}

@@ -16,7 +16,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -29,8 +29,9 @@ _COMPARISON: Final = re.compile(
     r"(?: within (?P<tolerance>[0-9.eE+-]+))?$"
 )
 _MEASURED: Final = re.compile(r"^(?P<measure>count|sum|min|max)\((?P<path>.+)\)$")
-_STATE_ROOTS: Final = frozenset({"before", "after", "change"})
-_ROOTS: Final = frozenset({"input", "output"}) | _STATE_ROOTS
+_STATE_ROOTS: Final = ("before", "after", "change")
+# What the result of a call is compared with.
+RESULT_ROOTS: Final = ("input", "output", *_STATE_ROOTS)
 _MAX_STEPS: Final = 16
 _MISSING: Final = object()
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -118,13 +119,13 @@ class Comparison:
         return left_time is not None and _ORDERS[self.operator](left_time, right_time)
 
 
-def parse_comparison(text: str) -> Comparison:
-    """Parse a comparison. Raises `InvalidComparison`."""
+def parse_comparison(text: str, roots: Collection[str] = RESULT_ROOTS) -> Comparison:
+    """Parse a comparison between values under these roots. Raises `InvalidComparison`."""
     match = _COMPARISON.match(text)
     if match is None:
         raise InvalidComparison("is not of the form LEFT OPERATOR RIGHT, with one space between each")
     tolerance = _parse_number(match["tolerance"]) if match["tolerance"] else 0.0
-    left, right = _parse_operand(match["left"]), _parse_operand(match["right"])
+    left, right = _parse_operand(match["left"], roots), _parse_operand(match["right"], roots)
     if not left.steps:
         raise InvalidComparison("begins with a constant; put the path on the left")
     if right.is_many and match["operator"] != "in":
@@ -151,11 +152,11 @@ def compute_change(before: Any, after: Any) -> Any:
     return None
 
 
-def _parse_operand(text: str) -> Operand:
+def _parse_operand(text: str, roots: Collection[str]) -> Operand:
     if match := _MEASURED.match(text):
-        return Operand(steps=_parse_path(match["path"]), measure=match["measure"])
+        return Operand(steps=_parse_path(match["path"], roots), measure=match["measure"])
     if text.startswith("/"):
-        return Operand(steps=_parse_path(text))
+        return Operand(steps=_parse_path(text, roots))
     try:
         constant = json.loads(text)
     except ValueError as error:
@@ -165,12 +166,11 @@ def _parse_operand(text: str) -> Operand:
     return Operand(constant=constant)
 
 
-def _parse_path(path: str) -> tuple[str, ...]:
+def _parse_path(path: str, roots: Collection[str]) -> tuple[str, ...]:
     steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in path.removeprefix("/").split("/"))
-    if not path.startswith("/") or steps[0] not in _ROOTS:
-        raise InvalidComparison(
-            f"has the path {path}, which does not begin with /input, /output, /before, /after or /change"
-        )
+    if not path.startswith("/") or steps[0] not in roots:
+        *names, last_name = (f"/{each}" for each in roots)
+        raise InvalidComparison(f"has the path {path}, which does not begin with {', '.join(names)} or {last_name}")
     if len(steps) > _MAX_STEPS or steps.count("*") > 1:
         raise InvalidComparison(f"has the path {path}, with more than {_MAX_STEPS} steps or more than one *")
     return steps

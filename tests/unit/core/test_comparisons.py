@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deputize.catalog import comparisons
-from deputize.catalog.comparisons import InvalidComparison, compute_change, parse_comparison
+from deputize.core import comparisons
+from deputize.core.comparisons import InvalidComparison, compute_change, parse_comparison
 
 pytestmark = pytest.mark.requirement("INV-7")
 

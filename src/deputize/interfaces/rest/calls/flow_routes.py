@@ -1,0 +1,49 @@
+"""Serve the route of flows: show one as it is now."""
+
+from typing import Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from deputize.core.errors import CallNotFound, UnsealFailed
+from deputize.core.states import State
+from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
+from deputize.interfaces.rest.openapi import describe_problems
+
+router = APIRouter(prefix="/v1/flows", tags=["calls"])
+
+
+class StepCallModel(BaseModel):
+    step: str = Field(description="The path: the step, with the number of its round or element and of its fallback.")
+    call_id: UUID
+    state: State
+    error: dict[str, Any] | None = Field(description="The code, number, slug and message of its error.")
+
+
+class FlowStepModel(BaseModel):
+    name: str
+    tool: str | None = Field(description="The tool it calls; null for a step that consists of others.")
+    status: Literal["waiting", "running", "succeeded", "skipped", "failed", "discarded"]
+    calls: list[StepCallModel] = Field(description="The calls that were made for it, with their ids.")
+
+
+class FlowModel(BaseModel):
+    call_id: UUID
+    tool: str
+    version: str
+    state: State = Field(description="The state of the flow's own call; `queued` while it waits for its steps.")
+    steps: list[FlowStepModel]
+    flow: dict[str, Any] = Field(description="The definition, as the contract has it.")
+
+
+@router.get(
+    "/{call_id}",
+    summary="Show a flow",
+    response_model=FlowModel,
+    responses=describe_problems(CallNotFound, UnsealFailed),
+)
+async def show_flow(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
+    """Show how far each step of a flow is, and the calls that were made for it."""
+    return make_json_response(await gateway.flows.show_flow(caller, call_id))

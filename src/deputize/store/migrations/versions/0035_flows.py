@@ -1,0 +1,17 @@
+"""Flows: a call that is a step of a flow names it, and wakes it when it ends."""
+
+from deputize.store.migrations import run_sql_files, set_lock_timeout
+
+revision = "0035_flows"
+down_revision = "0032_release"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    set_lock_timeout()
+    run_sql_files(revision)
+
+
+def downgrade() -> None:
+    raise RuntimeError("migrations only go forward; restore a backup to go back")

@@ -1,0 +1,148 @@
+"""A flow is admitted only if its steps fit together; each reason names the step, the field and what to write."""
+
+from typing import Any
+
+import pytest
+
+from deputize.catalog.flow_rules import check_flow, check_flow_tools
+from deputize.core.contract.contract import Contract
+from tests.support.contracts import make_contract
+from tests.support.flows import make_flow
+
+pytestmark = pytest.mark.requirement("RES-3")
+
+
+def _tool(name: str, **changes: Any) -> Contract:
+    fields: dict[str, Any] = {
+        "namespace": "lab",
+        "name": name,
+        "input_schema": {"type": "object", "properties": {"tag": {"type": "string"}}, "required": ["tag"]},
+        "output_schema": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "number": {"type": "integer"}, "maybe": {"type": "string"}},
+            "required": ["text", "number"],
+        },
+        "examples": [],
+    }
+    return make_contract(**{**fields, **changes})
+
+
+_TOOLS = {
+    each.full_name: each
+    for each in (
+        _tool("look"),
+        _tool("open_look", output_schema={}),
+        _tool("put", effects="write", resources=[{"resource": "lab.values", "op": "update", "scope": "*"}]),
+        _tool("erase", effects="destructive", resources=[{"resource": "lab.values", "op": "delete", "scope": "*"}]),
+        _tool("asking_erase", effects="destructive", requires_user_interaction=True),
+        _tool("slow", timeout={"timeout_class": "long-running", "seconds": 200}),
+    )
+}
+
+
+def _step(name: str, tool: str = "look", tag: str = "/input/tag", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "tool": f"lab.{tool}", "bind": {"tag": tag}, **fields}
+
+
+def _find_reasons(contract: Contract, **flows: Contract) -> list[str]:
+    tools = {**_TOOLS, **{f"lab.{name}": each for name, each in flows.items()}, contract.full_name: contract}
+    reasons = [*check_flow(contract), *check_flow_tools(contract, tools.get)]
+    return [f"{each.path} {each.reason}" for each in reasons]
+
+
+def test_a_flow_whose_steps_fit_is_admitted() -> None:
+    assert not _find_reasons(
+        make_flow(
+            "sound",
+            _step("first"),
+            _step("second", tag="/steps/first/text", when="/steps/first/number > 3"),
+            {"name": "both", "parallel": [_step("a", "open_look"), _step("b", "put", "/steps/first/text")]},
+            _step("c", tag="/steps/a/anything"),
+            _step("last", "erase"),
+            effects="destructive",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([_step("a", "nothing")], "/flow/steps/a/tool lab.nothing is not a callable tool"),
+        ([_step("a"), _step("a")], "/flow/steps has two steps with the name a"),
+        ([{"name": "a"}], "/flow/steps/a has neither tool nor parallel nor steps"),
+        ([_step("a", otherwise=[_step("b")])], "/flow/steps/a/otherwise is set, but the step has no condition"),
+        ([_step("a", when="/input/tag")], "/flow/steps/a/when is not of the form LEFT OPERATOR RIGHT, with one space"),
+        ([_step("a", tag="/steps/b/text"), _step("b")], "but b is not a step before this one that it can use"),
+        ([_step("a", tag="/steps/a/text")], "but a is not a step before this one that it can use"),
+        ([_step("a", tag="/input/other")], "/flow/steps/a/bind/tag names /input/other, but nothing declares other"),
+        ([_step("a", tag="/item")], "but there is no item here: it exists inside map"),
+        ([_step("a"), _step("b", tag="/steps/a/number")], "which does not fit: it must be string, and can be integer"),
+        ([_step("a"), _step("b", tag="/steps/a/maybe")], "which may be missing, but lab.look requires tag"),
+        ([_step("a", when='/input/tag == "x"'), _step("b", tag="/steps/a/text")], "which may be missing"),
+        ([{"name": "a", "tool": "lab.look"}], "/flow/steps/a/bind/tag is missing: lab.look requires tag"),
+        ([{"name": "a", "tool": "lab.look", "constants": {"tag": 3}}], "/flow/steps/a/constants/tag comes from"),
+        ([_step("a", bind={"tag": "/input/tag", "x": "/input/tag"})], "x is not an argument of lab.look"),
+        (
+            [_step("a", map={"over": "/input/tag", "max_items": 3})],
+            "/flow/steps/a/map/over is /input/tag, which",
+        ),
+        ([_step("a", "erase"), _step("b", "put")], "which cannot be taken back, but b changes data after it"),
+        ([_step("a", "erase", map={"over": "/input/tags", "max_items": 2})], "cannot be taken back, but a, which is"),
+        ([_step("a", join="first")], "/flow/steps/a/join is set, but no steps are parallel"),
+        ([_step(f"s{number}") for number in range(100)], None),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_step_and_the_field(steps: list[Any], reason: str | None) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"tag": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
+        "required": ["tag", "tags"],
+    }
+    reasons = _find_reasons(make_flow("unsound", *steps, input_schema=schema, effects="destructive"))
+    assert (not reasons) if reason is None else any(reason in each for each in reasons), reasons
+
+
+def test_an_irreversible_step_that_a_person_decides_may_be_followed_by_changes() -> None:
+    assert not _find_reasons(make_flow("gated", _step("a", "asking_erase"), _step("b", "put"), effects="destructive"))
+
+
+def test_a_flow_declares_the_effects_of_its_steps() -> None:
+    assert _find_reasons(make_flow("hiding", _step("a", "put"), effects="read", resources=[])) == [
+        "/effects is read, but the flow calls lab.put, which is write"
+    ]
+
+
+def test_a_deadline_that_the_longest_way_cannot_keep_is_refused() -> None:
+    parallel = {"name": "p", "parallel": [_step("a", "slow"), _step("b")]}
+    assert not _find_reasons(make_flow("in_time", parallel, _step("c", "slow"), timeout=400))
+    assert _find_reasons(make_flow("late", parallel, _step("c", "slow"), timeout=399)) == [
+        "/timeout/seconds is 399 s, but its steps may take 400 s"
+    ]
+
+
+def test_flows_that_call_each_other_in_a_circle_are_refused() -> None:
+    other = make_flow("other", _step("a", "circular"))
+    assert _find_reasons(make_flow("circular", _step("a", "other")), other=other) == [
+        "/flow/steps call the flow itself: lab.circular → lab.other → lab.circular"
+    ]
+    assert _find_reasons(make_flow("selfish", _step("a", "selfish"))) == [
+        "/flow/steps call the flow itself: lab.selfish → lab.selfish"
+    ]
+
+
+def test_flows_inside_flows_are_at_most_ten_levels_deep() -> None:
+    flows = {f"f{number}": make_flow(f"f{number}", _step("a", f"f{number + 1}")) for number in range(1, 10)}
+    flows["f10"] = make_flow("f10", _step("a"))
+    assert not _find_reasons(flows.pop("f1"), **flows)
+    deeper = make_flow("f0", _step("a", "f1"))
+    flows["f1"] = make_flow("f1", _step("a", "f2"))
+    (reason,) = _find_reasons(deeper, **flows)
+    assert reason == "/flow/steps are flows inside flows, 11 levels deep; the limit is 10"
+
+
+def test_the_result_must_be_what_the_contract_declares() -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "integer"}}, "required": ["text", "more"]}
+    assert _find_reasons(make_flow("wrong", _step("a"), output={"text": "/steps/a/text"}, output_schema=schema)) == [
+        "/flow/output/more is missing: output_schema requires more",
+        "/flow/output/text comes from /steps/a/text, which does not fit: it must be integer, and can be string",
+    ]
