@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deputize.catalog.importers.annotations import Fact, Internal, Sensitive, Wrap
+    from deputize.catalog.importers.flow import flow
     from deputize.catalog.importers.python import tool
     from deputize.catalog.importers.state_readers import digest_files, digest_rows, read_etag
     from deputize.client import CallFailed, Client, DeputizeError, Reply, SyncClient, Unreachable
@@ -62,6 +63,7 @@ __all__ = [
     "__version__",
     "digest_files",
     "digest_rows",
+    "flow",
     "hook",
     "read_etag",
     "tool",
@@ -91,6 +93,7 @@ _HOME = {
     "Preview": "deputize.core.contract.preview",
     "Result": "deputize.core.outcome",
     "ToolContext": "deputize.core.contract.tools",
+    "flow": "deputize.catalog.importers.flow",
     "tool": "deputize.catalog.importers.python",
 }
 

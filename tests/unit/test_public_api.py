@@ -10,7 +10,7 @@ PUBLIC = {
     "Message", "Permission", "Preview", "Reply", "Result", "SemanticViolation", "Sensitive", "Stop", "SyncClient",
     "ToolConflict",
     "ToolContext", "ToolFailed", "ToolPrecondition", "Unreachable", "Update", "UpstreamRateLimited", "UpstreamTimeout",
-    "Canceled", "UpstreamUnavailable", "Wrap", "__version__", "digest_files", "digest_rows", "hook",
+    "Canceled", "UpstreamUnavailable", "Wrap", "__version__", "digest_files", "digest_rows", "flow", "hook",
     "read_etag", "tool",
 }  # fmt: skip
 

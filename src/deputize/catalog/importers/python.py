@@ -39,7 +39,7 @@ from deputize.catalog.importers.signatures import Signature, read_signature
 from deputize.catalog.importers.tool_files import MODULE_PREFIX
 from deputize.core.contract import contract as contract_types
 from deputize.core.contract.publication import DRAFT_VERSION, NO_DESCRIPTION, has_placeholder
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import FlowTool, ProjectTool, PythonTool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -337,14 +337,17 @@ def _add_descriptions(signature: Signature, doc: Docstring, where: str) -> None:
             )
 
 
-def collect_tools(module: ModuleType) -> list[PythonTool]:
-    """Collect the tools that a module defines, in order, without those it imports from other modules.
+def collect_tools(module: ModuleType) -> list[ProjectTool]:
+    """Collect the tools and flows that a module defines, in order, without those it imports from other modules.
 
     Raise `WrongDeclaration` if two of its functions have one name: the first would be lost.
     """
     _require_distinct_names(vars(module).get(_DECLARED_FUNCTIONS, ()))
-    tools: list[PythonTool] = []
+    tools: list[ProjectTool] = []
     for value in vars(module).values():
+        if isinstance(value, FlowTool) and value.module == module.__name__ and value not in tools:
+            tools.append(value)
+            continue
         candidate = getattr(value, ATTRIBUTE, None) if callable(value) else None
         if isinstance(candidate, PythonTool) and value.__module__ == module.__name__ and candidate not in tools:
             tools.append(candidate)

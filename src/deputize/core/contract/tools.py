@@ -99,6 +99,8 @@ class GrpcTool(RemoteTool):
 class FlowTool(RemoteTool):
     """A flow. It has no code: its steps are calls of other tools, which `lifecycle/durable/flow_run.py` makes."""
 
+    # The module that declares it; empty if a manifest does.
+    module: str = ""
     code_digest: ClassVar[str] = ""
     declaration: ClassVar[None] = None
 

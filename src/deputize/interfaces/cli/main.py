@@ -23,6 +23,7 @@ from deputize.interfaces.cli.commands import (
     contract_tests,
     cost,
     erase,
+    flow,
     grants,
     import_servers,
     policy,
@@ -209,6 +210,7 @@ app.add_typer(secrets.group, name="secrets", epilog="Example: deputize secrets s
 app.add_typer(switch.group, name="switch", epilog="Example: deputize switch off tool crm.delete_user")
 app.add_typer(calls.group, name="calls", epilog="Example: deputize calls")
 app.command(epilog="Example: deputize undo --session s_88 --plan")(undo.undo)
+app.add_typer(flow.group, name="flow", epilog="Example: deputize flow graph orders.refund")
 app.add_typer(entries.group, name="audit", epilog="Example: deputize audit search --from 1h")
 app.command(epilog="Example: deputize receipt 01a1b2c3-d4e5-7f60-8a9b-0c1d2e3f4a5b -o call.receipt")(receipt.receipt)
 app.command(epilog="Example: deputize verify call.receipt --key log.key")(receipt.verify)

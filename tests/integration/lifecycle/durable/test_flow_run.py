@@ -10,9 +10,10 @@ import orjson
 import pytest
 
 from deputize.core.contract.tools import FlowTool
-from deputize.core.errors import ToolFailed, ToolPrecondition
+from deputize.core.errors import CallNotFound, ToolFailed, ToolPrecondition
 from deputize.lifecycle.durable.flow_steps import load_flow_steps
 from tests.integration.operations.background.test_worker import begin_run, expire_lease, open_worker_lab
+from tests.support.approval_lab import open_approval_lab
 from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 from tests.support.scripted_tools import TOOLS, Gate, list_effects, raise_error, set_behaviour
@@ -239,13 +240,11 @@ async def test_canceling_a_flow_cancels_its_open_steps(fresh_database: str, tmp_
 
 
 async def test_a_flow_that_waits_occupies_no_worker(fresh_database: str, tmp_path: Path) -> None:
-    """With one slot, a flow whose step runs leaves that slot to the step."""
     flow = make_flow_tool("parked", call_step("one", "look", "/input/tag"), call_step("two", "look", "/input/tag"))
     set_behaviour("parked", answer("x"))
     async with open_worker_lab(fresh_database, tmp_path, tools=(*TOOLS, flow), runs={"at_once": 1}) as (lab, _):
-        call_ids = [await start_flow(lab, "parked", "parked", session=str(number)) for number in range(1)]
-        for call_id in call_ids:
-            await lab.wait_for_state(call_id, "succeeded")
+        # With one slot, a flow whose step runs leaves that slot to the step.
+        await run_flow(lab, "parked", "parked")
 
 
 async def test_a_step_of_a_dead_worker_is_found_again_and_not_repeated(fresh_database: str, tmp_path: Path) -> None:
@@ -277,3 +276,41 @@ async def test_no_step_has_more_authority_than_the_caller(fresh_database: str, t
         steps = await load_flow_steps(lab.runtime, "dev", outcome.call_id)
         assert [each.record.state for each in steps.calls.values()] == ["denied"]
         assert list_effects("reach") == []
+
+
+async def test_a_flow_waits_as_a_row_while_people_decide_about_a_step(fresh_database: str, tmp_path: Path) -> None:
+    flow = make_flow_tool("deciding", call_step("one", "put", "/input/tag"))
+    set_behaviour("decide", answer("agreed"))
+    async with open_approval_lab(fresh_database, tmp_path, tools=(*TOOLS, flow)) as approving:
+        lab = approving.lab
+        call_id = await start_flow(lab, "deciding", "decide")
+
+        async def is_waiting() -> bool:
+            return await list_paths(lab, call_id) == {"one": "awaiting_approval"}
+
+        await wait_until(is_waiting)
+        assert approving.worker is not None
+        assert approving.worker.active_run_count == 0
+        view = await lab.gateway.flows.show_flow(await lab.make_caller(), call_id)
+        assert (view["state"], [each["status"] for each in view["steps"]]) == ("queued", ["running"])
+        request_id = await lab.db.fetchval(
+            "select id from deputize.approvals where call_id = $1", view["steps"][0]["calls"][0]["call_id"]
+        )
+        await approving.approve(await approving.make_approver("ada"), str(request_id))
+        await lab.wait_for_state(call_id, "succeeded")
+        with pytest.raises(CallNotFound):
+            await lab.gateway.flows.show_flow(await lab.make_caller("eve"), call_id)
+
+
+async def test_a_flow_that_takes_too_long_stops_its_steps(fresh_database: str, tmp_path: Path) -> None:
+    flow = make_flow_tool("overdue", call_step("one", "brief_look", "/input/tag"), timeout=3600)
+    gate = Gate()
+    set_behaviour("overdue", gate)
+    async with open_flow_lab(fresh_database, tmp_path, flow) as lab:
+        call_id = await start_flow(lab, "overdue", "overdue")
+        await gate.began.wait()
+        await lab.db.execute("update deputize.runs set started_at = now() - interval '2 hours' where id = $1", call_id)
+        await lab.db.execute("select deputize.reschedule_run('dev', $1, 0, false)", call_id)
+        await lab.wait_for_state(call_id, "timed_out")
+        view = await lab.gateway.flows.show_flow(await lab.make_caller(), call_id)
+        assert view["steps"][0]["calls"][0]["state"] in ("canceled", "timed_out")
