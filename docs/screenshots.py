@@ -29,6 +29,7 @@ FIRST_HOUR = "tutorials/first-hour.md"
 MAX_BYTES = 200_000
 _FILE = re.compile(r"^<!-- file (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"code ([0-9A-Z]{4}-[0-9A-Z]{4})\b")
+_LINK = re.compile(r"http://\S+/console/sign-in/link\?link=[0-9a-f]+")
 _WIDTH, _HEIGHT = 1120, 680
 _REPORT_HEIGHT = 900
 _SCALE = 1.25
@@ -75,6 +76,25 @@ async def photograph_approval(url: str, code: str, profile: Path) -> bytes:
         return await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
 
 
+async def photograph_console(link: str, call_url: str, profile: Path) -> dict[str, bytes]:
+    """Sign in by the link from the gateway's terminal, and photograph the pages that show what agents do."""
+    root = call_url.partition("/console/")[0]
+    pages = {
+        "console-home.png": f"{root}/console",
+        "console-calls.png": f"{root}/console/calls",
+        "console-call.png": call_url,
+        "console-tools.png": f"{root}/console/tools",
+    }
+    pictures = {}
+    async with open_tab(profile) as tab:
+        await tab.resize(_WIDTH, _HEIGHT)
+        await tab.open_url(link)
+        for name, url in pages.items():
+            await tab.open_url(url)
+            pictures[name] = await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
+    return pictures
+
+
 def write_report(folder: Path) -> Path:
     """Follow the tutorial until it has written its report, with more calls than a reader has to make."""
     folder.mkdir()
@@ -108,12 +128,18 @@ def write_screenshots(images: Path) -> list[Path]:
     try:
         folder = work / "crm"
         with run_project(folder) as gateway:
+            link = _LINK.search(gateway.wait_for_line("▶ Console"))
             url = request_approval(folder)
             # The code stands in the line that announces the approval request, whatever else that line says.
             match = _CODE.search(gateway.wait_for_line("⏸"))
             if match is None:
                 raise RuntimeError("the gateway's terminal shows no code for the approval request")
             pictures = {"approval.png": asyncio.run(photograph_approval(url, match[1], work / "profile"))}
+            if link is None:
+                raise RuntimeError("the gateway's terminal shows no link to the console")
+            (call,) = json.loads(_run_deputize(folder, "calls", "list", "--json"))["calls"]
+            call_url = f"{url.partition('/approvals/')[0]}/calls/{call['call_id']}"
+            pictures |= asyncio.run(photograph_console(link[0], call_url, work / "profile"))
         report = write_report(work / "orders")
         pictures["observed.png"] = asyncio.run(photograph_report(report, work / "profile"))
     finally:

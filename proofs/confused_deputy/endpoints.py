@@ -267,7 +267,10 @@ def _require_value(values: Mapping[str, Any], what: str, where: str) -> Any:
 
 def _list_mounted_routes() -> set[str]:
     """What the program really serves, whatever its document says, but for what is open to anyone."""
-    pending: list[Any] = [*build_api(_refuse_to_open).rest.routes, *build_console_app(_refuse_to_get).routes]
+    pending: list[Any] = [
+        *build_api(_refuse_to_open).rest.routes,
+        *build_console_app(_refuse_to_get, asyncio.Event()).routes,
+    ]
     routes = set()
     while pending:
         route = pending.pop()

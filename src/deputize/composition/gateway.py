@@ -49,6 +49,7 @@ from deputize.operations.servers.effects import ServerEffects
 from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.monitor import ServerMonitor
 from deputize.operations.servers.review import ServerReview
+from deputize.operations.views.activity import Activity
 from deputize.operations.views.cost_report import CostReport
 from deputize.operations.views.health import Health
 from deputize.operations.views.metadata import GatewayMetadata
@@ -96,6 +97,7 @@ def build_gateway(
         deprecations=Deprecations(runtime),
         service_levels=ServiceLevels(runtime),
         tool_health=ToolHealth(runtime),
+        activity=Activity(runtime),
         cost_report=CostReport(runtime),
         negotiations=Negotiations(runtime),
         calls=calls,

@@ -16,6 +16,8 @@ _DENIED: Final = frozenset({"denied", "blocked"})
 # What most entries have in common is not indexed.
 _COMMON_KINDS: Final = frozenset({"read", "intent", "outcome"})
 _COMMON_OUTCOME: Final = "succeeded"
+# The kinds of entries that calls leave by themselves.
+CALL_KINDS: Final = frozenset({"read", "refusal", "intent", "outcome", "yield"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +34,8 @@ class EntryFilter:
     session: str | None = None
     trace: str | None = None
     kind: str | None = None
+    # Only what calls did: no administrative acts, decisions of approvers or circuits.
+    of_calls: bool = False
     # The whole chain of an agent that sees only its own entries: the user, then each agent.
     chain: tuple[str, ...] = ()
 
@@ -73,6 +77,8 @@ class EntryFilter:
             needles.append([f" {_spell(self.resource)} "])
         if self.decision is not None:
             needles.append(_DECISION_NEEDLES[self.decision])
+        if self.of_calls:
+            needles.append([f'"kind":"{kind}"' for kind in sorted(CALL_KINDS)])
         return needles
 
     def is_match(self, entry: Mapping[str, Any]) -> bool:
@@ -95,6 +101,7 @@ class EntryFilter:
             and (self.rule is None or self.rule in entry.get("rules", ()))
             and (self.resource is None or self.resource in list_resources(entry))
             and (self.decision is None or self.decision == get_decision(entry))
+            and (not self.of_calls or (entry["kind"] in CALL_KINDS and "call" in entry))
         )
 
 

@@ -12,6 +12,8 @@ from deputize.store.queries import load_statements
 
 _SQL = load_statements("measurements")
 WINDOW: Final = timedelta(minutes=15)
+# The report of activity shows the last hour.
+KEPT_MINUTES: Final = timedelta(minutes=75)
 # The shares at which a penalty is full. The alerts of Prometheus fire above the same ones.
 MAX_ERROR_SHARE: Final = 0.1
 MAX_TIMEOUT_SHARE: Final = 0.05
@@ -112,5 +114,5 @@ async def load_recent_measurements(
 
 
 async def delete_old_minutes(connection: Connection, now: datetime) -> None:
-    """Delete the minutes that are in no window any more."""
-    await connection.execute(_SQL["delete_old_minutes"], now - 2 * WINDOW)
+    """Delete the minutes that no report shows any more."""
+    await connection.execute(_SQL["delete_old_minutes"], now - KEPT_MINUTES)

@@ -3,7 +3,7 @@
     POST /v1/calls    rest/calls/post_call.py
     /rpc              jsonrpc.py
     /mcp              mcp/endpoint.py
-    /console/…        console/app.py
+    /, /console/…     console/app.py
     everything else   rest/app.py
 
 `server.py` runs it; so can any ASGI server, which then runs the lifespan.
@@ -40,7 +40,7 @@ class Api:
         self.rest = build_rest_app(self.get_gateway, self._post_call, self.shutdown)
         self._rpc = JsonRpc(self.get_gateway)
         self._mcp = McpEndpoint(self.get_gateway, self.shutdown)
-        self._console = build_console_app(self.get_gateway)
+        self._console = build_console_app(self.get_gateway, self.shutdown)
 
     def get_gateway(self) -> Gateway:
         if self._gateway is None:
@@ -79,7 +79,7 @@ class Api:
             await self._mcp(scope, receive, send)
         elif path == RPC_PATH:
             await self._rpc(scope, receive, send)
-        elif path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/"):
+        elif path in ("/", CONSOLE_PATH) or path.startswith(f"{CONSOLE_PATH}/"):
             await self._run_app(self._console, scope, receive, send)
         else:
             await self._run_app(self.rest, scope, receive, send)

@@ -68,6 +68,7 @@ from deputize.operations.servers.inventory import ServerInventory
 from deputize.operations.servers.review import ServerReview
 from deputize.operations.undo.undo import Undo
 from deputize.operations.undo.undo_plan import UndoSelection
+from deputize.operations.views.activity import Activity
 from deputize.operations.views.cost_report import CostReport
 from deputize.operations.views.health import NO_WORKER, Health, HealthCheck
 from deputize.operations.views.metadata import GatewayMetadata
@@ -130,6 +131,7 @@ class Gateway:
     deprecations: Deprecations
     service_levels: ServiceLevels
     tool_health: ToolHealth
+    activity: Activity
     cost_report: CostReport
     calls: CallQueries
     call_exports: CallExports

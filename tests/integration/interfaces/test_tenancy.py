@@ -46,7 +46,7 @@ WITHOUT_IDS = {
     ("get", "/v1/reconciliation-tasks"),
     ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
     ("get", "/v1/servers"), ("get", "/v1/audit"), ("get", "/v1/audit/tail"), ("get", "/v1/audit/export"),
-    ("get", "/v1/observations"),
+    ("get", "/v1/observations"), ("get", "/v1/activity"),
     ("get", "/v1/approvals"), ("post", "/v1/approvals/batch"), ("get", "/v1/approvals/suggestions"),
 }  # fmt: skip
 

@@ -12,12 +12,18 @@ RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 CLIENT_METADATA_PATH: Final = "/.well-known/oauth-client"
 
 CONSOLE_PATH: Final = "/console"
+CALLS_PAGE_PATH: Final = f"{CONSOLE_PATH}/calls"
+TOOLS_PAGE_PATH: Final = f"{CONSOLE_PATH}/tools"
+POLICIES_PAGE_PATH: Final = f"{CONSOLE_PATH}/policies"
+AGENTS_PAGE_PATH: Final = f"{CONSOLE_PATH}/agents"
+AUDIT_PAGE_PATH: Final = f"{CONSOLE_PATH}/audit"
 # The pages of approval requests keep the path that links in sent messages have.
 APPROVALS_PAGE_PATH: Final = f"{CONSOLE_PATH}/approvals"
 ACCOUNTS_PAGE_PATH: Final = f"{CONSOLE_PATH}/servers"
 LINK_CALLBACK_PATH: Final = f"{ACCOUNTS_PAGE_PATH}/callback"
 SIGN_IN_PATH: Final = f"{CONSOLE_PATH}/sign-in"
 SIGN_IN_CALLBACK_PATH: Final = f"{CONSOLE_PATH}/callback"
+SIGN_IN_LINK_PATH: Final = f"{SIGN_IN_PATH}/link"
 SIGN_OUT_PATH: Final = f"{CONSOLE_PATH}/sign-out"
 
 

@@ -23,6 +23,8 @@ from deputize.store.private_file import read_private_file, replace_file, write_o
 
 ISSUER = "urn:deputize:development"
 AUDIENCE = "deputize"
+# The user of the tokens that `deputize dev` makes for whoever runs it.
+DEVELOPER = "developer"
 TENANT_CLAIM = "tenant"
 _KEY_FILE = "development-issuer.pem"
 _JWKS_FILE = "development-issuer.jwks.json"
@@ -49,7 +51,7 @@ def load_dev_issuer(folder: Path) -> IssuerSettings:
 def mint_dev_token(
     folder: Path,
     *,
-    subject: str = "developer",
+    subject: str = DEVELOPER,
     agent: str | None = None,
     scopes: Iterable[str] = (),
     tools: Mapping[str, str] | None = None,

@@ -49,6 +49,14 @@ class SessionSealer:
     def seal_session(self, caller: Caller, *, approval_id: str | None = None) -> str:
         """Seal a session for a person, until the caller expires."""
         assert caller.console, "only a person who signed in to the console has a session"
+        return self._seal_caller(caller, approval_id)
+
+    def seal_link_session(self, caller: Caller) -> str:
+        """Seal a session that decides nothing, for whoever opened the link that `deputize dev` shows."""
+        assert not caller.console, "a link does not prove that a person signed in"
+        return self._seal_caller(caller, None)
+
+    def _seal_caller(self, caller: Caller, approval_id: str | None) -> str:
         return self._seal(
             _SESSION,
             {
@@ -67,6 +75,7 @@ class SessionSealer:
                 "methods": sorted(caller.methods),
                 "form_token": self._clock.random_bytes(24).hex(),
                 "approval_id": approval_id,
+                "decides": caller.console,
             },
         )
 
@@ -88,8 +97,9 @@ class SessionSealer:
             trust=cast(Trust, payload["trust"]),
             auth_time=payload["auth_time"],
             methods=frozenset(payload["methods"]),
-            human=True,
-            console=True,
+            # Sessions of the previous release have no such field: each belongs to a person.
+            human=payload.get("decides", True),
+            console=payload.get("decides", True),
             only_decides=True,
         )
         caller = replace(caller, decision_cache_key=compute_decision_cache_key(caller))

@@ -6,14 +6,13 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deputize.core.display_text import to_display_text
 from deputize.core.errors import HumanTaskNotFound, MalformedRequest, NoSuchRoute, Problem, SignInFailed
 from deputize.core.json_values import run_for_value
 from deputize.core.settings.urls import APPROVALS_PAGE_PATH, SIGN_IN_PATH
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.paths import is_approval_id, parse_approval_id
-from deputize.interfaces.console.view import build_list_view, build_request_view
+from deputize.interfaces.console.view import build_alert, build_list_view, build_request_view, strip_unprintable
 from deputize.operations.gateway import ConsoleSession
 
 _PAGE_SIZE = 50
@@ -21,6 +20,8 @@ _PAGE_SIZE = 50
 
 class ApprovalPages(ConsolePages):
     """The handlers of /console/approvals and of the forms of an approval request."""
+
+    section_path = APPROVALS_PAGE_PATH
 
     async def list_approval_requests(self, request: Request) -> Response:
         gateway = self._get_gateway()
@@ -127,9 +128,11 @@ class ApprovalPages(ConsolePages):
                 sign_in_again_url=(
                     None if code_session else self._build_sign_in_again_url(approval_id, approval_request, rule)
                 ),
-                alert=None if problem is None else _build_alert(problem),
-                reason=_strip_unprintable(reason),
+                alert=None if problem is None else build_alert(problem),
+                reason=strip_unprintable(reason),
                 code_session=code_session,
+                # A session that decides nothing, as that of a link, needs the code from the terminal.
+                needs_code=self._console.accepts_codes and not code_session and not session.caller.console,
             ),
         )
 
@@ -151,18 +154,6 @@ class ApprovalPages(ConsolePages):
             None,
             status=200 if problem is None else problem.spec.http,
             approval_id=approval_id,
-            alert=None if problem is None else _build_alert(problem),
+            alert=None if problem is None else build_alert(problem),
             sign_in_url=sign_in_url if console.has_sign_in else None,
         )
-
-
-def _strip_unprintable(text: str) -> str:
-    """Remove characters that a user cannot type, before a text goes back into their form."""
-    return "".join(each for each in text if each.isprintable() or each == "\n")[:2000]
-
-
-def _build_alert(problem: Problem) -> dict[str, Any]:
-    return {
-        "message": to_display_text(problem.message[:1].upper() + problem.message[1:], 600) + ".",
-        "advice": to_display_text(problem.advice, 600),
-    }

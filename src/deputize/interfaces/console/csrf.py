@@ -12,12 +12,11 @@ FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 _MAX_BYTES = 65_536
 _MAX_FIELDS = 16
 
+_POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 # No scripts, no frames, nothing from other sites; one stylesheet of our own. `no-referrer` would take the origin from
 # our own forms, so the policy is `same-origin`.
 SECURITY_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
+    "content-security-policy": _POLICY,
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -26,6 +25,12 @@ SECURITY_HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=()",
     "cache-control": "no-store",
 }
+
+
+def build_script_headers(nonce: str, live_url: str) -> dict[str, str]:
+    """Build the headers of a page that only shows: our own script runs in it, and may read the live list only."""
+    policy = f"{_POLICY}; script-src 'nonce-{nonce}'; connect-src {live_url}"
+    return {**SECURITY_HEADERS, "content-security-policy": policy}
 
 
 async def read_form(request: Request, *, origin: str) -> dict[str, str]:
@@ -49,12 +54,15 @@ async def read_form(request: Request, *, origin: str) -> dict[str, str]:
 
 
 def require_own_origin(request: Request, *, origin: str) -> None:
-    """Refuse a form that another site sent. Every browser names the origin in one of two headers."""
+    """Refuse a form that another site or a script sent. Every browser names the origin in one of two headers, and that
+    a person navigated in a third.
+    """
     origin_header, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     if (
         (origin_header is None and site is None)
         or origin_header not in (None, origin)
         or site not in (None, "same-origin")
+        or request.headers.get("sec-fetch-mode") not in (None, "navigate")
     ):
         raise PermissionDenied(
             "the form was not sent from a page of this console, so nothing was done",

@@ -1,26 +1,69 @@
 """Load the session of a request, redirect, and render pages from templates, for all of the console."""
 
-from collections.abc import Callable
-from typing import Any
+import base64
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from deputize.core.caller import Caller
 from deputize.core.display_text import to_display_text
-from deputize.core.errors import Problem
-from deputize.core.settings.urls import SIGN_IN_PATH
+from deputize.core.errors import Problem, SignInFailed
+from deputize.core.settings.urls import (
+    ACCOUNTS_PAGE_PATH,
+    AGENTS_PAGE_PATH,
+    APPROVALS_PAGE_PATH,
+    AUDIT_PAGE_PATH,
+    CALLS_PAGE_PATH,
+    CONSOLE_PATH,
+    POLICIES_PAGE_PATH,
+    SIGN_IN_PATH,
+    TOOLS_PAGE_PATH,
+)
 from deputize.interfaces.console import cookies
-from deputize.interfaces.console.csrf import SECURITY_HEADERS
+from deputize.interfaces.console.csrf import SECURITY_HEADERS, build_script_headers
 from deputize.interfaces.console.render import render_template
 from deputize.operations.gateway import ConsoleAccess, ConsoleSession, Gateway
+
+SessionHandler = Callable[[Request, ConsoleSession], Awaitable[Response]]
+LIVE_PATH: Final = f"{CALLS_PAGE_PATH}/live"
+# Text, path, the letter after `g`, and whether only administrators can open it.
+_MENU: Final = (
+    ("Home", CONSOLE_PATH, "h", False),
+    ("Calls", CALLS_PAGE_PATH, "c", False),
+    ("Approvals", APPROVALS_PAGE_PATH, "a", False),
+    ("Tools", TOOLS_PAGE_PATH, "t", False),
+    ("Servers", ACCOUNTS_PAGE_PATH, "s", False),
+    ("Policies", POLICIES_PAGE_PATH, "p", True),
+    ("Agents", AGENTS_PAGE_PATH, "n", False),
+    ("Audit", AUDIT_PAGE_PATH, "u", False),
+)
+_NONCE_BYTES: Final = 16
 
 
 class ConsolePages:
     """The base of the handlers of pages and forms. `get_gateway` raises a Problem while no gateway is open."""
 
+    # The page of the menu that these handlers belong to.
+    section_path = ""
+
     def __init__(self, get_gateway: Callable[[], Gateway]) -> None:
         self._get_gateway = get_gateway
+
+    def require_session(self, handler: SessionHandler) -> Callable[[Request], Awaitable[Response]]:
+        """Wrap the handler of a page: a person who is not signed in is sent to the sign-in, and comes back to it."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                session = await self._load_session(request)
+            except SignInFailed:
+                return self._redirect_to_sign_in(request.url.path)
+            return await handler(request, session)
+
+        return handle
 
     async def _load_session(self, request: Request) -> ConsoleSession:
         console = self._console
@@ -35,15 +78,40 @@ class ConsolePages:
         return RedirectResponse(self._root + path, status_code=303, headers=SECURITY_HEADERS)
 
     def _render_page(
-        self, template: str, session: ConsoleSession | None, *, status: int = 200, **variables: Any
+        self,
+        template: str,
+        session: ConsoleSession | None,
+        *,
+        status: int = 200,
+        has_script: bool = False,
+        search_text: str = "",
+        **variables: Any,
     ) -> Response:
-        user = "" if session is None else to_display_text(session.caller.user, 120)
-        token = "" if session is None else session.form_token
-        can_sign_out = session is not None and session.approval_id is None
+        """Render a page. One with a script only shows: the token that forms need is not in it."""
+        is_signed_in = session is not None and session.approval_id is None
+        nonce = base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode() if has_script else ""
         page = render_template(
-            template, root=self._root, user=user, form_token=token, can_sign_out=can_sign_out, **variables
+            template,
+            root=self._root,
+            user="" if session is None else to_display_text(session.caller.user, 120),
+            role="" if session is None else name_role(session.caller),
+            form_token="" if session is None or has_script else session.form_token,
+            can_sign_out=is_signed_in,
+            menu=self._build_menu(session.caller) if session is not None and is_signed_in else [],
+            nonce=nonce,
+            search_text=to_display_text(search_text, 200),
+            **variables,
         )
-        return HTMLResponse(page, status_code=status, headers=SECURITY_HEADERS)
+        live_url = f"{self._console.base_url}{LIVE_PATH}" if has_script else ""
+        headers = build_script_headers(nonce, live_url) if has_script else SECURITY_HEADERS
+        return HTMLResponse(page, status_code=status, headers=headers)
+
+    def _build_menu(self, caller: Caller) -> list[dict[str, Any]]:
+        return [
+            {"text": text, "path": path, "letter": letter, "is_current": path == self.section_path}
+            for text, path, letter, is_for_admins in _MENU
+            if caller.is_admin or not is_for_admins
+        ]
 
     def _render_message(
         self, title: str, *paragraphs: str, sign_in_path: str | None = None, trace: str = "", status: int = 200
@@ -71,3 +139,10 @@ class ConsolePages:
             return self._console.has_sign_in
         except Problem:
             return False
+
+
+def name_role(caller: Caller) -> str:
+    """Name what a person sees, by the scopes of their session: the console has no rights of its own."""
+    if caller.is_admin:
+        return "administrator"
+    return "auditor" if caller.is_auditor else "your own calls"

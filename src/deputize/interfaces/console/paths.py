@@ -5,10 +5,11 @@ import re
 from starlette.requests import Request
 
 from deputize.core.errors import HumanTaskNotFound
-from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, APPROVALS_PAGE_PATH
+from deputize.core.settings.urls import CONSOLE_PATH
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_OWN_PATHS = re.compile(rf"{APPROVALS_PAGE_PATH}(?:/{_ID.pattern})?|{ACCOUNTS_PAGE_PATH}")
+_PAGES = "calls|approvals|tools|servers|policies|agents|audit"
+_OWN_PATHS = re.compile(rf"{CONSOLE_PATH}(?:/(?:{_PAGES})(?:/(?!\.)[A-Za-z0-9._-]{{1,200}}){{0,2}})?")
 
 
 def is_approval_id(text: str) -> bool:
@@ -25,9 +26,9 @@ def parse_approval_id(request: Request) -> str:
 
 def choose_own_path(path: str) -> str:
     """Choose the page after a sign-in: only one of our own, to prevent open redirects."""
-    return path if _OWN_PATHS.fullmatch(path) else APPROVALS_PAGE_PATH
+    return path if _OWN_PATHS.fullmatch(path) else CONSOLE_PATH
 
 
 def strip_form_action(path: str) -> str:
     """Return the path of the page that a form is on, since a form's own path has no page."""
-    return re.sub(r"/(?:code|approve|deny)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)
+    return re.sub(r"/(?:code|approve|deny|cancel|revoke)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)

@@ -6,12 +6,24 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from deputize.core.settings.urls import ACCOUNTS_PAGE_PATH, APPROVALS_PAGE_PATH, CONSOLE_PATH, SIGN_OUT_PATH
+from deputize.core.settings.urls import (
+    ACCOUNTS_PAGE_PATH,
+    AGENTS_PAGE_PATH,
+    APPROVALS_PAGE_PATH,
+    AUDIT_PAGE_PATH,
+    CALLS_PAGE_PATH,
+    CONSOLE_PATH,
+    POLICIES_PAGE_PATH,
+    SIGN_OUT_PATH,
+    TOOLS_PAGE_PATH,
+)
 
 _TEMPLATE_DIR = files("deputize.interfaces.console") / "templates"
 STYLESHEET = (_TEMPLATE_DIR / "style.css").read_bytes()
 # The digest in its name lets browsers cache it for ever.
 STYLESHEET_PATH = f"{CONSOLE_PATH}/style-{hashlib.sha256(STYLESHEET).hexdigest()[:16]}.css"
+SCRIPT = (_TEMPLATE_DIR / "script.js").read_bytes()
+SCRIPT_PATH = f"{CONSOLE_PATH}/script-{hashlib.sha256(SCRIPT).hexdigest()[:16]}.js"
 _ENVIRONMENT = Environment(
     loader=PackageLoader("deputize.interfaces.console"),
     autoescape=True,
@@ -21,10 +33,24 @@ _ENVIRONMENT = Environment(
     auto_reload=False,
 )
 _ENVIRONMENT.globals.update(
+    home_path=CONSOLE_PATH,
+    calls_path=CALLS_PAGE_PATH,
     approvals_path=APPROVALS_PAGE_PATH,
+    tools_path=TOOLS_PAGE_PATH,
     accounts_path=ACCOUNTS_PAGE_PATH,
+    policies_path=POLICIES_PAGE_PATH,
+    agents_path=AGENTS_PAGE_PATH,
+    audit_path=AUDIT_PAGE_PATH,
     sign_out_path=SIGN_OUT_PATH,
     stylesheet_path=STYLESHEET_PATH,
+    script_path=SCRIPT_PATH,
+    # The frame of a page for a person who is not signed in.
+    menu=(),
+    nonce="",
+    role="",
+    search_text="",
+    needs_code=False,
+    servers=(),
 )
 
 

@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from deputize.core.errors import SignInFailed
-from deputize.core.settings.urls import APPROVALS_PAGE_PATH
+from deputize.core.settings.urls import CONSOLE_PATH, SIGN_OUT_PATH
 from deputize.interfaces.console import cookies
 from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.paths import choose_own_path
+from deputize.operations.gateway import ConsoleSession
 
 _LEVEL = re.compile(r"[A-Za-z0-9:._/-]{1,255}")
 
@@ -24,7 +25,8 @@ class SignInPages(ConsolePages):
         if not console.has_sign_in:
             raise SignInFailed(
                 "sign-in is not configured for this console",
-                advice="In development, open the URL of an approval request and enter the code from the terminal. "
+                advice="In development, open the newest console link in the terminal of deputize dev; for an approval "
+                "request, open its URL and enter the code from the terminal. "
                 "Otherwise, set issuer and client_id under [console] in deputize.toml.",
             )
         level = query.get("level", "")
@@ -48,6 +50,29 @@ class SignInPages(ConsolePages):
         cookies.delete_cookie(response, cookies.SIGN_IN, secure=console.is_secure)
         return response
 
+    async def open_link(self, request: Request) -> Response:
+        """Sign in by the link that `deputize dev` shows."""
+        console = self._console
+        session, seconds = await console.open_link_session(request.query_params.get("link", ""))
+        response = self._redirect(CONSOLE_PATH)
+        cookies.set_cookie(response, cookies.SESSION, session, secure=console.is_secure, seconds=seconds)
+        return response
+
+    async def confirm_sign_out(self, request: Request, session: ConsoleSession) -> Response:
+        return self._render_page(
+            "confirm.html",
+            session,
+            title="Sign out",
+            facts=[],
+            notes=["You may still be signed in at your identity provider."],
+            action=SIGN_OUT_PATH,
+            button="Sign out",
+            back_path=CONSOLE_PATH,
+            asks_reason=False,
+            alert=None,
+            reason="",
+        )
+
     async def sign_out(self, request: Request) -> Response:
         console = self._console
         form = await read_form(request, origin=console.origin)
@@ -56,7 +81,7 @@ class SignInPages(ConsolePages):
         response = self._render_message(
             "Signed out",
             "You are signed out of this console. You may still be signed in at your identity provider.",
-            sign_in_path=APPROVALS_PAGE_PATH,
+            sign_in_path=CONSOLE_PATH,
         )
         cookies.delete_cookie(response, cookies.SESSION, secure=console.is_secure)
         return response

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deputize.core.display_text import to_display_lines, to_display_text
+from deputize.core.errors import Problem
 
 _MAX_LINE_LENGTH, _MAX_NAME_LENGTH = 300, 120
 # What a person who unlinked an account is told about its tokens at the server.
@@ -41,7 +42,7 @@ _STATE_BADGES = {
     "canceled": ("✕", "Canceled by the caller", "bad"),
     "withdrawn": ("✕", "Withdrawn: the authority of its caller was revoked", "bad"),
 }
-_EFFECT_BADGES = {
+EFFECT_BADGES = {
     "read": ("○", "Only reads", "good"),
     "write": ("△", "Changes data", "pending"),
     "destructive": ("▲", "Destroys data or cannot be undone", "bad"),
@@ -105,11 +106,11 @@ def build_account_view(account: Mapping[str, Any], *, now: datetime) -> dict[str
     linked_at = account["linked_at"]
     return {
         "name": account["name"],
-        "address": _format_line(account["address"]),
-        "state": _build_badge(_ACCOUNT_BADGES, account["state"]),
+        "address": format_line(account["address"]),
+        "state": build_badge(_ACCOUNT_BADGES, account["state"]),
         "linked_at": build_time_view(linked_at, now=now),
         "is_linked": linked_at is not None,
-        "missing_scopes": [_format_line(each) for each in account["wanted"]],
+        "missing_scopes": [format_line(each) for each in account["wanted"]],
     }
 
 
@@ -123,34 +124,34 @@ def _build_outcome(approval_request: Mapping[str, Any]) -> "StatusBadge | None":
 
 
 def _build_suspicions(suspicions: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    return [{name: _format_line(each[name]) for name in ("number", "text")} for each in suspicions[:_MAX_ITEMS]]
+    return [{name: format_line(each[name]) for name in ("number", "text")} for each in suspicions[:_MAX_ITEMS]]
 
 
 def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     """Describe an approval request for its own page."""
     tool = approval_request["tool"]
-    arguments = _build_value_views(approval_request["arguments"])
-    input_responses = _build_value_views(approval_request.get("input_responses") or {})
+    arguments = build_value_views(approval_request["arguments"])
+    input_responses = build_value_views(approval_request.get("input_responses") or {})
     preview = _build_preview(approval_request.get("preview") or {}, now=now)
     undo = approval_request.get("undo")
     return {
         **_build_heading(approval_request, now=now),
-        "call_id": _format_line(approval_request["call_id"]),
+        "call_id": format_line(approval_request["call_id"]),
         "outcome": _build_outcome(approval_request),
         # The page is loaded again until the call has ended.
         "is_ongoing": approval_request["state"] in _APPROVED_STATES
         and approval_request["call_state"] in _ONGOING_STATES,
-        "title": _format_line(tool.get("title") or ""),
-        "effects": _build_badge(_EFFECT_BADGES, str(approval_request["effects"])),
-        "digest": _format_line(tool["digest"]),
+        "title": format_line(tool.get("title") or ""),
+        "effects": build_badge(EFFECT_BADGES, str(approval_request["effects"])),
+        "digest": format_line(tool["digest"]),
         "description": to_display_text(str(tool.get("description") or ""), 400),
-        "task": _format_line(approval_request.get("task") or ""),
-        "session": _format_line(approval_request.get("session") or ""),
-        "environment": _format_line(approval_request.get("environment") or ""),
+        "task": format_line(approval_request.get("task") or ""),
+        "session": format_line(approval_request.get("session") or ""),
+        "environment": format_line(approval_request.get("environment") or ""),
         "arguments": arguments,
         "input_responses": input_responses,
         "suspicions": _build_suspicions(approval_request.get("suspicions") or ()),
-        "undo": _format_line(undo) if undo else "",
+        "undo": format_line(undo) if undo else "",
         "preview": preview,
         # The page warns before a decision is made on an excerpt.
         "is_shortened": any(
@@ -158,8 +159,8 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         ),
         "rules": [
             {
-                "id": _format_line(rule["id"]),
-                "where": _format_line(rule["where"]),
+                "id": format_line(rule["id"]),
+                "where": format_line(rule["where"]),
                 "reason": to_display_text(str(rule["reason"]), 600),
             }
             for rule in approval_request["rules"][:_MAX_ITEMS]
@@ -169,7 +170,7 @@ def build_request_view(approval_request: Mapping[str, Any], *, now: datetime) ->
         ],
         "votes": [_build_vote(vote, now=now) for vote in approval_request["votes"][:_MAX_ITEMS]],
         "escalates_at": build_time_view(approval_request.get("escalates_at"), now=now),
-        "binding": _format_line(approval_request["binding"]),
+        "binding": format_line(approval_request["binding"]),
         "may_approve": bool(approval_request["may_decide"]) and approval_request["state"] == "open",
         "may_deny": bool(approval_request["may_deny"]) and approval_request["state"] == "open",
         "why_not": to_display_text(str(approval_request.get("why_not") or ""), 600),
@@ -191,11 +192,11 @@ def _get_shown_state(approval_request: Mapping[str, Any]) -> str:
 
 def _build_heading(approval_request: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     return {
-        "id": _format_line(approval_request["approval_id"]),
-        "state": _build_badge(_STATE_BADGES, _get_shown_state(approval_request)),
+        "id": format_line(approval_request["approval_id"]),
+        "state": build_badge(_STATE_BADGES, _get_shown_state(approval_request)),
         "is_open": approval_request["state"] == "open",
-        "tool": _format_line(approval_request["tool"]["name"]),
-        "version": _format_line(approval_request["tool"]["version"]),
+        "tool": format_line(approval_request["tool"]["name"]),
+        "version": format_line(approval_request["tool"]["version"]),
         "for_user": to_display_text(str(approval_request["for_user"]), _MAX_NAME_LENGTH),
         "agents": [to_display_text(str(agent), _MAX_NAME_LENGTH) for agent in approval_request["agents"]],
         "opened_at": build_time_view(approval_request["opened_at"], now=now),
@@ -226,16 +227,16 @@ def _format_distance(distance: timedelta) -> str:
     return f"in {length}" if distance >= timedelta() else f"{length} ago"
 
 
-def _format_line(text: object) -> str:
+def format_line(text: object) -> str:
     return to_display_text(str(text), _MAX_LINE_LENGTH)
 
 
-def _build_badge(badges: Mapping[str, tuple[str, str, str]], name: str) -> StatusBadge:
+def build_badge(badges: Mapping[str, tuple[str, str, str]], name: str) -> StatusBadge:
     icon, text, tone = badges.get(name, ("?", to_display_text(name, 60) or "Unknown", "pending"))
     return StatusBadge(icon=icon, text=text, tone=tone)
 
 
-def _build_value_views(arguments: object) -> list[ValueView]:
+def build_value_views(arguments: object) -> list[ValueView]:
     """Describe values by name, in the order they were sent. All texts to expand share one budget."""
     items = arguments.items() if isinstance(arguments, dict) else [("", arguments)]
     values, budget = [], _PAGE_BUDGET
@@ -255,9 +256,9 @@ def build_value_view(name: str, value: object, *, budget: int = _PAGE_BUDGET) ->
         "\n".join(to_display_lines(value, min(_MAX_VALUE_LENGTH, budget), _MAX_VALUE_LINES)) if budget > 0 else excerpt
     )
     if full_text == excerpt:
-        return ValueView(name=_format_line(name), excerpt=excerpt)
+        return ValueView(name=format_line(name), excerpt=excerpt)
     size = f"{len(value):,} characters" if isinstance(value, str) else f"{full_text.count(chr(10)) + 1:,} lines"
-    return ValueView(name=_format_line(name), excerpt=excerpt, full_text=full_text[:budget], size=size)
+    return ValueView(name=format_line(name), excerpt=excerpt, full_text=full_text[:budget], size=size)
 
 
 def _build_preview(preview: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
@@ -273,23 +274,23 @@ def _build_preview(preview: Mapping[str, Any], *, now: datetime) -> dict[str, An
         "previewed_at": build_time_view(preview.get("previewed_at"), now=now) if preview.get("by") == "tool" else None,
         "changes": change_views,
         "more_changes": max(0, len(changes) - _MAX_ITEMS),
-        "resources": [_format_line(each) for each in resources if each not in changed_resources][:_MAX_ITEMS],
+        "resources": [format_line(each) for each in resources if each not in changed_resources][:_MAX_ITEMS],
         "preconditions": [_build_precondition(each) for each in (preview.get("preconditions") or ())[:_MAX_ITEMS]],
-        "impact": _build_value_views(preview.get("impact") or {}),
-        "unknown": [_UNKNOWN_TEXTS.get(each) or _format_line(each) for each in (preview.get("unknown") or ())][
+        "impact": build_value_views(preview.get("impact") or {}),
+        "unknown": [_UNKNOWN_TEXTS.get(each) or format_line(each) for each in (preview.get("unknown") or ())][
             :_MAX_ITEMS
         ],
     }
 
 
 def _build_change(change: Mapping[str, Any]) -> dict[str, Any]:
-    icon, verb = _OPERATION_SIGNS.get(str(change.get("op")), ("?", _format_line(change.get("op"))))
+    icon, verb = _OPERATION_SIGNS.get(str(change.get("op")), ("?", format_line(change.get("op"))))
     count = change.get("count")
     return {
         "icon": icon,
         "verb": verb,
         "tone": "bad" if change.get("op") == "delete" else "pending",
-        "resource": _format_line(f"{change.get('resource')}/{change.get('scope', '*')}"),
+        "resource": format_line(f"{change.get('resource')}/{change.get('scope', '*')}"),
         "count": None if count is None else f"{int(count):,}",
         "before": build_value_view("before", change["before"]) if "before" in change else None,
         "after": build_value_view("after", change["after"]) if "after" in change else None,
@@ -302,7 +303,7 @@ def _build_precondition(condition: Mapping[str, Any]) -> dict[str, Any]:
         "badge": StatusBadge(
             icon="✓" if holds else "✕", text="holds" if holds else "does not hold", tone="good" if holds else "bad"
         ),
-        "name": _format_line(condition.get("name", "")),
+        "name": format_line(condition.get("name", "")),
         "detail": to_display_text(str(condition.get("detail") or ""), 500),
     }
 
@@ -311,11 +312,11 @@ def _build_requirement(requirement: Mapping[str, Any], current_groups: Sequence[
     """Describe what one rule requires: from which groups now, and from which after escalation."""
     groups = requirement["groups"]
     return {
-        "current_groups": [_format_line(each) for each in groups if each in current_groups],
-        "later_groups": [_format_line(each) for each in groups if each not in current_groups],
+        "current_groups": [format_line(each) for each in groups if each in current_groups],
+        "later_groups": [format_line(each) for each in groups if each not in current_groups],
         "quorum": int(requirement["quorum"]),
         "approval_count": int(requirement["have"]),
-        "step_up": _format_line(requirement.get("step_up") or ""),
+        "step_up": format_line(requirement.get("step_up") or ""),
     }
 
 
@@ -324,8 +325,29 @@ def _build_vote(vote: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     if vote["broke_glass"]:
         badge = ("⚠", "approved by break-glass", "bad")
     return {
-        "by": _format_line(vote["by"]),
+        "by": format_line(vote["by"]),
         "badge": StatusBadge(icon=badge[0], text=badge[1], tone=badge[2]),
         "reason": to_display_text(str(vote.get("reason") or ""), 1000),
         "at": build_time_view(vote["at"], now=now),
     }
+
+
+def build_alert(problem: Problem) -> dict[str, str]:
+    """Describe a refusal above what was typed."""
+    return {
+        "message": to_display_text(problem.message[:1].upper() + problem.message[1:], 600) + ".",
+        "advice": to_display_text(problem.advice, 600),
+    }
+
+
+def strip_unprintable(text: str) -> str:
+    """Remove characters that a user cannot type, before a text goes back into their form."""
+    return "".join(each for each in text if each.isprintable() or each == "\n")[:2000]
+
+
+def to_display_block(text: str) -> str:
+    """Make a text of several lines safe to read, and keep its lines."""
+    lines = text.splitlines()
+    shown_lines = [to_display_text(each.replace("\t", "    "), _MAX_LINE_LENGTH) for each in lines[:_MAX_VALUE_LINES]]
+    rest = len(lines) - len(shown_lines)
+    return "\n".join([*shown_lines, f"⟨… {rest:,} more lines⟩"] if rest else shown_lines)

@@ -18,6 +18,7 @@ from deputize.core.errors import MethodNotAllowed, NoSuchRoute, Problem
 from deputize.interfaces.asgi_http import ASGIApp, Receive, Scope, Send, hide_internal_error, read_trace_id
 from deputize.interfaces.rest import health, oauth
 from deputize.interfaces.rest.admin import (
+    activity,
     agents,
     circuits,
     contract_tests,
@@ -50,6 +51,7 @@ _ROUTERS = (
     undo_routes.router,
     audit_routes.router,
     observation_routes.router,
+    activity.router,
     log_routes.router,
     policy_routes.decisions,
     surface.router,

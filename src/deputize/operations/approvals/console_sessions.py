@@ -4,17 +4,24 @@ A revocation counts at once, as it does for a token. `govern/identity` builds th
 the browser's cookie.
 """
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Final
 from urllib.parse import urlsplit
 
-from deputize.core.caller import Caller
+from deputize.core.caller import ADMIN_SCOPE, Caller
 from deputize.core.errors import NoSuchRoute, SignInFailed
-from deputize.core.settings.urls import get_base_url
+from deputize.core.settings.urls import SIGN_IN_LINK_PATH, get_base_url
+from deputize.govern.identity.dev_issuer import DEVELOPER, ISSUER
 from deputize.govern.identity.oidc_login import LOGIN_SECONDS, OidcLogin
 from deputize.govern.identity.sessions import ConsoleSession, SessionSealer
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.approvals.terminal_decisions import CodeVerifier
+
+_LINK_BYTES: Final = 24
+# As long as a working day: the link's session reads, and takes away authority, but decides and calls nothing.
+_LINK_SESSION_SECONDS: Final = 43_200
 
 
 class ConsoleAccess:
@@ -34,6 +41,8 @@ class ConsoleAccess:
         self._sign_in = sign_in
         self._verify_code = verify_code
         self._complete = complete
+        self._link_secret = ""
+        self._show_link: Callable[[str], None] | None = None
 
     @property
     def origin(self) -> str:
@@ -83,6 +92,39 @@ class ConsoleAccess:
         caller = await self._check_caller(await self._verify_code(approval_id, code))
         expires_at = self._runtime.clock.epoch_ms() // 1000 + self._runtime.settings.console.session_seconds
         return self._sessions.seal_session(replace(caller, expires_at=expires_at), approval_id=approval_id)
+
+    def offer_link(self, show_link: Callable[[str], None]) -> None:
+        """Show a link that signs in once; after it was used, the next one. Only `deputize dev` offers links.
+
+        The session has what the developer's token in the project has, which every program of that user can read: so it
+        makes no calls and decides no approval requests.
+        """
+        self._show_link = show_link
+        self._link_secret = self._runtime.clock.random_bytes(_LINK_BYTES).hex()
+        show_link(f"{self.base_url}{SIGN_IN_LINK_PATH}?link={self._link_secret}")
+
+    async def open_link_session(self, secret: str) -> tuple[str, int]:
+        """Return the session cookie for the link that is shown now, and for how many seconds it is valid."""
+        if self._show_link is None:
+            raise NoSuchRoute("this gateway offers no sign-in links")
+        if not hmac.compare_digest(secret.encode(), self._link_secret.encode()):
+            raise SignInFailed(
+                "this link was used before, or belongs to an earlier start",
+                advice="Open the newest link in the terminal that runs deputize dev.",
+            )
+        self.offer_link(self._show_link)
+        now = self._runtime.clock.epoch_ms() // 1000
+        caller = Caller(
+            tenant=self._runtime.settings.tools.tenant,
+            user=DEVELOPER,
+            issuer=ISSUER,
+            scopes=frozenset({ADMIN_SCOPE}),
+            token_id=self._runtime.clock.new_id(),
+            issued_at=now,
+            expires_at=now + _LINK_SESSION_SECONDS,
+            only_decides=True,
+        )
+        return self._sessions.seal_link_session(await self._check_caller(caller)), _LINK_SESSION_SECONDS
 
     async def load_session(self, cookie: str) -> ConsoleSession:
         """Load the session of a signed-in person; fail if it expired or was revoked."""

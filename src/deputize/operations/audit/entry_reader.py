@@ -234,6 +234,8 @@ def _describe(entry_filter: EntryFilter, query: AuditQuery) -> str:
         for name in ("user", "agent", "tool", "decision", "rule", "outcome", "resource", "session", "trace", "kind")
         if (value := getattr(entry_filter, name)) is not None
     ]
+    if entry_filter.of_calls:
+        parts.append("calls=true")
     # A name without entries may be that of someone who was erased.
     if query.caller is not None and entry_filter.user is None:
         parts.append("user=(unknown)")

@@ -116,3 +116,25 @@ order by v.name, v.version;
 
 -- name: delete_old_minutes
 delete from deputize.recent_measurements where minute < $1;
+
+-- name: list_minutes
+-- All tools of a tenant together, by minute.
+with minutes as (
+    select minute, sum(calls)::bigint as calls, sum(errors)::bigint as errors, max(max_latency_us) as max_latency_us
+    from deputize.recent_measurements
+    where tenant = $1 and minute >= $2
+    group by minute
+), latencies as (
+    select m.minute, l.bucket, sum(l.calls)::bigint as calls
+    from deputize.recent_measurements m
+    cross join lateral unnest(m.latency_buckets, m.latency_counts) as l(bucket, calls)
+    where m.tenant = $1 and m.minute >= $2
+    group by m.minute, l.bucket
+)
+select m.minute, m.calls, m.errors, m.max_latency_us,
+       coalesce(array_agg(l.bucket order by l.bucket) filter (where l.bucket is not null), '{}') as buckets,
+       coalesce(array_agg(l.calls order by l.bucket) filter (where l.bucket is not null), '{}') as counts
+from minutes m
+left join latencies l on l.minute = m.minute
+group by m.minute, m.calls, m.errors, m.max_latency_us
+order by m.minute;

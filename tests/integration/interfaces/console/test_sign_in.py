@@ -244,7 +244,7 @@ async def test_coming_back_twice_or_from_nowhere_lets_nobody_in(console: Console
 )
 async def test_a_sign_in_leads_to_pages_of_ours_only(console: ConsoleGateway, to: str) -> None:
     async with console.open_browser() as browser:
-        assert (await browser.sign_in("bo", to)).url.path == "/console/approvals"
+        assert (await browser.sign_in("bo", to)).url.path == "/console"
 
 
 async def test_a_member_of_many_groups_can_sign_in_and_of_too_many_gets_an_error(console: ConsoleGateway) -> None:

@@ -37,6 +37,7 @@ class AuditFilterQuery(RequestModel):
     session: str | None = Field(None, min_length=1, max_length=MAX_SESSION_LENGTH, description="The caller's session.")
     trace: str | None = Field(None, pattern="^[0-9a-f]{32}$", description="The W3C trace id.")
     kind: EntryKind | None = Field(None, description="The kind of the entry.")
+    calls: bool = Field(False, description="Only entries of calls: no administrative acts and no approvers' decisions.")
 
     def to_audit_query(self) -> AuditQuery:
         """Translate the parameters into a query of the gateway."""
@@ -52,6 +53,7 @@ class AuditFilterQuery(RequestModel):
                 session=self.session,
                 trace=self.trace,
                 kind=self.kind,
+                of_calls=self.calls,
             ),
             since=self.since,
             until=self.until,

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import orjson
@@ -14,12 +14,12 @@ from deputize.core.errors import (
     AuditEntryNotFound,
     AuditQueryTooBroad,
     ConcurrencyLimitReached,
-    Problem,
     ReceiptPending,
     Unavailable,
 )
 from deputize.core.outcome import build_problem_fields
 from deputize.interfaces.asgi_http import read_trace_id
+from deputize.interfaces.event_stream import stream_events
 from deputize.interfaces.rest.audit.audit_models import (
     AuditExportQuery,
     AuditFilterQuery,
@@ -34,7 +34,6 @@ from deputize.operations.gateway import TailEvent
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
-KEEP_ALIVE_SECONDS = 15.0
 _MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 
 
@@ -76,7 +75,13 @@ async def follow_audit(
     events = gateway.audit_tail.follow(caller, query.to_audit_query(), after=_parse_entry_id(last_event_id))
     # Whether it may be opened is known before anything is sent.
     await anext(events)
-    stream = _stream_events(events, request.app.state.shutdown, read_trace_id(request.scope))
+    trace_id = read_trace_id(request.scope)
+    stream = stream_events(
+        events,
+        request.app.state.shutdown,
+        _format_event,
+        lambda problem: b"event: error\ndata: %s\n\n" % orjson.dumps(build_problem_fields(problem, trace_id=trace_id)),
+    )
     return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
@@ -145,33 +150,6 @@ async def _stream_chunks(
         if shutdown.is_set():
             raise Unavailable("the gateway stops, so the export ended before it was complete")
         yield chunk
-
-
-async def _stream_events(
-    events: AsyncIterator[TailEvent], shutdown: asyncio.Event, trace_id: str
-) -> AsyncIterator[bytes]:
-    yield b"retry: 1000\n: open\n\n"
-    next_event = asyncio.ensure_future(anext(events, None))
-    shutdown_task = asyncio.ensure_future(shutdown.wait())
-    try:
-        while not shutdown_task.done():
-            tasks: set[asyncio.Future[Any]] = {next_event, shutdown_task}
-            await asyncio.wait(tasks, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if not next_event.done():
-                yield b": still here\n\n"
-                continue
-            event = next_event.result()
-            if event is None:
-                return
-            yield _format_event(event)
-            next_event = asyncio.ensure_future(anext(events, None))
-    except Problem as problem:
-        yield b"event: error\ndata: %s\n\n" % orjson.dumps(build_problem_fields(problem, trace_id=trace_id))
-    finally:
-        shutdown_task.cancel()
-        next_event.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Problem):
-            await next_event
 
 
 def _format_event(event: TailEvent) -> bytes:

@@ -81,6 +81,22 @@ class _DevSession:
     # The rules and servers as they were when the gateway had opened.
     rules: list[StartupEvent] = field(default_factory=list)
     servers: list[dict[str, Any]] = field(default_factory=list)
+    console_links: "_ConsoleLinks" = field(default_factory=lambda: _ConsoleLinks())
+
+
+class _ConsoleLinks:
+    """Links that sign in to the console: the first is printed with the addresses, each further one when it is made."""
+
+    def __init__(self) -> None:
+        self.first = ""
+
+    def show_link(self, link: str) -> None:
+        if not self.first:
+            self.first = link
+        elif printer.as_json:
+            printer.json({"event": "console_link", "url": link})
+        else:
+            printer.line(f"  The console's link was used. The next one: {link}")
 
 
 def run_development(
@@ -229,7 +245,7 @@ async def _serve_api(session: _DevSession) -> None:
                 _print_servers(session.servers)
                 dev_gateway = DevGateway(url=urls.api, pid=os.getpid())
                 stack.enter_context(announce_gateway(settings.folder, dev_gateway, session.client_folder))
-                _print_ready(urls, project_tools)
+                _print_ready(urls, project_tools, session.console_links.first)
                 session.code_printer.flush()
                 session.ready.set()
 
@@ -264,6 +280,9 @@ async def _open_dev_gateway(session: _DevSession) -> AsyncIterator[Gateway]:
         try:
             session.rules.extend(describe_rules(settings, are_policies_held=_are_policies_held(gateway)))
             session.servers.extend(await gateway.servers.list_all_servers())
+            # Programs of the other user could read the session from their browser, and have no such token.
+            if session.client_folder is None:
+                gateway.console_access.offer_link(session.console_links.show_link)
             yield gateway
         finally:
             _ignore_signals()
@@ -364,7 +383,7 @@ def _print_servers(servers: list[dict[str, Any]]) -> None:
         printer.warn(message)
 
 
-def _print_ready(urls: ListenUrls, project_tools: ProjectTools) -> None:
+def _print_ready(urls: ListenUrls, project_tools: ProjectTools, console_link: str) -> None:
     url = urls.api
     facts = {
         "url": url,
@@ -376,6 +395,8 @@ def _print_ready(urls: ListenUrls, project_tools: ProjectTools) -> None:
     }
     if urls.grpc is not None:
         facts["grpc"] = urls.grpc
+    if console_link:
+        facts["console"] = console_link
     if printer.as_json:
         printer.json({"event": "ready", **facts})
         return
@@ -384,6 +405,8 @@ def _print_ready(urls: ListenUrls, project_tools: ProjectTools) -> None:
     printer.line(f"{go} MCP  {facts['mcp']}   for clients that use stdio: deputize mcp")
     if urls.grpc is not None:
         printer.line(f"{go} gRPC {urls.grpc}")
+    if console_link:
+        printer.line(f"{go} Console {console_link}   signs you in, once")
     if any(tool.contract.full_name == "hello.greet" for tool in project_tools.tools):
         printer.line("  Try it in a second terminal, in this folder: deputize call hello.greet name=Ana")
     printer.line("  Press Ctrl-C to stop everything.")

@@ -1,0 +1,127 @@
+"""Show agents and the grants they act by, and revoke a grant after a question."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deputize.core.errors import GrantNotFound, Problem
+from deputize.core.settings.urls import AGENTS_PAGE_PATH
+from deputize.interfaces.console.call_view import STATE_BADGES
+from deputize.interfaces.console.csrf import read_form, require_form_token
+from deputize.interfaces.console.entry_query import format_address
+from deputize.interfaces.console.pages import ConsolePages
+from deputize.interfaces.console.view import build_alert, build_badge, build_time_view, format_line, strip_unprintable
+from deputize.operations.gateway import ConsoleSession
+
+_PAGE_SIZE: Final = 25
+_MAX_GRANTS: Final = 100
+_GRANT_BADGES: Final = {
+    "active": ("●", "active", "good"),
+    "ended": ("–", "ended", "plain"),
+    "revoked": ("⊘", "revoked", "bad"),
+}
+
+
+class AgentPages(ConsolePages):
+    """The handlers of /console/agents and of the form that revokes a grant."""
+
+    section_path = AGENTS_PAGE_PATH
+
+    async def list_agents(self, request: Request, session: ConsoleSession) -> Response:
+        gateway, after = self._get_gateway(), request.query_params.get("after", "")[:1024]
+        now = gateway.clock.now()
+        agents = await gateway.agents.list_agents(session.caller, after=after, limit=_PAGE_SIZE)
+        grants = await gateway.delegations.list_grants(session.caller, limit=_MAX_GRANTS)
+        next_path = None
+        if len(agents) == _PAGE_SIZE:
+            next_path = format_address(AGENTS_PAGE_PATH, {"after": agents[-1]["name"]})
+        return self._render_page(
+            "agents.html",
+            session,
+            has_script=True,
+            agents=[_build_agent(each, now=now) for each in agents],
+            grants=[_build_grant(each, now=now) for each in grants],
+            next_path=next_path,
+        )
+
+    async def confirm_revocation(self, request: Request, session: ConsoleSession) -> Response:
+        return await self._render_revocation(session, str(request.path_params["grant_id"]))
+
+    async def revoke(self, request: Request) -> Response:
+        form = await read_form(request, origin=self._console.origin)
+        session = await self._load_session(request)
+        require_form_token(form.get("form_token"), session.form_token)
+        grant_id, reason = str(request.path_params["grant_id"]), form.get("reason", "").strip()[:1000]
+        try:
+            await self._get_gateway().delegations.revoke_grant(session.caller, grant_id, reason=reason)
+        except GrantNotFound:
+            raise
+        except Problem as problem:
+            return await self._render_revocation(session, grant_id, problem, reason)
+        return self._redirect(AGENTS_PAGE_PATH)
+
+    async def _render_revocation(
+        self, session: ConsoleSession, grant_id: str, problem: Problem | None = None, reason: str = ""
+    ) -> Response:
+        gateway = self._get_gateway()
+        grant = _build_grant(await gateway.delegations.show_grant(session.caller, grant_id), now=gateway.clock.now())
+        return self._render_page(
+            "confirm.html",
+            session,
+            status=200 if problem is None else problem.spec.http,
+            title="Revoke this grant?",
+            facts=[
+                ("Agent", " for ".join(grant["agents"]) or "–"),
+                ("For", grant["user"]),
+                ("Scopes", " ".join(grant["scopes"]) or "none"),
+                ("Task", grant["task"] or "–"),
+                ("Grant", grant["id"]),
+            ],
+            notes=[
+                "No token of this grant, and of grants made from it, starts a call any more, on any gateway.",
+                "Calls that wait for approval under it are withdrawn. It cannot be taken back: delegate again instead.",
+            ],
+            action=f"{AGENTS_PAGE_PATH}/grants/{grant['id']}/revoke",
+            button="Revoke",
+            back_path=AGENTS_PAGE_PATH,
+            asks_reason=True,
+            alert=None if problem is None else build_alert(problem),
+            reason=strip_unprintable(reason),
+        )
+
+
+def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    last_call = agent["last_call"]
+    return {
+        "name": format_line(agent["name"]),
+        "users": [format_line(each) for each in agent["users"][:5]],
+        "grants": agent["active_grants"],
+        "is_revoked": agent["revoked"],
+        "last_call": None
+        if last_call is None
+        else {
+            "time": build_time_view(last_call["time"], now=now),
+            "tool": format_line(last_call["tool"] or ""),
+            "state": build_badge(STATE_BADGES, str(last_call["outcome"] or "running")),
+        },
+    }
+
+
+def _build_grant(grant: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    tools = grant["tools"]
+    return {
+        "id": str(grant["grant_id"]),
+        "user": format_line(grant["user"]),
+        "agents": [format_line(each) for each in grant["agents"]],
+        "scopes": [format_line(each) for each in grant["scopes"][:10]],
+        "tools": None if tools is None else [format_line(each["tool_id"]) for each in tools[:5]],
+        "ceiling": format_line(grant["ceiling"] or ""),
+        "task": format_line(grant["task"] or ""),
+        "state": build_badge(_GRANT_BADGES, str(grant["state"])),
+        "is_active": grant["state"] == "active",
+        "is_derived": grant["parent"] is not None,
+        "not_after": build_time_view(grant["not_after"], now=now),
+    }

@@ -1,0 +1,169 @@
+"""Show calls as they happen and one call with its reasons, show audit entries, and cancel a call after a question."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from deputize.core.errors import CallNotFound, MalformedRequest, Problem
+from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
+from deputize.interfaces.console.call_view import build_call_view, build_entry_view, build_row, build_rows
+from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
+from deputize.interfaces.console.entry_query import (
+    FILTERS,
+    build_query,
+    format_address,
+    parse_before,
+    read_filters,
+)
+from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
+from deputize.interfaces.console.render import render_template
+from deputize.interfaces.console.view import build_alert, format_line
+from deputize.interfaces.event_stream import stream_events
+from deputize.operations.gateway import ConsoleSession, Gateway, TailEvent
+
+_PAGE_SIZE: Final = 50
+_NO_PAGE: Final[dict[str, Any]] = {"entries": [], "next_before": None, "detail": None}
+
+
+class CallPages(ConsolePages):
+    """The handlers of /console/calls."""
+
+    section_path = CALLS_PAGE_PATH
+    title = "Calls"
+    of_calls = True
+
+    def __init__(self, get_gateway: Callable[[], Gateway], shutdown: asyncio.Event) -> None:
+        super().__init__(get_gateway)
+        self._shutdown = shutdown
+
+    async def list_entries(self, request: Request, session: ConsoleSession) -> Response:
+        """List newest first, with the filters of the address. A filter that cannot be is shown with what is wrong."""
+        caller, filters = session.caller, read_filters(request.query_params)
+        page, problem = _NO_PAGE, None
+        try:
+            query, before = build_query(filters, of_calls=self.of_calls), parse_before(request.query_params)
+            page = await self._get_gateway().audit_search.search(caller, query, before=before, limit=_PAGE_SIZE)
+        except MalformedRequest as refusal:
+            before, problem = None, refusal
+        older = page["next_before"]
+        is_live = self.of_calls and before is None and problem is None
+        return self._render_page(
+            "calls.html",
+            session,
+            status=200 if problem is None else problem.spec.http,
+            has_script=True,
+            title=self.title,
+            rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
+            fields=FILTERS,
+            filters={name: format_line(text) for name, text in filters.items()},
+            list_path=self.section_path,
+            older_path=None if older is None else format_address(self.section_path, filters, before=older),
+            newest_path=None if before is None else format_address(self.section_path, filters),
+            live_path=format_address(LIVE_PATH, filters) if is_live else None,
+            detail=page["detail"],
+            alert=None if problem is None else build_alert(problem),
+            is_of_calls=self.of_calls,
+        )
+
+    async def stream_rows(self, request: Request, session: ConsoleSession) -> Response:
+        """Stream rows as calls are recorded, for as long as the session lasts."""
+        query = build_query(read_filters(request.query_params), of_calls=True)
+        events = self._get_gateway().audit_tail.follow(
+            session.caller, query, after=_parse_id(request.headers.get("last-event-id"))
+        )
+        await anext(events)
+        caller = session.caller
+
+        def format_rows(event: TailEvent) -> bytes:
+            return b"".join(
+                self._format_row(each, build_row(each, is_admin=caller.is_admin, user=caller.user))
+                for each in event.entries
+            )
+
+        stream = stream_events(events, self._shutdown, format_rows, lambda _: b"event: end\ndata: end\n\n")
+        return StreamingResponse(stream, media_type="text/event-stream", headers=SECURITY_HEADERS)
+
+    def _format_row(self, found: Mapping[str, Any], row: Mapping[str, Any]) -> bytes:
+        markup = render_template("call_row.html", root=self._root, row=row).replace("\r", "").replace("\n", " ")
+        return f"id: {found['id']}\nevent: row\ndata: {markup}\n\n".encode()
+
+    async def show_call(self, request: Request, session: ConsoleSession) -> Response:
+        gateway, caller, call_id = self._get_gateway(), session.caller, _parse_call_id(request)
+        call = await gateway.calls.describe_call(caller, call_id)
+        entries = await gateway.calls.describe_entries(caller, call_id)
+        decision = await gateway.explanations.explain_decision(caller, call_id)
+        view = build_call_view(call, entries, decision, now=gateway.clock.now())
+        return self._render_page("call.html", session, has_script=True, call=view)
+
+    async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:
+        call_id = _parse_call_id(request)
+        return await self._render_cancel(session, call_id)
+
+    async def cancel(self, request: Request) -> Response:
+        form = await read_form(request, origin=self._console.origin)
+        session = await self._load_session(request)
+        require_form_token(form.get("form_token"), session.form_token)
+        call_id = _parse_call_id(request)
+        try:
+            await self._get_gateway().cancellations.cancel_call(session.caller, call_id)
+        except CallNotFound:
+            raise
+        except Problem as problem:
+            return await self._render_cancel(session, call_id, problem)
+        return self._redirect(f"{CALLS_PAGE_PATH}/{call_id}")
+
+    async def _render_cancel(self, session: ConsoleSession, call_id: str, problem: Problem | None = None) -> Response:
+        call = await self._get_gateway().calls.describe_call(session.caller, call_id)
+        return self._render_page(
+            "confirm.html",
+            session,
+            status=200 if problem is None else problem.spec.http,
+            title="Cancel this call?",
+            facts=[
+                ("Tool", format_line(call["tool"]["name"])),
+                ("State", format_line(str(call["state"]).replace("_", " "))),
+                ("Call", format_line(call_id)),
+            ],
+            notes=[
+                "A call that waits or is queued ends at once, and nothing is executed.",
+                "A running tool is stopped if it can be; its outcome then says what is known. Nothing is undone.",
+            ],
+            action=f"{CALLS_PAGE_PATH}/{call_id}/cancel",
+            button="Cancel the call",
+            back_path=f"{CALLS_PAGE_PATH}/{call_id}",
+            asks_reason=False,
+            alert=None if problem is None else build_alert(problem),
+            reason="",
+        )
+
+
+class AuditPages(CallPages):
+    """The handlers of /console/audit: every entry, also of administrative acts and decisions."""
+
+    section_path = AUDIT_PAGE_PATH
+    title = "Audit"
+    of_calls = False
+
+    async def show_entry(self, request: Request, session: ConsoleSession) -> Response:
+        gateway = self._get_gateway()
+        entry = await gateway.audit_search.show_entry(session.caller, str(request.path_params["entry_id"]))
+        view = build_entry_view(entry, now=gateway.clock.now())
+        return self._render_page("entry.html", session, has_script=True, entry=view)
+
+
+def _parse_call_id(request: Request) -> str:
+    call_id = _parse_id(str(request.path_params["call_id"]))
+    if call_id is None:
+        raise CallNotFound("no call has this id, or it is not yours")
+    return str(call_id)
+
+
+def _parse_id(text: str | None) -> UUID | None:
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,199 @@
+"""Build what the templates show of calls and audit entries, with every caller's text made safe to read."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from deputize.core.display_text import to_display_text
+from deputize.core.states import TERMINAL_STATES
+from deputize.interfaces.console.charts import Span, draw_waterfall, format_milliseconds
+from deputize.interfaces.console.view import build_badge, build_time_view, build_value_view, format_line
+
+STATE_BADGES: Final = {
+    "succeeded": ("✓", "succeeded", "good"),
+    "failed": ("✕", "failed", "bad"),
+    "denied": ("⊘", "denied", "bad"),
+    "blocked": ("⊘", "blocked", "bad"),
+    "validation_failed": ("✕", "invalid arguments", "bad"),
+    "schema_parse_failed": ("✕", "invalid arguments", "bad"),
+    "timed_out": ("✕", "timed out", "bad"),
+    "canceled": ("–", "canceled", "plain"),
+    "unknown": ("?", "outcome unknown", "pending"),
+    "awaiting_approval": ("●", "waits for approval", "pending"),
+    "needs_input": ("●", "needs input", "pending"),
+    "queued": ("…", "queued", "plain"),
+    "running": ("▸", "running", "plain"),
+    "yielded": ("…", "continues later", "plain"),
+}
+DECISION_BADGES: Final = {
+    "allow": ("✓", "allow", "good"),
+    "ask": ("●", "ask", "pending"),
+    "deny": ("⊘", "deny", "bad"),
+}
+_WAITING_LABELS: Final = {
+    "awaiting_approval": ("waits for approval", "pending"),
+    "queued": ("queued", "plain"),
+    "running": ("running", "good"),
+}
+_MAX_ITEMS: Final = 50
+_MAX_ROW_RULES: Final = 3
+_TOKEN_RULES: Final = frozenset({"token-scopes", "token-tools"})
+
+
+def build_row(found: Mapping[str, Any], *, is_admin: bool, user: str) -> dict[str, Any]:
+    """Describe one audit entry for a list. An auditor's rows lead to the entry, because calls are their makers'."""
+    entry = found["entry"]
+    call_id, latency_us = entry.get("call"), entry.get("latency_us")
+    leads_to_call = call_id is not None and (is_admin or found["user"] == user)
+    state = entry.get("outcome") or (entry.get("states") or ("running",))[-1]
+    name = entry.get("tool") or entry.get("command") or entry["kind"]
+    return {
+        "key": call_id or entry["id"],
+        "href": f"calls/{call_id}" if leads_to_call else f"audit/{entry['id']}",
+        "time": _build_clock_time(found["time"]),
+        "name": format_line(name),
+        "version": format_line(entry.get("version") or ""),
+        "subject": format_line(entry.get("subject") or "") if "tool" not in entry else "",
+        "state": build_badge(STATE_BADGES, str(state)),
+        "kind": entry["kind"],
+        "decision": None if found["decision"] is None else build_badge(DECISION_BADGES, found["decision"]),
+        "rules": [format_line(each) for each in _choose_rules(entry.get("rules", ()))],
+        "error": format_line(entry.get("error") or ""),
+        "user": _name_person(found["user"]),
+        "agent": _name_person(found["agents"][0]) if found["agents"] else "",
+        "latency": "" if latency_us is None else format_milliseconds(latency_us / 1000),
+    }
+
+
+def build_rows(page: Sequence[Mapping[str, Any]], *, is_admin: bool, user: str) -> list[dict[str, Any]]:
+    """Describe entries, newest first, one row per call: its newest entry says how far it came."""
+    rows: dict[str, dict[str, Any]] = {}
+    for found in page:
+        row = build_row(found, is_admin=is_admin, user=user)
+        rows.setdefault(row["key"], row)
+    return list(rows.values())
+
+
+def _choose_rules(rules: Sequence[str]) -> Sequence[str]:
+    """Choose the rules to show in a row: those of policies say more than that the token was enough."""
+    policy_rules = [each for each in rules if each not in _TOKEN_RULES]
+    return (policy_rules or rules)[:_MAX_ROW_RULES]
+
+
+def _name_person(name: object) -> str:
+    return "(erased)" if name is None else to_display_text(str(name), 80)
+
+
+def _build_clock_time(text: str) -> dict[str, str]:
+    at = datetime.fromisoformat(text).astimezone(UTC)
+    return {"iso": at.isoformat(timespec="milliseconds"), "date": f"{at:%d %b}", "clock": f"{at:%H:%M:%S}"}
+
+
+def build_call_view(
+    call: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], decision: Mapping[str, Any], *, now: datetime
+) -> dict[str, Any]:
+    """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
+    raw_entries = [each["entry"] for each in entries]
+    last = raw_entries[-1]
+    maker = entries[0]
+    state = str(call["state"])
+    cost_micros = next((each["cost_micros"] for each in reversed(raw_entries) if "cost_micros" in each), None)
+    spans = list_spans(raw_entries, now=now, is_ended=state in TERMINAL_STATES)
+    return {
+        "id": format_line(call["call_id"]),
+        "tool": format_line(call["tool"]["name"] or "unknown tool"),
+        "version": format_line(call["tool"].get("version") or ""),
+        "state": build_badge(STATE_BADGES, state),
+        "is_ended": state in TERMINAL_STATES,
+        "detail": format_line(call.get("detail") or ""),
+        "error": format_line(last.get("error") or call.get("error_slug") or ""),
+        "user": _name_person(maker["user"]),
+        "agents": [_name_person(each) for each in maker["agents"]],
+        "session": format_line(last.get("session") or ""),
+        "trace": format_line(last["trace"]),
+        "attempts": next((each["attempts"] for each in reversed(raw_entries) if "attempts" in each), None),
+        "cost": None if cost_micros is None else f"{cost_micros / 1_000_000:,.6f}".rstrip("0").rstrip("."),
+        "mutation_class": format_line(last.get("mutation_class") or ""),
+        "began_at": build_time_view(raw_entries[0]["time"], now=now),
+        "approval": format_line(next((each["approval"] for each in raw_entries if "approval" in each), "")),
+        "spans": spans,
+        "waterfall": draw_waterfall(spans) if spans else "",
+        "decision": _build_decision(decision),
+        "entries": [_build_entry_line(each) for each in entries[:_MAX_ITEMS]],
+        "suspicions": [format_line(each) for each in last.get("suspicions", ())[:_MAX_ITEMS]],
+    }
+
+
+def list_spans(entries: Sequence[Mapping[str, Any]], *, now: datetime, is_ended: bool) -> list[Span]:
+    """List what a call did when: the time between two entries is named after the state that the first one left."""
+    times = [datetime.fromisoformat(each["time"]) for each in entries]
+    timed_entry = next((each for each in reversed(entries) if "latency_us" in each), None)
+    tool_ms = 0.0 if timed_entry is None else timed_entry["latency_us"] / 1000
+    # A read has one entry, at its end; the tool ran before it.
+    begin = times[0].timestamp() * 1000 - (tool_ms if len(entries) == 1 else 0.0)
+    offsets = [each.timestamp() * 1000 - begin for each in times]
+    spans = []
+    for index, entry in enumerate(entries):
+        is_last = index == len(entries) - 1
+        if is_last and is_ended:
+            break
+        state = str(entry.get("outcome") or (entry.get("states") or ("running",))[-1])
+        label, tone = _WAITING_LABELS.get(state, (state.replace("_", " "), "plain"))
+        end = now.timestamp() * 1000 - begin if is_last else offsets[index + 1]
+        if end - offsets[index] > 0:
+            spans.append(Span(label=to_display_text(label, 40), start_ms=offsets[index], end_ms=end, tone=tone))
+    if timed_entry is not None:
+        attempts = timed_entry.get("attempts", 1)
+        label = "the tool" if attempts == 1 else f"the tool, {attempts} attempts"
+        end = offsets[next(index for index, each in enumerate(entries) if each is timed_entry)]
+        tone = "good" if timed_entry.get("outcome") == "succeeded" else "bad"
+        spans.append(Span(label=label, start_ms=max(end - tool_ms, 0.0), end_ms=max(end, tool_ms), tone=tone))
+    return spans[:_MAX_ITEMS]
+
+
+def _build_decision(decision: Mapping[str, Any]) -> dict[str, Any]:
+    behavior = decision.get("behavior")
+    now = decision.get("now") or {}
+    return {
+        "badge": None if behavior is None else build_badge(DECISION_BADGES, str(behavior)),
+        "is_by_token": decision["decided_by"] == "token",
+        "reason": to_display_text(str(decision.get("reason") or ""), 600),
+        "suggestion": to_display_text(str(decision.get("suggestion") or ""), 600),
+        "rules": [
+            {
+                "id": format_line(each["id"]),
+                "where": format_line(each.get("where") or ""),
+                "reason": to_display_text(str(each.get("reason") or ""), 600),
+            }
+            for each in decision["rules"][:_MAX_ITEMS]
+        ],
+        "allowed_if": [to_display_text(str(each), 600) for each in (now.get("allowed_if") or ())[:_MAX_ITEMS]],
+        "is_active": decision.get("is_active"),
+        "principal": [
+            build_value_view(str(name), value) for name, value in (decision.get("principal") or {}).items() if value
+        ],
+    }
+
+
+def _build_entry_line(found: Mapping[str, Any]) -> dict[str, Any]:
+    entry = found["entry"]
+    return {
+        "id": entry["id"],
+        "time": _build_clock_time(entry["time"]),
+        "kind": entry["kind"],
+        "state": build_badge(STATE_BADGES, str(entry.get("outcome") or (entry.get("states") or ("running",))[-1])),
+        "by": _name_person(found["user"]),
+        "error": format_line(entry.get("error") or ""),
+    }
+
+
+def build_entry_view(found: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Describe one audit entry as it is stored."""
+    return {
+        "id": found["id"],
+        "time": build_time_view(found["time"], now=now),
+        "kind": found["entry"]["kind"],
+        "user": _name_person(found["user"]),
+        "agents": [_name_person(each) for each in found["agents"]],
+        "values": [build_value_view(name, value) for name, value in found["entry"].items()],
+    }

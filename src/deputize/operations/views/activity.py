@@ -1,0 +1,53 @@
+"""Report what the calls of a tenant did in the last hour, minute by minute."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from deputize.core.caller import AUDIT_SCOPE, Caller
+from deputize.core.errors import ScopeMissing
+from deputize.evidence.call_measurements import CallEnd, Measurement
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("measurements")
+MINUTES: Final = 60
+
+
+class Activity:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def report_minutes(self, caller: Caller) -> dict[str, Any]:
+        """Report calls that reached their tools, errors and latency of each minute, oldest first."""
+        if not caller.is_auditor:
+            raise ScopeMissing(
+                f"this needs the scope {AUDIT_SCOPE}",
+                details={"missing_scopes": [AUDIT_SCOPE], "required_scopes": [AUDIT_SCOPE]},
+            )
+        runtime = self._runtime
+        (await runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
+        await runtime.call_measurements.store_measurements(runtime.store)
+        last = runtime.clock.now().replace(second=0, microsecond=0)
+        first = last - timedelta(minutes=MINUTES - 1)
+        async with runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(_SQL["list_minutes"], caller.tenant, first)
+        by_minute = {row["minute"]: row for row in rows}
+        minutes = []
+        for each in (first + timedelta(minutes=number) for number in range(MINUTES)):
+            row = by_minute.get(each)
+            measurement = Measurement(
+                version="",
+                ends={} if row is None else {CallEnd.SUCCESS: row["calls"]},
+                max_latency_us=0 if row is None else row["max_latency_us"],
+                latencies=[] if row is None else list(zip(row["buckets"], row["counts"], strict=True)),
+            )
+            p95 = measurement.compute_quantile(0.95)
+            minutes.append(
+                {
+                    "minute": each.isoformat(),
+                    "calls": measurement.calls,
+                    "errors": 0 if row is None else row["errors"],
+                    "p95_seconds": None if p95 is None else round(p95, 6),
+                }
+            )
+        return {"minutes": minutes}

@@ -1,0 +1,269 @@
+"""Every page of the console for every role and tenant: what each shows, to whom, and that hostile text stays text.
+
+Sessions are sealed by the gateway itself, as after a sign-in; `test_sign_in.py` shows how people get one.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, Caller
+from deputize.core.clock import Clock
+from deputize.interfaces.console.app import build_console_app
+from proofs.fuzz.console_fuzzer import find_page_fault
+from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
+
+pytestmark = pytest.mark.requirement("GOV-2")
+
+HOSTILE = "<script>document.title='owned'</script>\u202egpj.exe\u200b=cmd|' /C calc'!A1\" onload=x hx-get=/x"
+UNKNOWN = "01890000-0000-7000-8000-000000000000"
+# The tenant, the user and the scopes of each person.
+PEOPLE: dict[str, tuple[str, str, frozenset[str]]] = {
+    "administrator": ("dev", "root", frozenset({ADMIN_SCOPE})),
+    "auditor": ("dev", "aud", frozenset({AUDIT_SCOPE})),
+    "maker": ("dev", "ana", frozenset()),
+    "guest": ("dev", "guest", frozenset()),
+    "other administrator": ("other", "olaf", frozenset({ADMIN_SCOPE})),
+}
+# What each page answers to administrator, auditor, maker, guest and the administrator of another tenant.
+PAGES: dict[str, tuple[int, int, int, int, int]] = {
+    "/console": (200, 200, 200, 200, 200),
+    "/console/calls": (200, 200, 200, 200, 200),
+    "/console/calls/{call_id}": (200, 404, 200, 404, 404),
+    "/console/calls/{call_id}/cancel": (200, 404, 200, 404, 404),
+    "/console/audit": (200, 200, 200, 200, 200),
+    "/console/audit/{entry_id}": (200, 200, 200, 404, 404),
+    "/console/tools": (200, 200, 200, 200, 200),
+    "/console/tools/{name}": (200, 200, 200, 200, 404),
+    "/console/policies": (200, 403, 403, 403, 200),
+    "/console/agents": (200, 200, 200, 200, 200),
+    "/console/agents/grants/{grant_id}/revoke": (200, 404, 200, 404, 404),
+    "/console/approvals": (200, 200, 200, 200, 200),
+    "/console/approvals/{approval_id}": (200, 404, 200, 404, 404),
+    "/console/servers": (200, 200, 200, 200, 200),
+    "/console/servers/{server}/changes": (404, 403, 403, 403, 404),
+    "/console/sign-out": (200, 200, 200, 200, 200),
+}
+# Open to anyone, answered by a redirect or a stream; each has its own test.
+OTHERS = {
+    "/", "/console/search", "/console/calls/live", "/console/sign-in", "/console/sign-in/link", "/console/callback",
+    "/console/servers/callback",
+}  # fmt: skip
+
+
+class World(dict[str, str]):
+    """Ids of what ana and her agent made in tenant `dev`."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def console(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleGateway]:
+    async with open_console_gateway(module_database, tmp_path_factory.mktemp("pages"), codes=True) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def world(console: ConsoleGateway) -> World:
+    gateway = console.gateway
+    agent = gateway.token("ana", agent="billing-bot")
+    read = (await gateway.call("shop.get_user", {"id": 7}, token=agent, session=HOSTILE)).json()
+    call_id, approval_id = await console.request_approval("pages", id=77)
+    grant = (await gateway.post_exchange(task=HOSTILE)).json()
+    entries = (await gateway.get("/v1/audit", token=gateway.token("ana"), tool="shop.get_user")).json()["entries"]
+    return World(
+        call_id=call_id, read_id=read["call_id"], approval_id=approval_id, grant_id=grant["grant_id"],
+        entry_id=entries[0]["id"], name="shop.get_user", server="nowhere",
+    )  # fmt: skip
+
+
+def _seal_session(console: ConsoleGateway, role: str) -> str:
+    tenant, user, scopes = PEOPLE[role]
+    assert console.gateway.in_process is not None
+    now = Clock().epoch_ms() // 1000
+    caller = Caller(
+        tenant=tenant, user=user, scopes=scopes, issuer="urn:deputize:development", token_id=f"page {role}",
+        expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=True, only_decides=True,
+    )  # fmt: skip
+    return console.gateway.in_process.console_access._sessions.seal_session(caller)
+
+
+@asynccontextmanager
+async def open_as(console: ConsoleGateway, role: str) -> AsyncIterator[Browser]:
+    async with console.open_browser() as browser:
+        browser.http.cookies.set("deputize-session", _seal_session(console, role))
+        yield browser
+
+
+def test_every_page_is_in_the_table() -> None:
+    def refuse() -> Any:
+        raise NotImplementedError
+
+    routes: list[Any] = list(build_console_app(refuse, asyncio.Event()).routes)
+    paths = {each.path for each in routes if "GET" in each.methods and not each.path.endswith((".css", ".js"))}
+    assert paths == set(PAGES) | OTHERS
+
+
+@pytest.mark.parametrize("role", PEOPLE)
+async def test_each_role_sees_its_own_and_no_other_tenants(console: ConsoleGateway, world: World, role: str) -> None:
+    column = list(PEOPLE).index(role)
+    secrets = {*world.values()} - {"shop.get_user", "nowhere"} | {"billing-bot"}
+    async with open_as(console, role) as browser:
+        for path, statuses in PAGES.items():
+            page = await browser.get(path.format(**world))
+            assert (path, page.status_code) == (path, statuses[column])
+            assert (path, find_page_fault(page.content)) == (path, None)
+            if role in ("guest", "other administrator"):
+                assert (path, [each for each in secrets if each in page.text]) == (path, [])
+
+
+async def test_a_page_of_another_tenant_reads_like_one_that_is_not_there(console: ConsoleGateway, world: World) -> None:
+    async with open_as(console, "other administrator") as browser:
+        for path in (each for each in PAGES if "{" in each):
+            theirs = await browser.get(path.format(**world))
+            nowhere = await browser.get(
+                path.format(**dict.fromkeys(world, UNKNOWN) | {"name": "shop.x", "server": "x"})
+            )
+            assert (path, theirs.status_code) == (path, nowhere.status_code)
+
+
+async def test_whoever_is_not_signed_in_is_sent_there_and_comes_back(console: ConsoleGateway, world: World) -> None:
+    async with console.open_browser() as browser:
+        for path in (*PAGES, "/console/search", "/console/calls/live"):
+            if path.startswith("/console/approvals/"):
+                # There, a code from the terminal opens the request.
+                continue
+            page = await browser.get(path.format(**world))
+            assert (path, page.status_code) == (path, 303)
+            assert page.headers["location"].startswith("/console/sign-in?to=%2Fconsole")
+        root = await browser.get("/")
+        assert (root.status_code, root.headers["location"]) == (303, "/console")
+
+
+async def test_pages_with_forms_run_no_script_and_pages_with_a_script_hold_no_form_token(
+    console: ConsoleGateway, world: World
+) -> None:
+    async with open_as(console, "administrator") as browser:
+        for path, statuses in PAGES.items():
+            page = await browser.get(path.format(**world))
+            if statuses[0] != 200:
+                continue
+            policy = page.headers["content-security-policy"]
+            nonce = re.search(r'nonce="([^"]+)"', page.text)
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert (path, nonce is None) == (path, "form_token" in page.text)
+            if nonce is not None:
+                assert f"script-src 'nonce-{nonce[1]}'; connect-src {console.url}/console/calls/live" in policy
+            else:
+                assert "script-src" not in policy
+
+
+async def test_a_call_says_why_by_which_rule_and_what_is_recorded(console: ConsoleGateway, world: World) -> None:
+    async with open_as(console, "administrator") as browser:
+        text = visible_text(await browser.get(f"/console/calls/{world['call_id']}"))
+        for said in ("shop.delete_user", "billing-bot", "ana", "deleting-asks", "asking.cedar:", "waits for approval"):
+            assert said in text
+        page = await browser.get(f"/console/calls/{world['read_id']}")
+        assert '<svg class="waterfall"' in page.text
+        assert r"\u202egpj.exe\u200b" in page.text
+
+
+async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:
+    async with open_as(console, "administrator") as browser:
+        found = await browser.get("/console/calls?tool=shop.get_user&agent=billing-bot")
+        assert world["read_id"] in found.text
+        assert world["call_id"] not in found.text
+        assert 'name="tool" value="shop.get_user"' in found.text
+        wrong = await browser.get("/console/calls?from=yesterday&tool=shop.get_user")
+        assert wrong.status_code == 400
+        assert "must be a time as in" in visible_text(wrong)
+        assert 'value="yesterday"' in wrong.text
+        assert "Nothing matches" in visible_text(await browser.get("/console/calls?tool=no.such_tool"))
+        acts = visible_text(await browser.get("/console/audit?kind=command"))
+        assert "search_audit" in acts
+        assert "search_audit" not in visible_text(await browser.get("/console/calls"))
+
+
+async def test_older_pages_follow_without_a_gap(console: ConsoleGateway, world: World) -> None:
+    token = console.gateway.token("ana")
+    ids = [
+        (await console.gateway.call("shop.get_user", {"id": 5}, token=token, session="pages")).json()["call_id"]
+        for _ in range(55)
+    ]
+    async with open_as(console, "maker") as browser:
+        first = await browser.get("/console/calls?session=pages")
+        older = re.search(r'href="([^"]+before=[^"]+)">Older', first.text)
+        assert older is not None
+        second = await browser.get(older[1].replace("&amp;", "&"))
+    assert [each for each in ids if each not in first.text + second.text] == []
+
+
+async def test_rows_come_live(console: ConsoleGateway, world: World) -> None:
+    async with (
+        open_as(console, "maker") as browser,
+        asyncio.timeout(60),
+        browser.http.stream("GET", "/console/calls/live?session=live") as feed,
+    ):
+        assert feed.headers["content-type"].startswith("text/event-stream")
+        lines = feed.aiter_lines()
+        await anext(lines)
+        token = console.gateway.token("ana")
+        made = (await console.gateway.call("shop.get_user", {"id": 6}, token=token, session="live")).json()
+        async for line in lines:
+            if line.startswith("data: "):
+                assert f'<tr data-key="{made["call_id"]}">' in line
+                break
+
+
+async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
+    console: ConsoleGateway, world: World
+) -> None:
+    call_id, _ = await console.request_approval("to-cancel", id=78)
+    grant_id = (await console.gateway.post_exchange()).json()["grant_id"]
+    async with open_as(console, "maker") as browser:
+        for path, after in (
+            (f"/console/calls/{call_id}/cancel", f"/console/calls/{call_id}"),
+            (f"/console/agents/grants/{grant_id}/revoke", "/console/agents"),
+        ):
+            token = re.findall(r'name="form_token" value="(\w+)"', (await browser.get(path)).text)[-1]
+            form = {"form_token": token, "reason": "no longer needed"} if "grants" in path else {"form_token": token}
+            assert (await browser.post(path, {**form, "form_token": "wrong"})).status_code == 403
+            assert (await browser.post(path, form, origin="https://evil.example")).status_code == 403
+            assert (await browser.post(path, form, sec_fetch_mode="cors")).status_code == 403
+            done = await browser.post(path, form, sec_fetch_mode="navigate")
+            assert (done.status_code, done.headers.get("location")) == (303, after)
+    assert (await console.fetch_call(call_id))["state"] == "canceled"
+    shown = await console.gateway.get(f"/v1/grants/{grant_id}")
+    assert shown.json()["state"] == "revoked"
+
+
+async def test_a_link_signs_in_once_and_its_session_decides_nothing(console: ConsoleGateway, world: World) -> None:
+    assert console.gateway.in_process is not None
+    links: list[str] = []
+    console.gateway.in_process.console_access.offer_link(links.append)
+    async with console.open_browser() as browser, console.open_browser() as second:
+        landed = await browser.get(links[0].removeprefix(console.url))
+        assert (landed.status_code, landed.headers["location"]) == (303, "/console")
+        assert "developer" in visible_text(await browser.get("/console"))
+        assert len(links) == 2
+        assert (await second.get(links[0].removeprefix(console.url))).status_code == 401
+        path = f"/console/approvals/{world['approval_id']}"
+        page = await browser.get(path)
+        assert 'name="code"' in page.text
+        assert f"{path}/approve" not in page.text
+        token = re.findall(r'name="form_token" value="(\w+)"', page.text)[-1]
+        refused = await browser.post(f"{path}/approve", {"form_token": token, "binding": "0" * 64})
+        assert refused.status_code == 403
+    assert (await console.fetch_call(world["call_id"]))["state"] == "awaiting_approval"
+
+
+async def test_the_search_opens_a_call_by_its_id_and_finds_tools(console: ConsoleGateway, world: World) -> None:
+    async with open_as(console, "maker") as browser:
+        call = await browser.get(f"/console/search?q={world['call_id']}")
+        assert call.headers["location"] == f"/console/calls/{world['call_id']}"
+        tools = await browser.http.get("/console/search?q=user", follow_redirects=True)
+        assert "shop.get_user" in visible_text(tools)
