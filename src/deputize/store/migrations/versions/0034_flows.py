@@ -2,8 +2,8 @@
 
 from deputize.store.migrations import run_sql_files, set_lock_timeout
 
-revision = "0035_flows"
-down_revision = "0032_release"
+revision = "0034_flows"
+down_revision = "0033_journal"
 branch_labels = None
 depends_on = None
 
