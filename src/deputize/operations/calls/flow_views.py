@@ -5,13 +5,13 @@ from typing import Any
 
 from deputize.core.caller import Caller
 from deputize.core.contract.flow import Flow
-from deputize.core.errors import CallNotFound, Problem
+from deputize.core.errors import Problem
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, load_flow_steps
 from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
-from deputize.operations.calls.queries import CallQueries
+from deputize.operations.calls.queries import CallQueries, build_not_found
 from deputize.runs.flow_state import StepStatus, evaluate_flow, get_step_name
 from deputize.store.queries import load_statements
 
@@ -28,7 +28,8 @@ class FlowViews:
         row = await self._calls.load_row(caller, call_id)
         flow = None if row is None else await self._find_flow(caller.tenant, row["tool"], row["version"])
         if row is None or flow is None:
-            raise CallNotFound("no call of a flow has this id, or it is not yours", details={"call_id": call_id[:64]})
+            # Like a call that is out of reach.
+            raise build_not_found(call_id)
         steps = await load_flow_steps(self._runtime, caller.tenant, str(row["id"]))
         steps = replace(steps, calls={path: await self._hide_error(caller, each) for path, each in steps.calls.items()})
         state = State(row["state"])

@@ -228,7 +228,7 @@ class CallQueries:
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             row = await connection.fetchrow(_SQL["load_call"], caller.tenant, _parse_call_id(call_id))
         if row is not None and not await may_reach(self._runtime, caller, row):
-            raise _build_not_found(call_id)
+            raise build_not_found(call_id)
         return row
 
     async def describe_call(self, caller: Caller, call_id: str) -> dict[str, Any]:
@@ -271,10 +271,10 @@ class CallQueries:
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             rows = await connection.fetch(_SQL["list_entries_of_call"], caller.tenant, _parse_call_id(call_id))
         if not rows:
-            raise _build_not_found(call_id)
+            raise build_not_found(call_id)
         last = orjson.loads(rows[-1]["entry"])
         if not await may_read_entry(self._runtime, caller, last):
-            raise _build_not_found(call_id)
+            raise build_not_found(call_id)
         return {
             "call_id": call_id,
             "state": last.get("outcome", State.RUNNING),
@@ -315,10 +315,10 @@ def _parse_call_id(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise _build_not_found(text) from None
+        raise build_not_found(text) from None
 
 
-def _build_not_found(call_id: str) -> CallNotFound:
+def build_not_found(call_id: str) -> CallNotFound:
     return CallNotFound("no call has this id, or it is not yours", details={"call_id": call_id[:64]})
 
 

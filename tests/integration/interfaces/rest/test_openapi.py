@@ -107,6 +107,7 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     await ask("get", "/v1/calls/{call_id}/events", f"/v1/calls/{UNKNOWN_ID}/events", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/export", f"/v1/calls/{UNKNOWN_ID}/export", 404, token=ana)
     await ask("get", "/v1/calls/{call_id}/receipt", f"/v1/calls/{UNKNOWN_ID}/receipt", 404, token=ana)
+    await ask("get", "/v1/flows/{call_id}", f"/v1/flows/{UNKNOWN_ID}", 404, token=ana)
     await checker.gateway.load_receipt(made["call_id"], ana)
     path = f"/v1/calls/{made['call_id']}/receipt"
     proven = await ask("get", "/v1/calls/{call_id}/receipt", path, 200, token=ana)
