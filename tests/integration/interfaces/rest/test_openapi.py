@@ -124,6 +124,8 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     assert (await ask("get", "/v1/observations", "/v1/observations", 200, token=root))["calls"] >= 1
     await ask("get", "/v1/observations", "/v1/observations?since=x", 400, token=root)
     await ask("get", "/v1/observations", "/v1/observations", 403, token=ana)
+    assert len((await ask("get", "/v1/activity", "/v1/activity", 200, token=root))["minutes"]) == 60
+    await ask("get", "/v1/activity", "/v1/activity", 403, token=ana)
     await _check_log(checker)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deputize.core.contract.tools import PythonTool
 from deputize.interfaces.cli.local.tool_loader import load_tool_files
 
 pytestmark = pytest.mark.requirement("GOV-3")
@@ -43,6 +44,12 @@ def project(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
+
+
+def _load_tool(project: Path) -> PythonTool:
+    (tool,) = load_tool_files(["tools/crm.py"], [], project).tools
+    assert isinstance(tool, PythonTool)
+    return tool
 
 
 def _load_digest(project: Path) -> str:
@@ -82,19 +89,19 @@ def test_cached_bytecode_of_other_code_is_not_executed(project: Path) -> None:
     evil.write_text("WORD = 'evil'".ljust(stat.st_size))
     os.utime(evil, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     py_compile.compile(str(evil), cfile=importlib.util.cache_from_source(str(source)), doraise=True)
-    (tool,) = load_tool_files(["tools/crm.py"], [], project).tools
+    tool = _load_tool(project)
     assert tool.run() == "wordbaselate"
 
 
 def test_a_module_that_changed_before_it_was_imported_is_not_imported(project: Path) -> None:
-    (tool,) = load_tool_files(["tools/crm.py"], [], project).tools
+    tool = _load_tool(project)
     (project / "tools" / "later.py").write_text("LATE = 'evil'\n")
     with pytest.raises(ImportError, match="changed after the tools were loaded"):
         tool.run()
 
 
 def test_an_edit_after_loading_changes_neither_the_code_nor_its_digest(project: Path) -> None:
-    (tool,) = load_tool_files(["tools/crm.py"], [], project).tools
+    tool = _load_tool(project)
     (project / "tools" / "shared.py").write_text("WORD = 'evil'\n")
     assert tool.run() == "wordbaselate"
     assert _load_digest(project) != tool.code_digest

@@ -26,7 +26,8 @@ def greet(name: Annotated[str, Field(description="Who", examples=["Ana"])]) -> s
 def load_tools(patterns: Sequence[str], folder: Path) -> list[PythonTool]:
     forget_modules()
     base = folder.resolve()
-    return [tool for path in find_files(patterns, base) for tool in collect_tools(import_file(path, base))]
+    tools = [tool for path in find_files(patterns, base) for tool in collect_tools(import_file(path, base))]
+    return [tool for tool in tools if isinstance(tool, PythonTool)]
 
 
 @pytest.fixture

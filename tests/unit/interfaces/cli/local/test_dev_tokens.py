@@ -6,7 +6,7 @@ from typing import Any
 import jwt
 import pytest
 
-from deputize.core.contract.tools import PythonTool
+from deputize.core.contract.tools import ProjectTool
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.local.dev_tokens import DevTokens, ensure_tokens
 from deputize.interfaces.cli.local.tool_loader import load_tool_files
@@ -29,7 +29,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def tools(tmp_path: Path) -> tuple[PythonTool, ...]:
+def tools(tmp_path: Path) -> tuple[ProjectTool, ...]:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "notes.py").write_text(PYTHON)
     return tuple(load_tool_files(("tools/*.py",), (), tmp_path).tools)
@@ -41,7 +41,7 @@ def read_claims(token: str) -> dict[str, Any]:
 
 
 def test_the_agents_token_acts_for_the_developer_and_administers_nothing(
-    settings: Settings, tools: tuple[PythonTool, ...]
+    settings: Settings, tools: tuple[ProjectTool, ...]
 ) -> None:
     tokens = ensure_tokens(settings, tools)
     developer, agent = read_claims(tokens.developer), read_claims(tokens.agent)
@@ -56,7 +56,7 @@ def test_the_agents_token_acts_for_the_developer_and_administers_nothing(
     assert (settings.folder / "agent-token").stat().st_mode & 0o777 == 0o600
 
 
-def test_tokens_are_kept_until_they_no_longer_fit(settings: Settings, tools: tuple[PythonTool, ...]) -> None:
+def test_tokens_are_kept_until_they_no_longer_fit(settings: Settings, tools: tuple[ProjectTool, ...]) -> None:
     first = ensure_tokens(settings, tools)
     assert first.is_first
     assert ensure_tokens(settings, tools) == DevTokens(developer=first.developer, agent=first.agent, is_new=False)
@@ -66,7 +66,7 @@ def test_tokens_are_kept_until_they_no_longer_fit(settings: Settings, tools: tup
 
 
 def test_a_token_with_authority_in_the_agents_file_is_replaced(
-    settings: Settings, tools: tuple[PythonTool, ...]
+    settings: Settings, tools: tuple[ProjectTool, ...]
 ) -> None:
     first = ensure_tokens(settings, tools)
     (settings.folder / "agent-token").write_text(first.developer)

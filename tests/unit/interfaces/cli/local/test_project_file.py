@@ -36,7 +36,7 @@ def _config_error_text(text: str) -> str:
             '[[identity.issuers]]\nissuer = "x"\naudience = "y"\ntenent = "z"\n',
             "identity.issuers.0.tenent is not a setting; did you mean identity.issuers.0.tenant?",
         ),
-        ('[[identity.issuers]]\nissuer = "x"\n', "identity.issuers.0.audience is missing; add it."),
+        ('[[identity.issuers]]\naudience = "x"\n', "identity.issuers.0.issuer is missing; add it."),
         ("port = [\n", "deputize.toml is not valid TOML:"),
     ],
 )

@@ -58,7 +58,7 @@ def test_two_files_that_declare_the_same_version_are_reported(tmp_path: Path) ->
     (refusal,) = project.refusals
     assert (refusal.what, refusal.file) == ("crm.look 0.1.0", "tools/other.py")
     assert "already declared in tools/crm.py" in refusal.reasons[0]
-    assert [tool.target for tool in project.tools] == ["tools.crm:look"]
+    assert [project.find_file(tool.contract) for tool in project.tools] == ["tools/crm.py"]
 
 
 def test_two_functions_of_one_name_are_refused(tmp_path: Path) -> None:

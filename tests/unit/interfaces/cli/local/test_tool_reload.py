@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deputize.core.contract.tools import PythonTool
 from deputize.core.settings import Settings
 from deputize.interfaces.cli.local.edit_loop.file_watch import FileDigests, list_folders
 from deputize.interfaces.cli.local.edit_loop.tool_reload import (
@@ -58,7 +59,9 @@ def load(base: Path) -> ProjectTools:
 
 
 def call(project_tools: ProjectTools, name: str) -> str:
-    return str(next(each for each in project_tools.tools if each.contract.full_name == name).run(name="Ana"))
+    tool = next(each for each in project_tools.tools if each.contract.full_name == name)
+    assert isinstance(tool, PythonTool)
+    return str(tool.run(name="Ana"))
 
 
 def test_only_the_edited_file_is_imported_again(base: Path, settings: Settings) -> None:
