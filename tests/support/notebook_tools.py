@@ -81,6 +81,27 @@ def unpin(name: Name) -> dict[str, str]:
     return {"name": name}
 
 
+@tool(effects="write", resources=["create book.lines"], undo="book.cut", **_OPTIONS)
+def append(text: Text) -> dict[str, int]:
+    """Append a line under a number of its own."""
+    number = len(notes)
+    notes[f"line {number}"] = text
+    return {"number": number}
+
+
+@tool(effects="write", resources=["delete book.lines/{number}"], undo="book.append", **_OPTIONS)
+def cut(number: Annotated[int, Field(description="The number of the line", examples=[0])]) -> dict[str, str]:
+    """Cut a line."""
+    return {"text": notes.pop(f"line {number}")}
+
+
+@tool(effects="write", resources=["update book.titles/{name}"], undo="book.title", **_OPTIONS)
+def title(name: Name, text: Text) -> dict[str, str]:
+    """Set a title; another title takes it back, and nothing says which."""
+    notes[f"title {name}"] = text
+    return {"name": name}
+
+
 @tool(
     effects="destructive", resources=["create book.mails/{name}"], preview=lambda name: {"mails": 1},
     compensation={"compensation_class": "irreversible"}, **_OPTIONS,
@@ -91,4 +112,4 @@ def mail(name: Name) -> dict[str, str]:
     return {"name": name}
 
 
-TOOLS: Final = [getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, mail)]
+TOOLS: Final = [getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, append, cut, title, mail)]

@@ -215,3 +215,18 @@ async def test_two_people_take_the_same_call_back_once(lab: GatewayLab, session:
         idempotency_key=f"undo:{step['entry_id']}:0",
     )  # fmt: skip
     assert (await lab.gateway.run_call(admin, request)).call_id == first["call_id"]
+
+
+async def test_what_was_created_under_its_own_number_is_taken_back_beside_later_ones(
+    lab: GatewayLab, session: str
+) -> None:
+    first = await call(lab, "append", session, text="a")
+    await call(lab, "append", session, text="b")
+    answer = await undo(lab, call_id=first)
+    assert [each["state"] for each in answer["made"]] == ["succeeded"]
+    assert notes == {"line 1": "b"}
+
+
+async def test_a_tool_that_takes_back_itself_is_not_repeated(lab: GatewayLab, session: str) -> None:
+    await call(lab, "title", session, name="a", text="b")
+    assert list_verdicts(await plan(lab, session=session)) == [("title", "blocked", "not_bound")]

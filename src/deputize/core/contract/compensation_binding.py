@@ -1,23 +1,26 @@
 """Bind how a call is taken back: the tool that does it, and its arguments from what the call got, returned and found.
 
 A contract says so in `compensation`. One that only names an `undo` tool leaves the arguments to their names: the tool
-gets those of the call that it declares.
+gets what it declares of the call's arguments and of what the call returned.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.effects import CompensationClass
 from deputize.core.json_pointer import MISSING, find_value, parse_pointer
 from deputize.core.value_types import frozen
 
+# Longer texts of a result are no names of what it made.
+_MAX_NAMED_LENGTH: Final = 256
+
 
 @frozen
 class BoundCompensation:
     """The tool that takes a call back, with its arguments; `missing` are the pointers that led nowhere.
 
-    With `is_by_name`, the arguments are those of the call, of which the tool gets the ones that it declares.
+    With `is_by_name`, the arguments are all that have a name, of which the tool gets the ones that it declares.
     """
 
     tool: str
@@ -59,7 +62,7 @@ def bind_compensation(contract: Contract, values: Mapping[str, Any]) -> BoundCom
     if compensation is None:
         if contract.undo is None:
             return None
-        return BoundCompensation(tool=contract.undo, arguments=values["arguments"], is_by_name=True)
+        return BoundCompensation(tool=contract.undo, arguments=_list_named_values(values), is_by_name=True)
     if compensation.tool is None:
         return None
     arguments, missing = dict(compensation.constants or {}), []
@@ -70,3 +73,14 @@ def bind_compensation(contract: Contract, values: Mapping[str, Any]) -> BoundCom
         else:
             arguments[name] = value
     return BoundCompensation(tool=compensation.tool, arguments=arguments, missing=tuple(missing))
+
+
+def _list_named_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """List the call's arguments, and the plain values of what it returned, such as the number of a new order."""
+    result = values.get("result")
+    plain = {
+        name: value
+        for name, value in (result.items() if isinstance(result, Mapping) else ())
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _MAX_NAMED_LENGTH)
+    }
+    return plain | {name: value for name, value in values["arguments"].items() if value is not None}

@@ -164,10 +164,10 @@ class UndoPlans:
         self, tenant: str, steps: Sequence[UndoStep], planned_ids: Sequence[UUID]
     ) -> dict[str, asyncpg.Record]:
         effects = [
-            (UUID(step.entry_id), resource, scope)
+            (UUID(step.entry_id), resource, op, scope)
             for step in steps
             if step.verdict == "ready"
-            for resource, _, scope in step.effects
+            for resource, op, scope in step.effects
         ]
         if not effects:
             return {}
@@ -227,6 +227,10 @@ def _bind_step(step: UndoStep, bound: BoundCompensation, tools: TenantTools) -> 
     if contract.effects is Effects.READ:
         return replace(step, reason="no_tool", detail=f"{bound.tool} only reads now")
     if bound.is_by_name:
+        if contract.full_name == step.tool:
+            # With the same arguments it would do the same again.
+            detail = f"{bound.tool} takes back itself, and the contract does not say with what: declare compensation"
+            return replace(step, reason="not_bound", detail=detail)
         properties = get_properties(contract.input_schema)
         arguments = {name: value for name, value in bound.arguments.items() if name in properties}
         required = resolve_refs(contract.input_schema, contract.input_schema).get("required")
@@ -260,9 +264,11 @@ def _block_overwriting(steps: Sequence[UndoStep], writers: Mapping[str, str]) ->
 
 def _overlap(a: UndoStep, b: UndoStep) -> bool:
     return any(
-        resource == other_resource and scopes_overlap(scope, other_scope)
-        for resource, _, scope in a.effects
-        for other_resource, _, other_scope in b.effects
+        resource == other_resource
+        and scopes_overlap(scope, other_scope)
+        and not (op == other_op == "create" and "*" in scope and "*" in other_scope)
+        for resource, op, scope in a.effects
+        for other_resource, other_op, other_scope in b.effects
     )
 
 

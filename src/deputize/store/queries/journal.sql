@@ -40,12 +40,14 @@ order by j.id desc, j.number
 limit $7;
 
 -- name: find_later_writers
--- For each effect the newest later one on the same thing that is not among those to be taken back.
+-- For each effect the newest later one on the same thing that is not among those to be taken back. What two calls have
+-- created under names of the tool's choice is not the same thing.
 select e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool
-from unnest($2::uuid[], $3::text[], $4::text[]) as e(id, resource, scope)
+from unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) as e(id, resource, op, scope)
 cross join lateral (
     select l.* from deputize.find_later_effects($1, e.resource, e.scope, e.id) l
-    where l.id <> all($5::uuid[])
+    where l.id <> all($6::uuid[])
+      and not (e.op = 'create' and l.op = 'create' and strpos(e.scope, '*') > 0 and strpos(l.scope, '*') > 0)
     order by l.id desc limit 1
 ) o;
 

@@ -74,18 +74,18 @@ _READS: Final[ToolOptions] = {
 
 
 def _build_change_options(*resources: str) -> ToolOptions:
-    """Build what all changes declare: each finds what it did by the key of its call, and can be taken back.
-
-    `compensation` belongs here once gateways enforce it; until then a tool that declares it cannot be called:
-    `{"compensation_class": "full", "tool": "files.restore", "bind": {"path": "/arguments/path",
-    "change": "/result/change"}}`.
-    """
+    """Build what all changes declare: each finds what it did by the key of its call, and can be taken back."""
     return {
         **_READS,
         "scopes": ["files:write"],
         "resources": resources,
         "idempotency": "deduplicates",
         "undo": "files.restore",
+        "compensation": {
+            "compensation_class": "full",
+            "tool": "files.restore",
+            "bind": {"path": "/arguments/path", "change": "/result/change"},
+        },
     }
 
 

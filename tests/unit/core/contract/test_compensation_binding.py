@@ -11,7 +11,7 @@ from deputize.core.contract.compensation_binding import (
 )
 from tests.support.policy_inputs import make_tool
 
-VALUES = {"arguments": {"id": 7, "tags": ["a", "b"]}, "result": {"order": {"id": "o1"}}}
+VALUES = {"arguments": {"id": 7, "tags": ["a", "b"]}, "result": {"order": {"id": "o1"}, "number": 5}}
 
 
 def _make_contract(**compensation: Any) -> Any:
@@ -42,10 +42,12 @@ def test_a_pointer_that_leads_nowhere_is_named() -> None:
         ({"effects": "write", "undo": "crm.cancel"}, "semantic", True),
     ],
 )
-def test_nothing_declared_is_irreversible_and_an_undo_tool_gets_the_arguments_by_name(
+def test_nothing_declared_is_irreversible_and_an_undo_tool_gets_values_by_name(
     declared: dict[str, Any], compensation_class: str, is_bound: bool
 ) -> None:
     contract = make_tool(**declared)
     assert get_compensation_class(contract) == compensation_class
     bound = bind_compensation(contract, VALUES)
-    assert (bound is not None and bound.is_by_name and bound.arguments == VALUES["arguments"]) is is_bound
+    assert (
+        bound is not None and bound.is_by_name and bound.arguments == {**VALUES["arguments"], "number": 5}
+    ) is is_bound

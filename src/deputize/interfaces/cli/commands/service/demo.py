@@ -99,7 +99,7 @@ TOUR = (
         story="The order was a mistake. The journal knows what takes it back, and who wrote to it since: nobody.",
         commands=(
             TypedCommand(line="deputize undo {call} --plan", shows="orders.cancel"),
-            TypedCommand(line="deputize undo {call} --yes", shows="undone"),
+            TypedCommand(line="deputize undo {call} --yes", shows="Undid 1 call"),
         ),
     ),
     Station(

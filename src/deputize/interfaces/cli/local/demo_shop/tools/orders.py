@@ -44,7 +44,7 @@ def find(customer: int) -> list[Order]:
 
 @tool(
     effects="write",
-    resources=["create orders"],
+    resources=["create orders/of/{customer}"],
     undo="orders.cancel",
     scopes=["orders:write"],
     examples=[{"customer": 7, "item": "lamp", "count": 1}],
