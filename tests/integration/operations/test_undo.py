@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from deputize.core.call import CallRequest
+from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import AUDIT_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
@@ -230,3 +230,16 @@ async def test_what_was_created_under_its_own_number_is_taken_back_beside_later_
 async def test_a_tool_that_takes_back_itself_is_not_repeated(lab: GatewayLab, session: str) -> None:
     await call(lab, "title", session, name="a", text="b")
     assert list_verdicts(await plan(lab, session=session)) == [("title", "blocked", "not_bound")]
+
+
+async def test_a_flow_is_taken_back_by_its_steps(lab: GatewayLab, session: str) -> None:
+    flow_id, caller = lab.runtime.clock.new_id(), await make_person(lab)
+    for name in ("a", "b"):
+        request = CallRequest(
+            tool="book.add", arguments={"name": name, "text": "x"}, idempotency_key=f"{session}-{name}",
+            origin=CallOrigin(parent_call_id=flow_id, flow_id=flow_id),
+        )  # fmt: skip
+        await lab.gateway.run_call(caller, request)
+    answer = await undo(lab, caller, call_id=flow_id)
+    assert [each["state"] for each in answer["made"]] == ["succeeded", "succeeded"]
+    assert notes == {}

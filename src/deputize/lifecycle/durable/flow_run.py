@@ -19,7 +19,7 @@ from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.cancellation import cancel_open_call
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, load_flow_steps, save_flow_steps
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
-from deputize.lifecycle.phases import Authorized, Claim, Executed, Validated
+from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import WITHHELD, FlowFailure, FlowState, ReadyCall, evaluate_flow
 from deputize.store.queries import load_statements
@@ -211,6 +211,14 @@ async def _make_calls(runtime: Runtime, run: PendingRun, ready: tuple[ReadyCall,
     return min(waits, default=None)
 
 
+def _get_root_flow(call: CallContext) -> str:
+    """Return the flow that a person or an agent called: steps of flows within it are taken back with it."""
+    origin = call.request.origin
+    if call.request.flow_depth == 0 or origin is None or origin.flow_id is None:
+        return call.call_id
+    return origin.flow_id
+
+
 def _build_request(run: PendingRun, ready: ReadyCall) -> CallRequest:
     call = run.validated.call
     return CallRequest(
@@ -223,7 +231,7 @@ def _build_request(run: PendingRun, ready: ReadyCall) -> CallRequest:
         step=ready.path,
         traceparent=call.trail.traceparent,
         mode="async",
-        origin=CallOrigin(parent_call_id=call.call_id, flow_id=call.call_id),
+        origin=CallOrigin(parent_call_id=call.call_id, flow_id=_get_root_flow(call)),
         max_seconds=max(_get_seconds_left(run) * ready.time_share, 0.001),
         flow_depth=call.request.flow_depth + 1,
     )

@@ -30,7 +30,8 @@ _PURPOSE = "journal"
 def build_journal_rows(runtime: Runtime, verified: Verified, call_id: str, entry_id: str) -> tuple[JournalRow, ...]:
     """Build a row for each resource that the call changed, or may have changed; the first says how to take it back."""
     executed, contract = verified.executed, verified.contract
-    if contract.mutation_class is MutationClass.READ:
+    if contract.mutation_class is MutationClass.READ or contract.flow is not None:
+        # What a flow changed, its steps did.
         return ()
     certainty = _judge_certainty(verified)
     if certainty is None:

@@ -20,7 +20,8 @@ on conflict do nothing;
 select deputize.delete_old_journal(p_days => $1);
 
 -- name: list_entries
--- What one call, a session or an agent since a time changed, newest first; of everyone or of one user.
+-- What one call or the steps of a flow, a session or an agent since a time changed, newest first; of everyone or of one
+-- user.
 select j.id, j.number, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op, j.scope,
        j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
        deputize.is_undone(j.tenant, j.id) as is_undone, u.id as undo_id, u.call_id as undo_call_id,
@@ -32,7 +33,7 @@ left join lateral (
       and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
     order by o.id desc limit 1
 ) u on true
-where j.tenant = $1 and ($2::uuid is null or j.call_id = $2) and ($3::text is null or j.session = $3)
+where j.tenant = $1 and ($2::uuid is null or j.call_id = $2 or j.flow_id = $2::text) and ($3::text is null or j.session = $3)
   and ($4::text is null or split_part(split_part(j.caller_agent, chr(30), 1), chr(31), 1) = $4)
   and ($5::uuid is null or j.id >= $5) and ($6::text is null or j.caller_user = $6)
   and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)

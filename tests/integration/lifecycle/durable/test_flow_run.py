@@ -217,12 +217,16 @@ async def test_a_list_is_mapped_and_a_call_is_repeated_until_its_condition_holds
 
 
 async def test_a_step_can_be_a_flow(fresh_database: str, tmp_path: Path) -> None:
-    inner = make_flow_tool("inner", call_step("look", "look", "/input/tag"))
+    inner = make_flow_tool("inner", call_step("put", "put", "/input/tag"))
     outer = make_flow_tool("outer", call_step("nested", "inner", "/input/tag"), timeout=72_000)
     set_behaviour("nest", answer("deep"))
     # The outer one is registered after the one that it names, in whichever order they are given.
     async with open_flow_lab(fresh_database, tmp_path, outer, inner) as lab:
-        assert (await run_flow(lab, "outer", "nest"))["result"] == {"value": "deep"}
+        envelope = await run_flow(lab, "outer", "nest")
+        assert envelope["result"] == {"value": "deep"}
+        # What the inner step changed is in the journal of the flow that was called, and nothing else is.
+        rows = await lab.db.fetch("select tool, flow_id from deputize.journal where tenant = 'dev'")
+        assert [tuple(row) for row in rows] == [("lab.put", envelope["call_id"])]
 
 
 async def test_canceling_a_flow_cancels_its_open_steps(fresh_database: str, tmp_path: Path) -> None:
