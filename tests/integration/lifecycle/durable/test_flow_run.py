@@ -18,6 +18,7 @@ from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 from tests.support.scripted_tools import TOOLS, Gate, list_effects, raise_error, set_behaviour
 
+# Each starts a gateway of its own. What follows from which records is tested quickly in tests/unit/runs.
 pytestmark = pytest.mark.requirement("RES-3")
 
 VERSION = TOOLS[0].contract.version
@@ -105,6 +106,7 @@ async def test_a_failure_names_the_step_what_was_done_and_its_results(fresh_data
         assert list_effects("fail-never") == []
 
 
+@pytest.mark.nightly
 async def test_a_condition_chooses_between_steps(fresh_database: str, tmp_path: Path) -> None:
     flow = make_flow_tool(
         "branching",
@@ -145,6 +147,7 @@ async def test_parallel_steps_run_beside_each_other(fresh_database: str, tmp_pat
         assert (await load_envelope(lab, call_id))["result"] == {"all": [{"value": 1}, {"value": 2}], "left": 1}
 
 
+@pytest.mark.nightly
 async def test_the_first_success_counts_and_the_others_are_canceled(fresh_database: str, tmp_path: Path) -> None:
     flow = make_flow_tool(
         "race",
@@ -163,6 +166,7 @@ async def test_the_first_success_counts_and_the_others_are_canceled(fresh_databa
         assert await list_paths(lab, envelope["call_id"]) == {"slow": "canceled", "quick": "succeeded"}
 
 
+@pytest.mark.nightly
 async def test_a_fallback_is_called_only_if_nothing_happened(fresh_database: str, tmp_path: Path) -> None:
     def flow(name: str, tag: str) -> FlowTool:
         return make_flow_tool(
@@ -189,6 +193,7 @@ async def test_a_fallback_is_called_only_if_nothing_happened(fresh_database: str
         assert len(list_effects("fall-other")) == 1
 
 
+@pytest.mark.nightly
 async def test_a_list_is_mapped_and_a_call_is_repeated_until_its_condition_holds(
     fresh_database: str, tmp_path: Path
 ) -> None:
@@ -229,6 +234,7 @@ async def test_a_step_can_be_a_flow(fresh_database: str, tmp_path: Path) -> None
         assert [tuple(row) for row in rows] == [("lab.put", envelope["call_id"])]
 
 
+@pytest.mark.nightly
 async def test_canceling_a_flow_cancels_its_open_steps(fresh_database: str, tmp_path: Path) -> None:
     flow = make_flow_tool("stopped", call_step("begun", "look", "stop-gate"), call_step("later", "put", "stop-later"))
     gate = Gate()
@@ -243,6 +249,7 @@ async def test_canceling_a_flow_cancels_its_open_steps(fresh_database: str, tmp_
         assert list_effects("stop-later") == []
 
 
+@pytest.mark.nightly
 async def test_a_flow_that_waits_occupies_no_worker(fresh_database: str, tmp_path: Path) -> None:
     flow = make_flow_tool("parked", call_step("one", "look", "/input/tag"), call_step("two", "look", "/input/tag"))
     set_behaviour("parked", answer("x"))
@@ -306,6 +313,7 @@ async def test_a_flow_waits_as_a_row_while_people_decide_about_a_step(fresh_data
             await lab.gateway.flows.show_flow(await lab.make_caller("eve"), call_id)
 
 
+@pytest.mark.nightly
 async def test_a_flow_that_takes_too_long_stops_its_steps(fresh_database: str, tmp_path: Path) -> None:
     flow = make_flow_tool("overdue", call_step("one", "brief_look", "/input/tag"), timeout=3600)
     gate = Gate()
