@@ -59,7 +59,8 @@ class SandboxClient:
                 line = spec.to_json() + b"\n"
                 # The first part is smaller than the buffer of a new socket, so it never has to wait.
                 sent = socket.send_fds(connection, [line[:65_536]], theirs)
-                await loop.sock_sendall(connection, line[sent:])
+                if sent < len(line):
+                    await loop.sock_sendall(connection, line[sent:])
             except OSError as error:
                 # A request that did not arrive whole starts nothing.
                 raise SandboxUnavailable("the supervisor of this host's sandboxes ended before it began") from error

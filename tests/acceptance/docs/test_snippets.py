@@ -87,6 +87,8 @@ def test_every_tutorial_and_guide_is_run_but_those_that_need_another_machine() -
         "recover-from-a-restore",
         "run-in-containers",
         "run-on-kubernetes",
+        "see-what-agents-do",
+        "undo-calls",
         "upgrade",
         "use-the-approval-console",
         "witness-the-log",

@@ -255,6 +255,7 @@ def test_every_table_that_keeps_sealed_values_without_end_is_known() -> None:
         "observed_values",
         "results",
         "result_chunks",
+        "journal",
     } == set(SEAL_PURPOSES)
 
 

@@ -96,8 +96,8 @@ def test_only_the_run_opens_phases() -> None:
 
 def test_the_run_opens_each_phase_once_and_in_order() -> None:
     text = (LIFECYCLE / "run.py").read_text(encoding="utf-8")
-    # A run that goes on was decided again before it comes here; it is executed, and ends like any other call.
-    every = ["VALIDATE", "AUTHORIZE", "EXECUTE", "EXECUTE", "VERIFY", "REPLY"]
+    # A run or flow that goes on was decided again before it comes here; it is executed, and ends like any other call.
+    every = ["VALIDATE", "AUTHORIZE", "EXECUTE", "EXECUTE", "EXECUTE", "VERIFY", "REPLY"]
     assert re.findall(r"phase\(Span\.(\w+)\)", text) == every
     called = re.findall(r"= (?:await )?(validate|authorize|execute|verify)(?:_call)?\(|return await (reply)\(", text)
     assert [name or last for name, last in called] == ["validate", "authorize", "execute", "verify", "reply"]

@@ -4,7 +4,7 @@ The rows are part of the closing row of their call, so that they are committed w
 nothing happened has none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -19,7 +19,8 @@ from deputize.core.contract.compensation_binding import (
 )
 from deputize.core.contract.contract import Contract, MutationClass
 from deputize.core.scopes import truncate_scope
-from deputize.lifecycle.phases import Verified
+from deputize.lifecycle.phases import Validated, Verified
+from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.commit_rows import Certainty, JournalRow
 from deputize.store.keys import KeySet
@@ -46,6 +47,7 @@ def build_journal_rows(runtime: Runtime, verified: Verified, call_id: str, entry
     sealed = None if keys is None else _seal_compensation(keys, entry_id, contract, values, certainty)
     request, compensation = call.request, contract.compensation
     effects = executed.authorized.side_effects or _list_effects(validated.tool, validated.call_input)
+    effects = _hide_values(validated, effects)
     return tuple(
         JournalRow(
             tenant=call.tenant,
@@ -95,6 +97,25 @@ def _judge_certainty(verified: Verified) -> Certainty | None:
 def _list_effects(tool: CompiledTool, arguments: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     """List what a call may change. A tool that does not declare it may change anything in its namespace."""
     return tool.resolve_writes(tool.fill_defaults(arguments)) or ((tool.contract.namespace, "update", "*"),)
+
+
+def _hide_values(validated: Validated, effects: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, str, str]]:
+    """Cut scopes before a secret or personal value that an argument fills in; what is left covers them."""
+    tool = validated.tool
+    arguments = tool.fill_defaults(validated.call_input)
+    named = {name: arguments[name] for name in tool.scope_arguments if name in arguments}
+    if not named or (hidden := get_redaction_plan(tool, "input").apply(named)[0]) == named:
+        return effects
+    shown = tool.resolve_writes({**arguments, **hidden})
+    return tuple(
+        (resource, op, scope if scope == other else _cut_scope(scope, other))
+        for (resource, op, scope), (_, _, other) in zip(effects, shown, strict=True)
+    )
+
+
+def _cut_scope(scope: str, shown: str) -> str:
+    length = next((place for place, (a, b) in enumerate(zip(scope, shown, strict=False)) if a != b), len(shown))
+    return f"{scope[:length].partition('*')[0]}*"
 
 
 def _seal_compensation(

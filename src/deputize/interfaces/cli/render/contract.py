@@ -18,6 +18,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "compensation": "compensation",
     "freshness": "freshness",
     "fallback": "alternatives while it is not available",
+    "flow": "flow",
     "interrupt": "when interrupted",
     "max_inline": "inline up to, in characters",
     "recipient_argument": "recipient argument",

@@ -396,7 +396,8 @@ begin
     )
     delete from deputize.notifications x using ids where x.tenant = p_tenant and x.approval_id = ids.id;
     -- Scopes contain arguments. An effect on anything of its resource keeps others from overwriting it unseen.
-    update deputize.journal x set caller_user = p_placeholder, session = null, scope = '*', sealed = null
+    update deputize.journal x
+    set caller_user = p_placeholder, session = null, flow_id = null, step = null, scope = '*', sealed = null
     where x.tenant = p_tenant and x.call_id = any (p_calls);
     update deputize.audit_entries x set salt = null
     where x.tenant = p_tenant and x.call_id = any (p_calls) and x.salt is not null;
