@@ -81,6 +81,8 @@ def read_security(
     """Read the security of an operation for the scheme that the service is set up with, and for those of its further
     secrets.
     """
+    if not isinstance(_get_requirements(document, operation), list):
+        raise UnsupportedOperation("its security is not a list")
     alternatives = _list_alternatives(document, operation)
     names = tuple(dict.fromkeys(name for each in alternatives for name in each))
     secrets = further_secrets or {}
@@ -114,10 +116,12 @@ def _list_alternatives(document: OpenApiDocument, operation: DocumentOperation) 
 
 
 def _list_requirements(document: OpenApiDocument, operation: DocumentOperation) -> list[Json]:
-    requirements = operation.declaration.get("security", document.content.get("security", []))
-    if not isinstance(requirements, list):
-        raise UnsupportedOperation("its security is not a list")
-    return [each for each in requirements if isinstance(each, dict)]
+    requirements = _get_requirements(document, operation)
+    return [each for each in requirements if isinstance(each, dict)] if isinstance(requirements, list) else []
+
+
+def _get_requirements(document: OpenApiDocument, operation: DocumentOperation) -> Any:
+    return operation.declaration.get("security", document.content.get("security", []))
 
 
 def _get_header(place: Json) -> tuple[str, str]:

@@ -7,7 +7,8 @@ import pytest
 
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.importers.openapi.contracts import BuiltService, build_service, list_unknown_globs
-from deputize.catalog.importers.openapi.document import parse_document
+from deputize.catalog.importers.openapi.document import iterate_operations, parse_document
+from deputize.catalog.importers.openapi.security import choose_schemes
 from deputize.catalog.importers.openapi.service_job import build_service_job
 from deputize.catalog.policy_facts import list_facts, read_fact_values
 from deputize.core.contract.contract import (
@@ -192,6 +193,12 @@ def test_a_service_that_declares_no_security_can_still_have_a_credential() -> No
     document = make_document(security=[], components={"schemas": make_document()["components"]["schemas"]})
     assert build(document, security="bearer").contracts["getOrder"].auth.credential == "vault"
     assert build(document, security=None, credential="none").contracts["getOrder"].auth.credential == "none"
+
+
+def test_security_that_is_no_list_refuses_its_operation_and_no_other() -> None:
+    document = parse_document(orjson.dumps(make_document(security={"token": []})))
+    assert choose_schemes(document, list(iterate_operations(document))) == ()
+    assert get_reason(build_one({"security": {"token": []}})) == "its security is not a list"
 
 
 def test_names_and_versions_of_registered_tools_are_kept() -> None:
