@@ -12,7 +12,7 @@ import pytest
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import DatabaseSettings, Settings
 from deputize.interfaces.cli.local import database
-from deputize.store import migrate
+from deputize.store import migrate, queries
 from deputize.store.database_checks import inspect_database
 from deputize.store.local_postgres import LocalPostgres
 from deputize.store.logins import list_allowed_audit_changes, list_login_powers
@@ -50,6 +50,28 @@ async def test_the_login_of_gateways_cannot_change_the_audit(logins: DatabaseLog
     facts = await inspect_database(logins.gateway)
     assert (facts.login, facts.login_powers, facts.allowed_audit_changes) == ("deputize_gateway", (), ())
     assert all(role.is_there and role.may_become for role in facts.roles)
+
+
+async def test_a_gateway_may_execute_each_statement_that_it_has(logins: DatabaseLogins) -> None:
+    """Planned and not executed: PostgreSQL checks rights all the same, those that a row lock needs too."""
+    refused = []
+    connection: asyncpg.Connection = await asyncpg.connect(logins.gateway)
+    for topic in sorted(each.stem for each in Path(queries.__file__).parent.glob("*.sql")):
+        for name, statement in queries.load_statements(topic).items():
+            for role in ("writer", "reader", "engine"):
+                await connection.execute(f"set role deputize_{role}")
+                try:
+                    await connection.execute(f"explain (generic_plan) {statement}")
+                    break
+                except asyncpg.InsufficientPrivilegeError as error:
+                    denial = str(error)
+                except asyncpg.PostgresSyntaxError:
+                    # No query: it listens, locks or sets something.
+                    break
+            else:
+                refused.append(f"{topic}.{name}: {denial}")
+    await connection.close()
+    assert refused == []
 
 
 @pytest.mark.parametrize(
