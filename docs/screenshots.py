@@ -2,6 +2,7 @@
 
 The pictures show the running product. A project is made from the files of the tutorial about approvals and started with
 `deputize dev`; an agent makes the tutorial's call, and a headless Chromium opens the page where it waits for approval.
+The other pages of the console show the shop of `deputize demo`, after its tour.
 The report of observed calls is the one that the tutorial about the first hour writes, after a livelier day.
 """
 
@@ -18,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from deputize.interfaces.cli.commands.service.demo import create_token, take_tour
+from deputize.interfaces.cli.local.demo_gateway import AGENTS, keep_agents_busy, run_demo_gateway
 from tests.acceptance.cli.cli_process import PROGRAM, BackgroundCommand, make_project
 from tests.acceptance.docs.snippets import Reader, load_pages
 from tests.support.chromium import EXECUTABLE, open_tab
@@ -29,10 +32,10 @@ FIRST_HOUR = "tutorials/first-hour.md"
 MAX_BYTES = 200_000
 _FILE = re.compile(r"^<!-- file (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"code ([0-9A-Z]{4}-[0-9A-Z]{4})\b")
-_LINK = re.compile(r"http://\S+/console/sign-in/link\?link=[0-9a-f]+")
 _WIDTH, _HEIGHT = 1120, 680
 _REPORT_HEIGHT = 900
 _SCALE = 1.25
+_PAUSE_SECONDS = 0.5
 _MORE_CALLS = (
     "python agent.py orders__refund_order customer=ana amount=20",
     "python agent.py orders__refund_order customer=bo amount=45",
@@ -76,22 +79,35 @@ async def photograph_approval(url: str, code: str, profile: Path) -> bytes:
         return await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
 
 
-async def photograph_console(link: str, call_url: str, profile: Path) -> dict[str, bytes]:
-    """Sign in by the link from the gateway's terminal, and photograph the pages that show what agents do."""
-    root = call_url.partition("/console/")[0]
+def photograph_demo(profile: Path) -> dict[str, bytes]:
+    """Take the tour of the demo, and photograph the pages that show what its agents did."""
+    with run_demo_gateway(0) as gateway:
+        tokens = {agent: create_token(gateway, agent, user, scopes) for agent, (user, scopes) in AGENTS.items()}
+        with keep_agents_busy(gateway.url, tokens, _PAUSE_SECONDS):
+            if surprises := take_tour(gateway, has_person=False):
+                raise RuntimeError(f"the demo did not go as told: {', '.join(surprises)}")
+            found = json.loads(_run_deputize(gateway.folder, "audit", "search", "--tool", "customers.delete", "--json"))
+            call_id, link = str(found["entries"][0]["entry"]["call"]), str(gateway.events["ready"][-1]["console"])
+            return asyncio.run(photograph_console(link, gateway.url, call_id, profile))
+
+
+async def photograph_console(link: str, root: str, call_id: str, profile: Path) -> dict[str, bytes]:
+    """Sign in by the link from the gateway's terminal, and photograph pages."""
     pages = {
-        "console-home.png": f"{root}/console",
-        "console-calls.png": f"{root}/console/calls",
-        "console-call.png": call_url,
-        "console-tools.png": f"{root}/console/tools",
+        "console-home.png": "",
+        "console-calls.png": "/calls",
+        "console-call.png": f"/calls/{call_id}",
+        "console-tools.png": "/tools",
     }
     pictures = {}
     async with open_tab(profile) as tab:
         await tab.resize(_WIDTH, _HEIGHT)
         await tab.open_url(link)
-        for name, url in pages.items():
-            await tab.open_url(url)
-            pictures[name] = await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
+        for name, path in pages.items():
+            await tab.open_url(f"{root}/console{path}")
+            picture = await tab.capture_png(_WIDTH, _HEIGHT, scale=_SCALE)
+            # A long table is drawn smaller, so that the page with it loads quickly.
+            pictures[name] = picture if len(picture) <= MAX_BYTES else await tab.capture_png(_WIDTH, _HEIGHT, scale=1)
     return pictures
 
 
@@ -128,18 +144,13 @@ def write_screenshots(images: Path) -> list[Path]:
     try:
         folder = work / "crm"
         with run_project(folder) as gateway:
-            link = _LINK.search(gateway.wait_for_line("▶ Console"))
             url = request_approval(folder)
             # The code stands in the line that announces the approval request, whatever else that line says.
             match = _CODE.search(gateway.wait_for_line("⏸"))
             if match is None:
                 raise RuntimeError("the gateway's terminal shows no code for the approval request")
             pictures = {"approval.png": asyncio.run(photograph_approval(url, match[1], work / "profile"))}
-            if link is None:
-                raise RuntimeError("the gateway's terminal shows no link to the console")
-            (call,) = json.loads(_run_deputize(folder, "calls", "list", "--json"))["calls"]
-            call_url = f"{url.partition('/approvals/')[0]}/calls/{call['call_id']}"
-            pictures |= asyncio.run(photograph_console(link[0], call_url, work / "profile"))
+        pictures |= photograph_demo(work / "profile")
         report = write_report(work / "orders")
         pictures["observed.png"] = asyncio.run(photograph_report(report, work / "profile"))
     finally:

@@ -149,14 +149,14 @@ def demo(
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         with printer.spinner("Starting a database, a gateway and three agents"):
             gateway = stack.enter_context(run_demo_gateway(port))
-            tokens = {agent: _create_token(gateway, agent, user, scopes) for agent, (user, scopes) in AGENTS.items()}
+            tokens = {agent: create_token(gateway, agent, user, scopes) for agent, (user, scopes) in AGENTS.items()}
         link = str(gateway.events["ready"][-1].get("console", f"{gateway.url}/console"))
         printer.event("demo", {"folder": str(gateway.folder), "url": gateway.url, "console": link}, f"Shop: {link}")
         printer.line(f"  Its files, and where to type commands of your own: cd {gateway.folder}")
         stack.enter_context(keep_agents_busy(gateway.url, tokens, _PAUSE if has_person else _HEADLESS_PAUSE))
         if has_person:
             webbrowser.open(link)
-        surprises.extend(_take_tour(gateway, has_person=has_person))
+        surprises.extend(take_tour(gateway, has_person=has_person))
         if has_person:
             printer.line("That was the tour. The agents go on: look around, and press Ctrl-C to end it all.")
             gateway.process.wait()
@@ -165,7 +165,7 @@ def demo(
         raise CommandExit(EXIT_FAILED)
 
 
-def _create_token(gateway: "DemoGateway", agent: str, user: str, scopes: tuple[str, ...]) -> str:
+def create_token(gateway: "DemoGateway", agent: str, user: str, scopes: tuple[str, ...]) -> str:
     """Create an agent's token, and leave it in the folder for the commands of the tour."""
     options = " ".join(f"--scope {scope}" for scope in scopes)
     result = _run_typed(gateway, f"deputize token --user {user} --agent {agent} {options}")
@@ -173,7 +173,7 @@ def _create_token(gateway: "DemoGateway", agent: str, user: str, scopes: tuple[s
     return result.stdout.strip()
 
 
-def _take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
+def take_tour(gateway: "DemoGateway", *, has_person: bool) -> list[str]:
     """Go from station to station; return the names of those where something else happened than was told."""
     surprises = []
     values: dict[str, str] = {}
