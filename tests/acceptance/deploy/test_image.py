@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from deputize.store.logins import read_login_statements
 from tests.acceptance.deploy.containers import (
     DEPLOY,
     IMAGE,
@@ -63,10 +62,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> BuiltImage:
 def run_python(script: str, env: dict[str, str]) -> list[str]:
     command = ("podman", "run", "--rm", "--network=none", "--entrypoint", '["python3.11", "-c"]', IMAGE, script)
     return run(*command, env=env).splitlines()
-
-
-def test_the_trial_creates_the_logins_that_deputize_prints() -> None:
-    assert (DEPLOY / "trial/logins.sql").read_text().startswith(read_login_statements())
 
 
 def test_the_image_has_the_versions_that_the_project_is_tested_with() -> None:
