@@ -62,7 +62,7 @@ def bind_compensation(contract: Contract, values: Mapping[str, Any]) -> BoundCom
     if compensation is None:
         if contract.undo is None:
             return None
-        return BoundCompensation(tool=contract.undo, arguments=_list_named_values(values), is_by_name=True)
+        return BoundCompensation(tool=contract.undo, arguments=_list_named_values(contract, values), is_by_name=True)
     if compensation.tool is None:
         return None
     arguments, missing = dict(compensation.constants or {}), []
@@ -75,12 +75,16 @@ def bind_compensation(contract: Contract, values: Mapping[str, Any]) -> BoundCom
     return BoundCompensation(tool=compensation.tool, arguments=arguments, missing=tuple(missing))
 
 
-def _list_named_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """List the call's arguments, and the plain values of what it returned, such as the number of a new order."""
-    result = values.get("result")
+def _list_named_values(contract: Contract, values: Mapping[str, Any]) -> dict[str, Any]:
+    """List the call's arguments, and the plain values of what it returned, such as the number of a new order.
+
+    The tool's word counts more than the caller's, whose arguments that the tool does not declare count nothing: another
+    person's authority takes the call back.
+    """
+    declared, result = contract.input_schema.get("properties", {}), values.get("result")
     plain = {
         name: value
         for name, value in (result.items() if isinstance(result, Mapping) else ())
         if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _MAX_NAMED_LENGTH)
     }
-    return plain | {name: value for name, value in values["arguments"].items() if value is not None}
+    return {name: value for name, value in values["arguments"].items() if name in declared} | plain
