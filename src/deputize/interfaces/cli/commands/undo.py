@@ -7,7 +7,14 @@ import typer
 
 from deputize.interfaces.cli.client.target import Token, Url, find_gateway
 from deputize.interfaces.cli.client.times import parse_time
-from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_error, format_count, printer
+from deputize.interfaces.cli.render.output import (
+    EXIT_FAILED,
+    EXIT_PENDING,
+    Json,
+    exit_with_error,
+    format_count,
+    printer,
+)
 
 _SIGNS = {"ready": "undo", "done": "done", "blocked": "stays"}
 
@@ -89,9 +96,13 @@ def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool) -> Non
         printer.json({"made": made, "left": left})
     elif not left["ready"]:
         printer.success(f"Undid {format_count(undone, 'call')}")
-    if left["ready"]:
+    if not left["ready"]:
+        return
+    done = f"Undid {format_count(undone, 'call')}, and {left['ready']} more can be."
+    if made and made[-1]["state"] == "awaiting_approval":
+        call_id = made[-1]["call_id"]
         exit_with_error(
-            f"Undid {format_count(undone, 'call')}; {left['ready']} are left. Read the last step, then repeat "
-            "the command: it goes on where it stopped.",
-            EXIT_FAILED,
+            f"{done} The last step waits for approval: deputize approvals show {call_id}. Then repeat the command.",
+            EXIT_PENDING,
         )
+    exit_with_error(f"{done} Read the last step, then repeat the command: it goes on where it stopped.", EXIT_FAILED)
