@@ -216,7 +216,9 @@ class GroupCommit:
                 self._start_drain()
 
     def _take_batch(self) -> list[PendingRow]:
-        """Take the next batch: up to the maximum, but only one outcome per call, because their order matters.
+        """Take the next batch: up to the maximum, but only one outcome and one beginning per call.
+
+        The order of outcomes matters, and a commit answers by call: of two that begin a run, each must know if it did.
 
         Where batches wait at the barrier, each has the rows of one tenant.
         """
@@ -225,15 +227,15 @@ class GroupCommit:
             tenant = self._queue[0].row[0]
             self._queue.sort(key=lambda each: each.row[0] != tenant)
         size = 0
-        closed_call_ids: set[str] = set()
+        unique_rows: set[tuple[type, str]] = set()
         for pending_row in self._queue[: self._max_rows]:
             row = pending_row.row
             if self._waits_at_barrier and row[0] != self._queue[0].row[0]:
                 break
-            if type(row) is CloseCallRow:
-                if row.call_id in closed_call_ids:
+            if type(row) is CloseCallRow or type(row) is BeginRunRow:
+                if (type(row), row.call_id) in unique_rows:
                     break
-                closed_call_ids.add(row.call_id)
+                unique_rows.add((type(row), row.call_id))
             size += 1
         batch, self._queue = self._queue[:size], self._queue[size:]
         return batch

@@ -20,6 +20,7 @@ from deputize.lifecycle.phases import Authorized, Claim, Executed, Verified
 from deputize.lifecycle.recording import audit
 from deputize.lifecycle.reply import reply
 from deputize.operations.background.worker import Worker
+from deputize.store.commit_rows import BeginRunRow
 from deputize.store.queries import load_statements
 from proofs.kit.postgres_proxy import PgProxy
 from tests.support.gateway_internals import get_lifecycle
@@ -95,6 +96,16 @@ async def test_what_may_have_acted_is_not_repeated_and_a_late_outcome_settles_it
             verified = Verified(executed=executed, problem=None, payload={"value": "x"}, canonical=b"{}")
             assert (await reply(away.runtime, verified)).state == "succeeded"
             assert await lab.fetch_state(call) == "succeeded"
+
+
+async def test_of_attempts_to_begin_a_run_in_one_commit_exactly_one_owns_it(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    async with open_lab(fresh_database, tmp_path) as lab:
+        call, clock = await start_run(lab, "put", "begun-twice", "k"), lab.runtime.clock
+        rows = [BeginRunRow("dev", call, 0, 5.0, 0.0, clock.new_id(), b"{}", None, ()) for _ in range(3)]
+        commits = await asyncio.gather(*map(lab.runtime.queue.put, rows))
+        assert sorted(str(each.begin_result) for each in commits) == ["begun", "busy", "busy"]
 
 
 async def test_an_outcome_from_before_a_takeover_does_not_count(fresh_database: str, tmp_path: Path) -> None:
