@@ -5,6 +5,7 @@
 
 import argparse
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -186,6 +187,18 @@ def build_api_document() -> dict[str, Any]:
     return document
 
 
+def render_api_document() -> str:
+    return _render_json(build_api_document(), depth=3) + "\n"
+
+
+def _render_json(value: Any, *, depth: int) -> str:
+    """Render with a line for each operation and each schema, so that a change of the API is a diff that people read."""
+    if depth == 0 or not isinstance(value, dict):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    lines = (f"{json.dumps(name)}: {_render_json(value[name], depth=depth - 1)}" for name in sorted(value))
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
 def render_routes_page() -> str:
     about = (
         "A running gateway serves the OpenAPI document at `/openapi.json` and a page to try it at `/docs`. Everything "
@@ -199,7 +212,8 @@ def _render_routes() -> Iterator[str]:
     document = build_api_document()
     for path, operations in sorted(document["paths"].items()):
         for method, operation in operations.items():
-            yield from ("", f"## {method.upper()} {path}", "", f"{operation.get('summary', '').rstrip('.')}.")
+            summary = operation.get("summary", "").rstrip(".")
+            yield from ("", f"## {method.upper()} {path}", "", f"{summary}. `{operation['operationId']}`")
             if description := operation.get("description"):
                 yield from ("", render_cell(description))
             parameters = operation.get("parameters") or []
@@ -360,6 +374,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings_page,
     "errors.md": render_errors_page,
     "routes.md": render_routes_page,
+    "openapi.json": render_api_document,
     "cli.md": render_cli_page,
     "telemetry.md": render_telemetry_page,
     "cedar-schema.md": render_cedar_schema_page,

@@ -118,7 +118,7 @@ class Reader:
 
     def run_block(self, block: Block) -> None:
         if block.file:
-            (self.folder / block.file).write_text(block.text, encoding="utf-8")
+            (self.folder / block.file).write_text(self._localize(block.text), encoding="utf-8")
         elif block.order == "background":
             for command, promised in block.commands():
                 self.start_in_background(command, promised)

@@ -97,6 +97,8 @@ def build_rest_app(get_gateway: GetGateway, post_call: ASGIApp, shutdown: asynci
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Generated clients name their methods by these, so they are the names that people read.
+        generate_unique_id_function=lambda route: route.name,
         exception_handlers={
             Problem: _handle_problem,
             RequestValidationError: _handle_validation_error,

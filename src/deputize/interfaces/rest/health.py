@@ -23,7 +23,7 @@ _PAGE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsa
     response_model=LivenessModel,
     responses=describe_problems(common=(InternalError,)),
 )
-async def alive() -> Response:
+async def check_liveness() -> Response:
     return make_json_response({"status": "ok"})
 
 
@@ -33,7 +33,7 @@ async def alive() -> Response:
     response_model=ReadinessModel,
     responses=describe_problems(common=(InternalError, Unavailable)),
 )
-async def ready(gateway: CurrentGateway) -> Response:
+async def check_readiness(gateway: CurrentGateway) -> Response:
     """Answer 503 with the failed checks if a required one failed. A gateway is ready without workers, and says so."""
     health_checks = gateway.health.run_checks()
     checks = describe_checks(health_checks)

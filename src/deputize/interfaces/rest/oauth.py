@@ -154,7 +154,7 @@ _ERROR_DESCRIPTION = "An error in the form of RFC 6749; `problem` is the problem
     response_model=ProtectedResourceModel,
     responses=_PUBLIC_PROBLEMS,
 )
-async def resource(gateway: CurrentGateway) -> Response:
+async def show_protected_resource(gateway: CurrentGateway) -> Response:
     """Show which issuers' tokens are accepted (RFC 9728), without authentication. A 401 names this URL."""
     return make_json_response(gateway.metadata.describe_resource())
 
@@ -165,7 +165,7 @@ async def resource(gateway: CurrentGateway) -> Response:
     response_model=ProtectedResourceModel,
     responses=_PUBLIC_PROBLEMS,
 )
-async def mcp_resource(gateway: CurrentGateway) -> Response:
+async def show_mcp_resource(gateway: CurrentGateway) -> Response:
     """Show which issuers' tokens `/mcp` accepts (RFC 9728), for MCP clients to sign in."""
     return make_json_response(gateway.metadata.describe_resource(MCP_PATH))
 
@@ -176,7 +176,7 @@ async def mcp_resource(gateway: CurrentGateway) -> Response:
     response_model=ClientMetadataModel,
     responses=_PUBLIC_PROBLEMS,
 )
-async def client(gateway: CurrentGateway) -> Response:
+async def show_client_metadata(gateway: CurrentGateway) -> Response:
     """Show this gateway's client ID metadata document, for the authorization servers of MCP servers."""
     return make_json_response(gateway.metadata.describe_client())
 
@@ -187,7 +187,7 @@ async def client(gateway: CurrentGateway) -> Response:
     response_model=AuthorizationServerModel,
     responses=_PUBLIC_PROBLEMS,
 )
-async def server(gateway: CurrentGateway, tenant: str) -> Response:
+async def show_authorization_server(gateway: CurrentGateway, tenant: str) -> Response:
     """Show the issuer's metadata (RFC 8414) at the path that some clients use. Every tenant name is answered alike."""
     return make_json_response(gateway.metadata.describe_authorization_server(tenant))
 
@@ -198,14 +198,14 @@ async def server(gateway: CurrentGateway, tenant: str) -> Response:
     response_model=AuthorizationServerModel,
     responses=_PUBLIC_PROBLEMS,
 )
-async def server_by_the_book(gateway: CurrentGateway, tenant: str) -> Response:
+async def show_authorization_server_at_path(gateway: CurrentGateway, tenant: str) -> Response:
     return make_json_response(gateway.metadata.describe_authorization_server(tenant))
 
 
 @router.get(
     "/t/{tenant}/jwks.json", summary="Show a tenant's public keys", response_model=JwksModel, responses=_PUBLIC_PROBLEMS
 )
-async def jwks(gateway: CurrentGateway, tenant: str) -> Response:
+async def list_public_keys(gateway: CurrentGateway, tenant: str) -> Response:
     """Show the keys that sign delegated tokens and tools' tokens; none for a tenant that has signed nothing."""
     return make_json_response(await gateway.metadata.get_jwks(tenant))
 
@@ -230,7 +230,7 @@ def _describe_form() -> dict[str, Any]:
     },
     openapi_extra=_describe_form(),
 )
-async def exchange(request: Request, gateway: CurrentGateway) -> Response:
+async def exchange_token(request: Request, gateway: CurrentGateway) -> Response:
     """Exchange a token for one of an agent (RFC 8693), with fewer scopes and tools and a shorter lifetime. The
     delegation is durable before the response, and can be revoked. An operator client gets a token for itself instead.
     """

@@ -163,8 +163,12 @@ def _build_document(app: FastAPI) -> dict[str, Any]:
     schemas["Manifest"] = _describe_manifest(schemas.pop("Contract"))
     openapi["paths"]["/v1/calls"]["post"] = _describe_post_call()
     openapi["paths"]["/rpc"] = {"post": _describe_post_rpc()}
+    # Relative to the document, wherever the gateway is.
+    openapi["servers"] = [{"url": "/"}]
     for path in openapi["paths"].values():
         for operation in path.values():
+            # Said of every route, also of those that need no token.
+            operation.setdefault("security", [])
             # Wrong parameters answer 400 here, not the 422 that the framework documents.
             validation_response = operation["responses"].get("422", {}).get("content", {}).get("application/json")
             if validation_response is not None:

@@ -8,6 +8,7 @@ import jsonschema_rs
 import pytest
 
 from deputize.core.errors import list_problem_types
+from docs.generate import build_api_document
 from tests.integration.conftest import ACCESS_TOKEN, ADMIN, SCOPES, TOKEN_EXCHANGE, HttpGateway
 from tests.support import shop_tools
 
@@ -53,6 +54,14 @@ class OpenApiChecker:
         if schema:
             whole = {**schema, "components": self.document["components"]}
             jsonschema_rs.validator_for(whole).validate(answer.json())
+
+
+def test_operations_have_short_names_of_their_own_and_say_if_they_need_a_token() -> None:
+    operations = [each for verbs in build_api_document()["paths"].values() for each in verbs.values()]
+    names = [each["operationId"] for each in operations]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)*", each) for each in names)
+    assert all("security" in each for each in operations)
 
 
 async def test_every_documented_route_answers_as_documented(gateway: HttpGateway) -> None:

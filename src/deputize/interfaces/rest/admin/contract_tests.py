@@ -65,7 +65,7 @@ class ContractTestPage(BaseModel):
     responses=describe_problems(*_VERSION_PROBLEMS, ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing),
     openapi_extra=describe_body("ContractTestBody"),
 )
-async def record_test(
+async def record_contract_test(
     request: Request, gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str
 ) -> Response:
     """Record the result of a test: a report of calls that were made here with this token, which is checked and signed;
@@ -93,6 +93,6 @@ async def record_test(
     response_model=ContractTestPage,
     responses=describe_problems(*_VERSION_PROBLEMS),
 )
-async def list_tests(gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str) -> Response:
+async def list_contract_tests(gateway: CurrentGateway, caller: CurrentCaller, name: str, version: str) -> Response:
     """List the newest results of the tests of a version."""
     return make_json_response({"tests": await gateway.contract_tests.list_results(caller, to_full_name(name), version)})

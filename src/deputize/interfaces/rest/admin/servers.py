@@ -99,7 +99,7 @@ async def probe_server(gateway: CurrentGateway, caller: CurrentCaller, name: str
     response_model=ServerChangeListModel,
     responses=describe_problems(ServerNotFound, ScopeMissing),
 )
-async def list_changes(
+async def list_server_changes(
     gateway: CurrentGateway, caller: CurrentCaller, name: str, query: Annotated[ServerChangesQuery, Query()]
 ) -> Response:
     """List definitions that differ from their pins, with the differences and findings. Hidden characters are shown."""
@@ -127,7 +127,9 @@ async def list_changes(
     ),
     openapi_extra=describe_body("ServerChangeDecisionBody"),
 )
-async def decide_change(request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str) -> Response:
+async def decide_server_change(
+    request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str
+) -> Response:
     """Decide about exactly the content with this digest. An accepted change becomes the next major version."""
     body = validate_body(ServerChangeDecisionBody, await read_json_body(request, gateway))
     return make_json_response(
@@ -141,7 +143,7 @@ async def decide_change(request: Request, gateway: CurrentGateway, caller: Curre
     response_model=ServerToolListModel,
     responses=describe_problems(ServerNotFound, ScopeMissing),
 )
-async def list_tools(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
+async def list_server_tools(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
     """List the pinned tools with their definitions, what they do and who says so, and what else is proposed."""
     return make_json_response({"tools": await gateway.effects.list_tools(caller, name)})
 

@@ -93,7 +93,7 @@ async def show_tool(
     response_model=ToolVersions,
     responses=describe_problems(*_RESOLUTION_PROBLEMS),
 )
-async def list_versions(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
+async def list_tool_versions(gateway: CurrentGateway, caller: CurrentCaller, name: str) -> Response:
     return make_json_response({"versions": await gateway.surface.list_versions(caller, name)})
 
 
@@ -168,7 +168,7 @@ async def register_tool(request: Request, gateway: CurrentGateway, caller: Curre
     ),
     openapi_extra=describe_body("ToolStateBody"),
 )
-async def set_state(
+async def set_tool_state(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, name: str, version: str
 ) -> Response:
     """Set a state. Once this returns, no gateway starts a call that the state forbids. Needs an administrator."""

@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["administration"])
         ScopeMissing, VersionNotInCapability, OperatorConfirmationRequired, DisabledByKillSwitch
     ),
 )
-async def show_key(
+async def show_webhook_key(
     gateway: CurrentGateway, caller: CurrentOperator, query: Annotated[WebhookKeyQuery, Query()]
 ) -> Response:
     """Return the key with which a receiver verifies signatures. Needs an operator; each use is audited."""

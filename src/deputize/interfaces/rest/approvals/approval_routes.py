@@ -131,7 +131,7 @@ async def show_approval(gateway: CurrentGateway, caller: ApprovalReader, approva
     responses=describe_problems(*_DECISION_PROBLEMS),
     openapi_extra=describe_body("DecisionBatchBody"),
 )
-async def decide_many(request: Request, gateway: CurrentGateway, caller: ApprovalReader) -> Response:
+async def decide_approvals(request: Request, gateway: CurrentGateway, caller: ApprovalReader) -> Response:
     """Decide requests whose calls differ only in the arguments you name; if they differ in others, none is decided.
     Each is decided by itself, and listed with its result.
     """

@@ -68,7 +68,7 @@ class SuggestionReportModel(BaseModel):
     response_model=SuggestionReportModel,
     responses=describe_problems(ScopeMissing, ConcurrencyLimitReached),
 )
-async def suggestions(
+async def suggest_permits(
     gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[SuggestionsQuery, Query()]
 ) -> Response:
     """Draft the narrowest permits that cover repeated approvals, and backtest them. Nothing is activated: use

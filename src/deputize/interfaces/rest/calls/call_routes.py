@@ -136,7 +136,7 @@ async def export_call(gateway: CurrentGateway, caller: CurrentCaller, call_id: s
     response_model=AuditEntryList,
     responses=describe_problems(CallNotFound),
 )
-async def list_entries(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
+async def list_call_entries(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
     """List the audit entries of your own call, or of any call as an administrator. They contain no values of arguments
     and results, only commitments.
     """
