@@ -105,3 +105,18 @@ def build_server_document(url: str, number: int) -> bytes:
             "paths": {"/latest/meta-data": {"get": operation}},
         }
     )
+
+
+def build_signing_in_document(server_url: str, issuer: str) -> bytes:
+    """Build an OpenAPI document whose users sign in with accounts that they have at an issuer."""
+    operation = {"operationId": "read", "summary": "Read it.", "responses": {"200": {"description": "It"}}}
+    discovery = {"type": "openIdConnect", "openIdConnectUrl": f"{issuer}/.well-known/openid-configuration"}
+    return orjson.dumps(
+        {
+            "openapi": "3.0.0",
+            "info": {"title": "Hostile", "version": "1"},
+            "servers": [{"url": server_url}],
+            "paths": {"/it": {"get": {**operation, "security": [{"sign_in": []}]}}},
+            "components": {"securitySchemes": {"sign_in": discovery}},
+        }
+    )

@@ -23,7 +23,7 @@ _EGRESS_METHODS = frozenset({"dial", "exchange", "get", "post", "request", "send
 _EGRESS_MODULE = "execute/egress.py"
 # Packages of others that open no connection by themselves.
 LOCAL_PACKAGES = frozenset(
-    {"cedarpy", "cryptography", "fastapi", "h11", "httptools", "jinja2", "jwt", "keyring", "orjson",
+    {"cedarpy", "cryptography", "fastapi", "h11", "httptools", "jinja2", "jwt", "keyring", "markupsafe", "orjson",
      "prometheus_client", "pyarrow", "pydantic", "pydantic_core", "pydantic_settings", "pytest", "re2", "rfc8785",
      "rich", "starlette", "structlog", "typer", "uvicorn", "uvloop", "watchfiles", "yaml"}
 )  # fmt: skip

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -29,12 +30,19 @@ from deputize.core.settings import (
 )
 from deputize.evidence.span_export import open_tracer
 from deputize.execute.drivers.grpc_channels import ServiceChannel
+from deputize.execute.upstreams.oauth.metadata import discover_auth_server
+from deputize.execute.upstreams.oauth.www_authenticate import Challenge
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.checks import _check_issuers
 from deputize.interfaces.cli.diagnostics.policy_checks import _check_decision_point
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.local.service_import import ImportOptions, plan_import, read_source
-from proofs.ssrf.hostile_documents import build_referring_document, build_server_document
+from deputize.lifecycle.credentials.wiring import build_sign_in_egress
+from proofs.ssrf.hostile_documents import (
+    build_referring_document,
+    build_server_document,
+    build_signing_in_document,
+)
 from proofs.ssrf.places import Place
 from proofs.ssrf.sites import ATTACKER_URL, OPERATOR_URL, Sites
 from tests.support.openapi_service import make_document
@@ -54,19 +62,31 @@ def _parse_orders() -> OpenApiDocument:
 
 
 async def call_service(
-    service: ServiceSettings, document: OpenApiDocument, operation: str, arguments: dict[str, Any]
+    service: ServiceSettings,
+    document: OpenApiDocument,
+    operation: str,
+    arguments: dict[str, Any],
+    context: ToolContext = _CONTEXT,
 ) -> None:
     """Call an operation of a service, as a gateway with these settings does."""
     contract = build_service(service, document).contracts[operation]
     async with AsyncExitStack() as stack:
         driver = build_http_driver(Settings(services=(service,)), Clock(), stack)
-        await driver.run(driver.find_tool(contract), arguments, _CONTEXT, _SECONDS)
+        await driver.run(driver.find_tool(contract), arguments, context, _SECONDS)
 
 
 async def call_service_at(url: str) -> None:
     """Call a service at the URL in the settings."""
     fields = {"name": "orders", "document": "orders.json", "sha256": "0" * 64, "url": url, "tenant": _TENANT}
     await call_service(ServiceSettings.model_validate(fields), _parse_orders(), "getOrder", {"id": "7"})
+
+
+async def call_further_url(url: str) -> None:
+    """Call a service at the second of its URLs in the settings."""
+    fields = {"name": "orders", "document": "orders.json", "sha256": "0" * 64, "url": "https://first.operator.test",
+              "further_urls": [url], "tenant": _TENANT}  # fmt: skip
+    service = ServiceSettings.model_validate(fields)
+    await call_service(service, _parse_orders(), "getOrder", {"id": "7"}, replace(_CONTEXT, endpoint=1))
 
 
 async def connect_grpc_service(url: str) -> None:
@@ -107,6 +127,18 @@ class DocumentPlaces:
         plan = await asyncio.to_thread(plan_import, source, await asyncio.to_thread(read_source, source), _NO_OPTIONS)
         service = plan.service.model_copy(update={"tenant": _TENANT})
         await call_service(service, parse_document(plan.document), "read", {})
+
+    async def follow_issuer(self, url: str) -> None:
+        """Import a document that names an issuer, and discover where people who link their account sign in."""
+        server = self._sites.publish(ATTACKER_URL, lambda own: {"resource": own, "authorization_servers": [url]})
+        content = build_signing_in_document(server, url)
+        plan = await asyncio.to_thread(plan_import, "openapi.json", content, _NO_OPTIONS)
+        assert plan.service.issuer == url
+        egress = build_sign_in_egress(Settings(services=(plan.service,)))
+        try:
+            await discover_auth_server(egress.request, server, Challenge(), issuer=plan.service.issuer)
+        finally:
+            await egress.aclose()
 
     async def follow_reference(self, url: str) -> None:
         """Import a document with a reference to a URL."""
@@ -187,12 +219,13 @@ async def export_span(url: str) -> None:
 
 def list_service_places(sites: Sites) -> list[Place]:
     """List the places that read documents, the commands, and the clients of others."""
-    documents, cli = DocumentPlaces(sites), "interfaces/cli"
+    documents, cli, credentials_module = DocumentPlaces(sites), "interfaces/cli", "lifecycle/credentials/wiring.py"
     driver_code = ("composition/runtime.py Egress", "execute/drivers/http.py egress.exchange")
     import_code = (f"{cli}/local/service_import.py Egress", f"{cli}/local/service_import.py egress.get")
     doctor_code = (f"{cli}/diagnostics/checks.py Egress", f"{cli}/diagnostics/checks.py egress.get")
     return [
         Place(name="service", covers=driver_code, attempt=call_service_at),
+        Place(name="further URL of a service", covers=driver_code, attempt=call_further_url),
         Place(name="gRPC service", covers=tuple(
                   f"execute/drivers/grpc_channels.py {use}"
                   for use in ("grpc", "insecure_channel", "secure_channel", "resolve_allowed_addresses")
@@ -202,6 +235,8 @@ def list_service_places(sites: Sites) -> list[Place]:
         Place(name="service document", covers=import_code, attempt=fetch_document),
         Place(name="document servers", covers=(*import_code, *driver_code), attempt=documents.follow_server,
               is_named=False),
+        Place(name="document issuer", covers=(f"{credentials_module} Egress", f"{credentials_module} egress.request"),
+              attempt=documents.follow_issuer, is_named=False),
         Place(name="document references", covers=import_code, attempt=documents.follow_reference, is_named=False,
               is_connecting=False),
         Place(name="allowed references", covers=(f"{cli}/local/referenced_documents.py Egress",

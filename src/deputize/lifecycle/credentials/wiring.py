@@ -26,12 +26,8 @@ def build_upstream_tokens(
     upstreams: UpstreamPool,
     stack: AsyncExitStack,
 ) -> tuple[LinkedAccounts, UpstreamTokens]:
-    """Build the token sources; their egress reaches only servers that need a sign-in, and their issuers."""
-    oauth_servers: list[LinkedServer] = [each for each in settings.servers if each.credential in ("link", "client")]
-    # What a document says about a service must not lead into this network.
-    oauth_servers += [each for each in settings.services if each.credential == "link" and not each.public_only]
-    hosts = (urlsplit(url).hostname for each in oauth_servers for url in (each.url, each.issuer) if url)
-    egress = Egress(frozenset(host for host in hosts if host))
+    """Build the token sources."""
+    egress = build_sign_in_egress(settings)
     stack.push_async_callback(egress.aclose)
     base_url = get_base_url(settings)
     own_url = base_url or f"http://{settings.server.host}:{settings.server.port}"
@@ -44,3 +40,12 @@ def build_upstream_tokens(
     return linked_accounts, UpstreamTokens(
         upstreams, linked_accounts, ClientCredentialTokens(upstreams, vault, clock, flow)
     )
+
+
+def build_sign_in_egress(settings: Settings) -> Egress:
+    """Build the outbound client that reaches servers and services that need a sign-in, and their issuers."""
+    oauth_servers: list[LinkedServer] = [each for each in settings.servers if each.credential in ("link", "client")]
+    # What a document says about a service must not lead into this network.
+    oauth_servers += [each for each in settings.services if each.credential == "link" and not each.public_only]
+    hosts = (urlsplit(url).hostname for each in oauth_servers for url in (each.url, each.issuer) if url)
+    return Egress(frozenset(host for host in hosts if host))
