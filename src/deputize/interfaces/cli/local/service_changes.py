@@ -9,12 +9,14 @@ from deputize.catalog.compatibility.contract_changes import compare_contracts
 from deputize.catalog.compatibility.schema_changes import find_breaks
 from deputize.catalog.schemas import format_pointer
 from deputize.core.contract.contract import Contract
+from deputize.core.contract.http_request import HttpParameter, HttpRequest
 from deputize.core.contract.safety_floor import list_weakenings
 
 _INPUT: Final = "/input_schema"
 # Shown as what they were and are, or by the fields that they follow from.
 _OWN_PATHS: Final = frozenset({"/title", "/description", "/handler", "/native_ids", "/external_mappings", "/examples"})
-_REQUEST_FIELDS: Final = ("method", "path", "credential", "idempotency_header")
+# Parameters are compared one by one; `messages` of gRPC methods, as the schemas that follow from them.
+_REQUEST_FIELDS: Final = tuple(each for each in HttpRequest.model_fields if each not in ("parameters", "messages"))
 _MOST_CHANGES: Final = 50
 
 
@@ -51,11 +53,27 @@ def list_operation_changes(old: Contract, new: Contract) -> tuple[OperationChang
 
 
 def _list_request_changes(old: Contract, new: Contract) -> Iterator[tuple[str, str]]:
-    """List where else the request goes: the same tool acts on something that was not reviewed."""
+    """List where else the request, its arguments and its secrets go, and what else is read of the response: the same
+    tool does something that was not reviewed.
+    """
     for field in _REQUEST_FIELDS:
         before, after = (getattr(each.handler.request, field, None) for each in (old, new))
         if before != after:
             yield f"/handler/request/{field}", f"is {_format(after)} now, and was {_format(before)}"
+    # An argument that is new or gone is a change of the input.
+    old_parameters = {each.argument: each for each in _get_parameters(old)}
+    for new_parameter in _get_parameters(new):
+        old_parameter = old_parameters.get(new_parameter.argument, new_parameter)
+        if new_parameter != old_parameter:
+            yield (
+                f"/handler/request/parameters/{new_parameter.argument}",
+                f"goes to {_format(new_parameter)} now, and went to {_format(old_parameter)}",
+            )
+
+
+def _get_parameters(contract: Contract) -> tuple[HttpParameter, ...]:
+    request = contract.handler.request
+    return () if request is None else request.parameters
 
 
 def _list_weaker_fields(old: Contract, new: Contract) -> Iterator[tuple[str, str]]:
@@ -69,6 +87,10 @@ def _list_weaker_fields(old: Contract, new: Contract) -> Iterator[tuple[str, str
 
 
 def _format(value: Any) -> str:
+    if isinstance(value, HttpParameter):
+        return f"{value.place} {value.name} ({value.style}{', exploded' if value.explode else ''})"
+    if isinstance(value, tuple):
+        return ", ".join(_format(each) for each in value)
     if value is None:
         return "none"
     return value if isinstance(value, str) else " ".join(str(each) for _, each in value if each is not None)

@@ -39,7 +39,12 @@ from deputize.execute.ip_filter import is_public_address
 from deputize.interfaces.cli.local.project_file import SETTINGS_FILE
 from deputize.interfaces.cli.local.referenced_documents import include_allowed_references
 from deputize.interfaces.cli.local.service_changes import OperationChange, list_operation_changes
-from deputize.interfaces.cli.local.settings_text import read_settings_text, render_table, write_settings_text
+from deputize.interfaces.cli.local.settings_text import (
+    read_settings_text,
+    render_table,
+    update_table,
+    write_settings_text,
+)
 
 SERVICES_FOLDER: Final = "services"
 _FETCH_SECONDS: Final = 60.0
@@ -233,11 +238,7 @@ def write_import(plan: ImportPlan) -> str | None:
     if plan.is_new:
         new_text = old_text.rstrip("\n") + "\n" + render_table("services", plan.table)
     else:
-        new_text = old_text.replace(plan.old_sha256, plan.service.sha256)
-        if plan.service.sha256 not in new_text:
-            raise ConfigError(
-                f"{SETTINGS_FILE} does not contain sha256 of {plan.service.name} as text: set it by hand."
-            )
+        new_text = _replace_digest(old_text, plan)
     _check_settings_text(new_text, plan)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,6 +248,20 @@ def write_import(plan: ImportPlan) -> str | None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be written ({error.strerror}): check its permissions.") from None
     return None if new_text == old_text else write_settings_text(old_text, new_text)
+
+
+def _replace_digest(old_text: str, plan: ImportPlan) -> str:
+    """Replace the digest of this service only: others may be pinned to the same document."""
+    name, digest = plan.service.name, {"sha256": plan.service.sha256}
+    new_text = update_table(old_text, "services", name, digest)
+    expected = tomllib.loads(old_text)
+    expected["services"] = [{**each, **digest} if each["name"] == name else each for each in expected["services"]]
+    if tomllib.loads(new_text) != expected:
+        raise ConfigError(
+            f'{SETTINGS_FILE} has {name} not as [[services]] with name = "{name}" on a line: set sha256 of {name} by '
+            f'hand to "{plan.service.sha256}", and import again.'
+        )
+    return new_text
 
 
 def _check_settings_text(text: str, plan: ImportPlan) -> None:

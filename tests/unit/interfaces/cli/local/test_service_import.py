@@ -100,6 +100,64 @@ def test_a_second_import_marks_what_weakens_a_tool() -> None:
     }
 
 
+def test_a_second_import_changes_no_other_service_of_the_same_document(project: Path) -> None:
+    write_import(plan())
+    write_import(plan(name="sandbox"))
+    text = (project / "deputize.toml").read_text()
+    document = make_document()
+    document["paths"]["/orders/{id}"]["get"]["summary"] = "Read it."
+    changed = plan(document, name="sandbox")
+    write_import(changed)
+    before, after = (tomllib.loads(each)["services"] for each in (text, (project / "deputize.toml").read_text()))
+    assert after == [before[0], {**before[1], "sha256": changed.service.sha256}]
+    assert before[0]["sha256"] == before[1]["sha256"] == hashlib.sha256(
+        (project / "services" / "orders.json").read_bytes()
+    ).hexdigest()  # fmt: skip
+
+
+def test_settings_that_a_second_import_cannot_change_as_text_stay_as_they_are(project: Path) -> None:
+    write_import(plan())
+    file = project / "deputize.toml"
+    file.write_text(text := file.read_text().replace('name = "orders"', "name = 'orders'"))
+    document = make_document(info={"title": "Orders API", "version": "2"})
+    with pytest.raises(ConfigError, match="set sha256 of orders by hand"):
+        write_import(plan(document))
+    assert file.read_text() == text
+
+
+def test_a_second_import_marks_where_else_arguments_and_secrets_go() -> None:
+    document = make_document(security=[{"key": [], "app": []}])
+    schemes = {
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+        "app": {"type": "apiKey", "in": "header", "name": "X-App"},
+    }
+    document["components"]["securitySchemes"] = schemes
+    order = document["paths"]["/orders/{id}"]
+    order["get"]["responses"]["200"]["headers"] = {"X-Rest": {"schema": {"type": "string"}}}
+    write_import(plan(document))
+    schemes["app"] = {"type": "apiKey", "in": "query", "name": "app"}
+    for each in order["get"]["parameters"]:
+        if each["name"] == "X-Region":
+            each["in"] = "query"
+    content = order["patch"]["requestBody"]["content"]
+    content["application/merge-patch+json"] = content.pop("application/json")
+    order["get"]["responses"]["200"]["headers"]["X-Owner"] = {"schema": {"type": "string"}}
+    changes = {
+        key: {each.path.removeprefix("/handler/request/"): each.reason for each in found if each.is_weaker}
+        for key, found in plan(document).changes.items()
+    }
+    assert set(changes) == {"getOrder", "createOrder", "changeOrder", "deleteOrder"}
+    for each in changes.values():
+        assert each["further_credentials"] == "is query app orders-2 now, and was header X-App orders-2"
+    assert changes["getOrder"]["parameters/X-Region"] == (
+        "goes to query X-Region (form, exploded) now, and went to header X-Region (simple)"
+    )
+    assert changes["getOrder"]["response_headers"] == (
+        "is Location, Link, ETag, X-Rest, X-Owner now, and was Location, Link, ETag, X-Rest"
+    )
+    assert changes["changeOrder"]["body"] == "is application/merge-patch+json now, and was application/json"
+
+
 def test_without_a_terminal_changes_need_a_yes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = project / "orders.json"
     file.write_text(json.dumps(make_document()))
