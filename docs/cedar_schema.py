@@ -74,7 +74,8 @@ _ANNOTATIONS = {
     "id": "Required, unique within the policy set: the rule's name in answers, refusals and audit entries.",
     "reason": "The explanation that a refused caller gets.",
     "decision": '`"ask"`: a `permit` asks instead of allowing, a `forbid` asks instead of denying.',
-    "drifted": '`"allow"`, on a `permit`: reads continue by a tool that its server changed, else it is held.',
+    "drifted": 'On a `permit`: `"allow"` lets reads continue by a tool that its server changed, `"allow-writes"` all '
+    "calls; else they are held. Their outcomes have a warning.",
     "approvers": 'With `@decision("ask")`: the groups that decide, as in `"oncall, leads"`. The first is notified '
     "at once, each further group if there is still no decision. Default: `[approvals] groups`.",
     "quorum": 'With `@decision("ask")`: how many different people must approve, from 1 to 20. Default: one.',

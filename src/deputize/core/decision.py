@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from deputize.core.caller import Caller, Epochs
+from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.value_types import frozen
 
@@ -106,8 +107,8 @@ class Verdict:
     errors: tuple[str, ...] = ()
     suggestion: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
-    # Whether a rule that permits the call lets it read by a tool that its server changed.
-    admits_drift: bool = False
+    # Which effects a tool that its server changed may have all the same, by the rules that permit the call.
+    admitted_drift: AdmittedDrift = AdmittedDrift.NONE
 
 
 @frozen
@@ -130,4 +131,4 @@ class Decision:
     policy_digest: str = ""
     record_id: str = ""
     requirements: tuple[ApprovalRequirement, ...] = ()
-    admits_drift: bool = False
+    admitted_drift: AdmittedDrift = AdmittedDrift.NONE

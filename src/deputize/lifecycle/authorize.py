@@ -4,10 +4,12 @@ Decided again whenever a commit shows that authority changed, as of that commit.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from deputize.core.caller import Epochs
+from deputize.core.contract.availability import AvailabilityCode
 from deputize.core.decision import Behavior, Decision, PolicyRequest, RecordedVerdict, Verdict
 from deputize.core.errors import (
     ApprovalRequired,
@@ -63,7 +65,12 @@ async def authorize(
     )
     if approval is not None:
         _require_same_policy(approval, decision)
-    return Authorized(validated=validated, decision=decision, approval=approval, side_effects=question.side_effects)
+    return Authorized(
+        validated=_add_drift_warning(runtime, validated) if decision.admitted_drift else validated,
+        decision=decision,
+        approval=approval,
+        side_effects=question.side_effects,
+    )
 
 
 async def reauthorize(
@@ -105,6 +112,17 @@ def _build_question(runtime: Runtime, validated: Validated, arguments: Mapping[s
     )
 
 
+def _add_drift_warning(runtime: Runtime, validated: Validated) -> Validated:
+    """Add the warning that rules let the call pass although a server changed the tool, so that the outcome says it."""
+    contract = validated.contract
+    if contract.handler.driver != "mcp":
+        return validated
+    held = runtime.server_states.find_unavailability(validated.call.tenant, contract)
+    if held is None or held.code is not AvailabilityCode.TOOL_DRIFTED or held.reason in validated.warnings:
+        return validated
+    return replace(validated, warnings=(*validated.warnings, held.reason))
+
+
 def _require_same_policy(approval: ApprovalGrant, decision: Decision) -> None:
     """Require that the policies are those of the approval: if they changed, even to milder ones, people decide anew."""
     if decision.policy_digest != approval.policy_digest or decision.requirements != approval.demands:
@@ -128,7 +146,7 @@ def _record_decision(
         policy_digest=verdict.digest,
         record_id=policy_decision.record_id,
         requirements=verdict.requirements,
-        admits_drift=verdict.admits_drift,
+        admitted_drift=verdict.admitted_drift,
     )
     runtime.decision_log.record_decision(validated.call.tenant, policy_decision)
     if verdict.behavior is Behavior.ALLOW or (verdict.behavior is Behavior.ASK and may_ask):

@@ -365,7 +365,7 @@ class _Dispatch:
             guards=(None if self.claim is None else self.claim.guards) or {},
             client_capabilities=call.request.client_capabilities,
             input_round=validated.input_round,
-            admits_drift=self.authorized.decision.admits_drift,
+            admitted_drift=self.authorized.decision.admitted_drift,
             endpoint=self.endpoint,
             report_progress=call.request.report_progress if active_run is None else active_run.report_progress,
             should_stop=None if active_run is None else active_run.is_stopping,

@@ -1,6 +1,20 @@
 """Define the reasons for which a tool is available to a caller, or is not."""
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+
+from deputize.core.contract.effects import Effects
+
+
+class AdmittedDrift(IntEnum):
+    """Which calls of a tool pass although its server changed it and nobody accepted that; the last one is all."""
+
+    NONE = 0
+    READS = 1
+    WRITES = 2
+
+    def admits(self, effects: Effects) -> bool:
+        """Tell whether a call with these effects passes."""
+        return self >= (AdmittedDrift.READS if effects is Effects.READ else AdmittedDrift.WRITES)
 
 
 class AvailabilityCode(StrEnum):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 
 import orjson
 
+from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.http_request import HttpPagination, HttpRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputRound
@@ -194,8 +195,8 @@ class ToolContext:
     # What the client can answer, and its input responses; for tools of MCP servers.
     client_capabilities: frozenset[ClientCapability] = NO_CAPABILITIES
     input_round: InputRound | None = field(default=None, repr=False)
-    # Whether a rule lets this call read by a tool that its server changed; for tools of MCP servers.
-    admits_drift: bool = False
+    # Which calls rules let pass by a tool that its server changed; for tools of MCP servers.
+    admitted_drift: AdmittedDrift = AdmittedDrift.NONE
     # Which of its service's URLs the attempt goes to; for operations of HTTP services.
     endpoint: int = 0
     # The whole delegation chain, nearest agent first; `agent` is the first of them.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from deputize.core.contract.contract import Contract, MutationClass
+from deputize.core.contract.contract import Contract, Effects, MutationClass
 from deputize.core.contract.tools import ToolContext, UpstreamTool
 from deputize.core.errors import (
     OutcomeUnknown,
@@ -95,7 +95,7 @@ class McpDriver:
         require_reachable(tool.contract, url)
 
     async def _require_pinned_tool(self, tool: UpstreamTool, context: ToolContext, seconds: float) -> None:
-        """Require that the server still has the tool and that it matches its pin, unless a rule lets it read all the
+        """Require that the server still has the tool and that it matches its pin, unless a rule lets it pass all the
         same. A read is compared with what the gateway knows, and asks the server for nothing more.
         """
         upstreams, tenant, server = self._upstreams, context.tenant, tool.server
@@ -104,7 +104,7 @@ class McpDriver:
         digest = (upstreams.get_tool_digests(tenant, server, viewer) or {}).get(tool.name)
         if digest is None:
             raise UpstreamNotAtFault(f"the server {server} no longer has the tool {tool.name}", nothing_happened=True)
-        if is_read and context.admits_drift:
+        if context.admitted_drift.admits(Effects.READ if is_read else Effects.WRITE):
             return
         pin, shared_digests = tool.contract.handler.pin, upstreams.get_tool_digests(tenant, server)
         # The gateway's own discovery must match the pin too, if the server shows it this tool.

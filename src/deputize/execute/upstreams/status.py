@@ -7,7 +7,7 @@ against its own discovery.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from deputize.core.contract.availability import AvailabilityCode
+from deputize.core.contract.availability import AdmittedDrift, AvailabilityCode
 from deputize.core.contract.contract import Contract, Effects
 from deputize.core.mcp.servers import CALL_TOOL, DefinitionKind, DiscoveredServer, format_item, parse_mcp_target
 
@@ -85,11 +85,11 @@ class ServerStates:
         self._states[tenant, server] = replace(previous, is_connected=False, since=since, probed_at=now, reason=reason)
 
     def find_unavailability(
-        self, tenant: str, contract: Contract, *, may_admit_drift: bool = False
+        self, tenant: str, contract: Contract, *, admitted_drift: AdmittedDrift = AdmittedDrift.NONE
     ) -> ToolUnavailability | None:
         """Find why a call of this server's tool would be refused now; None if it would not, or is not known yet.
 
-        With `may_admit_drift`, a rule may let calls read by a changed tool.
+        With `admitted_drift`, rules may let calls of a changed tool pass.
         """
         target = parse_mcp_target(contract.handler.target)
         server, kind = target.server, DefinitionKind.TOOL if target.method == CALL_TOOL else DefinitionKind.METHOD
@@ -106,7 +106,9 @@ class ServerStates:
                 code=AvailabilityCode.SERVER_UNAVAILABLE, reason=f"the server {server} no longer has this tool"
             )
         # Resources, templates and prompts are compared with their own pins when they are read.
-        if contract.effects is Effects.READ and (may_admit_drift or kind is DefinitionKind.METHOD):
+        if admitted_drift.admits(contract.effects) or (
+            contract.effects is Effects.READ and kind is DefinitionKind.METHOD
+        ):
             return None
         if digest != contract.handler.pin:
             return ToolUnavailability(

@@ -23,6 +23,7 @@ import cedarpy
 import orjson
 
 from deputize.core.bounded_dict import BoundedDict
+from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.decision import Behavior, MatchedRule, PolicyRequest, Verdict
 from deputize.core.value_types import frozen
 from deputize.govern.policy.cedar_schema import (
@@ -68,8 +69,8 @@ class CompiledPolicies:
         self.rules = parse_policies(self.files)
         self.digest = compute_set_digest(self.files)
         self._slices = SliceIndex(self.rules)
-        # Whether any rule lets calls read by tools that their servers changed.
-        self.may_admit_drift = any(rule.content.admits_drift for rule in self.rules)
+        # The most that any rule lets pass of tools that their servers changed.
+        self.admitted_drift = max((rule.content.admitted_drift for rule in self.rules), default=AdmittedDrift.NONE)
         self._is_large = sum(len(rule.ast) for rule in self.rules) > _LARGE_RULES_BYTES
         self._tools: BoundedDict[tuple[str, str], tuple[PolicySlice, Mapping[str, Any]]] = BoundedDict(_MAX_TOOLS)
 
@@ -257,10 +258,10 @@ def _sort_rules(slice_: PolicySlice, rules: Sequence[PolicyRule]) -> list[Policy
 def _build_verdict(slice_: PolicySlice, behavior: Behavior, rules: Sequence[PolicyRule]) -> Verdict:
     reason = next((rule.reason for rule in rules if rule.reason), "")
     requirements = tuple(rule.requirement for rule in rules) if behavior is Behavior.ASK else ()
-    admits_drift = behavior is Behavior.ALLOW and any(rule.content.admits_drift for rule in rules)
+    admissions = [rule.content.admitted_drift for rule in rules] if behavior is Behavior.ALLOW else []
     return Verdict(
         behavior=behavior, rules=tuple(rule.rule_ref for rule in rules), digest=slice_.digest, reason=reason,
-        requirements=requirements, admits_drift=admits_drift,
+        requirements=requirements, admitted_drift=max(admissions, default=AdmittedDrift.NONE),
     )  # fmt: skip
 
 

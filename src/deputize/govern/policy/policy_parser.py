@@ -16,6 +16,7 @@ import orjson
 
 from deputize.core.bounded_dict import BoundedDict
 from deputize.core.canonical import compute_digest
+from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.decision import ApprovalRequirement, MatchedRule
 from deputize.core.errors import PolicyInvalid
 from deputize.govern.policy import approval_annotations
@@ -30,6 +31,7 @@ RESERVED_IDS = frozenset(
 )
 # The prefixes of hooks and external decision points; a rule with such an id would look like one of them.
 RESERVED_PREFIXES = ("hook:", "authzen:")
+_ADMITTED_DRIFT = {"allow": AdmittedDrift.READS, "allow-writes": AdmittedDrift.WRITES}
 # A misspelt @decision would silently turn an approval into a permit, so unknown annotations are errors.
 ANNOTATIONS = ("id", "reason", "decision", "drifted", *approval_annotations.ANNOTATIONS)
 MAX_REPORTED_ERRORS = 200
@@ -92,8 +94,8 @@ class RuleContent:
     ast: bytes
     action: Mapping[str, Any]
     resource: Mapping[str, Any]
-    # Whether it lets calls read by tools that their servers changed, which are held otherwise.
-    admits_drift: bool = False
+    # Which calls of tools that their servers changed it lets pass, which are held otherwise.
+    admitted_drift: AdmittedDrift = AdmittedDrift.NONE
 
 
 # The content of a rule, or what is wrong with it.
@@ -241,7 +243,7 @@ def rule_to_json(parsed_rule: ParsedRule) -> dict[str, Any] | list[str]:
         "ast": parsed_rule.ast.decode(),
         "action": dict(parsed_rule.action),
         "resource": dict(parsed_rule.resource),
-        "admits_drift": parsed_rule.admits_drift,
+        "admitted_drift": int(parsed_rule.admitted_drift),
     }
 
 
@@ -250,7 +252,10 @@ def rule_from_json(value: dict[str, Any] | list[str]) -> ParsedRule:
         return tuple(value)
     terms = value["approval_terms"]
     approval_terms = ApprovalTerms(**(terms | {"groups": tuple(terms["groups"])}))
-    return RuleContent(**(value | {"approval_terms": approval_terms, "ast": value["ast"].encode()}))
+    admitted_drift = AdmittedDrift(value["admitted_drift"])
+    return RuleContent(
+        **(value | {"approval_terms": approval_terms, "ast": value["ast"].encode(), "admitted_drift": admitted_drift})
+    )
 
 
 _rule_cache: BoundedDict[str, ParsedRule] = BoundedDict(_MAX_CACHE_BYTES)
@@ -293,7 +298,7 @@ def parse_rule(text: str) -> ParsedRule:
         ast=ast_json,
         action=ast["action"],
         resource=ast["resource"],
-        admits_drift="drifted" in annotations,
+        admitted_drift=_ADMITTED_DRIFT.get(annotations.get("drifted"), AdmittedDrift.NONE),
     )
 
 
@@ -330,8 +335,11 @@ def _find_annotation_errors(annotations: Mapping[str, str | None], effect: str) 
         yield f"the id {name} is reserved for the gateway: choose another id"
     if "decision" in annotations and annotations["decision"] != "ask":
         yield '@decision must be "ask": remove it if the rule allows or denies without approval'
-    if "drifted" in annotations and (annotations["drifted"] != "allow" or effect != "permit"):
-        yield '@drifted must be "allow", on a permit: without it, calls of a tool that its server changed are held'
+    if "drifted" in annotations and (annotations["drifted"] not in _ADMITTED_DRIFT or effect != "permit"):
+        yield (
+            '@drifted must be "allow" for reads or "allow-writes" for all calls, on a permit: without it, calls of a '
+            "tool that its server changed are held"
+        )
     if len(annotations.get("reason") or "") > _MAX_REASON_LENGTH:
         yield f"@reason is longer than {_MAX_REASON_LENGTH} characters: shorten it"
     yield from approval_annotations.find_annotation_errors(annotations)

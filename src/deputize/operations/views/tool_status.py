@@ -129,7 +129,7 @@ def _check_server(runtime: Runtime, authority: TenantAuthority, contract: Contra
     if contract.handler.driver != "mcp":
         return None
     blocker = runtime.server_states.find_unavailability(
-        authority.tools.tenant, contract, may_admit_drift=authority.policy.policies.may_admit_drift
+        authority.tools.tenant, contract, admitted_drift=authority.policy.policies.admitted_drift
     )
     return (
         None

@@ -10,6 +10,7 @@ import pytest
 
 from deputize.catalog.importers.mcp import build_tool_contract
 from deputize.core.clock import Clock
+from deputize.core.contract.availability import AdmittedDrift
 from deputize.core.contract.contract import NetworkPolicy
 from deputize.core.contract.tools import Secret, ToolContext, UpstreamTool
 from deputize.core.errors import (
@@ -117,7 +118,7 @@ async def test_an_unprobed_server_is_probed_before_its_first_call(shared_server:
         assert "effect" in (lab.upstreams.get_tool_digests("dev", "shop") or {})
 
 
-async def test_a_changed_tool_is_held_and_a_rule_lets_it_only_read() -> None:
+async def test_a_changed_tool_is_held_and_a_rule_lets_it_read_or_also_write() -> None:
     with run_server() as server:
         async with open_driver_lab(server, recheck_seconds=0) as lab:
             shop = ShopServer(lab.upstreams)
@@ -126,14 +127,20 @@ async def test_a_changed_tool_is_held_and_a_rule_lets_it_only_read() -> None:
             await shop.discover()
             with pytest.raises(ToolDrifted):
                 await lab.run_tool("echo", {"text": "on"})
-            admitted = await lab.run_tool("echo", {"text": "on"}, admits_drift=True)
+            admitted = await lab.run_tool("echo", {"text": "on"}, admitted_drift=AdmittedDrift.READS)
             assert admitted["content"][0]["text"] == "on"
             # The same change to a tool that the settings do not list as a read.
             with pytest.raises(ToolDrifted) as raised:
                 await lab.driver.run(
-                    lab.find_write_tool("echo"), {"text": "x"}, replace(CONTEXT, admits_drift=True), 60.0
+                    lab.find_write_tool("echo"),
+                    {"text": "x"},
+                    replace(CONTEXT, admitted_drift=AdmittedDrift.READS),
+                    60.0,
                 )
             assert raised.value.nothing_happened
+            context = replace(CONTEXT, admitted_drift=AdmittedDrift.WRITES)
+            admitted = await lab.driver.run(lab.find_write_tool("echo"), {"text": "x"}, context, 60.0)
+            assert admitted["content"][0]["text"] == "x"
             assert (await lab.run_tool("effect"))["structured"]["effects"] == before["structured"]["effects"] + 1
 
 
@@ -143,7 +150,7 @@ async def test_changed_instructions_hold_every_tool_of_the_server(shared_server:
         for name in ("effect", "echo"):
             with pytest.raises(ToolDrifted, match="instructions"):
                 await lab.run_tool(name)
-        await lab.run_tool("echo", admits_drift=True)
+        await lab.run_tool("echo", admitted_drift=AdmittedDrift.READS)
 
 
 async def test_a_write_probes_again_when_the_last_probe_is_too_old() -> None:

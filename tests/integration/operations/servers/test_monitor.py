@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.mcp_servers.upstream import Upstream, make_definition, run_up
 from tests.support.upstream_gateway import NAME, READ, WRITE, UpstreamGateway, open_upstream_gateway, server_settings
 
 pytestmark = pytest.mark.requirement("REG-2")
+OBSERVING = (files("deputize.interfaces.cli.local") / "starter" / "observe.cedar").read_text()
 LENIENT = '@id("open") @drifted("allow") permit (principal, action, resource);'
 HIDDEN_TEXT = "Reads one order. \U000e0049\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065"
 
@@ -122,6 +124,31 @@ async def test_a_changed_tool_is_held_and_a_rule_may_let_it_read(upstream_gatewa
     assert (await upstream_gateway.call_tool(WRITE)).json()["error"]["slug"] == "tool-drifted"
     assert [name for name, _ in upstream_gateway.upstream.tool_calls] == ["get_order"]
     assert len(await upstream_gateway.list_commands("hold:changed")) == 2
+
+
+async def test_while_observing_a_changed_tool_is_called_with_a_warning(upstream_gateway: UpstreamGateway) -> None:
+    put = await upstream_gateway.gateway.http.put(
+        "/v1/policies",
+        json={"files": [{"path": "observe.cedar", "text": OBSERVING}]},
+        headers={"Authorization": f"Bearer {upstream_gateway.admin_token}"},
+    )
+    assert put.status_code == 200, put.text
+    before = (await upstream_gateway.call_tool(WRITE)).json()
+    upstream_gateway.upstream.tools = [
+        make_definition("get_order"),
+        make_definition("cancel_order", "Cancels it all."),
+    ]
+    assert (await upstream_gateway.probe())["new_changes"] == 1
+    assert await upstream_gateway.fetch_tool_status() == {
+        READ: ("loaded", "decided_per_call"),
+        WRITE: ("loaded", "decided_per_call"),
+    }
+    after = await upstream_gateway.call_tool(WRITE)
+    assert (before["warnings"], after.json()["warnings"]) == (
+        [], ["the server orders changed this tool; the change is not accepted yet"],
+    )  # fmt: skip
+    assert [name for name, _ in upstream_gateway.upstream.tool_calls] == ["cancel_order"] * 2
+    assert set(await upstream_gateway.fetch_changes()) == {"tool:cancel_order"}
 
 
 async def test_an_accepted_change_is_the_next_major_version_and_can_be_called_at_once(

@@ -277,7 +277,7 @@ def _has_own_effect(stronger: PolicyRule, rule: PolicyRule) -> bool:
     """
     if stronger.effect == "forbid" and stronger.requires_approval and rule.effect == "permit":
         return True
-    if rule.content.admits_drift and not stronger.content.admits_drift and stronger.effect == "permit":
+    if rule.content.admitted_drift > stronger.content.admitted_drift and stronger.effect == "permit":
         return True
     return stronger.requires_approval and rule.requires_approval and stronger.approval_terms != rule.approval_terms
 
