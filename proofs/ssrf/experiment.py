@@ -5,6 +5,7 @@ instead of a time-out. A connection is forbidden if its address is neither publi
 """
 
 import asyncio
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -59,7 +60,9 @@ async def _run(sandbox: Sandbox, module: str, form: str) -> list[Attempt]:
     folder = sandbox.folder / module.rpartition(".")[2]
     folder.mkdir()
     command = build_command([sys.executable, "-m", module, str(folder), form])
-    result = await sandbox.run_command(command, env={"PYTHONPATH": str(_ROOT)}, cwd=folder, timeout=_ARENA_SECONDS)
+    # The sources that this proof was started with come first, as in a checkout beside the one that is installed.
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    result = await sandbox.run_command(command, env={"PYTHONPATH": path}, cwd=folder, timeout=_ARENA_SECONDS)
     if result.code != 0:
         raise RuntimeError(
             f"{module} ended with {result.code}; it needs user or root namespaces: {result.stderr[-2000:]}"
