@@ -61,7 +61,10 @@ async def validate_off_loop(
     request = {
         "files": [{"path": each.path, "text": each.text} for each in files],
         "facts": dict(facts),
-        "known_names": {kind: sorted(names) for kind, names in known_names.items()},
+        "known_names": {
+            kind: {name: sorted(names_of_facts) for name, names_of_facts in names.items()}
+            for kind, names in known_names.items()
+        },
         "unseen_servers": sorted(unseen_servers),
     }
     reply = await run_job(validate_policies_job, orjson.dumps(request))

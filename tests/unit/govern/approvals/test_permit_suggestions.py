@@ -81,7 +81,9 @@ def test_a_draft_is_valid_beside_the_active_policies() -> None:
     facts = {"amount": 3, "note": 'a "quoted"\n\\ \u202e text', "fast": True, "to": ()}
     suggested = suggest_from(make_past_decisions(facts=facts), facts=FACTS)
     assert suggested.file is not None
-    found = validate_policies([*compile_active().files, suggested.file], FACTS, known_names={"Tool": {"crm.refund"}})
+    found = validate_policies(
+        [*compile_active().files, suggested.file], FACTS, known_names={"Tool": {"crm.refund": FACTS}}
+    )
     assert (found.errors, found.warnings) == ((), ())
 
 

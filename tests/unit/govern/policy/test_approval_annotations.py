@@ -79,7 +79,7 @@ def test_an_invalid_annotation_explains_its_syntax(mark: str, how: str) -> None:
 @pytest.mark.parametrize("rule", ['@drifted("yes") permit', "@drifted permit", '@drifted("allow") forbid'])
 def test_only_a_permit_lets_calls_read_by_changed_tools(rule: str) -> None:
     ((_, _, message),) = parse_errors(f'@id("a") {rule} (principal, action, resource);')
-    assert message.startswith('@drifted must be "allow", on a permit')
+    assert message.startswith('@drifted must be "allow" for reads or "allow-writes"')
 
 
 @pytest.mark.parametrize("mark", ['@approvers("a")', '@quorum("2")', '@deadline("1h")', '@step_up("hwk")'])

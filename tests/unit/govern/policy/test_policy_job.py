@@ -52,11 +52,11 @@ async def test_a_large_set_is_parsed_and_checked_in_another_process_with_the_sam
     try:
         await parse_off_loop(files, run_job)
         assert list_unparsed_texts(files) == []
-        findings = await validate_off_loop(files, {}, {"Tool": {"crm.refund"}}, run_job)
+        findings = await validate_off_loop(files, {}, {"Tool": {"crm.refund": ()}}, run_job)
     finally:
         await processes.aclose()
     assert jobs == ["parse_rules_job", "validate_policies_job"]
-    assert findings == validate_policies(files, {}, known_names={"Tool": {"crm.refund"}})
+    assert findings == validate_policies(files, {}, known_names={"Tool": {"crm.refund": ()}})
     assert [each.file for each in findings.errors] == ["b.cedar"]
     assert len(parse_with_diagnostics(files)[0]) == 200
 

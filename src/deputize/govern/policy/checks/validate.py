@@ -23,7 +23,7 @@ from deputize.govern.policy.cedar_schema import (
     build_schema,
 )
 from deputize.govern.policy.checks.agent_names import is_open_to_names
-from deputize.govern.policy.checks.attribute_reads import collect_reads
+from deputize.govern.policy.checks.attribute_reads import AttributeReads, collect_reads
 from deputize.govern.policy.checks.value_lint import find_impossible_values
 from deputize.govern.policy.policy_parser import (
     PolicyDiagnostic,
@@ -34,9 +34,9 @@ from deputize.govern.policy.policy_parser import (
 )
 from deputize.govern.policy.slice_cost import MAX_SCOPE_SECONDS, measure_rules
 
-# Existing names by entity type: `{"Tool": {"crm.refund"}, "Namespace": …, "Server": …, "Tenant": …}`. Types without a
-# key are not checked.
-KnownNames = Mapping[str, Collection[str]]
+# Existing names by entity type, with the facts of their tools: `{"Tool": {"crm.refund": {"amount"}}, "Namespace": …,
+# "Server": …, "Tenant": …}`. Types without a key are not checked.
+KnownNames = Mapping[str, Mapping[str, Collection[str]]]
 
 _POLICY_PREFIX = re.compile(r"^for policy `[^`]*`, ")
 _UNKNOWN_ATTRIBUTE = re.compile(r"attribute `(\w{1,60})` ")
@@ -44,6 +44,7 @@ _BATCH_SIZE = 100
 _MAX_MESSAGE_LENGTH = 600
 # Each call evaluates every rule that can match its tool, and blocks all other calls meanwhile: 5,000 took 28 ms.
 MAX_RULES_PER_SCOPE = 1_000
+_MOST_NAMED_FACTS = 20
 _FACT_PREFIX = "context.facts."
 _TYPE_FAULT = "resource.nothing_is_called_this"
 _REMEDIES = {
@@ -104,7 +105,7 @@ def validate_policies(
         *_find_name_permits(valid_rules),
     ]
     mismatches = [
-        *_find_unreachable_rules(valid_rules, facts, unseen_servers),
+        *_find_unreachable_rules(valid_rules, facts, known_names or {}, unseen_servers),
         *_find_unknown_resources(valid_rules, known_names or {}, unseen_servers),
         *(_make_diagnostic(rule, message) for rule in valid_rules for message in find_impossible_values(rule)),
     ]
@@ -159,12 +160,13 @@ def _validate_rules(
 
 
 def _find_unreachable_rules(
-    rules: Sequence[PolicyRule], facts: FactTypes, unseen_servers: Collection[str]
+    rules: Sequence[PolicyRule], facts: FactTypes, known_names: KnownNames, unseen_servers: Collection[str]
 ) -> Iterator[PolicyDiagnostic]:
     faulty_texts = [f"{rule.text.removesuffix(';')}\nwhen {{ {_TYPE_FAULT} }};" for rule in rules]
     reachable_ids = {id(rule) for rule, _ in _validate_rules(rules, faulty_texts, facts)}
     for rule in rules:
-        unknown = _find_unknown_attributes(rule, facts)
+        reads = collect_reads([rule])
+        unknown = _find_unknown_attributes(reads, facts)
         if unseen_servers and any(path.startswith(_FACT_PREFIX) for path in unknown):
             continue
         if unknown:
@@ -173,13 +175,31 @@ def _find_unreachable_rules(
             )
         elif id(rule) not in reachable_ids:
             yield _make_diagnostic(rule, f"rule {rule.id} never matches: its conditions are always false")
+        else:
+            yield from _find_missing_facts(rule, reads.facts or (), known_names)
 
 
-def _find_unknown_attributes(rule: PolicyRule, facts: FactTypes) -> list[str]:
+def _find_missing_facts(
+    rule: PolicyRule, facts: Collection[str], known_names: KnownNames
+) -> Iterator[PolicyDiagnostic]:
+    """Find facts that a rule tests for and that exist, but for no tool that it can be about: `has` is always false."""
+    kind, name = _get_resource_scope(rule) or ("", "")
+    existing = known_names.get(kind, {}).get(name)
+    missing = [] if existing is None else sorted(each for each in facts if each not in existing)
+    if missing and existing is not None:
+        others = f"has only {', '.join(sorted(existing)[:_MOST_NAMED_FACTS])}" if existing else "has none"
+        yield _make_diagnostic(
+            rule,
+            f"rule {rule.id} tests for what never exists: no tool in this scope has the fact {', '.join(missing)}; "
+            f"{kind} {name} {others}",
+        )
+
+
+def _find_unknown_attributes(reads: AttributeReads, facts: FactTypes) -> list[str]:
     """Find attributes that `has` tests for and that never exist; the type check accepts them, as always false."""
     attributes = {"principal": USER_ATTRIBUTES, "resource": TOOL_ATTRIBUTES, "context": CONTEXT_ATTRIBUTES}
     unknown_paths: list[str] = []
-    for path in collect_reads([rule]).paths:
+    for path in reads.paths:
         variable, *names = path.split(".")
         is_fact = variable == "context" and names[:1] == ["facts"] and len(names) > 1
         if (is_fact and names[1] not in facts) or (names and names[0] not in attributes[variable]):

@@ -2,12 +2,14 @@
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from deputize.catalog.policy_facts import list_facts
 from deputize.core.clock import Clock
 from deputize.core.config_error import ConfigError
+from deputize.core.contract.contract import Contract
 from deputize.core.errors import CredentialExpired, CredentialMissing, EgressDenied, Problem, UpstreamUnavailable
 from deputize.core.settings import Settings
 from deputize.execute.egress import normalize_host, resolve_allowed_addresses, resolve_host
@@ -16,9 +18,9 @@ from deputize.govern.policy.files import read_files
 from deputize.govern.policy.policy_parser import parse_with_diagnostics
 from deputize.govern.vault.openbao import OpenBaoVault
 from deputize.interfaces.cli.diagnostics.finding import Finding
-from deputize.interfaces.cli.local.exported_servers import LiveServers, load_server_contracts
+from deputize.interfaces.cli.local.exported_servers import LiveServers, ServerContracts, load_server_contracts
 from deputize.interfaces.cli.local.project_gateway import load_project
-from deputize.interfaces.cli.local.tool_loader import ProjectTools
+from deputize.interfaces.cli.local.service_import import load_service_contracts
 from deputize.interfaces.cli.render.output import format_count
 from deputize.operations.admin.policy.rehearsal import collect_fact_types, collect_names
 from deputize.store.counters.port import CountersUnavailable, Window
@@ -62,21 +64,43 @@ def _check_files(settings: Settings, live_servers: LiveServers | None, *, develo
         )
     if project_tools.hooks:
         yield Finding(check="hooks", status="good", summary=", ".join(hook.name for hook in project_tools.hooks))
-    if settings.policy.files:
-        yield _check_policies(settings, project_tools, live_servers)
-
-
-def _check_policies(settings: Settings, project_tools: ProjectTools, live_servers: LiveServers | None) -> Finding:
-    try:
-        files = read_files(settings.policy.files)
-    except ConfigError as error:
-        return Finding(check="policies", status="broken", summary="cannot be read", todo=str(error))
     own_contracts = [tool.contract for tool in project_tools.tools]
     try:
         servers = load_server_contracts(settings, Path.cwd(), own_contracts, Clock(), lambda: live_servers)
     except ConfigError as error:
-        return Finding(check="policies", status="broken", summary="cannot be checked", todo=str(error))
-    contracts = [*own_contracts, *servers.contracts]
+        yield Finding(check="policies", status="broken", summary="cannot be checked", todo=str(error))
+        return
+    contracts = [*own_contracts, *servers.contracts, *load_service_contracts(settings)[0]]
+    yield from _check_facts(settings, contracts)
+    if settings.policy.files:
+        yield _check_policies(settings, contracts, servers)
+
+
+def _check_facts(settings: Settings, contracts: Sequence[Contract]) -> Iterator[Finding]:
+    """Find facts in the settings that no tool got: a rule that reads one would never match."""
+    facts_by_name: dict[str, set[str]] = {}
+    for contract in contracts:
+        facts_by_name.setdefault(contract.namespace, set()).update(fact.name for fact in list_facts(contract))
+    for section, sources in (("servers", settings.servers), ("services", settings.services)):
+        for source in sources:
+            # Nothing is known of the tools of one that was not seen yet.
+            existing = facts_by_name.get(source.name)
+            for name, fact in source.facts.items() if existing is not None else ():
+                if name not in existing:
+                    yield Finding(
+                        check=f"facts of {source.name}",
+                        status="warning",
+                        summary=f"no tool has the fact {name}",
+                        todo=f"correct facts.{name} under [[{section}]]: no tool of {source.name} has {fact.argument} "
+                        "as a value that policies can read",
+                    )
+
+
+def _check_policies(settings: Settings, contracts: Sequence[Contract], servers: ServerContracts) -> Finding:
+    try:
+        files = read_files(settings.policy.files)
+    except ConfigError as error:
+        return Finding(check="policies", status="broken", summary="cannot be read", todo=str(error))
     entity_names = collect_names(contracts, settings.tools.tenant) if contracts else None
     findings = validate_policies(
         files, collect_fact_types(contracts), known_names=entity_names, unseen_servers=servers.unseen_servers

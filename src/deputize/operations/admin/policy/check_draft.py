@@ -7,7 +7,9 @@ from typing import Final
 
 import orjson
 
+from deputize.catalog.policy_facts import iter_facts
 from deputize.catalog.snapshot import TenantTools
+from deputize.core.contract.contract import LifecycleState
 from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.policy_job import parse_off_loop, validate_off_loop
@@ -27,17 +29,22 @@ async def check_policies(runtime: Runtime, authority: TenantAuthority, files: Se
     known_names = await asyncio.to_thread(_collect_names, tools)
     servers = {each.name for each in runtime.upstreams.list_servers(tools.tenant)}
     return await validate_off_loop(
-        checked_files, tools.fact_types, known_names, run_job, unseen_servers=servers - known_names["Namespace"]
+        checked_files, tools.fact_types, known_names, run_job, unseen_servers=servers - known_names["Namespace"].keys()
     )
 
 
-def _collect_names(tools: TenantTools) -> dict[str, set[str]]:
-    """Collect the names that rules may refer to, by entity type."""
-    names: dict[str, set[str]] = {"Tool": set(), "Namespace": set(), "Server": set(), "Tenant": {tools.tenant}}
+def _collect_names(tools: TenantTools) -> dict[str, dict[str, set[str]]]:
+    """Collect the names that rules may refer to, by entity type, with the facts of their tools."""
+    names: dict[str, dict[str, set[str]]] = {"Tool": {}, "Namespace": {}, "Server": {}, "Tenant": {}}
     for entry in tools:
-        names["Tool"].add(entry.name)
-        names["Namespace"].add(entry.name.partition(".")[0])
+        places = [("Tool", entry.name), ("Namespace", entry.name.partition(".")[0]), ("Tenant", tools.tenant)]
+        facts, servers = set[str](), set[str]()
         for version in entry.versions:
             contract = orjson.loads(version.raw)
-            names["Server"].add(contract.get("external_service") or contract.get("provider") or "")
+            servers.add(contract.get("external_service") or contract.get("provider") or "")
+            if version.state is not LifecycleState.RETIRED:
+                facts.update(fact.name for fact in iter_facts(contract["input_schema"]))
+        for kind, name in (*places, *(("Server", each) for each in servers)):
+            names[kind].setdefault(name, set()).update(facts)
+    names["Tenant"].setdefault(tools.tenant, set())
     return names

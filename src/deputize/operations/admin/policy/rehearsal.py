@@ -40,15 +40,21 @@ def collect_fact_types(contracts: Iterable[Contract]) -> dict[str, FactType]:
     return {fact.name: fact.type for contract in contracts for fact in list_facts(contract)}
 
 
-def collect_names(contracts: Iterable[Contract], tenant: str) -> dict[str, set[str]]:
-    """Collect the names that rules may refer to, by entity type."""
-    several = list(contracts)
-    return {
-        "Tool": {each.full_name for each in several},
-        "Namespace": {each.namespace for each in several},
-        "Server": {each.external_service or each.provider for each in several} - {""},
-        "Tenant": {tenant},
-    }
+def collect_names(contracts: Iterable[Contract], tenant: str) -> dict[str, dict[str, set[str]]]:
+    """Collect the names that rules may refer to, by entity type, with the facts of their tools."""
+    names: dict[str, dict[str, set[str]]] = {"Tool": {}, "Namespace": {}, "Server": {}, "Tenant": {tenant: set()}}
+    for contract in contracts:
+        server = contract.external_service or contract.provider
+        places = (
+            ("Tool", contract.full_name),
+            ("Namespace", contract.namespace),
+            ("Server", server),
+            ("Tenant", tenant),
+        )
+        for kind, name in places:
+            if name:
+                names[kind].setdefault(name, set()).update(fact.name for fact in list_facts(contract))
+    return names
 
 
 class Rehearsal:

@@ -220,7 +220,12 @@ def test_rules_about_unknown_resources_are_found() -> None:
              'in Tenant::"other"', 'in Server::"here"']
         )
     )  # fmt: skip
-    known = {"Tool": {"crm.here"}, "Namespace": {"crm"}, "Server": {"here"}, "Tenant": {"acme"}}
+    known = {
+        "Tool": {"crm.here": FACTS},
+        "Namespace": {"crm": FACTS},
+        "Server": {"here": FACTS},
+        "Tenant": {"acme": FACTS},
+    }
     assert [each.line for each in validate_policies(make_files(text), FACTS, known_names=known).warnings] == [
         1,
         3,
@@ -238,7 +243,7 @@ def test_what_does_not_exist_is_an_error_to_the_author_and_not_when_policies_bec
         '@id("4") permit (principal in Group::"g", action, resource);',
         '@id("5") forbid (principal in Group::"g", action, resource);',
     ]
-    findings = validate_policies(make_files("\n".join(rules)), FACTS, known_names={"Tool": {"crm.here"}})
+    findings = validate_policies(make_files("\n".join(rules)), FACTS, known_names={"Tool": {"crm.here": FACTS}})
     findings.raise_errors()
     assert [each.line for each in findings.warnings] == [1, 2, 3, 4]
     for_author = findings.for_author()
@@ -253,7 +258,7 @@ def test_nothing_is_said_of_the_tools_and_facts_of_servers_that_were_not_seen() 
         '@id("3") forbid (principal, action, resource) when { context.facts has path };',
         '@id("4") permit (principal, action, resource == Tool::"file.read");',
     ]
-    known = {"Tool": {"crm.here"}, "Namespace": {"crm"}, "Server": {"here"}}
+    known = {"Tool": {"crm.here": FACTS}, "Namespace": {"crm": FACTS}, "Server": {"here": FACTS}}
     findings = validate_policies(make_files("\n".join(rules)), FACTS, known_names=known, unseen_servers={"files"})
     assert [each.line for each in findings.mismatches] == [4]
     assert not findings.errors
@@ -293,3 +298,45 @@ def test_the_number_of_rules_per_scope_is_limited(scope: str, what: str) -> None
     assert error.line == MAX_RULES_PER_SCOPE + 1
     assert what in error.message
     assert not validate_policies(make_files("".join(rules[:MAX_RULES_PER_SCOPE])), {}).errors
+
+
+FILES_FACTS = {
+    "Tool": {"files.move_file": ("source",), "files.write_file": ("path",), "files.list": ()},
+    "Namespace": {"files": ("source", "path"), "mail": ()},
+    "Server": {"files": ("source", "path")},
+    "Tenant": {"acme": ("source", "path", "to")},
+}
+FILES_TYPES: FactTypes = {"source": "String", "path": "String", "to": "String"}
+
+
+@pytest.mark.parametrize(
+    ("scope", "missing"),
+    [
+        ('== Tool::"files.move_file"', "path; Tool files.move_file has only source"),
+        ('== Tool::"files.list"', "path; Tool files.list has none"),
+        ('in Namespace::"mail"', "path; Namespace mail has none"),
+        ('is Tool in Namespace::"mail"', "path; Namespace mail has none"),
+        ('== Tool::"files.write_file"', None),
+        ('in Namespace::"files"', None),
+        ('in Server::"files"', None),
+        ('in Tenant::"acme"', None),
+        ('in Server::"later"', None),
+    ],
+)
+def test_a_fact_that_no_tool_in_the_scope_of_a_rule_has_is_named(scope: str, missing: str | None) -> None:
+    rule = f"""@id("a") forbid (principal, action, resource {scope})
+        when {{ context.facts has path && !(context.facts.path like "/srv/*") }};"""
+    names = {**FILES_FACTS, "Server": {**FILES_FACTS["Server"], "later": ("path",)}}
+    findings = validate_policies(make_files(rule), FILES_TYPES, known_names=names)
+    assert findings.errors == ()
+    messages = [each.message for each in findings.for_author().errors]
+    end = f"no tool in this scope has the fact {missing}"
+    assert messages == ([] if missing is None else [f"rule a tests for what never exists: {end}"])
+
+
+def test_nothing_is_said_of_facts_whose_tools_are_not_known() -> None:
+    rule = make_rule('context.facts has path && context.facts.path == "/"').replace(
+        "resource)", 'resource in Server::"later")'
+    )
+    findings = validate_policies(make_files(rule), FILES_TYPES, known_names=FILES_FACTS, unseen_servers={"later"})
+    assert (findings.errors, findings.warnings) == ((), ())

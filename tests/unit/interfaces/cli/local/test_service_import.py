@@ -14,7 +14,9 @@ from deputize.core.config_error import ConfigError
 from deputize.core.settings import ServiceSettings
 from deputize.interfaces.cli.commands.import_servers import import_servers
 from deputize.interfaces.cli.commands.services import import_service, show_service
+from deputize.interfaces.cli.diagnostics.policy_checks import _check_files
 from deputize.interfaces.cli.local.offline_policy import check_policies
+from deputize.interfaces.cli.local.project_file import load_settings
 from deputize.interfaces.cli.local.service_import import (
     ImportOptions,
     ImportPlan,
@@ -203,9 +205,26 @@ def test_policies_are_checked_against_the_tools_of_services(project: Path, capsy
     with pytest.raises(CommandExit):
         check_policies([Path("a.cedar")], lambda: None)
     assert "unknown attributes: context.facts.odrer" in capsys.readouterr().out
+    (project / "a.cedar").write_text(rule.format(fact="order").replace("get_order", "create_order"))
+    with pytest.raises(CommandExit):
+        check_policies([Path("a.cedar")], lambda: None)
+    assert "no tool in this scope has the fact order; Tool orders.create_order has none" in capsys.readouterr().out
     (project / "services" / "orders.json").write_text("{}")
     check_policies([], lambda: None)
     assert "The tools of orders are ignored: its document is not the pinned one" in capsys.readouterr().err
+
+
+def test_the_doctor_names_facts_in_the_settings_that_no_tool_has(project: Path) -> None:
+    write_import(plan())
+    settings_file = project / "deputize.toml"
+    settings_file.write_text(
+        settings_file.read_text() + 'facts.order = "arguments.id"\nfacts.pets = "arguments.petId"\n'
+    )
+    findings = [*_check_files(load_settings(), None, development=True)]
+    assert [(each.check, each.status, each.summary) for each in findings if "facts" in each.check] == [
+        ("facts of orders", "warning", "no tool has the fact pets")
+    ]
+    assert "correct facts.pets under [[services]]: no tool of orders has arguments.petId" in (findings[-1].todo or "")
 
 
 def test_a_manifest_is_imported_whole_or_not_at_all(project: Path) -> None:

@@ -93,8 +93,8 @@ def test_what_rules_may_be_about_comes_from_the_tools() -> None:
 
     assert collect_fact_types(contracts) == {"amount": "Long"}
     assert collect_names(contracts, "acme") == {
-        "Tool": {"shop.refund", "crm.list"},
-        "Namespace": {"shop", "crm"},
-        "Server": {"stripe", "acme"},
-        "Tenant": {"acme"},
+        "Tool": {"shop.refund": {"amount"}, "crm.list": set()},
+        "Namespace": {"shop": {"amount"}, "crm": set()},
+        "Server": {"stripe": {"amount"}, "acme": set()},
+        "Tenant": {"acme": {"amount"}},
     }
