@@ -18,6 +18,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from deputize.__main__ import HELP_COLUMNS, HELP_FILE
 from deputize.core import telemetry
 from deputize.core.errors import Problem, list_problem_types
 from deputize.core.settings import Settings
@@ -370,6 +371,15 @@ def render_promises_page() -> str:
     return render_page("Promises", about, promises.render_lines())
 
 
+def render_help_file() -> str:
+    """Render the help of `deputize` as a terminal of the usual width shows it."""
+    command: Any = typer.main.get_command(app)
+    context = command.context_class(
+        command, info_name=command.name, terminal_width=HELP_COLUMNS - 2, **command.context_settings
+    )
+    return f"{command.get_help(context)}\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings_page,
     "errors.md": render_errors_page,
@@ -386,21 +396,22 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare the pages with the code, or write them."""
+    """Compare the pages and the help with the code, or write them."""
     parser = argparse.ArgumentParser(prog="python -m docs.generate", description=main.__doc__)
     parser.add_argument("--write", action="store_true", help="write the pages")
     write = parser.parse_args(arguments).write
     stale = []
-    for name, render in PAGES.items():
-        file, text = FOLDER / name, render()
+    files = {FOLDER / name: render for name, render in PAGES.items()} | {HELP_FILE: render_help_file}
+    for file, render in files.items():
+        text = render()
         if write:
             file.write_text(text, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != text:
-            stale.append(name)
-    for name in stale:
-        print(f"docs: reference/{name} is out of date: run python -m docs.generate --write", file=sys.stderr)
+            stale.append(file)
+    for file in stale:
+        print(f"docs: {file} is out of date: run python -m docs.generate --write", file=sys.stderr)
     if not stale:
-        print(f"docs: {len(PAGES)} generated pages are current")
+        print(f"docs: {len(files)} generated files are current")
     return 1 if stale else 0
 
 

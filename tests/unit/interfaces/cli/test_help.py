@@ -81,3 +81,26 @@ def test_help_loads_no_slow_module(words: list[str]) -> None:
 
     assert "typer" in loaded
     assert sorted(set(loaded).intersection(_SLOW_MODULES)) == []
+
+
+_RUN_MAIN = """
+import sys
+from deputize.__main__ import main
+sys.argv = ["deputize", sys.argv[1]]
+main()
+print("loaded:", *sys.modules)
+"""
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+@pytest.mark.parametrize(("columns", "is_file"), [("200", True), ("80", True), ("60", False)])
+def test_the_help_of_all_commands_is_a_file_unless_the_terminal_is_narrow(
+    word: str, columns: str, is_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN_MAIN, word], capture_output=True, text=True, timeout=120, check=True
+    )
+    text, _, loaded = done.stdout.rpartition("loaded:")
+    assert text == f"{find_help(COMMAND, [word])}\n"
+    assert ("typer" not in loaded.split()) is is_file
