@@ -45,15 +45,11 @@ def collect_names(contracts: Iterable[Contract], tenant: str) -> dict[str, dict[
     names: dict[str, dict[str, set[str]]] = {"Tool": {}, "Namespace": {}, "Server": {}, "Tenant": {tenant: set()}}
     for contract in contracts:
         server = contract.external_service or contract.provider
-        places = (
-            ("Tool", contract.full_name),
-            ("Namespace", contract.namespace),
-            ("Server", server),
-            ("Tenant", tenant),
-        )
-        for kind, name in places:
+        facts = {fact.name for fact in list_facts(contract)}
+        for kind, name in (("Tool", contract.full_name), ("Namespace", contract.namespace), ("Server", server)):
             if name:
-                names[kind].setdefault(name, set()).update(fact.name for fact in list_facts(contract))
+                names[kind].setdefault(name, set()).update(facts)
+        names["Tenant"][tenant] |= facts
     return names
 
 
