@@ -180,12 +180,12 @@ def export(
     sent_format = "jsonl" if is_parquet else file_format
     chunks = find_gateway(url, token).stream_bytes("/v1/audit/export", format=sent_format, **query)
     if output is None:
-        count = _copy_chunks(chunks, sys.stdout.buffer)
+        count = _copy_chunks(chunks, sys.stdout.buffer, is_csv=file_format == "csv")
     else:
         partial_file = output.with_name(f"{output.name}.part")
         try:
             with partial_file.open("wb") as file, _open_sink(file, is_parquet=is_parquet) as sink:
-                count = _copy_chunks(chunks, sink)
+                count = _copy_chunks(chunks, sink, is_csv=file_format == "csv")
             partial_file.replace(output)
         except OSError as error:
             raise ConfigError(f"{output} cannot be written ({error.strerror}): choose another --output.") from None
@@ -219,12 +219,18 @@ def _open_sink(file: Any, *, is_parquet: bool) -> Iterator[Any]:
     parquet_file.close()
 
 
-def _copy_chunks(chunks: Iterator[bytes], file: Any) -> int:
-    count = 0
+def _copy_chunks(chunks: Iterator[bytes], file: Any, *, is_csv: bool) -> int:
+    count, is_quoted = 0, False
     is_shown = sys.stderr.isatty() and not printer.as_json
     for chunk in chunks:
         file.write(chunk)
-        count += chunk.count(b"\n")
+        if is_csv:
+            # A line break inside of quotes belongs to a value.
+            parts = chunk.split(b'"')
+            count += sum(part.count(b"\n") for part in parts[is_quoted::2])
+            is_quoted ^= len(parts) % 2 == 0
+        else:
+            count += chunk.count(b"\n")
         if is_shown:
             sys.stderr.write(f"\r{count:,} entries")
             sys.stderr.flush()
