@@ -83,9 +83,11 @@ def _check_facts(settings: Settings, contracts: Sequence[Contract]) -> Iterator[
         facts_by_name.setdefault(contract.namespace, set()).update(fact.name for fact in list_facts(contract))
     for section, sources in (("servers", settings.servers), ("services", settings.services)):
         for source in sources:
-            # Nothing is known of the tools of one that was not seen yet.
             existing = facts_by_name.get(source.name)
-            for name, fact in source.facts.items() if existing is not None else ():
+            if existing is None:
+                # Nothing is known of its tools, as of a server that was not seen yet.
+                continue
+            for name, fact in source.facts.items():
                 if name not in existing:
                     yield Finding(
                         check=f"facts of {source.name}",

@@ -300,7 +300,7 @@ def test_the_number_of_rules_per_scope_is_limited(scope: str, what: str) -> None
     assert not validate_policies(make_files("".join(rules[:MAX_RULES_PER_SCOPE])), {}).errors
 
 
-FILES_FACTS = {
+FILES_FACTS: dict[str, dict[str, tuple[str, ...]]] = {
     "Tool": {"files.move_file": ("source",), "files.write_file": ("path",), "files.list": ()},
     "Namespace": {"files": ("source", "path"), "mail": ()},
     "Server": {"files": ("source", "path")},
