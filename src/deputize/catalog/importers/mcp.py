@@ -8,7 +8,7 @@ The server's annotations are kept for display and never trusted.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,7 +24,9 @@ from deputize.catalog.schemas import MAX_DEPTH, BadSchema, compile_schema, measu
 from deputize.core.contract.contract import Contract, Effects, Schema, TimeoutClass, ToolKind, UpstreamIdempotency
 from deputize.core.mcp.servers import Definition
 from deputize.core.patterns import matches_glob
-from deputize.core.settings import McpServerSettings
+from deputize.core.settings import McpServerSettings, ServiceSettings
+
+_Settings = TypeVar("_Settings")
 
 _MAX_TITLE_LENGTH = 255
 _MAX_DESCRIPTION_LENGTH = 2000
@@ -142,9 +144,30 @@ def _collect_operator_fields(server: McpServerSettings, name: str, effects: Effe
         "idempotency": {"upstream": UpstreamIdempotency.IDEMPOTENT if is_read else write_idempotency},
         "observability": {"cost_category": "api"},
         "external_service": server.name,
-        "service_limits": server.service_limits.to_contract_field(),
+        **collect_failure_fields(server, name, is_read=is_read),
         "provider": server.name,
     }
+
+
+def collect_failure_fields(source: McpServerSettings | ServiceSettings, name: str, *, is_read: bool) -> dict[str, Any]:
+    """Collect what the settings say about a slow or failing service, for one of its tools; of what they do not say,
+    the contract has its defaults.
+    """
+    retry = _find_first_match(source.retry, name)
+    freshness = _find_first_match(source.freshness, name) if is_read else None
+    fields = {
+        "breaker": source.breaker.to_contract_field(),
+        "retry": None if retry is None else retry.to_contract_field(),
+        "freshness": None if freshness is None else freshness.to_contract_field(),
+    }
+    return {
+        "service_limits": source.service_limits.to_contract_field(),
+        **{field: value for field, value in fields.items() if value},
+    }
+
+
+def _find_first_match(settings_by_glob: Mapping[str, _Settings], name: str) -> _Settings | None:
+    return next((each for glob, each in settings_by_glob.items() if matches_glob(name, glob)), None)
 
 
 def find_declared_effects(server: McpServerSettings, name: str) -> Effects | None:

@@ -1,7 +1,7 @@
 """Define the MCP servers whose tools this gateway serves: `[[servers]]`."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
@@ -86,6 +86,72 @@ RecordArguments = Annotated[
         "its name with `_text`, `_number`, `_flag` or `_list`. Decision records then have its value, and rules can "
         "read it. Documents such as `content` and `body`, and arguments that `facts` names, are left out.",
     ),
+]
+
+
+class BreakerSettings(SettingsSection):
+    """When calls to a service pause because it fails, and when they go on."""
+
+    failure_threshold: int | None = Field(
+        None, ge=1, le=100, description="So many failures in `window_seconds` pause calls. Default: 5."
+    )
+    window_seconds: int | None = Field(
+        None, ge=1, le=3600, description="The time in which failures are counted. Default: 60."
+    )
+    timeout_seconds: int | None = Field(
+        None, ge=1, le=3600, description="How long calls pause before some try the service again. Default: 60."
+    )
+    half_open_max_calls: int | None = Field(None, ge=1, le=100, description="Most of these at once. Default: 10.")
+    success_threshold: int | None = Field(
+        None, ge=1, le=100, description="So many successes end the pause. Default: 3."
+    )
+
+    def to_contract_field(self) -> dict[str, int]:
+        """Return what contracts of the service's tools declare; nothing if nothing is set."""
+        return self.model_dump(exclude_none=True)
+
+
+class RetrySettings(SettingsSection):
+    """How often a failed attempt is repeated, where that is safe: `retry."list*" = { max_attempts = 5 }`, by globs of
+    tools or operations. The first that matches counts.
+    """
+
+    max_attempts: int | None = Field(None, ge=1, le=10, description="Most attempts; 1 repeats none. Default: 3.")
+    base_seconds: float | None = Field(None, gt=0, le=60, description="First pause. Default: 0.1.")
+    backoff_multiplier: float | None = Field(
+        None, ge=1, le=10, description="How much longer each further pause is. Default: 2."
+    )
+    backoff_max_seconds: float | None = Field(None, gt=0, le=300, description="Longest pause. Default: 60.")
+    retry_on_status_codes: tuple[Annotated[int, Field(ge=400, le=599)], ...] | None = Field(
+        None, description="HTTP statuses after which it is repeated. Default: 429, 500, 502, 503 and 504."
+    )
+
+    def to_contract_field(self) -> dict[str, Any]:
+        """Return what contracts of the tools declare; nothing if nothing is set."""
+        return self.model_dump(exclude_none=True)
+
+
+class FreshnessSettings(SettingsSection):
+    """How old a result of a read may be that is given again: `freshness."get*" = { max_age_seconds = 60 }`, by globs of
+    tools or operations. The first that matches counts; results of what is no read are never given again.
+    """
+
+    max_age_seconds: int = Field(ge=1, le=30 * 86_400, description="Greatest age of a result that is given again.")
+    shared_by: Literal["caller", "tenant"] = Field(
+        "caller", description='Who gets it: the same caller, or, where all see the same, everyone (`"tenant"`).'
+    )
+
+    def to_contract_field(self) -> dict[str, Any]:
+        """Return what contracts of the tools declare."""
+        return self.model_dump()
+
+
+# Of servers and services alike.
+RetryByTool = Annotated[
+    dict[str, RetrySettings], Field(description="How often failed attempts are repeated, by globs of tools.")
+]
+FreshnessByTool = Annotated[
+    dict[str, FreshnessSettings], Field(description="How old results of reads may be, by globs of tools.")
 ]
 
 
@@ -191,6 +257,11 @@ class McpServerSettings(SettingsSection):
     service_limits: ServiceLimitSettings = Field(
         ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
     )
+    breaker: BreakerSettings = Field(
+        BreakerSettings(), description="When calls pause because it fails, and when they go on."
+    )
+    retry: RetryByTool = Field({})
+    freshness: FreshnessByTool = Field({})
     input_requests: tuple[CapabilityFamily, ...] = Field(
         (), description="What it may request from callers during a call. Any other request fails the call."
     )

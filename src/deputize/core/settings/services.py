@@ -11,7 +11,15 @@ from pydantic import Field, model_validator
 from deputize.core.contract.response_fields import ResponseField
 from deputize.core.http_urls import is_http_url
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.servers import Facts, RecordArguments, ServiceLimitSettings, Sha256
+from deputize.core.settings.servers import (
+    BreakerSettings,
+    Facts,
+    FreshnessByTool,
+    RecordArguments,
+    RetryByTool,
+    ServiceLimitSettings,
+    Sha256,
+)
 
 # A key of metadata that is text, and none of gRPC's own.
 _METADATA_KEY: Final = re.compile(r"(?!grpc-)[a-z0-9_.-]{1,64}(?<!-bin)")
@@ -115,6 +123,11 @@ class ServiceSettings(SettingsSection):
     service_limits: ServiceLimitSettings = Field(
         ServiceLimitSettings(), description="How many of its calls are made at once, and how long others wait."
     )
+    breaker: BreakerSettings = Field(
+        BreakerSettings(), description="When calls pause because it fails, and when they go on."
+    )
+    retry: RetryByTool = Field({})
+    freshness: FreshnessByTool = Field({})
     max_response_bytes: int = Field(
         1_048_576, ge=1_024, le=4_194_304, description="Largest response. A larger one fails the call."
     )

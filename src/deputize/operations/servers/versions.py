@@ -87,6 +87,8 @@ def choose_previous_state(before: ToolVersion, after: Contract) -> LifecycleStat
             each.auth,
             each.idempotency,
             each.input_schema,  # with other facts, rules would judge the old version differently
+            # the old version would give the results of one caller to others
+            each.freshness is not None and each.freshness.shared_by == "tenant",
             each.handler.request,  # the old version would call another operation of the service
         )
         for each in (before.contract, after)

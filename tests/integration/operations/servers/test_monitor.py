@@ -54,6 +54,18 @@ async def test_the_first_probe_registers_unflagged_tools_and_they_can_be_called(
     assert upstream_gateway.upstream.tool_calls == [("get_order", {"name": "Ana"}), ("cancel_order", {"name": "Ana"})]
 
 
+async def test_the_settings_say_what_need_not_be_read_again(
+    fresh_database: str, tmp_path: Path, orders_server: Upstream
+) -> None:
+    settings = server_settings(orders_server, freshness={"*": {"max_age_seconds": 300}}, breaker={"window_seconds": 9})
+    async with open_upstream_gateway(fresh_database, tmp_path, orders_server, [settings]) as made:
+        answers = [(await made.call_tool(tool)).json() for tool in (READ, READ, WRITE, WRITE, READ)]
+        assert [each["provenance"].get("is_cached", False) for each in answers] == [False, True, False, False, False]
+        assert [name for name, _ in orders_server.tool_calls] == [
+            "get_order", "cancel_order", "cancel_order", "get_order",
+        ]  # fmt: skip
+
+
 async def test_the_first_probe_is_one_epoch_and_audits_every_tool(upstream_gateway: UpstreamGateway) -> None:
     rows = await upstream_gateway._fetch_rows(
         "select distinct changed_epoch, registered_by from deputize.tool_versions"

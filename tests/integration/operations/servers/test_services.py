@@ -132,6 +132,31 @@ async def test_a_lost_answer_is_an_unknown_outcome_only_where_it_may_have_acted(
     assert (await call(gateway, GET, id="7")).status_code == 200
 
 
+async def test_the_settings_say_when_calls_are_repeated_pause_and_need_not_be_made(
+    fresh_database: str, tmp_path: Path, service: OpenApiService
+) -> None:
+    settings = make_service(
+        write_document(tmp_path),
+        url=service.url,
+        breaker={"failure_threshold": 2, "timeout_seconds": 600},
+        retry={"get*": {"max_attempts": 2, "base_seconds": 0.01}, "*": {"max_attempts": 1}},
+        freshness={"*": {"max_age_seconds": 300}},
+    )
+    async with open_services(fresh_database, tmp_path, settings) as gateway:
+        service.answer(200, {"id": "7", "item": "tea"})
+        first, again = await call(gateway, GET, id="7"), await call(gateway, GET, id="7")
+        assert (again.json()["result"], len(service.requests)) == (first.json()["result"], 1), again.text
+        assert again.json()["provenance"]["is_cached"]
+        # Two attempts fail, so that the circuit opens.
+        service.answer(503)
+        service.answer(503)
+        failed = await call(gateway, GET, id="8")
+        assert (failed.json()["error"]["slug"], len(service.requests)) == ("upstream-unavailable", 3), failed.text
+        paused = await call(gateway, CREATE, "paused", body={"item": "tea"})
+        assert (paused.json()["error"]["slug"], len(service.requests)) == ("circuit-open", 3), paused.text
+        assert (await call(gateway, GET, id="7")).json()["provenance"]["is_cached"]
+
+
 async def test_a_status_of_the_service_is_the_problem_that_it_means(
     gateway: HttpGateway, service: OpenApiService
 ) -> None:
@@ -315,6 +340,19 @@ async def test_the_service_of_one_tenant_is_no_tool_of_another(gateway: HttpGate
     refused = await gateway.call(GET, {"id": "7"}, token=token)
     assert refused.json()["error"]["slug"] == "tool-not-found", refused.text
     assert service.requests == []
+
+
+async def test_results_that_are_no_longer_shared_are_not_shared_by_an_old_version(
+    fresh_database: str, tmp_path: Path, service: OpenApiService
+) -> None:
+    file = write_document(tmp_path)
+    versions = {"1.0.0": "available"}
+    for number, fields in enumerate(({"shared_by": "tenant"}, {"shared_by": "caller"}, {"shared_by": "caller"})):
+        freshness = {"get*": {"max_age_seconds": 60 + number, **fields}}
+        settings = make_service(file, url=service.url, freshness=freshness)
+        async with open_services(fresh_database, tmp_path, settings) as gateway:
+            versions = await fetch_versions(gateway, GET)
+    assert versions == {"1.2.0": "available", "1.1.0": "deprecated", "1.0.0": "retired"}
 
 
 async def test_an_operation_that_moved_is_not_called_at_its_old_path(

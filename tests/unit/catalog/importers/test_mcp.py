@@ -16,7 +16,16 @@ from deputize.catalog.importers.mcp import (
 )
 from deputize.catalog.importers.server_schemas import move_schema
 from deputize.catalog.importers.tool_names import assign_names
-from deputize.core.contract.contract import Contract, Effects, TimeoutClass, ToolKind, UpstreamIdempotency
+from deputize.core.contract.contract import (
+    CircuitBreaker,
+    Contract,
+    Effects,
+    Freshness,
+    RetryPolicy,
+    TimeoutClass,
+    ToolKind,
+    UpstreamIdempotency,
+)
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.mcp.servers import Definition
 from deputize.core.settings import McpServerSettings
@@ -104,6 +113,21 @@ def test_who_may_call_it_and_with_what_is_the_operators_word() -> None:
 def test_slow_tools_have_minutes() -> None:
     assert import_contract().timeout.timeout_class is TimeoutClass.STANDARD
     assert import_contract(slow=["p*"]).timeout.timeout_class is TimeoutClass.LONG_RUNNING
+
+
+def test_the_settings_say_how_a_tool_survives_a_failing_server() -> None:
+    said: dict[str, Any] = {
+        "breaker": {"failure_threshold": 2},
+        "retry": {"p*": {"max_attempts": 1}, "*": {"max_attempts": 9}},
+        "freshness": {"*": {"max_age_seconds": 60, "shared_by": "tenant"}},
+    }
+    plain = import_contract()
+    paying, reading = import_contract(**said), import_contract(make_tool("look"), reads=["look"], **said)
+    assert paying.breaker == reading.breaker == CircuitBreaker(failure_threshold=2)
+    assert (paying.retry, reading.retry) == (RetryPolicy(max_attempts=1), RetryPolicy(max_attempts=9))
+    assert (paying.freshness, reading.freshness) == (None, Freshness(max_age_seconds=60, shared_by="tenant"))
+    # Contracts without these settings stay as they are.
+    assert import_contract(retry={"other": {"max_attempts": 2}}, breaker={}).digest == plain.digest
 
 
 def test_a_description_is_the_servers_or_a_plain_sentence() -> None:

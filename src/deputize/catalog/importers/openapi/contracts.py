@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from deputize.catalog.importers.examples import build_example_call
-from deputize.catalog.importers.mcp import has_matching_glob
+from deputize.catalog.importers.mcp import collect_failure_fields, has_matching_glob
 from deputize.catalog.importers.openapi.document import (
     DocumentOperation,
     Json,
@@ -225,7 +225,7 @@ def collect_operator_fields(
         "idempotency": {"upstream": UpstreamIdempotency.IDEMPOTENT if is_read else write_idempotency},
         "observability": {"cost_category": "api"},
         "external_service": service.name,
-        "service_limits": service.service_limits.to_contract_field(),
+        **collect_failure_fields(service, key, is_read=is_read),
         "provider": service.name,
     }
 
@@ -287,7 +287,7 @@ def list_service_scopes(service: ServiceSettings) -> tuple[str, ...]:
 def list_unknown_globs(service: ServiceSettings, keys: Collection[str]) -> list[str]:
     """List the globs of the settings that match no operation: probably a spelling mistake."""
     fields = ("operations", "excluded_operations", "reads", "writes", "destructive", "repeatable", "slow")
-    globs = [glob for field in (*fields, "response_fields") for glob in getattr(service, field)]
+    globs = [glob for field in (*fields, "response_fields", "retry", "freshness") for glob in getattr(service, field)]
     return [glob for glob in dict.fromkeys(globs) if not any(has_matching_glob((glob,), key) for key in keys)]
 
 

@@ -52,6 +52,16 @@ def test_only_what_is_declared_without_side_effects_reads(tmp_path: Path) -> Non
     assert changed.contracts[GET].effects is Effects.DESTRUCTIVE
 
 
+def test_the_settings_say_how_a_method_survives_a_failing_service(tmp_path: Path) -> None:
+    contracts = build(
+        tmp_path, breaker={"failure_threshold": 2}, retry={"*/Get*": {"max_attempts": 9}},
+        freshness={"*": {"max_age_seconds": 60}},
+    ).contracts  # fmt: skip
+    assert {each.breaker.failure_threshold for each in contracts.values()} == {2}
+    assert [contracts[key].retry.max_attempts for key in (GET, SEND)] == [9, 3]
+    assert [contracts[key].freshness is not None for key in (GET, SEND)] == [True, False]
+
+
 def test_a_contract_describes_its_message_in_json(tmp_path: Path) -> None:
     contract = build(tmp_path).contracts[SEND]
     check = compile_schema(contract.input_schema)
