@@ -177,9 +177,9 @@ class Lifecycle:
         """Conclude a flow whose calls have ended, or put it back for its next calls and return None."""
         runtime, authorized, claim = self.runtime, run.authorized, run.claim
         with authorized.call.trail.start_phase(Span.EXECUTE):
-            executed = await conclude_flow(runtime, authorized, claim, pending_run)
+            executed = await conclude_flow(runtime, authorized, claim, pending_run, run.refusal)
         if executed is None:
-            run.charge.refund()
+            # It is charged for having begun, whatever becomes of it.
             await requeue_run(runtime, authorized, claim, seconds=0.0)
             return None
         return await self._end_run(executed, run)

@@ -80,6 +80,8 @@ class FlowState:
     has_ended: bool = False
     output: Any = None
     failure: FlowFailure | None = None
+    # True if the steps came to a result, and no call is open any more.
+    has_succeeded: bool = False
 
 
 def evaluate_flow(
@@ -137,19 +139,21 @@ class _Evaluation:
             pass
         except _Failed as failed:
             failure = failed.failure
-        if is_stopping or failure is not None or has_result:
+        is_ending = is_stopping or failure is not None or has_result
+        if is_ending:
             self._ready.clear()
             self._new_joins.clear()
             self._canceled.update(dict.fromkeys(path for path, each in self._records.items() if each.is_open))
-        has_ended = is_stopping or failure is not None or has_result
+        has_open_calls = any(each.is_open for each in self._records.values())
         return FlowState(
             ready=tuple(self._ready),
             canceled=tuple(self._canceled),
             joins=self._new_joins,
             statuses=self._statuses,
-            has_ended=has_ended and not any(each.is_open for each in self._records.values()),
+            has_ended=is_ending and not has_open_calls,
             output=output,
             failure=failure,
+            has_succeeded=has_result and not has_open_calls,
         )
 
     def _run_steps(self, steps: Sequence[FlowStep], seconds_after: float) -> Any:

@@ -4,71 +4,95 @@ A flow is a run that waits as a row. A worker begins it, which checks its approv
 From then on the end of each step wakes it: `advance_flow` makes the next calls and returns, so that a flow occupies no
 worker while its steps run or wait for approval. Each step is a call of its own by the flow's caller, under a key that
 is derived from the flow and the step. A worker that dies is therefore no reason to call twice, and two workers that
-advance a flow at once make the same calls. When nothing is left, the flow is begun once more to record its outcome.
+advance a flow at once make the same calls.
+
+When nothing is left, the flow is begun once more to record its outcome. That is never refused: whatever has ended its
+authority meanwhile stops it from making more calls, and its outcome says so beside what was done.
 """
 
 import asyncio
 from typing import Any, Final
 
 from deputize.core.call import CallOrigin, CallRequest
-from deputize.core.contract.flow import MAX_FLOW_DEPTH, Flow
+from deputize.core.contract.flow import Flow
 from deputize.core.errors import Canceled, FlowFailed, Problem, ToolTimeout, Unavailable
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
-from deputize.lifecycle.authorize import authorize
-from deputize.lifecycle.cancellation import cancel_open_call
-from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, load_flow_steps, save_flow_steps
-from deputize.lifecycle.durable.resume import PendingRun, RunNotReady
+from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
+from deputize.lifecycle.durable.flow_steps import (
+    FlowSteps,
+    StepCall,
+    build_step_key,
+    load_flow_steps,
+    plan_calls,
+    save_calls,
+    save_joins,
+    settle_plans,
+)
+from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, authorize_flow
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
 from deputize.lifecycle.runtime import Runtime
-from deputize.runs.flow_state import WITHHELD, FlowFailure, FlowState, ReadyCall, evaluate_flow
+from deputize.runs.flow_state import FlowState, ReadyCall, evaluate_flow
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("runs")
+_FLOWS = load_statements("flows")
 _MAX_CALLS_AT_ONCE: Final = 8
 _RETRY_SECONDS: Final = 2.0
-# So many results of steps are repeated in the error of a flow; all of them can be read by their calls.
-_MAX_PARTIAL_RESULTS: Final = 20
 
 
 async def advance_flow(runtime: Runtime, run: PendingRun) -> bool:
     """Make the calls that are due; tell whether the flow can be concluded. Otherwise the end of a step wakes it."""
     validated = run.validated
     flow, call = _get_flow(validated), validated.call
-    is_stopping = run.cancel_requested or run.is_expired or _is_over(run) or not await _is_authorized(runtime, run)
-    retry_seconds: float | None = None
+    _, refusal = await authorize_flow(runtime, run)
+    planner, retry_seconds = runtime.clock.new_id(), None
     while True:
         steps = await load_flow_steps(runtime, call.tenant, call.call_id)
+        is_stopping = run.cancel_requested or _is_over(run) or refusal is not None or steps.has_flow_ended
         state = evaluate_flow(
             flow, validated.call_input, steps.records, steps.joins, await _load_estimates(runtime, validated, flow),
             is_stopping=is_stopping,
         )  # fmt: skip
+        ready_paths = {each.path for each in state.ready}
+        unwanted_plans = {path: tool for path, tool in steps.plans.items() if path not in ready_paths}
+        if unwanted_plans and await settle_plans(runtime, call.tenant, call.call_id, unwanted_plans):
+            continue
         if state.has_ended:
+            if unwanted_plans:
+                raise RunNotReady("another worker may be making a call of it", seconds=_RETRY_SECONDS)
             return True
         if state.joins:
-            await save_flow_steps(runtime, call.tenant, call.call_id, {}, state.joins)
-        elif await _cancel_steps(runtime, validated, steps, state):
+            await save_joins(runtime, call.tenant, call.call_id, state.joins)
+        elif await cancel_steps(runtime, call.caller, [steps.calls[path] for path in state.canceled]):
             continue
         elif state.ready and retry_seconds is None:
             if not steps.calls:
                 # Before the first call: whatever happens to the steps, the flow ends at its deadline.
                 await _wake_later(runtime, validated, _get_seconds_left(run))
-            retry_seconds = await _make_calls(runtime, run, state.ready)
+            if not await plan_calls(runtime, call, run.epoch, planner, _list_tools(state.ready)):
+                return False
+            retry_seconds = await _make_calls(runtime, run, planner, state.ready)
         elif retry_seconds is not None:
             raise RunNotReady("a step could not be called yet", seconds=retry_seconds)
         else:
+            if run.was_unable:
+                await _clear_unable(runtime, validated)
             return False
 
 
-async def conclude_flow(runtime: Runtime, authorized: Authorized, claim: Claim, run: PendingRun) -> Executed | None:
-    """Build the execution of a flow whose calls have all ended; None if it goes on."""
+async def conclude_flow(
+    runtime: Runtime, authorized: Authorized, claim: Claim, run: PendingRun, refusal: Problem | None
+) -> Executed | None:
+    """Build the execution of a flow whose calls have all ended; None if it goes on. A refusal is why it had to stop."""
     validated = authorized.validated
     steps = await load_flow_steps(runtime, validated.call.tenant, validated.call.call_id)
     flow = _get_flow(validated)
-    state = evaluate_flow(flow, validated.call_input, steps.records, steps.joins)
-    problem = _find_problem(run, steps, state)
-    if problem is None and not state.has_ended:
+    is_stopping = run.cancel_requested or _is_over(run) or refusal is not None
+    state = evaluate_flow(flow, validated.call_input, steps.records, steps.joins, is_stopping=is_stopping)
+    if not state.has_ended or steps.plans:
         return None
+    problem = _find_problem(run, steps, state, refusal)
     return Executed(
         authorized=authorized,
         claim=claim,
@@ -79,58 +103,30 @@ async def conclude_flow(runtime: Runtime, authorized: Authorized, claim: Claim, 
     )
 
 
-def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState) -> Problem | None:
-    has_succeeded = state.has_ended and state.failure is None
-    details = _describe_steps(steps, state.failure)
-    # Nothing was done if every call was refused, or is known to have had no effect.
-    nothing_happened = not any(_may_have_acted(each) for each in steps.calls.values())
-    if has_succeeded:
+def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: Problem | None) -> Problem | None:
+    if state.has_succeeded:
         return None
+    failure = state.failure
+    completed_count = sum(each.record.state is State.SUCCEEDED for each in steps.calls.values())
     if run.cancel_requested:
-        return Canceled(
-            f"the flow was canceled after {len(details['completed_steps'])} of its calls",
-            details=details, nothing_happened=nothing_happened,
-        )  # fmt: skip
-    if _is_over(run):
-        message = f"the flow did not end within {_get_timeout(run.validated):g} s"
-        return ToolTimeout(message, details=details, nothing_happened=nothing_happened)
-    if run.validated.call.request.flow_depth > MAX_FLOW_DEPTH:
-        message = f"flows call flows more than {MAX_FLOW_DEPTH} levels deep; one of them may call itself"
-        return FlowFailed(message, details=details, nothing_happened=True)
-    if state.failure is None or not state.has_ended:
-        return None
-    failed_call = steps.calls.get(state.failure.path)
-    reason = state.failure.reason or _explain_end(failed_call)
-    message = f"the step {state.failure.path} failed: {reason}"
-    return FlowFailed(message, details=details, nothing_happened=nothing_happened)
+        problem: Problem = Canceled(f"the flow was canceled after {completed_count} of its calls")
+    elif _is_over(run):
+        problem = ToolTimeout(f"the flow did not end within {_get_timeout(run.validated):g} s")
+    elif refusal is not None:
+        problem = refusal.replace(
+            message=f"the flow was stopped after {completed_count} of its calls: {refusal.message}"
+        )
+    else:
+        assert failure is not None
+        reason = failure.reason or _explain_end(steps.calls.get(failure.path))
+        problem = FlowFailed(f"the step {failure.path} failed: {reason}")
+    return name_steps(problem, steps, failure)
 
 
 def _explain_end(call: StepCall | None) -> str:
     if call is None:
         return "it was not called"
     return str((call.error or {}).get("message") or f"its call is {call.record.state}")
-
-
-def _describe_steps(steps: FlowSteps, failure: FlowFailure | None) -> dict[str, Any]:
-    """Describe what was done: the failed step, completed ones, and what they returned."""
-    completed = {path: each for path, each in steps.calls.items() if each.record.state is State.SUCCEEDED}
-    results = {path: each.record.result for path, each in completed.items() if each.record.result is not WITHHELD}
-    failed_call = None if failure is None else steps.calls.get(failure.path)
-    return {
-        "failed_step": None if failure is None else failure.path,
-        "error": None if failed_call is None else failed_call.error,
-        "completed_steps": [{"step": path, "call_id": each.call_id} for path, each in completed.items()],
-        "open_ends": [
-            {"step": path, "call_id": each.call_id, "state": each.record.state}
-            for path, each in steps.calls.items()
-            if each.record.state is not State.SUCCEEDED
-        ],
-        "partial_results": dict(list(results.items())[:_MAX_PARTIAL_RESULTS]),
-    }
-
-
-def _may_have_acted(call: StepCall) -> bool:
-    return call.row is not None and call.row["mutation_class"] != "read" and not call.row["nothing_happened"]
 
 
 def _get_flow(validated: Validated) -> Flow:
@@ -153,18 +149,6 @@ def _is_over(run: PendingRun) -> bool:
     return _get_seconds_left(run) <= 0
 
 
-async def _is_authorized(runtime: Runtime, run: PendingRun) -> bool:
-    """Tell whether the caller may still call the flow; what ended that is found again when the flow is concluded."""
-    authority = await runtime.authority.load_tenant(run.validated.call.tenant)
-    try:
-        await authorize(runtime, run.validated, authority, may_ask=run.has_approval_request)
-    except Problem as problem:
-        if problem.spec.retryable:
-            raise RunNotReady(problem.message, seconds=_RETRY_SECONDS) from problem
-        return False
-    return run.validated.call.request.flow_depth <= MAX_FLOW_DEPTH
-
-
 async def _load_estimates(runtime: Runtime, validated: Validated, flow: Flow) -> Any:
     """Load how long each tool may take; of one that is not found, nothing is known, and its call says why."""
     tools = (await runtime.authority.load_tenant(validated.call.tenant)).tools
@@ -181,17 +165,18 @@ async def _wake_later(runtime: Runtime, validated: Validated, seconds: float) ->
         await connection.execute(_SQL["return_run_to_queue"], call.tenant, call.call_id, seconds, False)
 
 
-async def _cancel_steps(runtime: Runtime, validated: Validated, steps: FlowSteps, state: FlowState) -> bool:
-    """Cancel calls that are no longer needed, each once; tell whether there was one."""
-    rows = [steps.calls[path].row for path in state.canceled]
-    open_rows = [row for row in rows if row is not None and not row["cancel_requested"]]
-    for row in open_rows:
-        await cancel_open_call(runtime, validated.call.caller, row)
-    return bool(open_rows)
+async def _clear_unable(runtime: Runtime, validated: Validated) -> None:
+    """Forget that a worker could not go on with the flow: this one just has."""
+    async with runtime.store.write_transaction() as connection:
+        await connection.execute(_FLOWS["clear_unable"], validated.call.tenant, validated.call.call_id)
 
 
-async def _make_calls(runtime: Runtime, run: PendingRun, ready: tuple[ReadyCall, ...]) -> float | None:
-    """Make calls, and record them; return after how many seconds to try again those that could not be made now."""
+def _list_tools(ready: tuple[ReadyCall, ...]) -> dict[str, str]:
+    return {each.path: each.call.tool for each in ready}
+
+
+async def _make_calls(runtime: Runtime, run: PendingRun, planner: str, ready: tuple[ReadyCall, ...]) -> float | None:
+    """Make planned calls, and record them; return after how many seconds to try those again that are not made."""
     call, slots = run.validated.call, asyncio.Semaphore(_MAX_CALLS_AT_ONCE)
 
     async def make_call(each: ReadyCall) -> Outcome:
@@ -199,16 +184,19 @@ async def _make_calls(runtime: Runtime, run: PendingRun, ready: tuple[ReadyCall,
             return await runtime.run_call(runtime, call.caller, _build_request(run, each))
 
     made = await asyncio.gather(*(make_call(each) for each in ready))
-    outcomes: dict[str, Outcome] = {}
-    waits: list[float] = []
-    for each, outcome in zip(ready, made, strict=True):
-        is_made = outcome.is_accepted or outcome.is_replay
-        if not is_made and outcome.spec is not None and (outcome.spec.retryable or outcome.spec is Unavailable.spec):
-            waits.append((outcome.retry_after_ms or 1000 * _RETRY_SECONDS) / 1000)
-        else:
-            outcomes[each.path] = outcome
-    await save_flow_steps(runtime, call.tenant, call.call_id, outcomes, {})
+    outcomes = {each.path: outcome for each, outcome in zip(ready, made, strict=True)}
+    retried = {path: outcome for path, outcome in outcomes.items() if _should_retry(outcome)}
+    waits = [(each.retry_after_ms or 1000 * _RETRY_SECONDS) / 1000 for each in retried.values()]
+    if not await save_calls(runtime, call, planner, _list_tools(ready), outcomes, retried.keys()):
+        waits.append(_RETRY_SECONDS)
     return min(waits, default=None)
+
+
+def _should_retry(outcome: Outcome) -> bool:
+    """Tell whether a call could not be made now, and may be later."""
+    if outcome.is_accepted or outcome.is_replay or outcome.spec is None:
+        return False
+    return outcome.spec.retryable or outcome.spec is Unavailable.spec
 
 
 def _get_root_flow(call: CallContext) -> str:
@@ -225,8 +213,7 @@ def _build_request(run: PendingRun, ready: ReadyCall) -> CallRequest:
         tool=ready.call.tool,
         arguments=ready.arguments,
         version=ready.call.version or "latest",
-        # The same for every worker that makes this call, so that it is made once.
-        idempotency_key=f"flow:{call.call_id}:{ready.path}",
+        idempotency_key=build_step_key(call.call_id, ready.path),
         session=call.session,
         step=ready.path,
         traceparent=call.trail.traceparent,

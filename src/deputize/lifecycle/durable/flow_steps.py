@@ -1,26 +1,39 @@
 """Load and save what is recorded of a flow: the calls of its steps, those that were refused, and decided joins.
 
 It is one sealed document beside the flow's input, kept and erased like it. The calls themselves say how they ended.
+
+A worker records which calls it is about to make (`plan_calls`), makes them, and records what became of them
+(`save_calls`). It may die between any two of these. A call that was planned and of which nothing else is recorded is
+therefore looked up by its key, before a refusal is recorded in its place and before the flow ends (`settle_plans`).
 """
 
 import asyncio
-from collections.abc import Mapping
+import hashlib
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import orjson
 
+from deputize.core.caller import parse_agent_chain
 from deputize.core.contract.contract import MutationClass
+from deputize.core.errors import UnsealFailed
 from deputize.core.outcome import Envelope, Outcome
 from deputize.core.states import State
 from deputize.core.value_types import frozen
+from deputize.lifecycle.phases import CallContext
+from deputize.lifecycle.recording.audit import derive_claim_scope
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import WITHHELD, StepRecord
 from deputize.store.keys import KeySet
+from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("flows")
+# Within so many seconds of its plan, a call is stored or will never be.
+PLAN_SECONDS: Final = 30.0
 # States in which a call is known to have failed: an alternative may be tried, if nothing happened.
 _FAILED_STATES = frozenset(
     {State.FAILED, State.TIMED_OUT, State.DENIED, State.BLOCKED, State.VALIDATION_FAILED, State.SCHEMA_PARSE_FAILED}
@@ -38,6 +51,13 @@ class StepCall:
     # The fields of its error, if it has ended with one.
     error: Mapping[str, Any] | None = None
 
+    @property
+    def may_have_acted(self) -> bool:
+        """False if the call was refused, or is known to have had no effect."""
+        if self.row is None:
+            return not self.record.may_fall_back
+        return self.row["mutation_class"] != MutationClass.READ and not self.row["nothing_happened"]
+
 
 @frozen
 class FlowSteps:
@@ -45,26 +65,66 @@ class FlowSteps:
 
     calls: Mapping[str, StepCall] = field(default_factory=dict)
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # By their paths, the tools of calls that a worker was about to make, where it is not recorded that it did.
+    plans: Mapping[str, str] = field(default_factory=dict)
+    has_flow_ended: bool = False
 
     @property
     def records(self) -> dict[str, StepRecord]:
         return {path: each.record for path, each in self.calls.items()}
+
+    @property
+    def may_have_acted(self) -> bool:
+        """False if every call was refused, or is known to have had no effect."""
+        return bool(self.plans) or any(each.may_have_acted for each in self.calls.values())
+
+
+def build_step_key(flow_id: str, path: str) -> str:
+    """Build the idempotency key of a step: the same for every worker that makes the call, so that it is made once."""
+    return f"flow:{flow_id}:{path}"
 
 
 async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSteps:
     """Load the calls of a flow, and what they returned."""
     keys = await runtime.keys.get(tenant)
     async with runtime.store.write_transaction() as connection:
-        ciphertext = await connection.fetchval(_SQL["load_flow"], tenant, flow_id)
-        if ciphertext is None:
-            return FlowSteps()
-        document: dict[str, Any] = orjson.loads(keys.unseal(flow_id, "flow", ciphertext))
-        rows = await connection.fetch(_SQL["load_flow_calls"], tenant, list(document["calls"].values()))
+        flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
+        document = _unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
+        call_ids = document["calls"]
+        rows = await connection.fetch(_SQL["load_flow_calls"], tenant, list(call_ids.values())) if call_ids else ()
     by_id = {str(row["id"]): row for row in rows}
     calls = {path: _describe_refusal(refusal) for path, refusal in document["refusals"].items()}
     # Results may be large.
-    calls |= await asyncio.to_thread(_describe_calls, keys, document["calls"], by_id)
-    return FlowSteps(calls=calls, joins={name: tuple(each) for name, each in document["joins"].items()})
+    calls |= await asyncio.to_thread(_describe_calls, keys, call_ids, by_id)
+    return FlowSteps(
+        calls=calls,
+        joins={name: tuple(each) for name, each in document["joins"].items()},
+        plans={path: plan["tool"] for path, plan in document["plans"].items() if path not in calls},
+        has_flow_ended=flow is not None and flow["has_ended"],
+    )
+
+
+async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str) -> FlowSteps:
+    """Load the calls of a flow of which something was deleted; by their ids if that is all that is left of them."""
+    try:
+        steps = await load_flow_steps(runtime, tenant, flow_id)
+    except UnsealFailed:
+        steps = FlowSteps()
+    if steps.calls or steps.plans:
+        return steps
+    async with runtime.store.write_transaction() as connection:
+        rows = await connection.fetch(_SQL["list_calls_of_flow"], tenant, flow_id)
+    return FlowSteps(calls={str(row["id"]): _describe_lost_call(row) for row in rows})
+
+
+def _describe_lost_call(row: asyncpg.Record) -> StepCall:
+    record = StepRecord(state=State(row["state"]), result=WITHHELD)
+    return StepCall(call_id=str(row["id"]), record=record, row=row)
+
+
+def _unseal_document(keys: KeySet, flow_id: str, ciphertext: bytes | None) -> dict[str, Any]:
+    empty: dict[str, Any] = {"calls": {}, "refusals": {}, "joins": {}, "plans": {}}
+    return empty if ciphertext is None else empty | orjson.loads(keys.unseal(flow_id, "flow", ciphertext))
 
 
 def _describe_refusal(refusal: Mapping[str, Any]) -> StepCall:
@@ -99,31 +159,130 @@ def select_error_fields(envelope: Mapping[str, Any]) -> dict[str, Any]:
     return {name: error[name] for name in ("code", "number", "slug", "message") if name in error}
 
 
-async def save_flow_steps(
-    runtime: Runtime,
-    tenant: str,
-    flow_id: str,
-    outcomes: Mapping[str, Outcome],
-    joins: Mapping[str, tuple[str, ...]],
-) -> None:
-    """Save calls that were made, and joins; what another worker saved first stays."""
-    call_ids = {path: each.call_id for path, each in outcomes.items() if each.is_accepted or each.is_replay}
-    refusals = {
-        path: {"call_id": each.call_id, "state": each.state, "error": select_error_fields(each.envelope.fields)}
-        for path, each in outcomes.items()
-        if path not in call_ids
-    }
-    keys = await runtime.keys.get(tenant)
+async def plan_calls(runtime: Runtime, call: CallContext, epoch: int, planner: str, tools: Mapping[str, str]) -> bool:
+    """Record which calls this worker is about to make; False if another one has begun the flow, to conclude it."""
+    keys, now_ms = await runtime.keys.get(call.tenant), runtime.clock.epoch_ms()
     async with runtime.store.write_transaction() as connection:
+        if not await connection.fetchval(_SQL["lock_waiting_flow"], call.tenant, call.call_id, epoch):
+            return False
+        async with _edit_document(connection, keys, call.tenant, call.call_id) as document:
+            for path, tool in tools.items():
+                plan = document["plans"].setdefault(path, {"tool": tool, "by": {}})
+                plan["by"][planner] = now_ms
+    return True
+
+
+async def save_calls(
+    runtime: Runtime,
+    call: CallContext,
+    planner: str,
+    tools: Mapping[str, str],
+    outcomes: Mapping[str, Outcome],
+    retried_paths: Collection[str],
+) -> bool:
+    """Save what became of planned calls; False if one was refused here that may be stored nevertheless.
+
+    A call counts more than a refusal, whichever is saved first. No refusal is saved of a call that is to be made again.
+    """
+    tenant, flow_id = call.tenant, call.call_id
+    keys, now_ms = await runtime.keys.get(tenant), runtime.clock.epoch_ms()
+    call_ids = {path: each.call_id for path, each in outcomes.items() if each.is_accepted or each.is_replay}
+    refused_tools = {path: tool for path, tool in tools.items() if path not in call_ids}
+    is_settled = True
+    async with runtime.store.write_transaction() as connection:
+        call_ids |= await _find_calls(connection, tenant, flow_id, refused_tools)
         await connection.execute(_SQL["name_flow_of_calls"], tenant, flow_id, list(call_ids.values()))
-        await connection.fetchval(_SQL["lock_flow"], tenant, flow_id)
-        ciphertext = await connection.fetchval(_SQL["load_flow"], tenant, flow_id)
-        document: dict[str, Any] = {"calls": {}, "refusals": {}, "joins": {}}
-        if ciphertext is not None:
-            document = orjson.loads(keys.unseal(flow_id, "flow", ciphertext))
-        known_paths = document["calls"].keys() | document["refusals"].keys()
-        for name, additions in (("calls", call_ids), ("refusals", refusals)):
-            document[name] |= {path: each for path, each in additions.items() if path not in known_paths}
+        async with _edit_document(connection, keys, tenant, flow_id) as document:
+            _add_calls(document, call_ids)
+            for path in refused_tools.keys() - document["calls"].keys():
+                outcome = outcomes[path]
+                # It is unknown if its commit was not acknowledged.
+                if outcome.state is not State.UNKNOWN:
+                    _forget_plan(document, path, planner, now_ms)
+                if path in document["plans"]:
+                    is_settled = False
+                elif path not in retried_paths:
+                    document["refusals"].setdefault(path, _describe_outcome(outcome))
+    return is_settled
+
+
+async def settle_plans(runtime: Runtime, tenant: str, flow_id: str, tools: Mapping[str, str]) -> bool:
+    """Find out what became of planned calls that are no longer wanted; tell whether anything is known of one now.
+
+    A plan without a call is dropped once nobody can be making that call any more.
+    """
+    keys, now_ms = await runtime.keys.get(tenant), runtime.clock.epoch_ms()
+    async with runtime.store.write_transaction() as connection:
+        call_ids = await _find_calls(connection, tenant, flow_id, tools)
+        await connection.execute(_SQL["name_flow_of_calls"], tenant, flow_id, list(call_ids.values()))
+        async with _edit_document(connection, keys, tenant, flow_id) as document:
+            plan_count = len(document["plans"])
+            _add_calls(document, call_ids)
+            for path in tools:
+                _forget_plan(document, path, None, now_ms)
+            return len(document["plans"]) < plan_count
+
+
+async def save_joins(runtime: Runtime, tenant: str, flow_id: str, joins: Mapping[str, tuple[str, ...]]) -> None:
+    """Save which parallel steps count; what another worker saved first stays."""
+    keys = await runtime.keys.get(tenant)
+    async with (
+        runtime.store.write_transaction() as connection,
+        _edit_document(connection, keys, tenant, flow_id) as document,
+    ):
         document["joins"] = {**joins, **document["joins"]}
-        sealed = keys.seal(flow_id, "flow", orjson.dumps(document))
-        await connection.execute(_SQL["save_flow"], tenant, flow_id, sealed)
+
+
+@asynccontextmanager
+async def _edit_document(
+    connection: Connection, keys: KeySet, tenant: str, flow_id: str
+) -> AsyncIterator[dict[str, Any]]:
+    """Lock the record of a flow, and save what was changed of it."""
+    await connection.fetchval(_SQL["lock_flow"], tenant, flow_id)
+    flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
+    document = _unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
+    yield document
+    sealed = keys.seal(flow_id, "flow", orjson.dumps(document))
+    await connection.execute(_SQL["save_flow"], tenant, flow_id, sealed)
+
+
+async def _find_calls(connection: Connection, tenant: str, flow_id: str, tools: Mapping[str, str]) -> dict[str, str]:
+    """Find the calls that were made under the keys of these steps, by the paths of the steps."""
+    flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id) if tools else None
+    if flow is None:
+        return {}
+    user, actor = flow["caller_user"], parse_agent_chain(flow["caller_agent"])
+    paths = {
+        (
+            derive_claim_scope(user, actor, tool),
+            hashlib.sha256(build_step_key(flow_id, path).encode()).digest(),
+        ): path
+        for path, tool in tools.items()
+    }
+    scopes, digests = zip(*paths, strict=True)
+    rows = await connection.fetch(_SQL["find_step_calls"], tenant, list(scopes), list(digests))
+    return {paths[bytes(row["scope"]), bytes(row["key"])]: str(row["call_id"]) for row in rows}
+
+
+def _add_calls(document: dict[str, Any], call_ids: Mapping[str, str]) -> None:
+    for path, call_id in call_ids.items():
+        document["calls"].setdefault(path, call_id)
+    for name in ("refusals", "plans"):
+        document[name] = {path: each for path, each in document[name].items() if path not in document["calls"]}
+
+
+def _forget_plan(document: dict[str, Any], path: str, planner: str | None, now_ms: int) -> None:
+    """Forget that this worker plans a call, and every other one that has had the time to make it."""
+    plan = document["plans"].get(path)
+    if plan is None:
+        return
+    plan["by"] = {
+        name: at_ms for name, at_ms in plan["by"].items() if name != planner and now_ms - at_ms < 1000 * PLAN_SECONDS
+    }
+    if not plan["by"]:
+        del document["plans"][path]
+
+
+def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
+    error = select_error_fields(outcome.envelope.fields)
+    return {"call_id": outcome.call_id, "state": outcome.state, "error": error}

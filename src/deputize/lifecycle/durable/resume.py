@@ -5,6 +5,7 @@ may have been revoked, the delegation may have ended, or the policies may have c
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -19,10 +20,12 @@ from deputize.core.caller import Caller, Epochs
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import Deadline
 from deputize.core.contract.contract import is_safe_to_repeat
+from deputize.core.contract.flow import MAX_FLOW_DEPTH
 from deputize.core.contract.tools import AnyTool
 from deputize.core.decision import Decision
 from deputize.core.errors import (
     Canceled,
+    FlowFailed,
     GrantEnded,
     OutcomeUnknown,
     Problem,
@@ -43,6 +46,8 @@ from deputize.lifecycle.approval.recheck_approval import PreviewChanged, request
 from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
+from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
+from deputize.lifecycle.durable.flow_steps import load_steps_of_lost_flow, settle_plans
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
@@ -91,6 +96,8 @@ class PendingRun:
     owner: str | None = None
     # It waited for approval, and may start only as what people approved.
     has_approval_request: bool = False
+    # A worker could not go on with it, since it was begun last.
+    was_unable: bool = False
 
     @property
     def is_flow_begun(self) -> bool:
@@ -111,6 +118,8 @@ class ClaimedRun:
     tool: AnyTool
     claim: Claim
     charge: Charge
+    # Why a flow that had begun had to stop; it is claimed to record what its steps did.
+    refusal: Problem | None = None
 
 
 async def load_pending_run(runtime: Runtime, tenant: str, call_id: str) -> PendingRun | None:
@@ -185,6 +194,7 @@ async def _restore_run(runtime: Runtime, tenant: str, call_id: str, row: asyncpg
         age_seconds=row["age_seconds"] or 0.0,
         owner=None if row["owner"] is None or row["owner_epoch"] == 0 else str(row["owner"]),
         has_approval_request=row["needs_approval"],
+        was_unable=row["unable_seconds"] is not None,
     )
 
 
@@ -238,6 +248,8 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
 
     Raises `RunNotReady` for a run that a limit holds back.
     """
+    if run.is_flow_begun:
+        return await _claim_flow(runtime, run)
     validated = run.validated
     refusal: Problem | None = None
     charge: Charge | None = None
@@ -285,6 +297,48 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
         charge.settle(error)
         raise
     return ClaimedRun(authorized=authorized, tool=tool, claim=replace(claim, guards=guards), charge=charge)
+
+
+async def authorize_flow(runtime: Runtime, run: PendingRun) -> tuple[Authorized, Problem | None]:
+    """Authorize a flow that has begun as of now. What ends its authority is returned: its outcome says it."""
+    validated = run.validated
+    try:
+        _require_runnable(runtime, run)
+        if validated.call.request.flow_depth > MAX_FLOW_DEPTH:
+            raise FlowFailed(f"flows call flows more than {MAX_FLOW_DEPTH} levels deep; one of them may call itself")
+        authority = await runtime.authority.load_tenant(validated.call.tenant)
+        return await authorize(runtime, validated, authority, may_ask=run.has_approval_request), None
+    except Problem as problem:
+        if problem.spec.retryable:
+            raise RunNotReady(problem.message, seconds=_RETRY_SOON_SECONDS) from problem
+        decision = problem.decision or Decision(rules=(), epochs=_NO_EPOCHS)
+        return Authorized(validated=validated, decision=decision), problem
+
+
+async def _claim_flow(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
+    """Claim a flow that has begun, to record its end.
+
+    Its approval and its limits were for its beginning: what its steps have done is done, and nobody can refuse that.
+    """
+    authorized, refusal = await authorize_flow(runtime, run)
+    if run.has_approval_request and refusal is None:
+        # Its entries name the approval, as long as that still is for this call.
+        with contextlib.suppress(Problem):
+            approval = await require_approval(runtime, authorized, has_started=True, may_have_acted=True)
+            authorized = approval.authorized
+    if run.state is not State.QUEUED:
+        release_lost_execution(runtime, authorized, run.epoch, run.owner)
+    start = await _begin_run(runtime, authorized, run, ())
+    if start is None:
+        return None
+    return ClaimedRun(
+        authorized=authorized,
+        tool=runtime.driver.find_tool(authorized.contract),
+        # What an owner before this one did is known: it is recorded of the steps.
+        claim=replace(start[0], is_untouched=True),
+        charge=Charge(runtime, authorized, None),
+        refusal=refusal,
+    )
 
 
 async def _end_refused_run(runtime: Runtime, authorized: Authorized, run: PendingRun, refusal: Problem) -> None:
@@ -374,10 +428,35 @@ async def _end_run(runtime: Runtime, call: CallContext, row: asyncpg.Record, pro
         await end_unstarted_call(runtime, call, row["queued_at"], problem)
         return
     entry, epoch = audit.build_unmade_entry(runtime, call, problem), row["owner_epoch"]
+    is_flow = await _end_steps(runtime, call) if epoch > 0 else False
+    if is_flow is None:
+        return
     if await _commit_begin(runtime, call, epoch, 1.0, entry) is not None:
-        claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=row["untouched_epoch"] == epoch)
+        is_untouched = is_flow or row["untouched_epoch"] == epoch
+        claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=is_untouched)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
+        if is_flow:
+            problem = name_steps(problem, await load_steps_of_lost_flow(runtime, call.tenant, call.call_id))
         await runtime.writer.put(audit.build_unmade_closing_row(runtime, call, claim, problem))
+
+
+async def _end_steps(runtime: Runtime, call: CallContext) -> bool | None:
+    """Cancel the steps of a call if it is a flow, whose definition or input is gone; tell whether it is one.
+
+    None if not all of them have ended yet: the end of each wakes the flow.
+    """
+    steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
+    if steps.plans and await settle_plans(runtime, call.tenant, call.call_id, steps.plans):
+        steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
+    if steps.plans:
+        raise RunNotReady("another worker may be making a call of it", seconds=_RETRY_SOON_SECONDS)
+    # Without the keys of the tenant none of them can be canceled, nor go on.
+    with contextlib.suppress(UnsealFailed):
+        if await cancel_steps(runtime, call.caller, steps.calls.values()):
+            steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
+    if any(each.record.is_open for each in steps.calls.values()):
+        return None
+    return bool(steps.calls)
 
 
 def should_requeue(executed: Executed) -> bool:
@@ -391,7 +470,7 @@ async def requeue_run(
     runtime: Runtime, authorized: Authorized, claim: Claim, *, seconds: float = _RETRY_SOON_SECONDS
 ) -> None:
     """Requeue a run as it was before this worker began it; retry until it succeeds, since no other worker can."""
-    tenant, is_untouched = authorized.call.tenant, not claim.is_takeover or authorized.contract.flow is not None
+    tenant, is_untouched = authorized.call.tenant, not claim.is_takeover
     entry_row = audit.build_yield_entry(runtime, authorized, claim.call_id, State.RUNNING)
     while True:
         try:

@@ -31,7 +31,7 @@ from deputize.core.states import State, require_transition
 from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, Passage, encode_entry, encode_summary
 from deputize.govern.limits.rules import to_micros
-from deputize.lifecycle.envelope import get_refusal_state
+from deputize.lifecycle.envelope import get_failure_state, get_refusal_state
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated, Verified
 from deputize.lifecycle.recording.journal import build_journal_rows
 from deputize.lifecycle.recording.redaction import get_redaction_plan, redact_arguments, redact_responses
@@ -397,7 +397,7 @@ def build_yield_entry(runtime: Runtime, authorized: Authorized, call_id: str, be
 
 def build_unmade_closing_row(runtime: Runtime, call: CallContext, claim: Claim, problem: Problem) -> CloseCallRow:
     """Build the row that ends such a run, once it was begun for that."""
-    state = get_refusal_state(problem)
+    state = get_refusal_state(problem) if problem.nothing_happened else get_failure_state(problem)
     if claim.is_takeover:
         state, problem = State.UNKNOWN, OutcomeUnknown(problem.message, details={"cause": problem.spec.slug})
     require_transition(State.RUNNING, state)

@@ -1,7 +1,22 @@
 -- Flows and their steps: lifecycle/durable/flow_run.py.
 
 -- name: load_flow
-select ciphertext from deputize.sealed_payloads where tenant = $1 and id = $2 and kind = 'flow';
+-- What is recorded of a flow, and whose it is.
+select s.ciphertext, k.caller_user, k.caller_agent, k.state not in ('queued', 'running', 'unknown') as has_ended
+from deputize.calls k
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'flow'
+where k.tenant = $1 and k.id = $2;
+
+-- name: lock_waiting_flow
+-- Nobody begins it, and so concludes it, before this transaction has recorded what it is about to do.
+select true from deputize.calls where tenant = $1 and id = $2 and state = 'queued' and owner_epoch = $3 for share;
+
+-- name: find_step_calls
+-- The calls that have these keys. A call that proved that it had no effect has given its key back.
+select c.scope, c.key, c.call_id
+from deputize.claims c
+join unnest($2::bytea[], $3::bytea[]) as e(scope, key) on c.scope = e.scope and c.key = e.key
+where c.tenant = $1;
 
 -- name: name_flow_of_calls
 -- Before the flow is locked: what ends a call locks the call, and then the run of its flow.
@@ -21,3 +36,13 @@ select k.id, k.state, k.tool, k.version, k.error, k.trace, k.mutation_class, k.n
 from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'outcome'
 where k.tenant = $1 and k.id = any($2::uuid[]);
+
+-- name: list_calls_of_flow
+-- The steps of a flow whose record cannot be read. Ids contain the time, and steps are made after their flow.
+select k.id, k.state, k.tool, k.version, k.error, k.trace, k.mutation_class, k.nothing_happened, k.caller_user,
+       k.caller_agent, k.cancel_requested_at is not null as cancel_requested, k.created_at, k.ended_at
+from deputize.calls k where k.tenant = $1 and k.id > $2 and k.flow_id = $2;
+
+-- name: clear_unable
+-- A worker has just gone on with this flow.
+update deputize.runs set unable_since = null where tenant = $1 and id = $2 and unable_since is not null;

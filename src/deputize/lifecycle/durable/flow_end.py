@@ -1,0 +1,48 @@
+"""End a flow: cancel the calls that have not ended, and say in its outcome what was done and what was not."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from deputize.core.caller import Caller
+from deputize.core.errors import Problem
+from deputize.core.states import State
+from deputize.lifecycle.cancellation import cancel_open_call
+from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall
+from deputize.lifecycle.runtime import Runtime
+from deputize.runs.flow_state import WITHHELD, FlowFailure
+
+# So many results of steps are repeated in the error of a flow; all of them can be read by their calls.
+_MAX_PARTIAL_RESULTS: Final = 20
+
+
+async def cancel_steps(runtime: Runtime, caller: Caller, calls: Iterable[StepCall]) -> bool:
+    """Cancel calls that are no longer needed, each once; tell whether there was one."""
+    rows = [each.row for each in calls if each.row is not None and each.record.is_open]
+    open_rows = [row for row in rows if not row["cancel_requested"]]
+    for row in open_rows:
+        await cancel_open_call(runtime, caller, row)
+    return bool(open_rows)
+
+
+def name_steps(problem: Problem, steps: FlowSteps, failure: FlowFailure | None = None) -> Problem:
+    """Add to the problem of a flow what its steps did; nothing happened only if none of them can have acted."""
+    details = {**problem.details, **_describe_steps(steps, failure)}
+    return problem.replace(details=details, nothing_happened=not steps.may_have_acted)
+
+
+def _describe_steps(steps: FlowSteps, failure: FlowFailure | None) -> dict[str, Any]:
+    """Describe what was done: the failed step, completed ones, and what they returned."""
+    completed = {path: each for path, each in steps.calls.items() if each.record.state is State.SUCCEEDED}
+    results = {path: each.record.result for path, each in completed.items() if each.record.result is not WITHHELD}
+    failed_call = None if failure is None else steps.calls.get(failure.path)
+    return {
+        "failed_step": None if failure is None else failure.path,
+        "error": None if failed_call is None else failed_call.error,
+        "completed_steps": [{"step": path, "call_id": each.call_id} for path, each in completed.items()],
+        "open_ends": [
+            {"step": path, "call_id": each.call_id, "state": each.record.state}
+            for path, each in steps.calls.items()
+            if each.record.state is not State.SUCCEEDED
+        ] + [{"step": path, "call_id": None, "state": State.UNKNOWN} for path in steps.plans],
+        "partial_results": dict(list(results.items())[:_MAX_PARTIAL_RESULTS]),
+    }  # fmt: skip

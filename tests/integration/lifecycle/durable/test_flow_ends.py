@@ -1,0 +1,165 @@
+"""What a flow has done is never lost, whatever ends it and whenever its worker dies.
+
+No worker runs here: the tests resume each run themselves, so that anything can happen between two steps of a worker.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.lifecycle.durable import flow_steps
+from deputize.lifecycle.durable.active_runs import ActiveRuns
+from deputize.lifecycle.durable.flow_run import _build_request
+from deputize.lifecycle.durable.flow_steps import load_flow_steps, plan_calls
+from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, load_pending_run
+from deputize.runs.flow_state import ReadyCall
+from tests.integration.lifecycle.durable.test_flow_run import list_paths, load_envelope, start_flow
+from tests.support.flows import call_step, make_flow_tool
+from tests.support.gateway_internals import get_lifecycle
+from tests.support.gateway_lab import GatewayLab, open_lab
+from tests.support.scripted_tools import TOOLS, list_effects
+
+pytestmark = pytest.mark.requirement("RES-3")
+
+_FLOW = make_flow_tool("two", call_step("one", "put", "/input/tag"), call_step("other", "put", "/input/tag"))
+
+
+_FALLING = make_flow_tool(
+    "falling",
+    call_step("one", "note", "/input/tag", fallback=[{"tool": "lab.put", "bind": {"tag": "/input/tag"}}]),
+)
+_RULES = """
+@id("no-notes")
+permit (principal, action, resource) unless { resource == Tool::"lab.note" };
+"""
+
+
+async def resume(lab: GatewayLab, call_id: str) -> None:
+    await get_lifecycle(lab.gateway).resume_run("dev", call_id, ActiveRuns(lab.runtime))
+
+
+async def make_step(lab: GatewayLab, flow_id: str) -> str:
+    """Let a worker go on with the flow, and return the call that it made."""
+    await resume(lab, flow_id)
+    steps = await load_flow_steps(lab.runtime, "dev", flow_id)
+    return list(steps.calls.values())[-1].call_id
+
+
+async def run_step(lab: GatewayLab, flow_id: str) -> None:
+    await resume(lab, await make_step(lab, flow_id))
+
+
+async def start_two(lab: GatewayLab, tag: str) -> str:
+    """Start a flow, and let its first step succeed."""
+    flow_id = await start_flow(lab, "two", tag)
+    await resume(lab, flow_id)
+    await run_step(lab, flow_id)
+    return flow_id
+
+
+async def end_grant(lab: GatewayLab, flow_id: str) -> None:
+    await lab.db.execute("update deputize.runs set not_after = now() - interval '1 second' where id = $1", flow_id)
+
+
+def list_done(envelope: dict[str, Any]) -> list[str]:
+    return [each["step"] for each in envelope["error"]["details"]["completed_steps"]]
+
+
+async def test_whatever_ends_a_flow_its_outcome_names_what_was_done_and_no_step_outlives_it(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    async with open_lab(fresh_database, tmp_path, tools=(*TOOLS, _FLOW)) as lab:
+        # Its authority ends between two steps.
+        ungranted = await start_two(lab, "ends-ungranted")
+        await end_grant(lab, ungranted)
+        # Its definition is replaced, or its input deleted, while a step is open.
+        replaced, deleted = await start_two(lab, "ends-replaced"), await start_two(lab, "ends-deleted")
+        unable = "select unable_since from deputize.runs where id = $1"
+        for flow_id in (replaced, deleted):
+            # Some other worker could not; that this one can counts more.
+            await lab.db.execute("update deputize.runs set unable_since = now() where id = $1", flow_id)
+            await make_step(lab, flow_id)
+            assert await lab.db.fetchval(unable, flow_id) is None
+        await lab.db.execute("update deputize.calls set tool_digest = 'sha256:other' where id = $1", replaced)
+        await lab.db.execute("delete from deputize.sealed_payloads where id = $1 and kind = 'input'", deleted)
+        # Nobody can read what was recorded of this one, either.
+        emptied = await start_two(lab, "ends-emptied")
+        await make_step(lab, emptied)
+        await lab.db.execute("delete from deputize.sealed_payloads where id = $1", emptied)
+        for flow_id, slug in (
+            (ungranted, "grant-ended"),
+            (replaced, "tool-not-found"),
+            (deleted, "seal-broken"),
+            (emptied, "seal-broken"),
+        ):
+            await resume(lab, flow_id)
+            envelope = await load_envelope(lab, flow_id)
+            assert (envelope["state"], envelope["type"]) == ("failed", f"urn:deputize:problem:{slug}"), envelope
+            done = list_done(envelope)
+            assert (done == ["one"]) if flow_id != emptied else (len(done) == 1)
+            # A repeated key must not run the steps again.
+            assert await lab.has_claim(flow_id)
+            rows = await lab.db.fetch("select state from deputize.calls where flow_id = $1 order by id", flow_id)
+            assert [row["state"] for row in rows] in (["succeeded"], ["succeeded", "canceled"])
+        # Nothing can take back that all of its steps have succeeded.
+        completed = await start_two(lab, "ends-completed")
+        await run_step(lab, completed)
+        await end_grant(lab, completed)
+        await resume(lab, completed)
+        assert (await load_envelope(lab, completed))["state"] == "succeeded"
+
+
+async def plan_step(lab: GatewayLab, tag: str) -> PendingRun:
+    """As a worker that is about to make the call of a flow, and gets no further."""
+    flow_id = await start_flow(lab, "falling", tag)
+    await resume(lab, flow_id)
+    run = await load_pending_run(lab.runtime, "dev", flow_id)
+    assert run is not None
+    assert await plan_calls(lab.runtime, run.validated.call, run.epoch, "other", {"one": "lab.note"})
+    return run
+
+
+async def make_planned_call(lab: GatewayLab, run: PendingRun) -> None:
+    """As that worker makes it, and dies before it has recorded it; the call itself goes on."""
+    flow, call = run.validated.contract.flow, run.validated.call
+    assert flow is not None
+    step = flow.steps[0]
+    ready = ReadyCall(path="one", step="one", call=step.calls[0], arguments=call.request.arguments, time_share=1.0)
+    made = await lab.runtime.run_call(lab.runtime, call.caller, _build_request(run, ready))
+    await resume(lab, made.call_id)
+
+
+async def test_a_call_of_a_worker_that_died_before_it_recorded_it_counts_more_than_a_refusal(
+    fresh_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_lab(fresh_database, tmp_path, tools=(*TOOLS, _FALLING)) as lab:
+        stopped, refused = await plan_step(lab, "lost-stopped"), await plan_step(lab, "lost-refused")
+        late, unmade = await plan_step(lab, "lost-late"), await plan_step(lab, "lost-unmade")
+        ids = [each.validated.call.call_id for each in (stopped, refused, late, unmade)]
+        for run in (stopped, refused):
+            await make_planned_call(lab, run)
+        # It has to stop, but the call is found by its key, and was all there was to do.
+        await end_grant(lab, ids[0])
+        await resume(lab, ids[0])
+        assert (await load_envelope(lab, ids[0]))["state"] == "succeeded"
+        # As long as a worker may be making a call, no refusal is recorded, and the flow does not end.
+        await end_grant(lab, ids[3])
+        with pytest.raises(RunNotReady):
+            await resume(lab, ids[3])
+        with monkeypatch.context() as patch:
+            patch.setattr(flow_steps, "PLAN_SECONDS", 0.0)
+            await resume(lab, ids[3])
+        assert await lab.fetch_state(ids[3]) == "denied"
+        # Whoever comes too late makes no call of a flow that has ended.
+        assert not await plan_calls(lab.runtime, unmade.validated.call, unmade.epoch, "late", {"one": "lab.note"})
+        await lab.gateway.commands.put_policies(await lab.make_admin(), [PolicyFile(path="rules.cedar", text=_RULES)])
+        with pytest.raises(RunNotReady):
+            await resume(lab, ids[2])
+        assert await list_paths(lab, ids[2]) == {}
+        # Now nobody may make that call any more, but it was made: there is no fallback.
+        await resume(lab, ids[1])
+        await resume(lab, ids[1])
+        assert (await load_envelope(lab, ids[1]))["state"] == "succeeded"
+        assert [each.tool for each in list_effects("lost-refused")] == ["note"]
