@@ -2,6 +2,7 @@
 
 unknown, upstream deduplicates by key   the same call is resumed, with the same upstream key
 nothing happened, a read, canceled      a new call with the same arguments; two retries make one call
+a flow that was canceled                the same, if none of its steps may have acted
 anything else                           refused: it may have acted, so a person has to check
 """
 
@@ -16,6 +17,7 @@ from deputize.core.contract.contract import MutationClass, is_safe_to_repeat
 from deputize.core.errors import CallNotFound, NotRetryable
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.call_access import may_reach
+from deputize.lifecycle.durable.flow_steps import load_flow_steps
 from deputize.lifecycle.recording.stored_call import StoredInput
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.queries import load_statements
@@ -50,6 +52,8 @@ async def build_retry_request(runtime: Runtime, caller: Caller, call_id: str) ->
     is_harmless = row["nothing_happened"] or row["mutation_class"] == MutationClass.READ or state is State.CANCELED
     if not is_harmless:
         _refuse_retry(call_id, state, "it failed after it started, and may have acted")
+    if state is State.CANCELED and (await load_flow_steps(runtime, caller.tenant, call_id)).may_have_acted:
+        _refuse_retry(call_id, state, "some of its steps were done before it was canceled, and would be done again")
     # Retrying several times makes only one more call.
     key = f"retry:{call_id}"
     return stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", idempotency_key=key)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deputize.core.errors import NotRetryable
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.lifecycle.durable import flow_steps
 from deputize.lifecycle.durable.active_runs import ActiveRuns
@@ -109,6 +110,26 @@ async def test_whatever_ends_a_flow_its_outcome_names_what_was_done_and_no_step_
         await end_grant(lab, completed)
         await resume(lab, completed)
         assert (await load_envelope(lab, completed))["state"] == "succeeded"
+
+
+async def test_a_canceled_flow_is_run_again_only_if_it_did_nothing(fresh_database: str, tmp_path: Path) -> None:
+    async with open_lab(fresh_database, tmp_path, tools=(*TOOLS, _FLOW)) as lab:
+        caller, lifecycle = await lab.make_caller(), get_lifecycle(lab.gateway)
+        acted = await start_two(lab, "cancel-acted")
+        idle = await start_flow(lab, "two", "cancel-idle")
+        await resume(lab, idle)
+        for flow_id in (acted, idle):
+            await make_step(lab, flow_id)
+            await lab.gateway.cancellations.cancel_call(caller, flow_id)
+            await resume(lab, flow_id)
+            assert await lab.fetch_state(flow_id) == "canceled"
+        with pytest.raises(NotRetryable):
+            await lifecycle.retry_call(caller, acted)
+        assert (await lifecycle.retry_call(caller, idle)).is_accepted
+        assert (await list_paths(lab, acted), len(list_effects("cancel-acted"))) == (
+            {"one": "succeeded", "other": "canceled"},
+            1,
+        )
 
 
 async def plan_step(lab: GatewayLab, tag: str) -> PendingRun:
