@@ -4,7 +4,7 @@ Each reason names the step and the field. What a tool does not declare of its re
 that gets it is validated when it is called, like every call.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from deputize.catalog.compatibility.schema_changes import find_breaks
 from deputize.catalog.schema_rules import NOT_CALLABLE, Reason
 from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.comparisons import InvalidComparison, parse_comparison
+from deputize.core.contract.compensation_binding import get_compensation_class
 from deputize.core.contract.contract import Contract, Effects, Schema, TimeoutClass, is_safe_to_repeat
 from deputize.core.contract.flow import MAX_FLOW_DEPTH, MAX_FLOW_STEPS, FlowCall, FlowStep, measure_steps
 from deputize.core.contract.handler import FLOW_DRIVER
@@ -24,6 +25,9 @@ ContractLookup = Callable[[str], Contract | None]
 _ROOTS: Final = ("input", "steps", "item", "index", "round")
 _EFFECTS: Final = (Effects.READ, Effects.WRITE, Effects.DESTRUCTIVE)
 _MOST_BREAKS: Final = 2
+_ORDER_FIX: Final = (
+    "move it to the end, declare its undo or compensation, or use a tool that declares requires_user_interaction"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +136,8 @@ def check_flow_tools(contract: Contract, find_contract: ContractLookup) -> Itera
         reason = f"are flows inside flows, {len(chain)} levels deep; the limit is {MAX_FLOW_DEPTH}"
         yield _make_reason("/flow/steps", reason, "call the inner flows from this one instead")
     yield from _check_effects(contract, tools)
-    yield from _check_order(contract.flow.steps, tools, None)
+    final_tools = {name for name, tool in tools.items() if _is_irreversible(tool, find_contract)}
+    yield from _check_order(contract.flow.steps, tools, final_tools, None)
     seconds = measure_steps(contract.flow.steps, lambda name: tools[name].timeout.effective_seconds)
     if seconds > contract.timeout.effective_seconds:
         reason = f"is {contract.timeout.effective_seconds:g} s, but its steps may take {seconds:g} s"
@@ -166,7 +171,22 @@ def _check_effects(contract: Contract, tools: Mapping[str, Contract]) -> Iterato
         yield _make_reason("/effects", reason, f"write effects: {tool.effects}")
 
 
-def _check_order(steps: Sequence[FlowStep], tools: Mapping[str, Contract], later: str | None) -> Iterator[Reason]:
+def _is_irreversible(tool: Contract, find_contract: ContractLookup) -> bool:
+    """Tell whether a call cannot be taken back, and no person decides about it; a flow is like the worst of its steps.
+
+    As the journal sees it: a write that declares neither undo nor compensation cannot be taken back.
+    """
+    if tool.effects is Effects.READ or tool.requires_user_interaction:
+        return False
+    if tool.flow is None:
+        return get_compensation_class(tool) == "irreversible"
+    inner_tools = (find_contract(call.tool) for step in tool.flow.walk() for call in step.calls)
+    return any(_is_irreversible(each, find_contract) for each in inner_tools if each is not None)
+
+
+def _check_order(
+    steps: Sequence[FlowStep], tools: Mapping[str, Contract], final_tools: Collection[str], later: str | None
+) -> Iterator[Reason]:
     """Check that nothing is changed after a step that cannot be taken back, unless a person decides about that step.
 
     `later` is the name of a step after these that changes something.
@@ -176,18 +196,15 @@ def _check_order(steps: Sequence[FlowStep], tools: Mapping[str, Contract], later
         parallel = step.parallel or ()
         for branch in parallel:
             sibling = next((each.name for each in parallel if each is not branch and _changes_data(each, tools)), None)
-            yield from _check_order((branch,), tools, sibling or next_change)
-        yield from _check_order(step.steps or (), tools, next_change)
-        yield from _check_order(step.otherwise or (), tools, next_change)
+            yield from _check_order((branch,), tools, final_tools, sibling or next_change)
+        yield from _check_order(step.steps or (), tools, final_tools, next_change)
+        yield from _check_order(step.otherwise or (), tools, final_tools, next_change)
         if step.map is not None or step.loop is not None:
             next_change = next_change or f"{step.name}, which is repeated,"
-        for call in step.calls:
-            tool = tools[call.tool]
-            is_final = tool.effects is Effects.DESTRUCTIVE and not tool.requires_user_interaction
-            if is_final and next_change is not None:
-                reason = f"is {tool.full_name}, which cannot be taken back, but {next_change} changes data after it"
-                fix = "move it to the end, or use a tool that declares requires_user_interaction"
-                yield _make_step_reason(step, "tool", reason, fix)
+        for name in (call.tool for call in step.calls if call.tool in final_tools):
+            if next_change is not None:
+                reason = f"is {name}, which cannot be taken back, but {next_change} changes data after it"
+                yield _make_step_reason(step, "tool", reason, _ORDER_FIX)
 
 
 def _changes_data(step: FlowStep, tools: Mapping[str, Contract]) -> bool:

@@ -27,12 +27,16 @@ def _tool(name: str, **changes: Any) -> Contract:
     return make_contract(**{**fields, **changes})
 
 
+_UPDATE = {"resource": "lab.values", "op": "update", "scope": "*"}
 _TOOLS = {
     each.full_name: each
     for each in (
         _tool("look"),
         _tool("open_look", output_schema={}),
-        _tool("put", effects="write", resources=[{"resource": "lab.values", "op": "update", "scope": "*"}]),
+        _tool("put", effects="write", resources=[_UPDATE], undo="lab.put"),
+        # As one of somebody else's service, which nobody knows how to take back.
+        _tool("post", effects="write", resources=[_UPDATE]),
+        _tool("drop", effects="destructive", resources=[_UPDATE], undo="lab.put"),
         _tool("erase", effects="destructive", resources=[{"resource": "lab.values", "op": "delete", "scope": "*"}]),
         _tool("asking_erase", effects="destructive", requires_user_interaction=True),
         _tool("slow", timeout={"timeout_class": "long-running", "seconds": 200}),
@@ -87,6 +91,8 @@ def test_a_flow_whose_steps_fit_is_admitted() -> None:
             "/flow/steps/a/map/over is /input/tag, which",
         ),
         ([_step("a", "erase"), _step("b", "put")], "which cannot be taken back, but b changes data after it"),
+        ([_step("a", "post"), _step("b", "put")], "which cannot be taken back, but b changes data after it"),
+        ([_step("a", "put"), _step("b", "drop"), _step("c", "post")], None),
         ([_step("a", "erase", map={"over": "/input/tags", "max_items": 2})], "cannot be taken back, but a, which is"),
         ([_step("a", join="first")], "/flow/steps/a/join is set, but no steps are parallel"),
         ([_step(f"s{number}") for number in range(100)], None),
@@ -104,6 +110,15 @@ def test_what_does_not_fit_is_refused_with_the_step_and_the_field(steps: list[An
 
 def test_an_irreversible_step_that_a_person_decides_may_be_followed_by_changes() -> None:
     assert not _find_reasons(make_flow("gated", _step("a", "asking_erase"), _step("b", "put"), effects="destructive"))
+
+
+def test_a_flow_is_as_irreversible_as_its_steps() -> None:
+    posting, putting = make_flow("posting", _step("a", "post")), make_flow("putting", _step("a", "put"))
+    steps = (_step("a", "posting"), _step("b", "put"))
+    (reason,) = _find_reasons(make_flow("outer", *steps, timeout=72_000), posting=posting)
+    assert reason == "/flow/steps/a/tool is lab.posting, which cannot be taken back, but b changes data after it"
+    steps = (_step("a", "putting"), _step("b", "posting"))
+    assert not _find_reasons(make_flow("outer", *steps, timeout=72_000), posting=posting, putting=putting)
 
 
 def test_a_flow_declares_the_effects_of_its_steps() -> None:
