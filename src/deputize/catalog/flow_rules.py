@@ -16,7 +16,15 @@ from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.core.comparisons import InvalidComparison, parse_comparison
 from deputize.core.contract.compensation_binding import get_compensation_class
 from deputize.core.contract.contract import Contract, Effects, Schema, TimeoutClass, is_safe_to_repeat
-from deputize.core.contract.flow import MAX_FLOW_DEPTH, MAX_FLOW_STEPS, FlowCall, FlowStep, measure_steps
+from deputize.core.contract.flow import (
+    MAX_FLOW_CALLS,
+    MAX_FLOW_DEPTH,
+    MAX_FLOW_STEPS,
+    FlowCall,
+    FlowStep,
+    count_calls,
+    measure_steps,
+)
 from deputize.core.contract.handler import FLOW_DRIVER
 from deputize.core.json_pointer import is_place, parse_pointer
 
@@ -70,6 +78,9 @@ def check_flow(contract: Contract) -> Iterator[Reason]:
     if len(steps) > MAX_FLOW_STEPS:
         reason, fix = f"has {len(steps)} steps; the limit is {MAX_FLOW_STEPS}", "move some of them into a flow"
         yield _make_reason("/flow/steps", reason, f"{fix} of their own, and call that")
+    if (calls := count_calls(contract.flow)) > MAX_FLOW_CALLS:
+        reason, fix = f"may make {calls} calls; the limit is {MAX_FLOW_CALLS}", "lower max_items or max_rounds, or move"
+        yield _make_reason("/flow/steps", reason, f"{fix} some of them into a flow of their own, and call that")
     names = [each.name for each in steps]
     for name in sorted({each for each in names if names.count(each) > 1}):
         yield _make_reason("/flow/steps", f"has two steps with the name {name}", "rename one of them")

@@ -48,6 +48,12 @@ def _step(name: str, tool: str = "look", tag: str = "/input/tag", **fields: Any)
     return {"name": name, "tool": f"lab.{tool}", "bind": {"tag": tag}, **fields}
 
 
+_HUNDRED = {"over": "/input/tags", "max_items": 100}
+_NINE_HUNDRED = [_step(f"s{number}", map=_HUNDRED) for number in range(9)]
+_LOOP = {"until": "/steps/t/number > 3", "max_rounds": 100}
+_LOOK = {"tool": "lab.look", "bind": {"tag": "/input/tag"}}
+
+
 def _find_reasons(contract: Contract, **flows: Contract) -> list[str]:
     tools = {**_TOOLS, **{f"lab.{name}": each for name, each in flows.items()}, contract.full_name: contract}
     reasons = [*check_flow(contract), *check_flow_tools(contract, tools.get)]
@@ -96,6 +102,11 @@ def test_a_flow_whose_steps_fit_is_admitted() -> None:
         ([_step("a", "erase", map={"over": "/input/tags", "max_items": 2})], "cannot be taken back, but a, which is"),
         ([_step("a", join="first")], "/flow/steps/a/join is set, but no steps are parallel"),
         ([_step(f"s{number}") for number in range(100)], None),
+        ([*_NINE_HUNDRED, _step("t", loop=_LOOP)], None),
+        (
+            [*_NINE_HUNDRED, _step("t", loop=_LOOP, fallback=[_LOOK])],
+            "/flow/steps may make 1100 calls; the limit is 1000",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_step_and_the_field(steps: list[Any], reason: str | None) -> None:

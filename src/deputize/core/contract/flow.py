@@ -15,6 +15,8 @@ from deputize.core.contract.parts import SparsePart, ToolRef, Word
 MAX_FLOW_STEPS: Final = 100
 MAX_FLOW_DEPTH: Final = 10
 MAX_ROUNDS: Final = 100
+# All of its steps, elements, rounds and fallbacks. Each end of a call evaluates the flow, and reads what was recorded.
+MAX_FLOW_CALLS: Final = 1000
 
 # Where a value comes from; `/item`, `/index` and `/round` exist inside `map` and `loop`.
 Source = Annotated[str, StringConstraints(pattern=r"^/(input|steps|item|index|round)(/.*)?$", max_length=240)]
@@ -96,6 +98,16 @@ class Flow(SparsePart):
         """Yield all steps, those inside others too."""
         for step in self.steps:
             yield from step.walk()
+
+
+def count_calls(flow: Flow) -> int:
+    """Count the calls that a flow makes at most."""
+    return sum(_count_step_calls(each) for each in flow.walk())
+
+
+def _count_step_calls(step: FlowStep) -> int:
+    repeats = step.map.max_items if step.map is not None else 1 if step.loop is None else step.loop.max_rounds
+    return len(step.calls) * repeats
 
 
 # Returns how many seconds a call of a tool may take.

@@ -1,7 +1,9 @@
 """End a flow: cancel the calls that have not ended, and say in its outcome what was done and what was not."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+import orjson
 
 from deputize.core.caller import Caller
 from deputize.core.errors import Problem
@@ -11,8 +13,10 @@ from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import WITHHELD, FlowFailure
 
-# So many results of steps are repeated in the error of a flow; all of them can be read by their calls.
+# So many results of steps are repeated in the error of a flow, and as much of them as fits into so many bytes; all of
+# them can be read by their calls.
 _MAX_PARTIAL_RESULTS: Final = 20
+_MAX_PARTIAL_BYTES: Final = 64 * 1024
 
 
 async def cancel_steps(runtime: Runtime, caller: Caller, calls: Iterable[StepCall]) -> bool:
@@ -44,5 +48,17 @@ def _describe_steps(steps: FlowSteps, failure: FlowFailure | None) -> dict[str, 
             for path, each in steps.calls.items()
             if each.record.state is not State.SUCCEEDED
         ] + [{"step": path, "call_id": None, "state": State.UNKNOWN} for path in steps.plans],
-        "partial_results": dict(list(results.items())[:_MAX_PARTIAL_RESULTS]),
+        "partial_results": _select_results(results),
     }  # fmt: skip
+
+
+def _select_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Select results from the first one on, without those that are too long beside the others."""
+    selected: dict[str, Any] = {}
+    bytes_left = _MAX_PARTIAL_BYTES
+    for path, result in results.items():
+        size = len(orjson.dumps(result))
+        if size <= bytes_left and len(selected) < _MAX_PARTIAL_RESULTS:
+            selected[path] = result
+            bytes_left -= size
+    return selected
