@@ -71,17 +71,19 @@ def _draw_nodes(
         text = f"{step.name}<br>{_describe_step(step)}".replace('"', "#quot;")
         status = statuses.get(step.name)
         node = f'{{"{text}"}}' if step.when is not None else f'["{text}"]'
-        lines.append(f"  {step.name}{node}{'' if status is None else f':::{status}'}")
-        lines += [f"  {each} --> {step.name}" for each in starts]
+        # A step may be named like another node, or like a keyword of the language.
+        node_id = f"step_{step.name}"
+        lines.append(f"  {node_id}{node}{'' if status is None else f':::{status}'}")
+        lines += [f"  {each} --> {node_id}" for each in starts]
         ends: list[str] = []
         for branch in step.parallel or ():
-            ends += _draw_nodes((branch,), (step.name,), lines, statuses)
+            ends += _draw_nodes((branch,), (node_id,), lines, statuses)
         if step.steps:
-            ends += _draw_nodes(step.steps, (step.name,), lines, statuses)
+            ends += _draw_nodes(step.steps, (node_id,), lines, statuses)
         if step.otherwise:
-            ends += _draw_nodes(step.otherwise, (step.name,), lines, statuses)
+            ends += _draw_nodes(step.otherwise, (node_id,), lines, statuses)
         if not ends or (step.when is not None and not step.otherwise):
-            ends.append(step.name)
+            ends.append(node_id)
         starts = tuple(dict.fromkeys(ends))
     return tuple(starts)
 

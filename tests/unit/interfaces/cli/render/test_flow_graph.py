@@ -46,10 +46,27 @@ def test_mermaid_has_the_edges_of_branches_and_joins() -> None:
     lines = [each.strip() for each in draw_mermaid(FLOW, STATUSES)]
     edges = [each for each in lines if "-->" in each]
     assert edges == [
-        "input --> order", "order --> large", "large --> ask", "large --> pay", "ask --> tell", "pay --> tell",
-        "tell --> mail", "tell --> text", "mail --> output", "text --> output",
+        "input --> step_order", "step_order --> step_large", "step_large --> step_ask", "step_large --> step_pay",
+        "step_ask --> step_tell", "step_pay --> step_tell", "step_tell --> step_mail", "step_tell --> step_text",
+        "step_mail --> output", "step_text --> output",
     ]  # fmt: skip
     assert any(each.endswith(":::succeeded") for each in lines)
+
+
+def test_a_step_may_have_the_name_of_a_node_or_a_keyword_of_mermaid() -> None:
+    steps = [{"name": name, "tool": "shop.look"} for name in ("input", "end", "output")]
+    assert draw_mermaid(Flow.model_validate({"steps": steps}), {}) == [
+        "flowchart TD",
+        "  input([input])",
+        '  step_input["input<br>shop.look"]',
+        "  input --> step_input",
+        '  step_end["end<br>shop.look"]',
+        "  step_input --> step_end",
+        '  step_output["output<br>shop.look"]',
+        "  step_end --> step_output",
+        "  output([output])",
+        "  step_output --> output",
+    ]
 
 
 def test_the_picture_is_xml_and_names_every_step() -> None:
