@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.contract.flow import Flow
-from deputize.core.errors import Canceled, FlowFailed, Problem, ToolTimeout, Unavailable
+from deputize.core.errors import Canceled, FlowFailed, Problem, ToolTimeout, TooManyTakeovers, Unavailable
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
@@ -73,11 +73,11 @@ async def advance_flow(runtime: Runtime, run: PendingRun) -> bool:
             if not await plan_calls(runtime, call, run.epoch, planner, _list_tools(state.ready)):
                 return False
             retry_seconds = await _make_calls(runtime, run, planner, state.ready)
-        elif retry_seconds is not None:
-            raise RunNotReady("a step could not be called yet", seconds=retry_seconds)
         else:
             if run.was_unable:
                 await _clear_unable(runtime, validated)
+            if retry_seconds is not None:
+                raise RunNotReady("a step could not be called yet", seconds=retry_seconds)
             return False
 
 
@@ -104,7 +104,8 @@ async def conclude_flow(
 
 
 def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: Problem | None) -> Problem | None:
-    if state.has_succeeded:
+    # Recording its result may be what kills workers.
+    if state.has_succeeded and not isinstance(refusal, TooManyTakeovers):
         return None
     failure = state.failure
     completed_count = sum(each.record.state is State.SUCCEEDED for each in steps.calls.values())

@@ -8,9 +8,9 @@ therefore looked up by its key, before a refusal is recorded in its place and be
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import field
 from typing import Any, Final
 
@@ -104,14 +104,12 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
     )
 
 
-async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str) -> FlowSteps:
-    """Load the calls of a flow of which something was deleted; by their ids if that is all that is left of them."""
-    try:
+async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str, *, has_input: bool) -> FlowSteps:
+    """Load the calls of a flow that cannot go on; by their ids if what was recorded of them is gone with its input."""
+    with contextlib.suppress(UnsealFailed):
         steps = await load_flow_steps(runtime, tenant, flow_id)
-    except UnsealFailed:
-        steps = FlowSteps()
-    if steps.calls or steps.plans:
-        return steps
+        if has_input or steps.calls or steps.plans:
+            return steps
     async with runtime.store.write_transaction() as connection:
         rows = await connection.fetch(_SQL["list_calls_of_flow"], tenant, flow_id)
     return FlowSteps(calls={str(row["id"]): _describe_lost_call(row) for row in rows})
@@ -233,7 +231,7 @@ async def save_joins(runtime: Runtime, tenant: str, flow_id: str, joins: Mapping
         document["joins"] = {**joins, **document["joins"]}
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _edit_document(
     connection: Connection, keys: KeySet, tenant: str, flow_id: str
 ) -> AsyncIterator[dict[str, Any]]:

@@ -6,9 +6,10 @@ may have been revoked, the delegation may have ended, or the policies may have c
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -47,7 +48,7 @@ from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
-from deputize.lifecycle.durable.flow_steps import load_steps_of_lost_flow, settle_plans
+from deputize.lifecycle.durable.flow_steps import FlowSteps, load_steps_of_lost_flow, settle_plans
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
@@ -428,35 +429,36 @@ async def _end_run(runtime: Runtime, call: CallContext, row: asyncpg.Record, pro
         await end_unstarted_call(runtime, call, row["queued_at"], problem)
         return
     entry, epoch = audit.build_unmade_entry(runtime, call, problem), row["owner_epoch"]
-    is_flow = await _end_steps(runtime, call) if epoch > 0 else False
-    if is_flow is None:
+    load_steps = partial(
+        load_steps_of_lost_flow, runtime, call.tenant, call.call_id, has_input=row["input"] is not None
+    )
+    if epoch > 0 and not await _end_steps(runtime, call, load_steps):
         return
     if await _commit_begin(runtime, call, epoch, 1.0, entry) is not None:
-        is_untouched = is_flow or row["untouched_epoch"] == epoch
+        steps = await load_steps() if epoch > 0 else FlowSteps()
+        is_untouched = bool(steps.calls) or row["untouched_epoch"] == epoch
         claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=is_untouched)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
-        if is_flow:
-            problem = name_steps(problem, await load_steps_of_lost_flow(runtime, call.tenant, call.call_id))
+        if steps.calls:
+            problem = name_steps(problem, steps)
         await runtime.writer.put(audit.build_unmade_closing_row(runtime, call, claim, problem))
 
 
-async def _end_steps(runtime: Runtime, call: CallContext) -> bool | None:
-    """Cancel the steps of a call if it is a flow, whose definition or input is gone; tell whether it is one.
+async def _end_steps(runtime: Runtime, call: CallContext, load_steps: Callable[[], Awaitable[FlowSteps]]) -> bool:
+    """Cancel the steps of a flow whose definition or input is gone; tell whether all have ended.
 
-    None if not all of them have ended yet: the end of each wakes the flow.
+    The end of each wakes the flow. A call that is no flow has no steps.
     """
-    steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
+    steps = await load_steps()
     if steps.plans and await settle_plans(runtime, call.tenant, call.call_id, steps.plans):
-        steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
+        steps = await load_steps()
     if steps.plans:
         raise RunNotReady("another worker may be making a call of it", seconds=_RETRY_SOON_SECONDS)
     # Without the keys of the tenant none of them can be canceled, nor go on.
     with contextlib.suppress(UnsealFailed):
         if await cancel_steps(runtime, call.caller, steps.calls.values()):
-            steps = await load_steps_of_lost_flow(runtime, call.tenant, call.call_id)
-    if any(each.record.is_open for each in steps.calls.values()):
-        return None
-    return bool(steps.calls)
+            steps = await load_steps()
+    return not any(each.record.is_open for each in steps.calls.values())
 
 
 def should_requeue(executed: Executed) -> bool:

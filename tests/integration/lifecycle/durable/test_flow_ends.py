@@ -17,6 +17,8 @@ from deputize.lifecycle.durable.flow_steps import load_flow_steps, plan_calls
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, load_pending_run
 from deputize.runs.flow_state import ReadyCall
 from tests.integration.lifecycle.durable.test_flow_run import list_paths, load_envelope, start_flow
+from tests.integration.operations.background.test_worker import begin_run, expire_lease
+from tests.support.approval_lab import open_approval_lab
 from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, open_lab
@@ -24,13 +26,22 @@ from tests.support.scripted_tools import TOOLS, list_effects
 
 pytestmark = pytest.mark.requirement("RES-3")
 
-_FLOW = make_flow_tool("two", call_step("one", "put", "/input/tag"), call_step("other", "put", "/input/tag"))
+_STEPS = (call_step("one", "put", "/input/tag"), call_step("other", "put", "/input/tag"))
+_FLOW = make_flow_tool("two", *_STEPS)
 
 
 _FALLING = make_flow_tool(
     "falling",
     call_step("one", "note", "/input/tag", fallback=[{"tool": "lab.put", "bind": {"tag": "/input/tag"}}]),
 )
+_ASKING = """
+@id("open")
+permit (principal, action, resource) unless { resource == Tool::"lab.asking" };
+
+@id("somebody-agrees")
+@decision("ask")
+permit (principal, action, resource == Tool::"lab.asking");
+"""
 _RULES = """
 @id("no-notes")
 permit (principal, action, resource) unless { resource == Tool::"lab.note" };
@@ -71,7 +82,11 @@ def list_done(envelope: dict[str, Any]) -> list[str]:
 async def test_whatever_ends_a_flow_its_outcome_names_what_was_done_and_no_step_outlives_it(
     fresh_database: str, tmp_path: Path
 ) -> None:
-    async with open_lab(fresh_database, tmp_path, tools=(*TOOLS, _FLOW)) as lab:
+    asking = make_flow_tool("asking", *_STEPS)
+    async with open_approval_lab(
+        fresh_database, tmp_path, with_worker=False, rules=_ASKING, tools=(*TOOLS, _FLOW, asking)
+    ) as approving:
+        lab = approving.lab
         # Its authority ends between two steps.
         ungranted = await start_two(lab, "ends-ungranted")
         await end_grant(lab, ungranted)
@@ -104,12 +119,33 @@ async def test_whatever_ends_a_flow_its_outcome_names_what_was_done_and_no_step_
             assert await lab.has_claim(flow_id)
             rows = await lab.db.fetch("select state from deputize.calls where flow_id = $1 order by id", flow_id)
             assert [row["state"] for row in rows] in (["succeeded"], ["succeeded", "canceled"])
-        # Nothing can take back that all of its steps have succeeded.
+        # Nothing can take back that all of its steps have succeeded: neither the end of its authority, nor that it
+        # would have to be approved anew.
         completed = await start_two(lab, "ends-completed")
-        await run_step(lab, completed)
+        approved, request_id = await approving.request_approval("asking", "ends-approved")
+        await approving.approve(await approving.make_approver("ada"), request_id)
+        await resume(lab, approved)
+        await run_step(lab, approved)
+        for flow_id in (completed, approved):
+            await run_step(lab, flow_id)
         await end_grant(lab, completed)
-        await resume(lab, completed)
-        assert (await load_envelope(lab, completed))["state"] == "succeeded"
+        await approving.put_policies(_ASKING.replace("somebody", "two-people"))
+        await lab.db.execute(
+            "update deputize.approvals set expires_at = now() - interval '1 minute' where call_id = $1", approved
+        )
+        for flow_id in (completed, approved):
+            await resume(lab, flow_id)
+            assert (await load_envelope(lab, flow_id))["state"] == "succeeded"
+        # Unless it kills those who record it.
+        killing = await start_two(lab, "ends-killing")
+        await run_step(lab, killing)
+        await begin_run(lab, killing)
+        await expire_lease(lab, lab)
+        await lab.db.execute("update deputize.runs set takeovers = 100 where id = $1", killing)
+        async with open_lab(fresh_database, tmp_path, tools=(*TOOLS, _FLOW, asking)) as other:
+            await resume(other, killing)
+            envelope = await load_envelope(other, killing)
+            assert (envelope["state"], list_done(envelope)) == ("failed", ["one", "other"])
 
 
 async def test_a_canceled_flow_is_run_again_only_if_it_did_nothing(fresh_database: str, tmp_path: Path) -> None:
