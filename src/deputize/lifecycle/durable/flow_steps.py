@@ -187,20 +187,21 @@ async def save_calls(
     call_ids = {path: each.call_id for path, each in outcomes.items() if each.is_accepted or each.is_replay}
     refused_tools = {path: tool for path, tool in tools.items() if path not in call_ids}
     is_settled = True
-    async with runtime.store.write_transaction() as connection:
-        call_ids |= await _find_calls(connection, tenant, flow_id, refused_tools)
-        await connection.execute(_SQL["name_flow_of_calls"], tenant, flow_id, list(call_ids.values()))
-        async with _edit_document(connection, keys, tenant, flow_id) as document:
-            _add_calls(document, call_ids)
-            for path in refused_tools.keys() - document["calls"].keys():
-                outcome = outcomes[path]
-                # It is unknown if its commit was not acknowledged.
-                if outcome.state is not State.UNKNOWN:
-                    _forget_plan(document, path, planner, now_ms)
-                if path in document["plans"]:
-                    is_settled = False
-                elif path not in retried_paths:
-                    document["refusals"].setdefault(path, _describe_outcome(outcome))
+    call_ids = await _name_flow(runtime, tenant, flow_id, call_ids, refused_tools)
+    async with (
+        runtime.store.write_transaction() as connection,
+        _edit_document(connection, keys, tenant, flow_id) as document,
+    ):
+        _add_calls(document, call_ids)
+        for path in refused_tools.keys() - document["calls"].keys():
+            outcome = outcomes[path]
+            # It is unknown if its commit was not acknowledged.
+            if outcome.state is not State.UNKNOWN:
+                _forget_plan(document, path, planner, now_ms)
+            if path in document["plans"]:
+                is_settled = False
+            elif path not in retried_paths:
+                document["refusals"].setdefault(path, _describe_outcome(outcome))
     return is_settled
 
 
@@ -210,15 +211,16 @@ async def settle_plans(runtime: Runtime, tenant: str, flow_id: str, tools: Mappi
     A plan without a call is dropped once nobody can be making that call any more.
     """
     keys, now_ms = await runtime.keys.get(tenant), runtime.clock.epoch_ms()
-    async with runtime.store.write_transaction() as connection:
-        call_ids = await _find_calls(connection, tenant, flow_id, tools)
-        await connection.execute(_SQL["name_flow_of_calls"], tenant, flow_id, list(call_ids.values()))
-        async with _edit_document(connection, keys, tenant, flow_id) as document:
-            plan_count = len(document["plans"])
-            _add_calls(document, call_ids)
-            for path in tools:
-                _forget_plan(document, path, None, now_ms)
-            return len(document["plans"]) < plan_count
+    call_ids = await _name_flow(runtime, tenant, flow_id, {}, tools)
+    async with (
+        runtime.store.write_transaction() as connection,
+        _edit_document(connection, keys, tenant, flow_id) as document,
+    ):
+        plan_count = len(document["plans"])
+        _add_calls(document, call_ids)
+        for path in tools:
+            _forget_plan(document, path, None, now_ms)
+        return len(document["plans"]) < plan_count
 
 
 async def save_joins(runtime: Runtime, tenant: str, flow_id: str, joins: Mapping[str, tuple[str, ...]]) -> None:
@@ -242,6 +244,20 @@ async def _edit_document(
     yield document
     sealed = keys.seal(flow_id, "flow", orjson.dumps(document))
     await connection.execute(_SQL["save_flow"], tenant, flow_id, sealed)
+
+
+async def _name_flow(
+    runtime: Runtime, tenant: str, flow_id: str, call_ids: Mapping[str, str], tools: Mapping[str, str]
+) -> dict[str, str]:
+    """Make calls wake their flow when they end: those of these ids, and others that are found by their keys.
+
+    In a transaction of its own. What begins or ends calls may lock the flow first, and one of its steps after it.
+    """
+    async with runtime.store.write_transaction() as connection:
+        all_ids = {**await _find_calls(connection, tenant, flow_id, tools), **call_ids}
+        if all_ids:
+            await connection.execute(_SQL["name_flow_of_calls"], tenant, flow_id, list(all_ids.values()))
+    return all_ids
 
 
 async def _find_calls(connection: Connection, tenant: str, flow_id: str, tools: Mapping[str, str]) -> dict[str, str]:

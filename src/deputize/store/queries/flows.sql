@@ -19,8 +19,7 @@ join unnest($2::bytea[], $3::bytea[]) as e(scope, key) on c.scope = e.scope and 
 where c.tenant = $1;
 
 -- name: name_flow_of_calls
--- Before the flow is locked: what ends a call locks the call, and then the run of its flow.
-update deputize.calls set flow_id = $2 where tenant = $1 and id = any($3::uuid[]);
+update deputize.calls set flow_id = $2 where tenant = $1 and id = any($3::uuid[]) and flow_id is distinct from $2;
 
 -- name: lock_flow
 select id from deputize.runs where tenant = $1 and id = $2 for update;
