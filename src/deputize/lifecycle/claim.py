@@ -36,6 +36,7 @@ from deputize.core.errors import (
 from deputize.core.outcome import Envelope, Outcome, build_failure_envelope
 from deputize.core.states import FINAL_STATES, State
 from deputize.lifecycle.authorize import reauthorize
+from deputize.lifecycle.compensation.later_writers import require_no_later_writer
 from deputize.lifecycle.elicitation.round_token import derive_round_key
 from deputize.lifecycle.phases import Authorized, Claim
 from deputize.lifecycle.recording import audit
@@ -174,9 +175,10 @@ def _release_claim(runtime: Runtime, authorized: Authorized) -> None:
 async def confirm_authorization(
     runtime: Runtime, authorized: Authorized, commit_epochs: Epochs, claim: Claim
 ) -> Authorized:
-    """Authorize again if authority changed before the commit, before anything happens."""
+    """Authorize again if authority changed before the commit, before anything happens; refuse an undo that is late."""
     try:
-        return await reauthorize_if_stale(runtime, authorized, commit_epochs)
+        authorized = await reauthorize_if_stale(runtime, authorized, commit_epochs)
+        await require_no_later_writer(runtime, authorized, claim)
     except Problem as problem:
         refusal = problem.replace(nothing_happened=not claim.is_takeover)
         await runtime.writer.put(audit.build_abandoned_row(runtime, authorized, claim, refusal))
@@ -192,6 +194,7 @@ async def confirm_authorization(
         if isinstance(error, Exception):
             raise unavailable.replace(is_recorded=True) from error
         raise
+    return authorized
 
 
 async def reauthorize_if_stale(

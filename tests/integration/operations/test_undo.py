@@ -1,20 +1,25 @@
 """A person takes back what an agent did: the plan first, then each step as a call of their own."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import AUDIT_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.contract.contract import LifecycleState
-from deputize.core.errors import MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
+from deputize.core.errors import ChangedSince, MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
+from deputize.core.outcome import Outcome
 from deputize.core.states import State
+from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
 from tests.support import notebook_tools
-from tests.support.gateway_lab import GatewayLab, open_lab
+from tests.support.gateway_internals import get_lifecycle
+from tests.support.gateway_lab import GatewayLab, open_lab, parse_body
 from tests.support.notebook_tools import failures, mails, notes
 from tests.support.scripted_tools import TOOLS
 
@@ -243,3 +248,43 @@ async def test_a_flow_is_taken_back_by_its_steps(lab: GatewayLab, session: str) 
     answer = await undo(lab, caller, call_id=flow_id)
     assert [each["state"] for each in answer["made"]] == ["succeeded", "succeeded"]
     assert notes == {}
+
+
+async def take_back(lab: GatewayLab, changed: str, name: str, **request: Any) -> Outcome:
+    """Make the call that takes back a change of a note, as an undo makes it."""
+    entry_id = await lab.db.fetchval("select id from deputize.journal where call_id = $1", changed)
+    step = CallRequest(
+        tool="book.change", arguments={"name": name, "text": "1"}, undoes=str(entry_id),
+        idempotency_key=f"undo:{entry_id}:0", **request,
+    )  # fmt: skip
+    return await lab.gateway.run_call(await make_person(lab), step)
+
+
+async def run_worker_once(lab: GatewayLab, call_id: str) -> None:
+    with contextlib.suppress(ChangedSince):
+        await get_lifecycle(lab.gateway).resume_run("dev", call_id, ActiveRuns(lab.runtime))
+
+
+async def test_an_undo_that_waited_overwrites_nothing_that_was_changed_meanwhile(lab: GatewayLab, session: str) -> None:
+    notes.update(x="1", y="1")
+    changed = {name: await call(lab, "change", session, name=name, text="2") for name in ("x", "y")}
+    late, free = [(await take_back(lab, changed[name], name, mode="async")).call_id for name in ("x", "y")]
+    other = await call(lab, "change", "of bot", name="x", text="3")
+    for each in (late, free):
+        assert await lab.fetch_state(each) == "queued"
+        await run_worker_once(lab, each)
+    assert notes == {"x": "3", "y": "1"}
+    assert await lab.fetch_state(free) == "succeeded"
+    refused = (await lab.gateway.calls.show_call(await make_person(lab), late)).envelope
+    # One that begins at once is refused alike.
+    at_once = await take_back(lab, changed["x"], "x")
+    for error in (orjson.loads(refused.body)["error"], parse_body(at_once)["error"]):
+        why = f"bot for ana changed the same later, with book.change in call {other}: undo that first"
+        assert (error["slug"], error["message"]) == ("changed-since", why)
+    for each in (late, at_once.call_id):
+        ended = await lab.fetch_call(each)
+        assert (ended["state"], ended["nothing_happened"]) == ("failed", True)
+    # Once the later one is taken back, the same undo goes through.
+    await undo(lab, call_id=other)
+    await undo(lab, session=session)
+    assert notes == {"x": "1", "y": "1"}

@@ -52,6 +52,7 @@ from deputize.core.errors.base import (
     Problem,
 )
 from deputize.core.errors.execution import (
+    ChangedSince,
     ClientCapabilityMissing,
     EffectDidNotHappen,
     EgressDenied,
@@ -183,6 +184,7 @@ __all__ = [
     "CallNotFound",
     "CallbackRefused",
     "Canceled",
+    "ChangedSince",
     "CheckpointNotFound",
     "CircuitOpen",
     "ClientCapabilityMissing",

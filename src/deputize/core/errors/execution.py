@@ -120,6 +120,15 @@ class FlowFailed(ExecutionProblem):
     )  # fmt: skip
 
 
+class ChangedSince(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="changed-since", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3417, http=409,
+        grpc="ABORTED",
+        title="Someone changed the same thing later",
+        advice="Plan the undo again: it shows the later call. Undo that one first, or leave both as they are.",
+    )  # fmt: skip
+
+
 class InputRequestNotAllowed(ExecutionProblem):
     spec = ErrorSpec(
         slug="input-not-allowed", code=ErrorCode.PRECONDITION_FAILED, error_class="policy_blocked", number=3420,

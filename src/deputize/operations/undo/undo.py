@@ -1,8 +1,8 @@
 """Take calls back: execute an undo plan, newest call first, each step as a call of the person who undoes.
 
-A step passes the whole lifecycle, with their authority. Its idempotency key is made of the journal entry, so that
-whoever repeats the request, after whatever crash, goes on where it stopped. The first step that does not succeed ends
-the request, and the plan of what is left is returned.
+A step passes the whole lifecycle, with their authority; when it begins, it is refused if someone changed the same thing
+since. Its idempotency key is made of the journal entry, so that whoever repeats the request, after whatever crash, goes
+on where it stopped. The first step that does not succeed ends the request, and the plan of what is left is returned.
 """
 
 import hashlib
@@ -50,16 +50,10 @@ class Undo:
 
     async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
-        # Later calls of the plan are taken back already, or were never in the way.
-        planned_ids = [each.entry_id for each in plan.steps]
         for step in plan.list_ready()[:MAX_STEPS]:
             if not (caller.is_admin or caller.user == step.user):
                 # An auditor sees what others did, and takes back nothing of it.
                 raise ScopeMissing(f"call {step.call_id} is not yours: an administrator can undo it")
-            blocker = await self._plans.find_later_writer(caller, step, planned_ids)
-            if blocker is not None:
-                # The plan of what is left says so.
-                break
             outcome = await self._run_step(caller, step)
             made.append(_describe_step(step, outcome))
             if outcome.state is not State.SUCCEEDED:

@@ -25,6 +25,7 @@ from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.scopes import scopes_overlap
 from deputize.core.value_types import frozen
 from deputize.lifecycle.call_access import is_within_token
+from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
 from deputize.lifecycle.recording.journal import unseal_compensation
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
@@ -145,37 +146,18 @@ class UndoPlans:
         tools = (await runtime.authority.load_tenant(tenant)).tools
         selected_ids = {row[0]["id"] for row in entries}
         steps = [_judge_entry(entry, selected_ids, keys, tools) for entry in entries]
-        writers = await self._find_later_writers(tenant, steps, [UUID(each.entry_id) for each in steps])
-        steps = _block_overwriting(steps, {each: _name_writer(caller, row) for each, row in writers.items()})
+        ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
+        async with runtime.store.read_transaction(tenant) as connection:
+            writers = await find_later_writers(
+                connection, tenant, ready_ids, planned_ids=[each.entry_id for each in steps]
+            )
+        steps = _block_overwriting(steps, {each: describe_later_writer(caller, row) for each, row in writers.items()})
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
 
     async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
         if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
             return False
         return caller.is_auditor or await is_within_token(self._runtime, caller, row["tool"], row["version"])
-
-    async def find_later_writer(self, caller: Caller, step: UndoStep, undone_ids: Sequence[str]) -> str | None:
-        """Look once more, right before a step, whether someone changed the same thing; describe who did."""
-        writers = await self._find_later_writers(caller.tenant, [step], [UUID(each) for each in undone_ids])
-        row = writers.get(step.entry_id)
-        return None if row is None else _name_writer(caller, row)
-
-    async def _find_later_writers(
-        self, tenant: str, steps: Sequence[UndoStep], planned_ids: Sequence[UUID]
-    ) -> dict[str, asyncpg.Record]:
-        effects = [
-            (UUID(step.entry_id), resource, op, scope)
-            for step in steps
-            if step.verdict == "ready"
-            for resource, op, scope in step.effects
-        ]
-        if not effects:
-            return {}
-        async with self._runtime.store.read_transaction(tenant) as connection:
-            rows = await connection.fetch(
-                _SQL["find_later_writers"], tenant, *zip(*effects, strict=True), list(planned_ids)
-            )
-        return {str(row["id"]): row for row in rows}
 
 
 def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:
@@ -270,15 +252,6 @@ def _overlap(a: UndoStep, b: UndoStep) -> bool:
         for resource, op, scope in a.effects
         for other_resource, other_op, other_scope in b.effects
     )
-
-
-def _name_writer(caller: Caller, row: asyncpg.Record) -> str:
-    """Name who changed the same thing later, as far as the caller may know."""
-    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
-        return "another caller changed the same later"
-    agents = parse_agents(row["caller_agent"])
-    who = f"{agents[0]} for {row['caller_user']}" if agents else row["caller_user"]
-    return f"{who} changed the same later, with {row['tool']} in call {row['call_id']}: undo that first"
 
 
 def _digest_steps(keys: KeySet, steps: Sequence[UndoStep]) -> str:

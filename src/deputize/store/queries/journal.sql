@@ -41,16 +41,18 @@ order by j.id desc, j.number
 limit $7;
 
 -- name: find_later_writers
--- For each effect the newest later one on the same thing that is not among those to be taken back. What two calls have
--- created under names of the tool's choice is not the same thing.
-select e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool
-from unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) as e(id, resource, op, scope)
+-- For each entry the newest later effect on the same thing that is neither among those to be taken back nor this call's.
+-- What two calls have created under names of the tool's choice is not the same thing.
+select distinct on (e.id) e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool
+from deputize.journal e
 cross join lateral (
     select l.* from deputize.find_later_effects($1, e.resource, e.scope, e.id) l
-    where l.id <> all($6::uuid[])
+    where l.id <> all($3::uuid[]) and l.call_id is distinct from $4::uuid
       and not (e.op = 'create' and l.op = 'create' and strpos(e.scope, '*') > 0 and strpos(l.scope, '*') > 0)
     order by l.id desc limit 1
-) o;
+) o
+where e.tenant = $1 and e.id = any($2::uuid[])
+order by e.id, o.id desc;
 
 -- name: find_undo_attempt
 -- The state of the call that has this key of an undo.

@@ -1,0 +1,55 @@
+"""Find who changed the same thing after a call that is to be taken back: that is never overwritten."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from deputize.core.caller import Caller, parse_agents
+from deputize.core.errors import ChangedSince
+from deputize.lifecycle.phases import Authorized, Claim
+from deputize.lifecycle.runtime import Runtime
+from deputize.store.pool import Connection
+from deputize.store.queries import load_statements
+
+_SQL = load_statements("journal")
+
+
+async def find_later_writers(
+    connection: Connection,
+    tenant: str,
+    entry_ids: Sequence[str],
+    *,
+    planned_ids: Sequence[str] = (),
+    call_id: str | None = None,
+) -> dict[str, asyncpg.Record]:
+    """Find, by journal entry, the newest call that changed the same later, but for this call and for planned undos."""
+    if not entry_ids:
+        return {}
+    rows = await connection.fetch(_SQL["find_later_writers"], tenant, list(entry_ids), list(planned_ids), call_id)
+    return {str(row["id"]): row for row in rows}
+
+
+def describe_later_writer(caller: Caller, row: asyncpg.Record) -> str:
+    """Name who changed the same thing later, as far as the caller may know, and say what to do."""
+    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
+        return "another caller changed the same later"
+    agents = parse_agents(row["caller_agent"])
+    who = f"{agents[0]} for {row['caller_user']}" if agents else row["caller_user"]
+    return f"{who} changed the same later, with {row['tool']} in call {row['call_id']}: undo that first"
+
+
+async def require_no_later_writer(runtime: Runtime, authorized: Authorized, claim: Claim) -> None:
+    """Refuse to begin a call that takes back what someone changed since: it may have waited long for its approval.
+
+    Called once the call's intent is durable. A run has its resource locks by then, so that no other run can write in
+    between. A flow is checked when it begins for the first time; after that, its own steps are the later writers.
+    """
+    call = authorized.call
+    entry_id = call.request.undoes
+    if entry_id is None or (authorized.contract.flow is not None and claim.epoch > 1):
+        return
+    async with runtime.store.write_transaction() as connection:
+        writers = await find_later_writers(connection, call.tenant, [entry_id], call_id=claim.call_id)
+    if entry_id in writers:
+        message = describe_later_writer(call.caller, writers[entry_id])
+        raise ChangedSince(message, nothing_happened=True).replace(is_recorded=True)
