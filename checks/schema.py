@@ -75,7 +75,7 @@ def arrange(dumped: str) -> str:
     for each in statements:
         if each.type not in _ATTACHMENTS and each.owner[1] not in partitions:
             by_owner[each.owner].append(each)
-    kinds = ("SCHEMA", "TYPE", "TABLE", "FUNCTION")
+    kinds = ("SCHEMA", "TYPE", "SEQUENCE", "TABLE", "FUNCTION")
     owners = sorted(by_owner, key=lambda owner: (kinds.index(owner[0]), owner[1]))
     blocks = [_block(owner[1], by_owner[owner]) for owner in owners]
     return "\n\n".join((HEADER.rstrip(), *blocks)) + "\n"
@@ -112,8 +112,9 @@ def _owner(name: str, kind: str, sql: str) -> tuple[str, str]:
         kind, _, name = name.partition(" ")
     elif kind in ("INDEX", "SEQUENCE"):
         found = re.search(r"(?: ON (?:ONLY )?|^ALTER TABLE )deputize\.(\w+)", sql)
-        assert found is not None, sql
-        kind, name = "TABLE", found[1]
+        assert found is not None or kind == "SEQUENCE", sql
+        # Without a table, it is a sequence of its own.
+        kind, name = (kind, name) if found is None else ("TABLE", found[1])
     elif kind not in ("SCHEMA", "TYPE", "TABLE", "FUNCTION", "PROCEDURE"):
         kind = "TABLE"
     kind = "FUNCTION" if kind == "PROCEDURE" else kind

@@ -1,5 +1,6 @@
 """Tools over notes in memory that declare how they are taken back, in every class."""
 
+import threading
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -14,6 +15,8 @@ notes: dict[str, str] = {}
 mails: list[str] = []
 # What a tool raises for notes of this name, once its effect is there.
 failures: dict[str, Exception] = {}
+# What `change` waits for before it writes a note of this name.
+gates: dict[str, threading.Event] = {}
 _OPTIONS: Final[dict[str, Any]] = {"scopes": ["book:write"], "namespace": "book"}
 
 
@@ -63,6 +66,8 @@ def remove(name: Name) -> dict[str, str]:
 )  # fmt: skip
 def change(name: Name, text: Text) -> dict[str, str]:
     """Change what a note says."""
+    if name in gates:
+        assert gates.pop(name).wait(60)
     notes[name] = text
     return {"name": name}
 

@@ -19,6 +19,14 @@ CREATE TYPE deputize.commit_result AS (
     revocation bigint
 );
 
+CREATE SEQUENCE deputize.journal_ordinals
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+GRANT USAGE ON SEQUENCE deputize.journal_ordinals TO deputize_writer;
+
 -- Which groups may see and decide an open approval request now.
 CREATE TABLE deputize.approval_groups (
     tenant text NOT NULL,
@@ -515,7 +523,10 @@ CREATE UNIQUE INDEX human_tasks_about ON deputize.human_tasks USING btree (tenan
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.human_tasks TO deputize_writer;
 
 -- What each write changed, a row for each resource, and in the first row, sealed, how it is taken back. The id is that
--- of the outcome's audit entry. Rows are only added: an uncertain one no longer counts once its call is settled.
+-- of the outcome's audit entry. Rows are only added: an uncertain one no longer counts once its call is settled. The
+-- ordinal is the order in which outcomes were committed, by no gateway's clock. Of calls that excluded each other by
+-- resource locks it is the order of their effects. Two others may have acted in either order if their times overlap: a
+-- call acted after began_at and before ended_at, by the clock of the database.
 CREATE TABLE deputize.journal (
     tenant text NOT NULL,
     id uuid NOT NULL,
@@ -540,6 +551,9 @@ CREATE TABLE deputize.journal (
     undo_until timestamp with time zone,
     sealed bytea,
     undoes uuid,
+    ordinal bigint DEFAULT nextval('deputize.journal_ordinals'::regclass) NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT journal_certainty_check CHECK ((certainty = ANY (ARRAY['happened'::text, 'uncertain'::text]))),
     CONSTRAINT journal_compensation_class_check CHECK ((compensation_class = ANY (ARRAY['full'::text, 'semantic'::text, 'partial'::text, 'irreversible'::text]))),
     CONSTRAINT journal_op_check CHECK ((op = ANY (ARRAY['create'::text, 'update'::text, 'delete'::text])))
@@ -548,9 +562,9 @@ PARTITION BY RANGE (id);
 ALTER TABLE ONLY deputize.journal
     ADD CONSTRAINT journal_pkey PRIMARY KEY (tenant, id, number);
 CREATE INDEX journal_by_call ON ONLY deputize.journal USING btree (tenant, call_id);
-CREATE INDEX journal_by_flow ON ONLY deputize.journal USING btree (tenant, flow_id, id) WHERE (flow_id IS NOT NULL);
-CREATE INDEX journal_by_scope ON ONLY deputize.journal USING btree (tenant, resource, scope_prefix, id);
-CREATE INDEX journal_by_session ON ONLY deputize.journal USING btree (tenant, session, id) WHERE (session IS NOT NULL);
+CREATE INDEX journal_by_flow ON ONLY deputize.journal USING btree (tenant, flow_id, ordinal) WHERE (flow_id IS NOT NULL);
+CREATE INDEX journal_by_scope ON ONLY deputize.journal USING btree (tenant, resource, scope_prefix, ended_at);
+CREATE INDEX journal_by_session ON ONLY deputize.journal USING btree (tenant, session, ordinal) WHERE (session IS NOT NULL);
 CREATE INDEX journal_by_undone ON ONLY deputize.journal USING btree (tenant, undoes) WHERE (undoes IS NOT NULL);
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.journal TO deputize_writer;
@@ -1757,19 +1771,26 @@ begin
             select * from unnest(closings_tenant, closings_entry_id, closings_call_id, closings_entry, closings_salt);
 
             if cardinality(journal_id) > 0 then
+                with effects as materialized (
+                    -- In the order of the batch: the effects of a call are beside each other, and have one ordinal.
+                    select j.*, case when j.number = 0 then nextval('deputize.journal_ordinals')
+                                     else currval('deputize.journal_ordinals') end as ordinal
+                    from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                        journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                        journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                        as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                        certainty, compensation_class, undo_seconds, sealed, undoes)
+                )
                 insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                     step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
-                    undoes)
+                    undoes, ordinal, began_at)
                 select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                     j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
-                from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
-                    journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed,
-                    journal_undoes)
-                    as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                    certainty, compensation_class, undo_seconds, sealed, undoes)
-                join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id;
+                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                    coalesce(r.started_at, k.created_at)
+                from effects j
+                join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id
+                left join deputize.runs r on r.tenant = j.tenant and r.id = j.call_id;
             end if;
         end if;
 
@@ -1925,18 +1946,26 @@ begin
         select coalesce(array_agg(id), '{}') into closed from ended;
 
         if cardinality(journal_id) > 0 then
+            with effects as materialized (
+                -- In the order of the batch: the effects of a call are beside each other, and have one ordinal.
+                select j.*, case when j.number = 0 then nextval('deputize.journal_ordinals')
+                                 else currval('deputize.journal_ordinals') end as ordinal
+                from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                    journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                    as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                    certainty, compensation_class, undo_seconds, sealed, undoes)
+            )
             insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                 step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
-                undoes)
+                undoes, ordinal, began_at)
             select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                 j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
-            from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
-                journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
-                as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                certainty, compensation_class, undo_seconds, sealed, undoes)
+                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                coalesce(r.started_at, k.created_at)
+            from effects j
             join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id
+            left join deputize.runs r on r.tenant = j.tenant and r.id = j.call_id
             where j.call_id = any(closed)
             on conflict do nothing;
         end if;
@@ -2625,16 +2654,17 @@ begin
     return null;
 end $$;
 
--- Find every effect after this one, still there, whose scope overlaps the given one.
+-- Find every effect after this one, or that may be after it, still there, whose scope overlaps the given one.
 CREATE FUNCTION deputize.find_later_effects(
-    p_tenant text, p_resource text, p_scope text, p_id uuid
+    p_tenant text, p_resource text, p_scope text, p_id uuid, p_ordinal bigint, p_began_at timestamp with time zone
 ) RETURNS SETOF deputize.journal
     LANGUAGE sql STABLE
     AS $$
-    -- Found through the indexed prefixes, judged by scopes_overlap. An effect that was taken back cancels out with the
-    -- call that did so.
+    -- Found through the indexed prefixes, judged by scopes_overlap. What had ended before this one began came before it;
+    -- all else may have come after it. An effect that was taken back cancels out with the call that did so.
     select o.* from deputize.journal o
-    where o.tenant = p_tenant and o.resource = p_resource and o.id > p_id
+    where o.tenant = p_tenant and o.resource = p_resource and o.id <> p_id and o.ended_at > p_began_at
+      and o.id >= deputize.first_uuid_of_eve(p_id)
       and (o.scope_prefix = any(array(
                select left(split_part(p_scope, '*', 1), n) from generate_series(0, length(p_scope)) as n))
            or o.scope_prefix >= split_part(p_scope, '*', 1) || '/' and o.scope_prefix < split_part(p_scope, '*', 1) || '0'
@@ -2643,7 +2673,9 @@ CREATE FUNCTION deputize.find_later_effects(
       and deputize.scopes_overlap(o.scope, p_scope)
       and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
       and not deputize.is_undone(o.tenant, o.id)
-      and (o.undoes is null or o.undoes <= p_id or o.certainty = 'uncertain')
+      and (o.undoes is null or o.certainty = 'uncertain' or not exists (
+          select from deputize.journal u
+          where u.tenant = p_tenant and u.id = o.undoes and u.number = 0 and u.ordinal > p_ordinal))
 $$;
 REVOKE ALL ON FUNCTION deputize.find_later_effects FROM PUBLIC;
 GRANT ALL ON FUNCTION deputize.find_later_effects TO deputize_writer;
@@ -2672,6 +2704,21 @@ CREATE FUNCTION deputize.first_uuid_of_day(day date) RETURNS uuid
     AS $$
     select (lpad(to_hex((extract(epoch from day::timestamp) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
+REVOKE ALL ON FUNCTION deputize.first_uuid_of_day FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.first_uuid_of_day TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.first_uuid_of_day TO deputize_reader;
+
+-- Return the smallest UUIDv7 of the day before an id was made. What comes later has an id after that one, whichever
+-- gateway's clock made it, so that the partitions of older days are not looked at.
+CREATE FUNCTION deputize.first_uuid_of_eve(p_id uuid) RETURNS uuid
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select deputize.first_uuid_of_day(
+        (to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) at time zone 'utc')::date - 1)
+$$;
+REVOKE ALL ON FUNCTION deputize.first_uuid_of_eve FROM PUBLIC;
+GRANT ALL ON FUNCTION deputize.first_uuid_of_eve TO deputize_writer;
+GRANT ALL ON FUNCTION deputize.first_uuid_of_eve TO deputize_reader;
 
 -- Return the number of the 17 minutes that an id was made in: terms are indexed below it, so that a search reads few.
 CREATE FUNCTION deputize.get_audit_period(p_id uuid) RETURNS bigint
@@ -2716,14 +2763,14 @@ CREATE FUNCTION deputize.is_call_held(p_tenant text, p_call_id uuid, p_user text
           and (h.subject = p_user or h.call_id = p_call_id or p_call_id >= h.first_id and p_call_id < h.before_id))
 $$;
 
--- Whether a later call took this effect back, and no one has taken that back since.
+-- Whether another call took this effect back, and no one has taken that back since.
 CREATE FUNCTION deputize.is_undone(p_tenant text, p_id uuid) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
     return exists (
         select from deputize.journal u
-        where u.tenant = p_tenant and u.undoes = p_id and u.id > p_id and u.certainty = 'happened'
+        where u.tenant = p_tenant and u.undoes = p_id and u.id >= deputize.first_uuid_of_eve(p_id) and u.certainty = 'happened'
           and not deputize.is_undone(p_tenant, u.id)
     );
 end $$;
@@ -3471,6 +3518,10 @@ CREATE FUNCTION deputize.settle_unknown_call(
 ) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
+declare
+    place bigint;
+    first_began_at timestamptz;
+    last_ended_at timestamptz;
 begin
     -- In the order of every commit: the barrier first, then the row.
     perform deputize.acquire_barrier_shared(array[closing_tenant]);
@@ -3486,14 +3537,28 @@ begin
         closings_epoch => array[closing_epoch], closings_state => array[closing_state],
         closings_error => array[closing_error], closings_release => array[closing_release],
         closings_ciphertext => array[closing_ciphertext], closings_entry_id => array[closing_entry_id],
-        closings_entry => array[closing_entry], closings_salt => array[closing_salt],
-        journal_tenant => journal_tenant, journal_call_id => journal_call_id, journal_id => journal_id,
-        journal_number => journal_number, journal_flow_id => journal_flow_id, journal_step => journal_step,
-        journal_resource => journal_resource, journal_op => journal_op, journal_scope => journal_scope,
-        journal_before_digest => journal_before_digest, journal_after_digest => journal_after_digest,
-        journal_certainty => journal_certainty, journal_compensation_class => journal_compensation_class,
-        journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed,
-        journal_undoes => journal_undoes);
+        closings_entry => array[closing_entry], closings_salt => array[closing_salt]);
+    if cardinality(journal_id) > 0 then
+        -- What it did has its place in the journal since the call ended, not since it is known.
+        select max(u.ordinal), min(u.began_at), max(u.ended_at) into place, first_began_at, last_ended_at
+        from deputize.journal u
+        where u.tenant = closing_tenant and u.call_id = closing_call_id and u.certainty = 'uncertain'
+          and u.id >= deputize.first_uuid_of_eve(closing_call_id);
+        place := coalesce(place, nextval('deputize.journal_ordinals'));
+        insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
+            step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
+            undoes, ordinal, began_at, ended_at)
+        select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
+            j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
+            now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, place,
+            coalesce(first_began_at, k.created_at), coalesce(last_ended_at, now())
+        from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+            journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+            journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+            as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+            certainty, compensation_class, undo_seconds, sealed, undoes)
+        join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id;
+    end if;
     delete from deputize.reconciliations where tenant = closing_tenant and id = closing_call_id;
     return true;
 end $$;

@@ -1,6 +1,9 @@
 """A person takes back what an agent did: the plan first, then each step as a call of their own."""
 
+import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +14,7 @@ import pytest_asyncio
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import AUDIT_SCOPE, UNDO_SCOPE, Caller
+from deputize.core.clock import Clock
 from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import ChangedSince, MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
 from deputize.core.outcome import Outcome
@@ -19,8 +23,8 @@ from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
 from tests.support import notebook_tools
 from tests.support.gateway_internals import get_lifecycle
-from tests.support.gateway_lab import GatewayLab, open_lab, parse_body
-from tests.support.notebook_tools import failures, mails, notes
+from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
+from tests.support.notebook_tools import failures, gates, mails, notes
 from tests.support.scripted_tools import TOOLS
 
 pytestmark = pytest.mark.requirement("NEW-2")
@@ -120,6 +124,50 @@ async def test_what_others_changed_since_is_found_and_never_overwritten(lab: Gat
     assert "bob changed the same later" in (await plan(lab, auditor, call_id=mine[0]))["steps"][0]["detail"]
     await undo(lab, session=session)
     assert notes == {"x": "3", "y": "1"}
+
+
+async def test_later_writers_are_found_whatever_the_clocks_of_gateways_say(lab: GatewayLab, session: str) -> None:
+    notes["x"] = "1"
+    first = await call(lab, "change", session, name="x", text="2")
+    slow = Clock(epoch_ms=lambda: time.time_ns() // 1_000_000 - 60_000)
+    tools = [*TOOLS, *notebook_tools.TOOLS]
+    async with open_lab(lab.dsn, lab.folder, tools=tools, clock=slow) as behind:
+        ana = await make_person(lab)
+        second = await call(behind, "change", session, by=ana, name="x", text="3")
+        assert list_verdicts(await plan(lab, call_id=first)) == [("change", "blocked", "changed_since")]
+        planned = await plan(lab, session=session)
+        assert [each["call_id"] for each in planned["steps"]] == [second, first]
+        await undo(behind, ana, session=session)
+    assert notes["x"] == "1"
+    assert list_verdicts(await plan(lab, session=session)) == [("change", "done", "already_undone")] * 2
+
+
+async def test_of_two_that_wrote_at_the_same_time_it_is_not_known_which_came_last(
+    lab: GatewayLab, session: str
+) -> None:
+    notes["x"] = "1"
+    gates["x"] = gate = threading.Event()
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(call(lab, "change", session, name="x", text="2"))
+        await wait_until(lambda: is_running(lab, session))
+        second = await call(lab, "change", "of bot", name="x", text="3")
+        gate.set()
+    for call_id, other in ((first.result(), second), (second, first.result())):
+        (step,) = (await plan(lab, call_id=call_id))["steps"]
+        assert (step["verdict"], step["reason"]) == ("blocked", "concurrent")
+        assert f"changed the same at the same time, with book.change in call {other}" in step["detail"]
+    # In one plan, too.
+    third = await call(lab, "change", session, name="x", text="4")
+    assert list_verdicts(await plan(lab, session=session)) == [
+        ("change", "ready", None), ("change", "blocked", "concurrent"),
+    ]  # fmt: skip
+    await undo(lab, call_id=third)
+    assert notes["x"] == "2"
+
+
+async def is_running(lab: GatewayLab, session: str) -> bool:
+    running = "select exists (select from deputize.calls where session = $1 and state = 'running')"
+    return bool(await lab.db.fetchval(running, session)) and "x" not in gates
 
 
 async def test_a_later_call_that_stays_blocks_the_earlier_one_and_one_taken_back_does_not(

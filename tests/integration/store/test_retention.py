@@ -113,8 +113,8 @@ async def test_the_journal_forgets_whole_days_and_keeps_what_is_held(owner: asyn
     for call_id in calls:
         await owner.execute(
             "insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, tool, version, "
-            "resource, op, scope, certainty, compensation_class) "
-            "values ('acme', $1, 0, $1, 'ann', '', 't.t', '1.0.0', 'r', 'update', '*', 'happened', 'full')",
+            "resource, op, scope, certainty, compensation_class, began_at) "
+            "values ('acme', $1, 0, $1, 'ann', '', 't.t', '1.0.0', 'r', 'update', '*', 'happened', 'full', now())",
             call_id,
         )
     await owner.execute(_HOLD, "call", calls[0])

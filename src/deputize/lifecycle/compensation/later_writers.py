@@ -22,7 +22,10 @@ async def find_later_writers(
     planned_ids: Sequence[str] = (),
     call_id: str | None = None,
 ) -> dict[str, asyncpg.Record]:
-    """Find, by journal entry, the newest call that changed the same later, but for this call and for planned undos."""
+    """Find, by journal entry, the newest call that changed the same later, but for this call and for planned undos.
+
+    Also one that changed it at the same time, planned or not.
+    """
     if not entry_ids:
         return {}
     rows = await connection.fetch(_SQL["find_later_writers"], tenant, list(entry_ids), list(planned_ids), call_id)
@@ -31,11 +34,13 @@ async def find_later_writers(
 
 def describe_later_writer(caller: Caller, row: asyncpg.Record) -> str:
     """Name who changed the same thing later, as far as the caller may know, and say what to do."""
+    when = "at the same time" if row["is_concurrent"] else "later"
+    what_to_do = "it is not known which came last, so restore it by hand" if row["is_concurrent"] else "undo that first"
     if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
-        return "another caller changed the same later"
+        return f"another caller changed the same {when}"
     agents = parse_agents(row["caller_agent"])
     who = f"{agents[0]} for {row['caller_user']}" if agents else row["caller_user"]
-    return f"{who} changed the same later, with {row['tool']} in call {row['call_id']}: undo that first"
+    return f"{who} changed the same {when}, with {row['tool']} in call {row['call_id']}: {what_to_do}"
 
 
 async def require_no_later_writer(runtime: Runtime, authorized: Authorized, claim: Claim) -> None:

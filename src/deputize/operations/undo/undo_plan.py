@@ -66,6 +66,7 @@ class UndoStep:
 
     entry_id: str
     call_id: str
+    at: datetime
     tool: str
     version: str
     user: str
@@ -85,9 +86,7 @@ class UndoStep:
             "call_id": self.call_id,
             "tool": self.tool,
             "version": self.version,
-            "at": datetime.fromtimestamp((UUID(self.entry_id).int >> 80) / 1000, UTC).isoformat(
-                timespec="milliseconds"
-            ),
+            "at": self.at.astimezone(UTC).isoformat(timespec="milliseconds"),
             "user": self.user,
             "agents": list(self.agents),
             "session": self.session,
@@ -151,7 +150,11 @@ class UndoPlans:
             writers = await find_later_writers(
                 connection, tenant, ready_ids, planned_ids=[each.entry_id for each in steps]
             )
-        steps = _block_overwriting(steps, {each: describe_later_writer(caller, row) for each, row in writers.items()})
+        blocks = {
+            each: ("concurrent" if row["is_concurrent"] else "changed_since", describe_later_writer(caller, row))
+            for each, row in writers.items()
+        }
+        steps = _block_overwriting(steps, blocks)
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
 
     async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
@@ -165,6 +168,7 @@ def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: 
     step = UndoStep(
         entry_id=str(row["id"]),
         call_id=str(row["call_id"]),
+        at=row["ended_at"],
         tool=row["tool"],
         version=row["version"],
         user=row["caller_user"],
@@ -226,15 +230,19 @@ def _bind_step(step: UndoStep, bound: BoundCompensation, tools: TenantTools) -> 
     return replace(step, verdict="ready", compensation=bound)
 
 
-def _block_overwriting(steps: Sequence[UndoStep], writers: Mapping[str, str]) -> list[UndoStep]:
-    """Block each step that would overwrite a later effect: of someone else, or one of the plan that stays."""
+def _block_overwriting(steps: Sequence[UndoStep], blocks: Mapping[str, tuple[str, str]]) -> list[UndoStep]:
+    """Block each step that would overwrite a later effect: of someone else, or one of the plan that stays.
+
+    `blocks` are the steps that are blocked by other calls, with the reason and its words.
+    """
     judged: list[UndoStep] = []
     staying: list[UndoStep] = []
     for step in steps:
         if step.verdict == "ready":
             later = next((each for each in staying if _overlap(each, step)), None)
-            if step.entry_id in writers:
-                step = replace(step, verdict="blocked", reason="changed_since", detail=writers[step.entry_id])
+            if step.entry_id in blocks:
+                reason, detail = blocks[step.entry_id]
+                step = replace(step, verdict="blocked", reason=reason, detail=detail)
             elif later is not None:
                 detail = f"call {later.call_id} changed the same later, and stays"
                 step = replace(step, verdict="blocked", reason="changed_since", detail=detail)

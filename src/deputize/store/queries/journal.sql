@@ -4,15 +4,16 @@
 select number, flow_id, step, resource, op, scope, before_digest, after_digest, sealed, id, undoes
 from deputize.journal
 where tenant = $1 and call_id = $2 and certainty = 'uncertain'
-order by id, number;
+order by ordinal, id, number;
 
 -- name: insert_abandoned_effect
 -- Of a call whose process died. What it changed is not known, so it counts as anything in the tool's namespace.
 insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, resource, op,
-    scope, certainty, compensation_class)
+    scope, certainty, compensation_class, began_at)
 select k.tenant, $3, 0, k.id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, split_part(k.tool, '.', 1),
-    'update', '*', 'uncertain', 'irreversible'
+    'update', '*', 'uncertain', 'irreversible', coalesce(r.started_at, k.created_at)
 from deputize.calls k
+left join deputize.runs r on r.tenant = k.tenant and r.id = k.id
 where k.tenant = $1 and k.id = $2 and k.mutation_class <> 'read'
 on conflict do nothing;
 
@@ -22,37 +23,39 @@ select deputize.delete_old_journal(p_days => $1);
 -- name: list_entries
 -- What one call or the steps of a flow, a session or an agent since a time changed, newest first; of everyone or of one
 -- user.
-select j.id, j.number, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op, j.scope,
+select j.id, j.number, j.ended_at, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op, j.scope,
        j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
        deputize.is_undone(j.tenant, j.id) as is_undone, u.id as undo_id, u.call_id as undo_call_id,
        u.certainty as undo_certainty
 from deputize.journal j
 left join lateral (
     select o.id, o.call_id, o.certainty from deputize.journal o
-    where o.tenant = j.tenant and o.undoes = j.id and o.id > j.id
+    where o.tenant = j.tenant and o.undoes = j.id and o.id >= deputize.first_uuid_of_eve(j.id)
       and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
-    order by o.id desc limit 1
+    order by o.ordinal desc limit 1
 ) u on true
 where j.tenant = $1 and ($2::uuid is null or j.call_id = $2 or j.flow_id = $2::text) and ($3::text is null or j.session = $3)
   and ($4::text is null or split_part(split_part(j.caller_agent, chr(30), 1), chr(31), 1) = $4)
   and ($5::uuid is null or j.id >= $5) and ($6::text is null or j.caller_user = $6)
   and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
-order by j.id desc, j.number
+order by j.ordinal desc, j.id, j.number
 limit $7;
 
 -- name: find_later_writers
--- For each entry the newest later effect on the same thing that is neither among those to be taken back nor this call's.
--- What two calls have created under names of the tool's choice is not the same thing.
-select distinct on (e.id) e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool
+-- For each entry the newest effect on the same thing that is later and neither among those to be taken back nor this
+-- call's, or that overlapped in time: of those it is not known which came last. What two calls have created under names of
+-- the tool's choice is not the same thing.
+select distinct on (e.id) e.id, o.call_id, o.caller_user, o.caller_agent, o.session, o.tool,
+       o.began_at < e.ended_at as is_concurrent
 from deputize.journal e
 cross join lateral (
-    select l.* from deputize.find_later_effects($1, e.resource, e.scope, e.id) l
-    where l.id <> all($3::uuid[]) and l.call_id is distinct from $4::uuid
+    select l.* from deputize.find_later_effects($1, e.resource, e.scope, e.id, e.ordinal, e.began_at) l
+    where (l.id <> all($3::uuid[]) or l.began_at < e.ended_at) and l.call_id is distinct from $4::uuid
       and not (e.op = 'create' and l.op = 'create' and strpos(e.scope, '*') > 0 and strpos(l.scope, '*') > 0)
-    order by l.id desc limit 1
+    order by l.ordinal desc limit 1
 ) o
 where e.tenant = $1 and e.id = any($2::uuid[])
-order by e.id, o.id desc;
+order by e.id, o.ordinal desc;
 
 -- name: find_undo_attempt
 -- The state of the call that has this key of an undo.

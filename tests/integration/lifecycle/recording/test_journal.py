@@ -105,6 +105,9 @@ async def test_a_failure_that_may_have_acted_is_uncertain_until_it_is_settled(la
     _, settled = await fetch_journal(lab, call_id)
     assert (settled["certainty"], settled["scope"], settled["caller_user"]) == ("happened", "e", "ana")
     assert [each[0] for each in await lab.db.fetch(counts, call_id)] == [False, True]
+    # It is as old as the call, so that what others did meanwhile came later.
+    order = "select count(distinct (ordinal, began_at, ended_at)) from deputize.journal where call_id = $1"
+    assert await lab.db.fetchval(order, call_id) == 1
     # A person who settles a call does not know what it returned.
     assert (await read_compensation(lab, settled))["missing"] == ["/result/name"]
 

@@ -1,5 +1,8 @@
 -- The journal: what each write did, and how it is taken back, stored with its outcome.
 
+create sequence deputize.journal_ordinals;
+grant usage on sequence deputize.journal_ordinals to deputize_writer;
+
 create table deputize.journal (
     tenant text not null,
     id uuid not null,
@@ -24,16 +27,22 @@ create table deputize.journal (
     undo_until timestamptz,
     sealed bytea,
     undoes uuid,
+    ordinal bigint not null default nextval('deputize.journal_ordinals'),
+    began_at timestamptz not null,
+    ended_at timestamptz not null default now(),
     primary key (tenant, id, number)
 ) partition by range (id);
 comment on table deputize.journal is
     'What each write changed, a row for each resource, and in the first row, sealed, how it is taken back. The id is '
-    'that of the outcome''s audit entry. Rows are only added: an uncertain one no longer counts once its call is settled.';
+    'that of the outcome''s audit entry. Rows are only added: an uncertain one no longer counts once its call is settled. '
+    'The ordinal is the order in which outcomes were committed, by no gateway''s clock. Of calls that excluded each other '
+    'by resource locks it is the order of their effects. Two others may have acted in either order if their times overlap: '
+    'a call acted after began_at and before ended_at, by the clock of the database.';
 select deputize.secure_table('journal', 'select, insert');
 create index journal_by_call on deputize.journal (tenant, call_id);
-create index journal_by_scope on deputize.journal (tenant, resource, scope_prefix, id);
-create index journal_by_session on deputize.journal (tenant, session, id) where session is not null;
-create index journal_by_flow on deputize.journal (tenant, flow_id, id) where flow_id is not null;
+create index journal_by_scope on deputize.journal (tenant, resource, scope_prefix, ended_at);
+create index journal_by_session on deputize.journal (tenant, session, ordinal) where session is not null;
+create index journal_by_flow on deputize.journal (tenant, flow_id, ordinal) where flow_id is not null;
 create index journal_by_undone on deputize.journal (tenant, undoes) where undoes is not null;
 
 -- The same functions, with one more group of parameters; the release before leaves it out.
@@ -114,19 +123,26 @@ begin
             select * from unnest(closings_tenant, closings_entry_id, closings_call_id, closings_entry, closings_salt);
 
             if cardinality(journal_id) > 0 then
+                with effects as materialized (
+                    -- In the order of the batch: the effects of a call are beside each other, and have one ordinal.
+                    select j.*, case when j.number = 0 then nextval('deputize.journal_ordinals')
+                                     else currval('deputize.journal_ordinals') end as ordinal
+                    from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                        journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                        journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                        as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                        certainty, compensation_class, undo_seconds, sealed, undoes)
+                )
                 insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                     step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
-                    undoes)
+                    undoes, ordinal, began_at)
                 select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                     j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
-                from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
-                    journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed,
-                    journal_undoes)
-                    as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                    certainty, compensation_class, undo_seconds, sealed, undoes)
-                join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id;
+                    now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                    coalesce(r.started_at, k.created_at)
+                from effects j
+                join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id and k.id between first_id and last_id
+                left join deputize.runs r on r.tenant = j.tenant and r.id = j.call_id;
             end if;
         end if;
 
@@ -270,18 +286,26 @@ begin
         select coalesce(array_agg(id), '{}') into closed from ended;
 
         if cardinality(journal_id) > 0 then
+            with effects as materialized (
+                -- In the order of the batch: the effects of a call are beside each other, and have one ordinal.
+                select j.*, case when j.number = 0 then nextval('deputize.journal_ordinals')
+                                 else currval('deputize.journal_ordinals') end as ordinal
+                from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+                    journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+                    journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+                    as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+                    certainty, compensation_class, undo_seconds, sealed, undoes)
+            )
             insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
                 step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
-                undoes)
+                undoes, ordinal, began_at)
             select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
                 j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
-                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes
-            from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
-                journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
-                journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
-                as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
-                certainty, compensation_class, undo_seconds, sealed, undoes)
+                now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, j.ordinal,
+                coalesce(r.started_at, k.created_at)
+            from effects j
             join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id
+            left join deputize.runs r on r.tenant = j.tenant and r.id = j.call_id
             where j.call_id = any(closed)
             on conflict do nothing;
         end if;
@@ -314,6 +338,10 @@ COMMENT ON FUNCTION deputize.commit_calls_with_conflicts(tenants text[], boot uu
 CREATE FUNCTION deputize.settle_unknown_call(closing_tenant text, closing_call_id uuid, closing_epoch integer, closing_state text, closing_error text, closing_release boolean, closing_ciphertext bytea, closing_entry_id uuid, closing_entry bytea, closing_salt bytea, journal_tenant text[] DEFAULT '{}'::text[], journal_call_id uuid[] DEFAULT '{}'::uuid[], journal_id uuid[] DEFAULT '{}'::uuid[], journal_number smallint[] DEFAULT '{}'::smallint[], journal_flow_id text[] DEFAULT '{}'::text[], journal_step text[] DEFAULT '{}'::text[], journal_resource text[] DEFAULT '{}'::text[], journal_op text[] DEFAULT '{}'::text[], journal_scope text[] DEFAULT '{}'::text[], journal_before_digest text[] DEFAULT '{}'::text[], journal_after_digest text[] DEFAULT '{}'::text[], journal_certainty text[] DEFAULT '{}'::text[], journal_compensation_class text[] DEFAULT '{}'::text[], journal_undo_seconds integer[] DEFAULT '{}'::integer[], journal_sealed bytea[] DEFAULT '{}'::bytea[], journal_undoes uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
+declare
+    place bigint;
+    first_began_at timestamptz;
+    last_ended_at timestamptz;
 begin
     -- In the order of every commit: the barrier first, then the row.
     perform deputize.acquire_barrier_shared(array[closing_tenant]);
@@ -329,14 +357,28 @@ begin
         closings_epoch => array[closing_epoch], closings_state => array[closing_state],
         closings_error => array[closing_error], closings_release => array[closing_release],
         closings_ciphertext => array[closing_ciphertext], closings_entry_id => array[closing_entry_id],
-        closings_entry => array[closing_entry], closings_salt => array[closing_salt],
-        journal_tenant => journal_tenant, journal_call_id => journal_call_id, journal_id => journal_id,
-        journal_number => journal_number, journal_flow_id => journal_flow_id, journal_step => journal_step,
-        journal_resource => journal_resource, journal_op => journal_op, journal_scope => journal_scope,
-        journal_before_digest => journal_before_digest, journal_after_digest => journal_after_digest,
-        journal_certainty => journal_certainty, journal_compensation_class => journal_compensation_class,
-        journal_undo_seconds => journal_undo_seconds, journal_sealed => journal_sealed,
-        journal_undoes => journal_undoes);
+        closings_entry => array[closing_entry], closings_salt => array[closing_salt]);
+    if cardinality(journal_id) > 0 then
+        -- What it did has its place in the journal since the call ended, not since it is known.
+        select max(u.ordinal), min(u.began_at), max(u.ended_at) into place, first_began_at, last_ended_at
+        from deputize.journal u
+        where u.tenant = closing_tenant and u.call_id = closing_call_id and u.certainty = 'uncertain'
+          and u.id >= deputize.first_uuid_of_eve(closing_call_id);
+        place := coalesce(place, nextval('deputize.journal_ordinals'));
+        insert into deputize.journal (tenant, id, number, call_id, caller_user, caller_agent, session, tool, version, flow_id,
+            step, resource, op, scope, before_digest, after_digest, certainty, compensation_class, undo_until, sealed,
+            undoes, ordinal, began_at, ended_at)
+        select j.tenant, j.id, j.number, j.call_id, k.caller_user, k.caller_agent, k.session, k.tool, k.version, j.flow_id,
+            j.step, j.resource, j.op, j.scope, j.before_digest, j.after_digest, j.certainty, j.compensation_class,
+            now() + make_interval(secs => j.undo_seconds), j.sealed, j.undoes, place,
+            coalesce(first_began_at, k.created_at), coalesce(last_ended_at, now())
+        from unnest(journal_tenant, journal_call_id, journal_id, journal_number, journal_flow_id, journal_step,
+            journal_resource, journal_op, journal_scope, journal_before_digest, journal_after_digest,
+            journal_certainty, journal_compensation_class, journal_undo_seconds, journal_sealed, journal_undoes)
+            as j(tenant, call_id, id, number, flow_id, step, resource, op, scope, before_digest, after_digest,
+            certainty, compensation_class, undo_seconds, sealed, undoes)
+        join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id;
+    end if;
     delete from deputize.reconciliations where tenant = closing_tenant and id = closing_call_id;
     return true;
 end $$;
@@ -451,26 +493,37 @@ $$;
 comment on function deputize.counts_as_effect(p_tenant text, p_call_id uuid, p_certainty text) is
     'Whether a journal row counts: what happened does, and what is uncertain until its call is settled.';
 
+create function deputize.first_uuid_of_eve(p_id uuid) returns uuid
+    language sql immutable
+    as $$
+    select deputize.first_uuid_of_day(
+        (to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) at time zone 'utc')::date - 1)
+$$;
+comment on function deputize.first_uuid_of_eve(p_id uuid) is
+    'Return the smallest UUIDv7 of the day before an id was made. What comes later has an id after that one, whichever '
+    'gateway''s clock made it, so that the partitions of older days are not looked at.';
+
 create function deputize.is_undone(p_tenant text, p_id uuid) returns boolean
     language plpgsql stable
     as $$
 begin
     return exists (
         select from deputize.journal u
-        where u.tenant = p_tenant and u.undoes = p_id and u.id > p_id and u.certainty = 'happened'
+        where u.tenant = p_tenant and u.undoes = p_id and u.id >= deputize.first_uuid_of_eve(p_id) and u.certainty = 'happened'
           and not deputize.is_undone(p_tenant, u.id)
     );
 end $$;
 comment on function deputize.is_undone(p_tenant text, p_id uuid) is
-    'Whether a later call took this effect back, and no one has taken that back since.';
+    'Whether another call took this effect back, and no one has taken that back since.';
 
-create function deputize.find_later_effects(p_tenant text, p_resource text, p_scope text, p_id uuid) returns setof deputize.journal
+create function deputize.find_later_effects(p_tenant text, p_resource text, p_scope text, p_id uuid, p_ordinal bigint, p_began_at timestamptz) returns setof deputize.journal
     language sql stable
     as $$
-    -- Found through the indexed prefixes, judged by scopes_overlap. An effect that was taken back cancels out with the
-    -- call that did so.
+    -- Found through the indexed prefixes, judged by scopes_overlap. What had ended before this one began came before it;
+    -- all else may have come after it. An effect that was taken back cancels out with the call that did so.
     select o.* from deputize.journal o
-    where o.tenant = p_tenant and o.resource = p_resource and o.id > p_id
+    where o.tenant = p_tenant and o.resource = p_resource and o.id <> p_id and o.ended_at > p_began_at
+      and o.id >= deputize.first_uuid_of_eve(p_id)
       and (o.scope_prefix = any(array(
                select left(split_part(p_scope, '*', 1), n) from generate_series(0, length(p_scope)) as n))
            or o.scope_prefix >= split_part(p_scope, '*', 1) || '/' and o.scope_prefix < split_part(p_scope, '*', 1) || '0'
@@ -479,10 +532,12 @@ create function deputize.find_later_effects(p_tenant text, p_resource text, p_sc
       and deputize.scopes_overlap(o.scope, p_scope)
       and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
       and not deputize.is_undone(o.tenant, o.id)
-      and (o.undoes is null or o.undoes <= p_id or o.certainty = 'uncertain')
+      and (o.undoes is null or o.certainty = 'uncertain' or not exists (
+          select from deputize.journal u
+          where u.tenant = p_tenant and u.id = o.undoes and u.number = 0 and u.ordinal > p_ordinal))
 $$;
-comment on function deputize.find_later_effects(p_tenant text, p_resource text, p_scope text, p_id uuid) is
-    'Find every effect after this one, still there, whose scope overlaps the given one.';
+comment on function deputize.find_later_effects(p_tenant text, p_resource text, p_scope text, p_id uuid, p_ordinal bigint, p_began_at timestamptz) is
+    'Find every effect after this one, or that may be after it, still there, whose scope overlaps the given one.';
 
 revoke execute on all routines in schema deputize from public;
 grant execute on all routines in schema deputize to deputize_writer;
@@ -497,6 +552,8 @@ revoke execute on function
 grant execute on function
     deputize.counts_as_effect,
     deputize.find_later_effects,
+    deputize.first_uuid_of_day,
+    deputize.first_uuid_of_eve,
     deputize.is_undone,
     deputize.name_pseudonyms,
     deputize.scopes_overlap,
