@@ -86,6 +86,23 @@ def unpin(name: Name) -> dict[str, str]:
     return {"name": name}
 
 
+@tool(effects="write", resources=["update book.stamps/{name}"], undo="book.unstamp", **_OPTIONS)
+def stamp(name: Name) -> dict[str, str]:
+    """Stamp a note; taking a stamp back needs another scope."""
+    notes[f"stamp {name}"] = ""
+    return {"name": name}
+
+
+@tool(
+    effects="write", resources=["update book.stamps/{name}"], undo="book.stamp", namespace="book",
+    scopes=["book:stamps"],
+)  # fmt: skip
+def unstamp(name: Name) -> dict[str, str]:
+    """Take back a stamp."""
+    notes.pop(f"stamp {name}")
+    return {"name": name}
+
+
 @tool(effects="write", resources=["create book.lines"], undo="book.cut", **_OPTIONS)
 def append(text: Text) -> dict[str, int]:
     """Append a line under a number of its own."""
@@ -117,4 +134,6 @@ def mail(name: Name) -> dict[str, str]:
     return {"name": name}
 
 
-TOOLS: Final = [getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, append, cut, title, mail)]
+TOOLS: Final = [
+    getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, stamp, unstamp, append, cut, title, mail)
+]

@@ -51,9 +51,6 @@ class Undo:
     async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         for step in plan.list_ready()[:MAX_STEPS]:
-            if not (caller.is_admin or caller.user == step.user):
-                # An auditor sees what others did, and takes back nothing of it.
-                raise ScopeMissing(f"call {step.call_id} is not yours: an administrator can undo it")
             outcome = await self._run_step(caller, step)
             made.append(_describe_step(step, outcome))
             if outcome.state is not State.SUCCEEDED:

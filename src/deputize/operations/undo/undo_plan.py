@@ -28,6 +28,7 @@ from deputize.lifecycle.call_access import is_within_token
 from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
 from deputize.lifecycle.recording.journal import unseal_compensation
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
@@ -142,9 +143,9 @@ class UndoPlans:
             entries.pop()
         entries = [each for each in entries[:MAX_PLAN_CALLS] if await self._may_see(caller, each[0])]
         keys = await runtime.keys.get(tenant)
-        tools = (await runtime.authority.load_tenant(tenant)).tools
+        authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
-        steps = [_judge_entry(entry, selected_ids, keys, tools) for entry in entries]
+        steps = [_judge_entry(entry, selected_ids, keys, authority.tools) for entry in entries]
         ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
         async with runtime.store.read_transaction(tenant) as connection:
             writers = await find_later_writers(
@@ -154,7 +155,10 @@ class UndoPlans:
             each: ("concurrent" if row["is_concurrent"] else "changed_since", describe_later_writer(caller, row))
             for each, row in writers.items()
         }
-        steps = _block_overwriting(steps, blocks)
+        refusals = {
+            each.entry_id: refusal for each in steps if (refusal := _find_refusal(caller, each, authority)) is not None
+        }
+        steps = _block_steps(steps, blocks, refusals)
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
 
     async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
@@ -230,8 +234,25 @@ def _bind_step(step: UndoStep, bound: BoundCompensation, tools: TenantTools) -> 
     return replace(step, verdict="ready", compensation=bound)
 
 
-def _block_overwriting(steps: Sequence[UndoStep], blocks: Mapping[str, tuple[str, str]]) -> list[UndoStep]:
-    """Block each step that would overwrite a later effect: of someone else, or one of the plan that stays.
+def _find_refusal(caller: Caller, step: UndoStep, authority: TenantAuthority) -> str | None:
+    """Say why the caller may not take this back, by their token. The policies decide on each step when it is called."""
+    if step.compensation is None:
+        return None
+    if not (caller.is_admin or caller.user == step.user):
+        # An auditor sees what others did, and takes back nothing of it.
+        return f"call {step.call_id} is not yours: an administrator can undo it"
+    try:
+        authority.check_token(caller, authority.tools.resolve_version(step.compensation.tool).contract)
+    except Problem as problem:
+        return problem.message
+    return None
+
+
+def _block_steps(
+    steps: Sequence[UndoStep], blocks: Mapping[str, tuple[str, str]], refusals: Mapping[str, str]
+) -> list[UndoStep]:
+    """Block each step that the caller may not take, or that would overwrite a later effect: of someone else, or one of
+    the plan that stays.
 
     `blocks` are the steps that are blocked by other calls, with the reason and its words.
     """
@@ -246,6 +267,8 @@ def _block_overwriting(steps: Sequence[UndoStep], blocks: Mapping[str, tuple[str
             elif later is not None:
                 detail = f"call {later.call_id} changed the same later, and stays"
                 step = replace(step, verdict="blocked", reason="changed_since", detail=detail)
+            elif step.entry_id in refusals:
+                step = replace(step, verdict="blocked", reason="not_allowed", detail=refusals[step.entry_id])
         if step.verdict == "blocked":
             staying.append(step)
         judged.append(step)
