@@ -259,7 +259,9 @@ async def test_an_agents_calls_are_chosen_by_name_and_time(lab: GatewayLab, sess
     await call(lab, "add", session, by=await lab.make_caller(scopes=("book:write",)), name="b", text="bread")
     planned = await plan(lab, agent="bot", since=before)
     assert [each["effects"][0]["scope"] for each in planned["steps"]] == ["a"]
-    assert (await plan(lab, agent="bot", since=before + timedelta(hours=1)))["steps"] == []
+    later = before + timedelta(hours=1)
+    assert (await plan(lab, agent="bot", since=later))["steps"] == []
+    assert (await plan(lab, session=session, since=later))["steps"] == []
     for wrong in ({}, {"agent": "bot"}, {"call_id": "no"}, {"call_id": lab.runtime.clock.new_id(), "session": "s"}):
         with pytest.raises(MalformedRequest):
             UndoSelection(**wrong)  # type: ignore[arg-type]

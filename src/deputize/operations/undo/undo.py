@@ -45,7 +45,7 @@ class Undo:
                 "the plan is not the one that you saw: something changed since", nothing_happened=True
             )
         made = await self._run_steps(caller, plan)
-        left = await self._plans.plan_undo(caller, selection)
+        left = await self._plans.plan_undo(caller, selection) if made else plan
         return {"made": made, "left": left.to_json()}
 
     async def _run_steps(self, caller: Caller, plan: UndoPlan) -> list[dict[str, Any]]:

@@ -30,11 +30,12 @@ from deputize.lifecycle.recording.journal import unseal_compensation
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.keys import KeySet
+from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 MAX_PLAN_CALLS: Final = 1000
-# A call has few effects; a plan is cut between calls.
-_MAX_ROWS: Final = 4 * MAX_PLAN_CALLS
+# By how much the clock of a gateway may differ from that of the database.
+_MAX_SKEW_MS: Final = 3_600_000
 _SQL = load_statements("journal")
 
 Verdict = Literal["ready", "done", "blocked"]
@@ -131,17 +132,12 @@ class UndoPlans:
     async def plan_undo(self, caller: Caller, selection: UndoSelection) -> UndoPlan:
         """Plan from what the caller may see: their own calls and their agents', or those of the tenant."""
         runtime, tenant = self._runtime, caller.tenant
-        since = None if selection.since is None else make_first_id(int(selection.since.timestamp() * 1000))
         async with runtime.store.read_transaction(tenant) as connection:
-            rows = await connection.fetch(
-                _SQL["list_entries"], tenant, selection.call_id, selection.session, selection.agent, since,
-                None if caller.is_auditor else caller.user, _MAX_ROWS + 1,
-            )  # fmt: skip
+            entry_ids = await _find_entries(connection, caller, selection)
+            is_complete = len(entry_ids) <= MAX_PLAN_CALLS
+            rows = await connection.fetch(_SQL["load_entries"], tenant, entry_ids[:MAX_PLAN_CALLS])
         entries = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
-        is_complete = len(rows) <= _MAX_ROWS and len(entries) <= MAX_PLAN_CALLS
-        if len(rows) > _MAX_ROWS:
-            entries.pop()
-        entries = [each for each in entries[:MAX_PLAN_CALLS] if await self._may_see(caller, each[0])]
+        entries = [each for each in entries if await self._may_see(caller, each[0])]
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
@@ -165,6 +161,21 @@ class UndoPlans:
         if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
             return False
         return caller.is_auditor or await is_within_token(self._runtime, caller, row["tool"], row["version"])
+
+
+async def _find_entries(connection: Connection, caller: Caller, selection: UndoSelection) -> list[UUID]:
+    """Find the newest entries of a selection, up to one more than a plan holds."""
+    since = selection.since
+    limits = (None if caller.is_auditor else caller.user, MAX_PLAN_CALLS + 1, since)
+    if selection.call_id is not None:
+        rows = await connection.fetch(_SQL["find_entries_of_call"], caller.tenant, selection.call_id, *limits)
+    elif selection.session is not None:
+        rows = await connection.fetch(_SQL["find_entries_of_session"], caller.tenant, selection.session, *limits)
+    else:
+        assert since is not None
+        first_id = make_first_id(int(since.timestamp() * 1000) - _MAX_SKEW_MS)
+        rows = await connection.fetch(_SQL["find_entries_of_agent"], caller.tenant, selection.agent, *limits, first_id)
+    return [row["id"] for row in rows]
 
 
 def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:

@@ -20,11 +20,41 @@ on conflict do nothing;
 -- name: delete_old_journal
 select deputize.delete_old_journal(p_days => $1);
 
--- name: list_entries
--- What one call or the steps of a flow, a session or an agent since a time changed, newest first; of everyone or of one
--- user.
-select j.id, j.number, j.ended_at, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op, j.scope,
-       j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
+-- name: find_entries_of_call
+-- The newest entries of one call, or of the steps of a flow; of everyone or of one user, ever or since a time.
+select e.id from (
+    select j.id, j.ordinal, j.ended_at, j.caller_user, j.certainty, j.call_id from deputize.journal j
+    where j.tenant = $1 and j.call_id = $2 and j.number = 0 and j.id >= deputize.first_uuid_of_eve($2)
+    union
+    select j.id, j.ordinal, j.ended_at, j.caller_user, j.certainty, j.call_id from deputize.journal j
+    where j.tenant = $1 and j.flow_id = $2::text and j.number = 0 and j.id >= deputize.first_uuid_of_eve($2)
+) e
+where ($3::text is null or e.caller_user = $3) and ($5::timestamptz is null or e.ended_at >= $5)
+  and deputize.counts_as_effect($1, e.call_id, e.certainty)
+order by e.ordinal desc
+limit $4;
+
+-- name: find_entries_of_session
+select j.id from deputize.journal j
+where j.tenant = $1 and j.session = $2 and j.number = 0 and ($3::text is null or j.caller_user = $3)
+  and ($5::timestamptz is null or j.ended_at >= $5)
+  and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
+order by j.ordinal desc
+limit $4;
+
+-- name: find_entries_of_agent
+-- Since a time; $6 is an id from well before it, so that older days are not looked at.
+select j.id from deputize.journal j
+where j.tenant = $1 and split_part(split_part(j.caller_agent, chr(30), 1), chr(31), 1) = $2 and j.number = 0
+  and j.ended_at >= $5 and j.id >= $6 and ($3::text is null or j.caller_user = $3)
+  and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
+order by j.ordinal desc
+limit $4;
+
+-- name: load_entries
+-- Each effect of these entries, newest entry first, with the call that took the entry back last.
+select j.id, j.number, j.ended_at, j.call_id, j.caller_user, j.caller_agent, j.session, j.tool, j.version, j.resource, j.op,
+       j.scope, j.certainty, j.compensation_class, j.undo_until, j.undo_until < now() as is_over, j.sealed, j.undoes,
        deputize.is_undone(j.tenant, j.id) as is_undone, u.id as undo_id, u.call_id as undo_call_id,
        u.certainty as undo_certainty
 from deputize.journal j
@@ -34,12 +64,8 @@ left join lateral (
       and deputize.counts_as_effect(o.tenant, o.call_id, o.certainty)
     order by o.ordinal desc limit 1
 ) u on true
-where j.tenant = $1 and ($2::uuid is null or j.call_id = $2 or j.flow_id = $2::text) and ($3::text is null or j.session = $3)
-  and ($4::text is null or split_part(split_part(j.caller_agent, chr(30), 1), chr(31), 1) = $4)
-  and ($5::uuid is null or j.id >= $5) and ($6::text is null or j.caller_user = $6)
-  and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
-order by j.ordinal desc, j.id, j.number
-limit $7;
+where j.tenant = $1 and j.id = any($2::uuid[])
+order by j.ordinal desc, j.id, j.number;
 
 -- name: find_later_writers
 -- For each entry the newest effect on the same thing that is later and neither among those to be taken back nor this
