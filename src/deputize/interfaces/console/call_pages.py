@@ -8,6 +8,7 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from deputize.core.caller import Caller
 from deputize.core.errors import CallNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
 from deputize.interfaces.console.call_view import build_call_view, build_entry_view, build_row, build_rows
@@ -23,7 +24,7 @@ from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.render import render_template
 from deputize.interfaces.console.view import build_alert, format_line
 from deputize.interfaces.event_stream import stream_events
-from deputize.operations.gateway import ConsoleSession, Gateway, TailEvent
+from deputize.operations.gateway import AuditQuery, ConsoleSession, Gateway, TailEvent
 
 _PAGE_SIZE: Final = 50
 _NO_PAGE: Final[dict[str, Any]] = {"entries": [], "next_before": None, "detail": None}
@@ -46,7 +47,10 @@ class CallPages(ConsolePages):
         page, problem = _NO_PAGE, None
         try:
             query, before = build_query(filters, of_calls=self.of_calls), parse_before(request.query_params)
-            page = await self._get_gateway().audit_search.search(caller, query, before=before, limit=_PAGE_SIZE)
+            search = self._get_gateway().audit_search
+            page = await search.search(caller, query, before=before, limit=_PAGE_SIZE)
+            if before is not None and page["entries"]:
+                page["entries"] = await self._omit_shown_calls(caller, query, page["entries"], before)
         except MalformedRequest as refusal:
             before, problem = None, refusal
         older = page["next_before"]
@@ -68,6 +72,14 @@ class CallPages(ConsolePages):
             alert=None if problem is None else build_alert(problem),
             is_of_calls=self.of_calls,
         )
+
+    async def _omit_shown_calls(
+        self, caller: Caller, query: AuditQuery, entries: list[dict[str, Any]], before: UUID
+    ) -> list[dict[str, Any]]:
+        """Leave out the older entries of calls that are in the list above: they say how far the call was, not is."""
+        call_ids = {each["entry"]["call"] for each in entries if "call" in each["entry"]}
+        shown = await self._get_gateway().audit_search.find_calls_from(caller, query, sorted(call_ids), before)
+        return [each for each in entries if each["entry"].get("call") not in shown]
 
     async def stream_rows(self, request: Request, session: ConsoleSession) -> Response:
         """Stream rows as calls are recorded, for as long as the session lasts."""

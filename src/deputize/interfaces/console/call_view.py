@@ -66,7 +66,10 @@ def build_row(found: Mapping[str, Any], *, is_admin: bool, user: str) -> dict[st
 
 
 def build_rows(page: Sequence[Mapping[str, Any]], *, is_admin: bool, user: str) -> list[dict[str, Any]]:
-    """Describe entries, newest first, one row per call: its newest entry says how far it came."""
+    """Describe entries, newest first, one row per call: its newest entry says how far it came.
+
+    What earlier pages show of a call is not known here.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for found in page:
         row = build_row(found, is_admin=is_admin, user=user)

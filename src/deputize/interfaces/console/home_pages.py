@@ -90,7 +90,7 @@ class HomePages(ConsolePages):
             {
                 "icon": "?",
                 "text": f"{format_line(each['call']['tool']['name'])}: the outcome is unknown",
-                "aside": "check what happened, then: deputize reconciliation-tasks resolve",
+                "aside": "check what happened, then: deputize tasks resolve",
                 "path": f"{CALLS_PAGE_PATH}/{each['call']['call_id']}",
             }
             for each in await gateway.reconciliation_tasks.list_tasks(caller, limit=_MAX_TASKS)

@@ -1,7 +1,10 @@
 """Search the audit page by page, and show one entry."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
+
+import orjson
 
 from deputize.core.caller import Caller
 from deputize.core.errors import AuditEntryNotFound
@@ -15,7 +18,9 @@ from deputize.operations.audit.entry_reader import (
     PermittedSearch,
     get_time_of_id,
 )
+from deputize.store.queries import load_statements
 
+_SQL = load_statements("audit_search")
 # Each uses a connection of the pool for at most a few seconds; calls need some too.
 _MAX_SEARCHES: Final = 4
 
@@ -52,6 +57,21 @@ class AuditSearch:
             if clock.monotonic() > ends_at:
                 return EntryPage(rows=rows, searched_to=page.searched_to, is_cut=True)
             before = page.searched_to
+
+    async def find_calls_from(
+        self, caller: Caller, query: AuditQuery, call_ids: Sequence[str], first: UUID
+    ) -> set[str]:
+        """Find which of these calls have an entry that matches and is not older than an id.
+
+        A list with a row for each call, newest first, has shown them on an earlier page.
+        """
+        search = await self._reader.permit(caller, query)
+        async with self._reader.runtime.store.read_transaction(caller.tenant) as connection:
+            rows = await connection.fetch(
+                _SQL["list_entries_of_calls_from"], caller.tenant, list(call_ids), first, search.before
+            )
+        entries = [orjson.loads(row["entry"]) for row in rows]
+        return {each["call"] for each in entries if await self._reader.is_match(search, each)}
 
     async def show_entry(self, caller: Caller, entry_id: str) -> dict[str, Any]:
         """Show one entry with the events that it records."""

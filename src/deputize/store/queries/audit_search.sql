@@ -25,3 +25,7 @@ select deputize.merge_audit_terms();
 -- name: list_agents_of_calls
 -- Who acted in these calls, and by which delegation. Reads have no row.
 select id, caller_agent from deputize.calls where tenant = $1 and id = any($2::uuid[]);
+
+-- name: list_entries_of_calls_from
+-- Those between two ids.
+select entry from deputize.audit_entries where tenant = $1 and call_id = any($2::uuid[]) and id >= $3 and id < $4;

@@ -17,6 +17,7 @@ from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
+from tests.support.shop_tools import release_events
 
 pytestmark = pytest.mark.requirement("GOV-2")
 
@@ -200,6 +201,24 @@ async def test_older_pages_follow_without_a_gap(console: ConsoleGateway, world: 
         assert older is not None
         second = await browser.get(older[1].replace("&amp;", "&"))
     assert [each for each in ids if each not in first.text + second.text] == []
+
+
+async def test_a_call_is_on_the_page_of_its_newest_entry_only(console: ConsoleGateway, world: World) -> None:
+    token = console.gateway.token("ana")
+    release_events.setdefault("paged", asyncio.Event()).set()
+    for _ in range(30):
+        answer = await console.gateway.call("shop.slow_note", {"name": "paged"}, token=token, session="writes")
+        assert answer.status_code == 200, answer.text
+    # So that the intent of a call is the first entry of the second page.
+    await console.gateway.call("shop.get_user", {"id": 5}, token=token, session="writes")
+    async with open_as(console, "maker") as browser:
+        first = await browser.get("/console/calls?session=writes")
+        older = re.search(r'href="([^"]+before=[^"]+)">Older', first.text)
+        assert older is not None
+        second = await browser.get(older[1].replace("&amp;", "&"))
+    keys = [re.findall(r'data-key="([^"]+)"', each.text) for each in (first, second)]
+    assert [len(each) for each in keys] == [26, 5]
+    assert set(keys[0]) & set(keys[1]) == set()
 
 
 async def test_rows_come_live(console: ConsoleGateway, world: World) -> None:
