@@ -5,24 +5,19 @@ since. Its idempotency key is made of the journal entry, so that whoever repeats
 on where it stopped. The first step that does not succeed ends the request, and the plan of what is left is returned.
 """
 
-import hashlib
 from typing import Any, Final
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import UNDO_SCOPE, Caller
-from deputize.core.errors import NotRetryable, ScopeMissing, UndoPlanChanged
+from deputize.core.errors import ScopeMissing, UndoPlanChanged
 from deputize.core.outcome import Outcome
-from deputize.core.states import FINAL_STATES, State
-from deputize.lifecycle.recording.audit import derive_undo_scope
+from deputize.core.states import State
+from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.run import Lifecycle
 from deputize.operations.undo.undo_plan import UndoPlan, UndoPlans, UndoSelection, UndoStep
-from deputize.store.queries import load_statements
 
 # So many in one request, within the time that clients wait; they go on with the digest of what is left.
 MAX_STEPS: Final = 50
-# After so many failures, the step is left to a person.
-_MAX_ATTEMPTS: Final = 100
-_SQL = load_statements("journal")
 
 
 class Undo:
@@ -64,24 +59,14 @@ class Undo:
         request = CallRequest(
             tool=compensation.tool,
             arguments=dict(compensation.arguments),
-            idempotency_key=await self._find_key(caller.tenant, step.entry_id, compensation.tool),
+            idempotency_key=await find_undo_key(
+                self._lifecycle.runtime, caller.tenant, step.entry_id, compensation.tool
+            ),
             session=caller.session,
             origin=CallOrigin(parent_call_id=step.call_id),
             undoes=step.entry_id,
         )
         return await self._lifecycle.run(caller, request)
-
-    async def _find_key(self, tenant: str, entry_id: str, tool: str) -> str:
-        """Find the key of the attempt that is under way, or of the next one after those that failed."""
-        scope = derive_undo_scope(tool)
-        async with self._lifecycle.runtime.store.write_transaction() as connection:
-            for attempt in range(_MAX_ATTEMPTS):
-                key = f"undo:{entry_id}:{attempt}"
-                digest = hashlib.sha256(key.encode()).digest()
-                state = await connection.fetchval(_SQL["find_undo_attempt"], tenant, scope, digest)
-                if state is None or state == State.SUCCEEDED or state not in FINAL_STATES:
-                    return key
-        raise NotRetryable(f"{_MAX_ATTEMPTS} attempts to take this call back failed: undo it by hand")
 
 
 def _require_undo(caller: Caller) -> None:

@@ -8,25 +8,28 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
-from deputize.catalog.schemas import get_properties, resolve_refs
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.caller import Caller, parse_agents
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import make_first_id
 from deputize.core.contract.compensation_binding import BoundCompensation
-from deputize.core.contract.contract import Effects
 from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.scopes import scopes_overlap
 from deputize.core.value_types import frozen
 from deputize.lifecycle.call_access import is_within_token
+from deputize.lifecycle.compensation.journal_entries import (
+    EntryVerdict,
+    Verdict,
+    is_taken_back,
+    judge_entry,
+    load_entries,
+)
 from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
-from deputize.lifecycle.recording.journal import unseal_compensation
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.store.keys import KeySet
@@ -37,8 +40,6 @@ MAX_PLAN_CALLS: Final = 1000
 # By how much the clock of a gateway may differ from that of the database.
 _MAX_SKEW_MS: Final = 3_600_000
 _SQL = load_statements("journal")
-
-Verdict = Literal["ready", "done", "blocked"]
 
 
 @frozen
@@ -135,13 +136,12 @@ class UndoPlans:
         async with runtime.store.read_transaction(tenant) as connection:
             entry_ids = await _find_entries(connection, caller, selection)
             is_complete = len(entry_ids) <= MAX_PLAN_CALLS
-            rows = await connection.fetch(_SQL["load_entries"], tenant, entry_ids[:MAX_PLAN_CALLS])
-        entries = [list(group) for _, group in groupby(rows, key=lambda row: row["id"])]
+            entries = await load_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
         entries = [each for each in entries if await self._may_see(caller, each[0])]
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
-        steps = [_judge_entry(entry, selected_ids, keys, authority.tools) for entry in entries]
+        steps = [_plan_step(entry, selected_ids, keys, authority.tools) for entry in entries]
         ready_ids = [each.entry_id for each in steps if each.verdict == "ready"]
         async with runtime.store.read_transaction(tenant) as connection:
             writers = await find_later_writers(
@@ -178,9 +178,13 @@ async def _find_entries(connection: Connection, caller: Caller, selection: UndoS
     return [row["id"] for row in rows]
 
 
-def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:
+def _plan_step(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: KeySet, tools: TenantTools) -> UndoStep:
     row = rows[0]
-    step = UndoStep(
+    if row["undoes"] in selected_ids and not is_taken_back(row):
+        judged = EntryVerdict(verdict="done", reason="is_undo", detail="it took back another call of this plan")
+    else:
+        judged = judge_entry(row, keys, tools)
+    return UndoStep(
         entry_id=str(row["id"]),
         call_id=str(row["call_id"]),
         at=row["ended_at"],
@@ -192,57 +196,11 @@ def _judge_entry(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: 
         effects=tuple((each["resource"], each["op"], each["scope"]) for each in rows),
         compensation_class=row["compensation_class"],
         undo_until=row["undo_until"],
-        verdict="blocked",
+        verdict=judged.verdict,
+        reason=judged.reason,
+        detail=judged.detail,
+        compensation=judged.compensation,
     )
-    if row["undo_id"] is not None and row["undo_certainty"] == "happened":
-        detail = f"call {row['undo_call_id']} took it back"
-        if not row["is_undone"]:
-            detail += ", and was itself taken back since: undo the call that did so"
-        return replace(step, verdict="done", reason="already_undone", detail=detail)
-    if row["undoes"] in selected_ids:
-        return replace(step, verdict="done", reason="is_undo", detail="it took back another call of this plan")
-    if row["undo_id"] is not None:
-        detail = f"whether call {row['undo_call_id']} took it back is unknown: settle that call first"
-        return replace(step, reason="undo_uncertain", detail=detail)
-    if row["certainty"] == "uncertain":
-        return replace(step, reason="uncertain", detail="whether it happened is unknown: settle the call first")
-    if row["compensation_class"] == "irreversible":
-        return replace(step, reason="irreversible", detail=f"nothing takes back a call of {row['tool']}")
-    if row["is_over"]:
-        detail = f"it could be taken back until {row['undo_until'].isoformat(timespec='seconds')}"
-        return replace(step, reason="window_over", detail=detail)
-    if row["sealed"] is None:
-        return replace(step, reason="not_kept", detail="the arguments of the call were erased, or never recorded")
-    return _bind_step(step, unseal_compensation(keys, step.entry_id, row["sealed"]), tools)
-
-
-def _bind_step(step: UndoStep, bound: BoundCompensation, tools: TenantTools) -> UndoStep:
-    """Judge whether the tool that takes a call back can be called with what was kept."""
-    if bound.missing:
-        detail = f"{bound.tool} needs {', '.join(bound.missing)} of the call, which is not known"
-        return replace(step, reason="not_bound", detail=detail)
-    try:
-        contract = tools.resolve_version(bound.tool).contract
-    except Problem as problem:
-        return replace(step, reason="no_tool", detail=f"{bound.tool} takes it back: {problem.message}")
-    if contract.effects is Effects.READ:
-        return replace(step, reason="no_tool", detail=f"{bound.tool} only reads now")
-    if bound.is_by_name:
-        if contract.full_name == step.tool:
-            # With the same arguments it would do the same again.
-            detail = f"{bound.tool} takes back itself, and the contract does not say with what: declare compensation"
-            return replace(step, reason="not_bound", detail=detail)
-        properties = get_properties(contract.input_schema)
-        arguments = {name: value for name, value in bound.arguments.items() if name in properties}
-        required = resolve_refs(contract.input_schema, contract.input_schema).get("required")
-        absent = sorted(set(required if isinstance(required, list) else ()) - arguments.keys())
-        if absent:
-            detail = (
-                f"{bound.tool} needs {', '.join(absent)}, and the contract binds nothing to it: declare compensation"
-            )
-            return replace(step, reason="not_bound", detail=detail)
-        bound = BoundCompensation(tool=bound.tool, arguments=arguments)
-    return replace(step, verdict="ready", compensation=bound)
 
 
 def _find_refusal(caller: Caller, step: UndoStep, authority: TenantAuthority) -> str | None:

@@ -1,4 +1,5 @@
--- What writes did, and how they are taken back: lifecycle/recording/settlement.py, operations/undo/.
+-- What writes did, and how they are taken back: lifecycle/recording/settlement.py, lifecycle/compensation/,
+-- operations/undo/.
 
 -- name: load_uncertain_effects
 select number, flow_id, step, resource, op, scope, before_digest, after_digest, sealed, id, undoes
