@@ -96,6 +96,7 @@ def encode_act(
     subject: str,
     contract: Contract | None = None,
     confirmation: str | None = None,
+    signatures: Sequence[str] = (),
 ) -> bytes:
     """Encode the entry of an administrative act; `confirmation` is the rule by which an operator confirmed it."""
     return encode_entry(
@@ -107,6 +108,7 @@ def encode_act(
         subject=subject,
         outcome="succeeded",
         confirmation=confirmation,
+        signatures=signatures,
     )
 
 
@@ -136,6 +138,7 @@ def encode_entry(
     command: str | None = None,
     subject: str | None = None,
     confirmation: str | None = None,
+    signatures: Sequence[str] = (),
 ) -> bytes:
     """Encode one entry, keys in order. Absent facts are absent keys, so that old and new readers agree.
 
@@ -203,6 +206,8 @@ def encode_entry(
     text += declared_text.scopes
     if context.session is not None:
         text += f'"session":{_encode_session(context.session, caller.user)},'
+    if signatures:
+        text += f'"signatures":{_to_json(signatures)},'
     if passage is not None:
         text += passage.text
     if subject is not None:

@@ -49,6 +49,7 @@ ENTRY_FIELDS: Final[Mapping[str, EntryField]] = {
         since=2,
     ),
     "session": EntryField(meaning="session of the caller"),
+    "signatures": EntryField(meaning="of an expiry: signatures of its range, days and time by the log's keys", since=2),
     "states": EntryField(meaning="states that the call passed since its last entry, in order", since=2),
     "subject": EntryField(meaning="what the command is about, or the external service of the circuit"),
     "summary": EntryField(

@@ -2592,8 +2592,8 @@ begin
 end $$;
 REVOKE ALL ON FUNCTION deputize.erase_stored_values FROM PUBLIC;
 
--- Delete the entries that plan_expiry found, and write the entry that says so, in one transaction. Their hashes stay.
--- False if the plan has changed meanwhile.
+-- Delete the entries that plan_expiry found, and write the signed entry that says so, in one transaction. Their hashes
+-- stay. False if the plan has changed meanwhile, or the entry is not signed.
 CREATE FUNCTION deputize.expire_entries(
     p_tenant text, p_days integer, p_first_index bigint, p_end_index bigint, p_entry_id uuid, p_entry bytea
 ) RETURNS boolean
@@ -2601,6 +2601,10 @@ CREATE FUNCTION deputize.expire_entries(
     SET search_path TO 'pg_catalog'
     AS $$
 begin
+    -- What the log's keys did not sign makes every later walk over the log fail. The previous release does not sign.
+    if position('"signatures":['::bytea in p_entry) = 0 then
+        return false;
+    end if;
     perform deputize.lock_legal_holds(false);
     perform pg_advisory_xact_lock(hashtextextended('deputize expiry ' || p_tenant, 0));
     perform from deputize.plan_expiry(p_tenant, p_days, (p_end_index - p_first_index)::integer) as p

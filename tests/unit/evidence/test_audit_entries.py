@@ -202,7 +202,7 @@ def test_an_entry_of_every_fact_has_every_key_that_is_described() -> None:
         about, id="i", kind="outcome", time="t", arguments="a", input_responses="b", redactions=("/x",),
         mutations=(Mutation(path="/x", source="y", change="z"),), hooks=("h",), outcome="succeeded", error="E1",
         decision=Decision(rules=("r",), epochs=Epochs(), policy_digest="p", record_id="q"), result="r", command="c",
-        subject="s", confirmation="k", scopes_commitment="t",
+        subject="s", confirmation="k", scopes_commitment="t", signatures=("s",),
         summary=encode_summary([1], size=3, redacted_count=1, has_more=True),
         attempts=1, latency_us=2, cost_micros=3, degradations=(Degradation.LATE_RESULT,),
         suspicions=("sql /arguments/q",),

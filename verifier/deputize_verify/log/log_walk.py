@@ -4,23 +4,22 @@ Entries are hashed and compared with the stored hashes of their leaves, and the 
 the way. Two checkpoints enclose a fault: what they were signed for tells where it is, and when it was signed.
 
 The oldest entries may have expired: their bytes are gone, and their hashes stand for them. A later entry of the log has
-to say so. An entry that is missing without that, or after one that is there, is a fault.
+to say so, signed by the log: one that is not is a fault itself. An entry that is missing without that, or after one
+that is there, is a fault.
 """
 
-import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from deputize_verify.log.checkpoint import LogCheckpoint
+from deputize_verify.log.entry_expiry import EXPIRY_COMMAND, is_expiry, read_expiry
 from deputize_verify.log.merkle_tree import HASH_SIZE, MerkleFrontier, hash_leaves
+from deputize_verify.log.signed_note import VerifierKey
 from deputize_verify.log.tiles import TILE_HEIGHT, TILE_WIDTH, Tile
 
 ReadTile = Callable[[str], bytes | None]
-EXPIRY_COMMAND: Final = "expire_entries"
 _EXPIRY_MARK: Final = f'"command":"{EXPIRY_COMMAND}"'.encode()
-_EXPIRY: Final = re.compile(r"entries=(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17}) days=[0-9]{3,4}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +46,16 @@ class LeafDifference:
 class LogWalk:
     """Goes over a log once. After a fault it must not be used again."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[VerifierKey]) -> None:
+        """Believe what one of these keys of the log signed."""
+        self._keys = keys
         self._entries = MerkleFrontier()
         self._nodes = NodeCheck()
         self._signed_size = 0
         self._difference: LeafDifference | None = None
         self._missing_count = 0
         self._announced_size = 0
+        self._forged_expiry: int | None = None
 
     @property
     def size(self) -> int:
@@ -110,10 +112,18 @@ class LogWalk:
 
     def check_expiry(self) -> LogFault | None:
         """Tell, at the end of a walk without a fault, whether the log says of all missing entries that they expired."""
-        if self._missing_count <= self._announced_size:
-            return None
-        reason = "entries are missing, and no entry of the log says that they expired"
-        return LogFault(first=self._announced_size, last=self._missing_count - 1, reason=reason)
+        forged = self._forged_expiry
+        if self._missing_count > self._announced_size:
+            reason = "entries are missing, and no entry of the log says that they expired"
+            if forged is not None:
+                reason = (
+                    f"entries are missing; entry {forged} says that they expired, but no key of the log signed that"
+                )
+            return LogFault(first=self._announced_size, last=self._missing_count - 1, reason=reason)
+        if forged is not None:
+            reason = "the entry says that entries expired, but no key of the log signed that: it was forged"
+            return LogFault(first=forged, last=forged, reason=reason)
+        return None
 
     def _count_missing(self, entries: Sequence[bytes]) -> int:
         """Count the entries that are missing at the beginning of the log."""
@@ -126,19 +136,16 @@ class LogWalk:
         # One search for all of them: few logs have any.
         if _EXPIRY_MARK in b"".join(entries):
             for offset, entry in enumerate(entries):
-                if _EXPIRY_MARK in entry:
-                    self._announced_size = max(self._announced_size, self._read_expiry(entry, self.size + offset))
+                if _EXPIRY_MARK in entry and is_expiry(entry):
+                    self._read_expiry(entry, self.size + offset)
 
-    def _read_expiry(self, entry: bytes, index: int) -> int:
+    def _read_expiry(self, entry: bytes, index: int) -> None:
         """Read up to where an entry says that the log expired. It counts only for what is before it, without a gap."""
-        try:
-            facts = json.loads(entry)
-            match = _EXPIRY.fullmatch(facts["subject"]) if facts["command"] == EXPIRY_COMMAND else None
-        except (ValueError, RecursionError, KeyError, TypeError):
-            match = None
-        if match is None or int(match[1]) > self._announced_size or int(match[2]) >= index:
-            return 0
-        return int(match[2]) + 1
+        expiry = read_expiry(entry, self._keys)
+        if expiry is None:
+            self._forged_expiry = index if self._forged_expiry is None else self._forged_expiry
+        elif expiry.first_index <= self._announced_size and expiry.end_index <= index:
+            self._announced_size = max(self._announced_size, expiry.end_index)
 
     def check_nodes(self, read_tile: ReadTile, *, is_end: bool = False) -> LogFault | None:
         """Compare the stored hashes of larger subtrees, a tile for 65,536 entries; at the end, what is left."""
@@ -148,11 +155,6 @@ class LogWalk:
     def _make_range_fault(self, last: int) -> LogFault:
         reason = "the log is not what was signed: entries were changed, inserted, removed or reordered"
         return LogFault(first=self._signed_size, last=last, reason=reason)
-
-
-def describe_expiry(first_index: int, end_index: int, days: int) -> str:
-    """Describe an expiry as the subject of its entry: the first and the last entry, and the retention."""
-    return f"entries={first_index}-{end_index - 1} days={days}"
 
 
 class NodeCheck:

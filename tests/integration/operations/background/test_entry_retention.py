@@ -8,7 +8,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 
+from deputize.evidence.log.merkle_tree import hash_leaf
 from deputize.lifecycle.runtime import Runtime
 from deputize.operations.background.entry_retention import expire_entries
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
@@ -31,6 +33,7 @@ begin
 end $$;
 reset role
 """
+_LIST_IDS = "select id from deputize.audit_entries where tenant = 'aged' order by id"
 _COUNT = "select count(*) from deputize.audit_entries where tenant = 'aged'"
 
 
@@ -131,6 +134,24 @@ async def test_entries_expire_and_the_log_still_verifies(gateway: HttpGateway, d
         assert (verdict.fault.first, verdict.fault.last) == (index, index)
         assert reason in verdict.fault.reason
 
+    # An expiry that the owner of the database inserts is logged, and no reason to believe it.
+    forged_id = UUID(runtime.clock.new_id())
+    subject = f"entries={OLD}-{OLD} days=365"
+    forged = f'{{"command":"expire_entries","id":"{forged_id}","subject":"{subject}","tenant":"{TENANT}"}}'.encode()
+    await db.execute(
+        "insert into deputize.audit_entries (tenant, id, entry) values ('aged', $1, $2)", forged_id, forged
+    )
+    size = await db.fetchval("select count(*) + $1 from deputize.audit_entries where tenant = 'aged'", OLD)
+    deleted = await db.fetchval("delete from deputize.audit_entries where id = $1 returning entry", ids[OLD])
+    verdict = await _verify(gateway, db, size)
+    index = await db.fetchval("select leaf_index from deputize.log_leaves where entry_id = $1", forged_id)
+    assert verdict.fault is not None
+    assert (verdict.fault.first, verdict.fault.last) == (OLD, OLD)
+    assert f"entry {index} says that they expired, but no key of the log signed that" in verdict.fault.reason
+    await db.execute(
+        "insert into deputize.audit_entries (tenant, id, entry) values ('aged', $1, $2)", ids[OLD], deleted
+    )
+
 
 async def test_no_setting_expires_what_is_younger_than_a_year(gateway: HttpGateway, db: asyncpg.Connection) -> None:
     plan = await db.fetchrow("select * from deputize.plan_expiry('aged', 1, 1000)")
@@ -138,6 +159,39 @@ async def test_no_setting_expires_what_is_younger_than_a_year(gateway: HttpGatew
     assert tuple(plan) == (OLD, OLD + AGED)
     # Not what someone else planned either, and nothing of another tenant.
     for first, end, tenant in ((OLD, OLD + AGED + 1, "aged"), (OLD + 1, OLD + AGED, "aged"), (OLD, OLD + 1, "dev")):
-        query = "select deputize.expire_entries($3, 365, $1, $2, gen_random_uuid(), 'e')"
+        query = """select deputize.expire_entries($3, 365, $1, $2, gen_random_uuid(), '{"signatures":["x"]}')"""
         assert await db.fetchval(query, first, end, tenant) is False
     assert await db.fetchrow("select * from deputize.plan_expiry('dev', 365, 1000)") is None
+    # Nor what a gateway of release 0.1.0 would expire, which does not sign.
+    query = "select deputize.expire_entries('aged', 365, $1, $2, gen_random_uuid(), 'unsigned')"
+    assert await db.fetchval(query, OLD, OLD + AGED) is False
+
+
+async def test_what_the_database_calls_old_is_not_signed_unless_it_is(
+    gateway: HttpGateway, db: asyncpg.Connection
+) -> None:
+    """Its owner can rewrite the plan, the entries and their hashes, but not what the log signed."""
+    ids, runtime = [row["id"] for row in await db.fetch(_LIST_IDS)], _get_runtime(gateway)
+    definition = await db.fetchval("select pg_get_functiondef('deputize.plan_expiry'::regproc)")
+    await db.execute(
+        f"""create or replace function deputize.plan_expiry(p_tenant text, p_days integer, p_limit integer)
+            returns table(first_index bigint, end_index bigint) language sql as $$
+            select {OLD}::bigint, {OLD + AGED + YOUNG}::bigint where p_tenant = 'aged' $$"""
+    )
+    with capture_logs() as lines:
+        try:
+            assert await expire_entries(runtime) == 0
+            # Entries that are called older than they are, in all places that the database has.
+            for young_id, old_id in zip(ids[: AGED + YOUNG], _build_ids(2600, AGED + YOUNG), strict=True):
+                entry = _build_entry(old_id)
+                await db.execute("update deputize.audit_entries set entry = $2 where id = $1", young_id, entry)
+                await db.execute(
+                    "update deputize.log_leaves set hash = $2 where entry_id = $1", young_id, hash_leaf(entry)
+                )
+            assert await expire_entries(runtime) == 0
+        finally:
+            await db.execute(definition)
+    reasons = [each["reason"] for each in lines if each["event"] == "audit_entries_not_expired"]
+    assert ["too young" in each for each in reasons] == [True, False]
+    assert "not what was signed" in reasons[1]
+    assert [row["id"] for row in await db.fetch(_LIST_IDS)][: AGED + YOUNG] == ids[: AGED + YOUNG]

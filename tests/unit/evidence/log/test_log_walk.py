@@ -58,7 +58,7 @@ def test_a_difference_is_found_in_entries_and_in_leaves_wherever_steps_end(index
     checkpoint = _make_checkpoint(LEAVES)
     for step in (1, 100, 256, 600):
         for in_entries in (True, False):
-            walk = LogWalk()
+            walk = LogWalk(())
             for begin in range(0, 600, step):
                 entries, leaves = ENTRIES[begin : begin + step], LEAVES[begin : begin + step]
                 if begin <= index < begin + step:
@@ -72,4 +72,4 @@ def test_a_difference_is_found_in_entries_and_in_leaves_wherever_steps_end(index
 
 def test_hashes_of_another_number_of_leaves_are_refused() -> None:
     with pytest.raises(ValueError, match="not the hashes of 2 leaves"):
-        LogWalk().add_entries(ENTRIES[:2], LEAVES[0])
+        LogWalk(()).add_entries(ENTRIES[:2], LEAVES[0])

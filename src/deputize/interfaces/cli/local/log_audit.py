@@ -156,7 +156,7 @@ class LogAudit:
         return LogFault(first=newest.size, last=kept_size - 1, reason=reason)
 
     def _walk(self, newest: LogCheckpoint) -> LogFault | None:
-        walk, checkpoints = LogWalk(), self._list_checkpoints(newest)
+        walk, checkpoints = LogWalk(self._keys), self._list_checkpoints(newest)
         checkpoint, kept_root = next(checkpoints), None
         for entries, leaf_content in self._read_bundles(newest.size):
             at = 0

@@ -7,6 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from deputize.evidence.log.checkpoint import LogCheckpoint, open_checkpoint
+from deputize.evidence.log.entry_expiry import EntryExpiry
 from deputize.evidence.log.merkle_tree import hash_leaf
 from deputize.evidence.log.signed_note import InvalidNote, NoteSigner, parse_note
 from deputize.interfaces.cli.local.log_audit import (
@@ -207,25 +208,41 @@ def test_growth_is_proven_by_tiles_and_a_cut_log_is_refused() -> None:
         verify_growth(log.read, _open(log, 300), _open(log, SIZE))
 
 
-def _make_expired_log(*announcements: str, expired: int = 300) -> MemoryLog:
+NEW_SIGNER = NoteSigner(name=LOG_SIGNER.name, private_key=Ed25519PrivateKey.from_private_bytes(b"\x02" * 32))
+OTHER_SIGNER = NoteSigner(name=LOG_SIGNER.name, private_key=Ed25519PrivateKey.from_private_bytes(b"\x03" * 32))
+
+
+def _announce(first: int, last: int, days: int = 365, *, signer: NoteSigner = LOG_SIGNER, **changes: object) -> bytes:
+    """Write the entry of an expiry as retention does; `changes` are made after it was signed."""
+    expiry = EntryExpiry(tenant="acme", first_index=first, end_index=last + 1, days=days, time="2026-01-01T00:00:00Z")
+    facts = {
+        "command": "expire_entries",
+        "signatures": list(expiry.sign([signer])),
+        "subject": expiry.subject,
+        "tenant": expiry.tenant,
+        "time": expiry.time,
+    }
+    return json.dumps(facts | changes, separators=(",", ":")).encode()
+
+
+def _make_expired_log(*announcements: bytes, expired: int = 300) -> MemoryLog:
     """Make a log whose entries from 600 on say what expired, and that lacks the bytes of its oldest entries."""
     entries = _make_entries(SIZE)
-    for number, subject in enumerate(announcements):
-        entries[600 + number] = json.dumps(
-            {"command": "expire_entries", "subject": subject}, separators=(",", ":")
-        ).encode()
+    entries[600 : 600 + len(announcements)] = announcements
     log = MemoryLog(entries, SIGNED_SIZES)
     log.entries[:expired] = [b""] * expired
     return log
 
 
 @pytest.mark.parametrize(
-    "announcements", [("entries=0-299 days=2557",), ("entries=0-99 days=365", "entries=100-299 days=400")]
+    "announcements", [(_announce(0, 299, 2557),), (_announce(0, 99), _announce(100, 299, 400, signer=NEW_SIGNER))]
 )
-def test_entries_that_expired_are_told_and_no_fault(announcements: tuple[str, ...]) -> None:
+def test_entries_that_expired_are_told_and_no_fault(announcements: tuple[bytes, ...]) -> None:
     log = _make_expired_log(*announcements)
+    keys = [NEW_SIGNER.verifier_key, *KEYS]
     for kept in (None, _open(log, 100), _open(log, 512)):
-        verdict = _verify(log, kept)
+        _, newest = load_checkpoint(log.read, keys)
+        verdict = LogAudit(log.read, keys, kept).verify(newest)
         assert (verdict.is_trusted, verdict.expired_count, verdict.size) == (True, 300, SIZE)
 
 
@@ -233,35 +250,70 @@ def test_entries_that_expired_are_told_and_no_fault(announcements: tuple[str, ..
     ("announcements", "first"),
     [
         ((), 0),
-        (("entries=0-199 days=365",), 200),
-        # With a gap, of entries that are not before it, or not as an expiry is written.
-        (("entries=1-299 days=365",), 0),
-        (("entries=0-99 days=365", "entries=101-299 days=365"), 100),
-        (("entries=0-600 days=365",), 0),
-        (("entries=0-0299 days=365",), 0),
-        (("everything",), 0),
+        ((_announce(0, 199),), 200),
+        # With a gap, or of entries that are not before it.
+        ((_announce(1, 299),), 0),
+        ((_announce(0, 99), _announce(101, 299)), 100),
+        ((_announce(0, 600),), 0),
     ],
 )
-def test_a_deletion_that_the_log_does_not_announce_is_a_fault(announcements: tuple[str, ...], first: int) -> None:
+def test_a_deletion_that_the_log_does_not_announce_is_a_fault(announcements: tuple[bytes, ...], first: int) -> None:
     verdict = _verify(_make_expired_log(*announcements))
     assert verdict.fault is not None
     assert (verdict.fault.first, verdict.fault.last) == (first, 299)
     assert "no entry of the log says that they expired" in verdict.fault.reason
 
 
+@pytest.mark.parametrize(
+    "announcement",
+    [
+        # As whoever can insert into the database would write it: without a signature, or with one of their own.
+        b'{"command":"expire_entries","subject":"entries=0-299 days=365"}',
+        _announce(0, 299, signatures=[]),
+        _announce(0, 299, signatures=["%"]),
+        _announce(0, 299, signatures="none"),
+        _announce(0, 299, signer=OTHER_SIGNER),
+        # With the signature of something else.
+        _announce(0, 199, subject="entries=0-299 days=365"),
+        _announce(0, 299, 364, subject="entries=0-299 days=365"),
+        _announce(0, 299, tenant="other"),
+        _announce(0, 299, time="2027-01-01T00:00:00Z"),
+        _announce(0, 299, subject="entries=0-0299 days=365"),
+        _announce(0, 299, subject="everything"),
+        _announce(0, 299, subject=None),
+        # Signed, of what was too young.
+        _announce(0, 299, 364),
+    ],
+)
+def test_an_expiry_that_the_log_did_not_sign_is_a_fault_and_hides_no_deletion(announcement: bytes) -> None:
+    verdict = _verify(_make_expired_log(announcement))
+    assert verdict.fault is not None
+    assert (verdict.fault.first, verdict.fault.last) == (0, 299)
+    assert "entry 600 says that they expired, but no key of the log signed that" in verdict.fault.reason
+    # What really expired before it is no fault, and what it announces is.
+    verdict = _verify(_make_expired_log(_announce(0, 99), announcement))
+    assert verdict.fault is not None
+    assert (verdict.fault.first, verdict.fault.last) == (100, 299)
+    for expired, announcements in ((0, (announcement,)), (300, (announcement, _announce(0, 299)))):
+        verdict = _verify(_make_expired_log(*announcements, expired=expired))
+        assert verdict.fault is not None
+        assert (verdict.fault.first, verdict.fault.last) == (600, 600)
+        assert "it was forged" in verdict.fault.reason
+
+
 def test_an_expiry_hides_no_other_deletion_or_change() -> None:
-    log = _make_expired_log("entries=0-299 days=365")
+    log = _make_expired_log(_announce(0, 299))
     log.entries[400] = b""
     verdict = _verify(log)
     assert verdict.fault is not None
     assert (verdict.fault.first, verdict.fault.reason) == (400, "the entry is missing")
     # An announcement that was written into the database after it was signed changes what was signed.
-    log = _make_expired_log("entries=0-199 days=365")
+    log = _make_expired_log(_announce(0, 199))
     log.entries[600] = log.entries[600].replace(b"0-199", b"0-299")
     verdict = _verify(log)
     assert verdict.fault is not None
     assert verdict.fault.first == 600
     # The hashes that stand for expired entries are signed, too.
-    log = _make_expired_log("entries=0-299 days=365")
+    log = _make_expired_log(_announce(0, 299))
     log.leaves[7] = hash_leaf(b"other")
     assert not _verify(log).is_trusted
