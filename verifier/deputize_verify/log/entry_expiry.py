@@ -69,15 +69,15 @@ def is_expiry(entry: bytes) -> bool:
 def read_expiry(entry: bytes, keys: Iterable[VerifierKey]) -> EntryExpiry | None:
     """Read what an entry says about expired entries; None unless a key signed it and they were old enough."""
     facts = _parse_entry(entry) or {}
-    tenant, subject, time, signatures = (facts.get(key) for key in ("tenant", "subject", "time", "signatures"))
-    texts = (tenant, subject, time, *signatures) if isinstance(signatures, list) else (None,)
-    if not all(isinstance(text, str) for text in texts) or (match := _SUBJECT.fullmatch(subject)) is None:
+    tenant, subject, time = (str(facts.get(key)) for key in ("tenant", "subject", "time"))
+    signatures = facts.get("signatures")
+    if not isinstance(signatures, list) or (match := _SUBJECT.fullmatch(subject)) is None:
         return None
     expiry = EntryExpiry(
         tenant=tenant, first_index=int(match[1]), end_index=int(match[2]) + 1, days=int(match[3]), time=time
     )
     try:
-        is_valid = expiry.days >= MIN_EXPIRY_DAYS and expiry.is_signed(signatures, keys)
+        is_valid = expiry.days >= MIN_EXPIRY_DAYS and expiry.is_signed([str(each) for each in signatures], keys)
     except InvalidNote:
         return None
     return expiry if is_valid else None
