@@ -601,6 +601,7 @@ ALTER TABLE ONLY deputize.legal_holds
     ADD CONSTRAINT legal_holds_pkey PRIMARY KEY (tenant, id);
 ALTER TABLE ONLY deputize.legal_holds
     ADD CONSTRAINT legal_holds_tenant_fkey FOREIGN KEY (tenant) REFERENCES deputize.tenants(tenant);
+CREATE CONSTRAINT TRIGGER legal_holds_require_entry AFTER INSERT OR DELETE ON deputize.legal_holds DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((NOT pg_has_role(CURRENT_USER, 'deputize_owner'::name, 'member'::text))) EXECUTE FUNCTION deputize.require_hold_entry();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE ON TABLE deputize.legal_holds TO deputize_writer;
 
@@ -725,6 +726,7 @@ ALTER TABLE deputize.log_queue ALTER COLUMN number ADD GENERATED ALWAYS AS IDENT
 );
 ALTER TABLE ONLY deputize.log_queue
     ADD CONSTRAINT log_queue_pkey PRIMARY KEY (tenant, number);
+CREATE CONSTRAINT TRIGGER log_queue_require_leaf AFTER DELETE ON deputize.log_queue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN ((NOT pg_has_role(CURRENT_USER, 'deputize_owner'::name, 'member'::text))) EXECUTE FUNCTION deputize.require_leaf();
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT,DELETE ON TABLE deputize.log_queue TO deputize_writer;
 
@@ -3299,6 +3301,43 @@ begin
     end if;
     return null;
 end $$;
+
+-- Trigger: refuse to commit a legal hold that is placed or removed without its audit entry.
+CREATE FUNCTION deputize.require_hold_entry() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+declare
+    hold constant deputize.legal_holds := case tg_op when 'DELETE' then old else new end;
+    command constant text := case tg_op when 'DELETE' then 'remove_hold' else 'place_hold' end;
+begin
+    -- The tenant's barrier is closed, so that its entry is among the last.
+    if not exists (
+        select from (select q.entry_id from deputize.log_queue q where q.tenant = hold.tenant order by q.number desc limit 100) as q
+        join deputize.audit_entries e on e.tenant = hold.tenant and e.id = q.entry_id
+        where position(convert_to('"command":"' || command || '"', 'UTF8') in e.entry) > 0
+          and position('"outcome":"succeeded"'::bytea in e.entry) > 0
+          and position(convert_to('"subject":"hold=' || hold.id, 'UTF8') in e.entry) > 0
+    ) then
+        raise insufficient_privilege using message = 'a legal hold needs the audit entry of the act, in its transaction';
+    end if;
+    return null;
+end $$;
+REVOKE ALL ON FUNCTION deputize.require_hold_entry FROM PUBLIC;
+
+-- Trigger: refuse to commit the deletion of a queued entry that the log does not have.
+CREATE FUNCTION deputize.require_leaf() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+begin
+    if not exists (select from deputize.log_leaves l where l.tenant = old.tenant and l.entry_id = old.entry_id)
+       and exists (select from deputize.audit_entries e where e.tenant = old.tenant and e.id = old.entry_id) then
+        raise insufficient_privilege using message = 'an entry leaves the queue of its log only with its leaf';
+    end if;
+    return null;
+end $$;
+REVOKE ALL ON FUNCTION deputize.require_leaf FROM PUBLIC;
 
 -- Give a run to the engine once more, later, because this worker cannot execute it now. Remembers since when, if the
 -- reason is that the worker is unable to.

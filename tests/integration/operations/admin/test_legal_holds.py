@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from deputize.acts.erasure import continue_open_erasures
 from deputize.operations.background import erasures
+from deputize.store.pool import WRITER, connect_with_role
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
 from tests.support.gateway_internals import get_runtime
 
@@ -216,3 +218,25 @@ async def test_erasures_that_wait_for_holds_keep_no_other_waiting(gateway: HttpG
         assert await db.fetchval("select count(*) from deputize.erasures where ended_at is null") == 0
     finally:
         await db.execute("delete from deputize.erasures where subject is not null")
+
+
+async def test_a_gateways_login_cannot_place_or_remove_a_hold_without_its_entry(
+    gateway: HttpGateway, db: asyncpg.Connection
+) -> None:
+    hold = await _place(gateway, user="held")
+    other_id = UUID(int=1)
+    insert = """insert into deputize.legal_holds (tenant, id, kind, call_id, reason, placed_by)
+                values ('dev', $1, 'call', $1, 'none', 'root')"""
+    assert gateway.settings.database.url is not None
+    writer = await connect_with_role(gateway.settings.database.url.get_secret_value(), WRITER)
+    try:
+        for statement, hold_id in (
+            (insert, other_id),
+            ("delete from deputize.legal_holds where id = $1", hold["hold_id"]),
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="needs the audit entry"):
+                await writer.execute(statement, hold_id)
+    finally:
+        await writer.close()
+    assert await db.fetchval("select array_agg(id::text) from deputize.legal_holds") == [hold["hold_id"]]
+    assert (await _remove(gateway, hold["hold_id"])).status_code == 200

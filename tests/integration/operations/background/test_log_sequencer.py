@@ -21,7 +21,7 @@ from deputize.operations.background import log_sequencer
 from deputize.operations.background.log_sequencer import LogSequencer
 from deputize.store.exclusive_lease import LeaseTakeover
 from deputize.store.keys import KEY_BYTES, MasterKey, TenantKeys
-from deputize.store.pool import Store
+from deputize.store.pool import WRITER, Store, connect_with_role
 from deputize.store.restore_guard.checkpoint_files import SavedCheckpoint
 from tests.integration.store.sample_rows import (
     make_entry,
@@ -339,3 +339,23 @@ async def test_a_log_is_compared_with_the_checkpoint_that_is_saved_outside_the_d
             await load_checked_frontier(connection, "acme", replace(saved, root=bytes(32)))
         with pytest.raises(LogDivergence, match="it has 10 entries, and 11 were signed"):
             await load_checked_frontier(connection, "acme", replace(saved, size=11))
+
+
+async def test_an_entry_leaves_the_queue_only_with_its_leaf(store: Store, owner: asyncpg.Connection) -> None:
+    await write_entries(store, 10)
+    delete = "delete from deputize.log_queue where tenant = 'acme'"
+    writer = await connect_with_role(store.direct_dsn, WRITER)
+    try:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="only with its leaf"):
+            await writer.execute(delete)
+        # Also if rows are shown of another tenant when the deletion is checked.
+        transaction = writer.transaction()
+        await transaction.start()
+        await writer.execute(delete)
+        await writer.execute("set local role deputize_reader; set local deputize.tenant = 'other'")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="only with its leaf"):
+            await transaction.commit()
+    finally:
+        await writer.close()
+    await drain(make_sequencer(store), owner)
+    assert [await verify_log(owner, tenant) for tenant in TENANTS] == [5, 5]
