@@ -58,6 +58,12 @@ def refresh(count: Count) -> list[int]:
     return list(range(count))
 
 
+@tool(effects="write", resources=["update lab.patients/{count}"], max_inline=BUDGET, **WRITE_OPTIONS)
+def move_patient(count: Count) -> Patient:
+    """Move a patient by number."""
+    return Patient(name=f"patient {count}", diagnosis="flu")
+
+
 @tool(effects="read", namespace="lab", max_inline=BUDGET, timeout=AMPLE_SECONDS, returns=dict[str, int])
 def photograph(count: Count) -> Result:
     """Take a photograph with a log of so many lines."""
@@ -67,7 +73,10 @@ def photograph(count: Count) -> Result:
 
 @pytest_asyncio.fixture
 async def lab(fresh_database: str, tmp_path: Path) -> AsyncIterator[GatewayLab]:
-    tools = [*TOOLS, *(getattr(each, ATTRIBUTE) for each in (export, dump, find_patient, refresh, photograph))]
+    tools = [
+        *TOOLS,
+        *(getattr(each, ATTRIBUTE) for each in (export, dump, find_patient, move_patient, refresh, photograph)),
+    ]
     async with open_lab(fresh_database, tmp_path, tools=tools) as lab:
         yield lab
 
@@ -187,6 +196,10 @@ async def test_sensitive_values_are_hidden_until_they_are_asked_for(lab: Gateway
     assert hidden["redaction"] == "hidden"
     revealed = await read(lab, reference, path="/diagnosis", reveal=True)
     assert (revealed["value"], revealed["redaction"]) == ("flu", "revealed")
+    for name, state in (("move_patient", "partial"), ("refresh", "none")):
+        outcome = await lab.call(name, {"count": 7}, key=name)
+        export = await lab.gateway.call_exports.export_call(await lab.make_caller(), outcome.call_id)
+        assert export["tool_result"]["redaction_state"] == state
 
 
 async def test_a_repeated_key_gets_the_same_reference(lab: GatewayLab) -> None:

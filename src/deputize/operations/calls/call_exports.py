@@ -130,7 +130,7 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
     fields = envelope if is_stored else {**facts, "is_error": facts["state"] != State.SUCCEEDED}
     result = export_record(ObjectKind.TOOL_RESULT, {**fields, "result_id": result_id})
     document: Fields = {
-        ObjectKind.TOOL_RESULT.value: {**result, "redaction_state": _judge_redaction(result) if is_stored else "full"},
+        ObjectKind.TOOL_RESULT.value: {**result, "redaction_state": _judge_redaction(envelope) if is_stored else "full"},
         ObjectKind.TOOL_RESULT_PERSISTENCE.value: export_record(
             ObjectKind.TOOL_RESULT_PERSISTENCE,
             {
@@ -147,9 +147,17 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
     return document
 
 
-def _judge_redaction(result: Fields) -> str:
-    """Tell whether something is hidden in what is shown: errors and parts of long results have marks in its place."""
-    return "partial" if _MARK.search(orjson.dumps(result).decode()) else "none"
+def _judge_redaction(envelope: Fields) -> str:
+    """Tell whether something is hidden in what is shown.
+
+    Of a result with hidden values, the envelope says so; a mark in another is the tool's own text. Errors are redacted
+    where they arise, by drivers too, so marks tell: in doubt something is hidden.
+    """
+    if envelope["is_error"]:
+        is_partial = _MARK.search(orjson.dumps(envelope.get("error")).decode()) is not None
+    else:
+        is_partial = (envelope.get("persistence") or {}).get("redaction") == "redacted"
+    return "partial" if is_partial else "none"
 
 
 def _describe_error(facts: Fields) -> Fields | None:

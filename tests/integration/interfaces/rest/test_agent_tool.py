@@ -86,6 +86,13 @@ async def test_a_call_is_exported_with_its_decision_its_result_and_its_entries(g
     assert export["tool_event"][-1]["event_class"] == "tool.invocation.succeeded"
 
 
+async def test_a_mark_that_a_tool_returns_is_no_redaction(gateway: HttpGateway) -> None:
+    call = (await gateway.call("shop.rename_user", {"id": 7, "name": "[redacted] [path]"}, key="own-mark")).json()
+    export = await export_call(gateway, call["call_id"])
+    assert export["tool_result"]["structured_content"]["name"] == "[redacted] [path]"
+    assert export["tool_result"]["redaction_state"] == "none"
+
+
 async def test_a_failed_call_is_exported_with_its_error(gateway: HttpGateway) -> None:
     failed_write = (await gateway.call("shop.rename_user", {"id": 7}, key="exported-failure")).json()
     failed_read = (await gateway.call("shop.fail", {})).json()
