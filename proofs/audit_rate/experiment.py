@@ -1,8 +1,8 @@
 """What the log of a tenant costs, and how fast it is: appended, receipted, verified, and beside calls without a log.
 
 Entries are written and appended in batches, in turn with bare COPY of the same rows in equal batches into tables with
-the same columns and keys. Receipts are waited for after calls. A log in files is verified as a whole. Writes are
-offered in turn to a gateway, and to one whose database queues nothing for the log, as it was before there was one.
+the same columns and keys. Receipts are waited for after calls. A log in files is verified as a whole. Writes and
+reads are offered in turn to a gateway, and to one whose database queues nothing for the log, as before there was one.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ PROMISE = (
     "Proof of a call is there a second later, costs calls little, and millions of entries are verified in seconds."
 )
 
-_BODY = orjson.dumps({"tool": "orders.place", "arguments": ARGUMENTS})
+_TOOLS = {"write": "orders.place", "read": "orders.check"}
 _QUEUE_NOTHING = "alter table deputize.audit_entries disable trigger enqueue_entries"
 _HAS_LEFT = "select exists (select from deputize.log_queue)"
 _DRAIN_SECONDS = 300.0
@@ -72,8 +72,9 @@ async def prove(sandbox: Sandbox) -> Verdict:
         figures["slow sequencer: receipt_p50_seconds"] = slow["receipt_p50_seconds"]
         controls["audit_rate_slow_sequencer"] = float(slow["receipt_p50_seconds"]) > 1.5
         await gateway.restart()
-        sandbox.log("writes, in turn with a gateway that queues nothing for the log")
-        figures |= describe_overhead(await _measure_overhead(sandbox, gateway, postgres.dsn, issuer))
+        sandbox.log("calls, in turn with a gateway that queues nothing for the log")
+        for kind, paired in (await _measure_overhead(sandbox, gateway, postgres.dsn, issuer)).items():
+            figures |= describe_overhead(kind, paired)
     figures["verified_over_http_per_second"] = await asyncio.to_thread(_verify_over_http, gateway)
     return Verdict(figures=figures, controls=controls)
 
@@ -97,11 +98,11 @@ def describe_delays(delays: Sequence[float]) -> dict[str, Figure]:
     }
 
 
-def describe_overhead(paired: PairedSamples) -> dict[str, Figure]:
-    """Describe the rate of writes as a share of the rate without a log."""
+def describe_overhead(kind: str, paired: PairedSamples) -> dict[str, Figure]:
+    """Describe the rate of writes or reads as a share of the rate without a log."""
     return {
-        "write_of_unlogged": round(paired.median, 3),
-        "write_of_unlogged_spread": f"{paired.spread[0]:.3f}-{paired.spread[1]:.3f}",
+        f"{kind}_of_unlogged": round(paired.median, 3),
+        f"{kind}_of_unlogged_spread": f"{paired.spread[0]:.3f}-{paired.spread[1]:.3f}",
     }
 
 
@@ -120,20 +121,26 @@ async def _measure_appends(sandbox: Sandbox, *, batch: int = 1000) -> AppendRate
     return rates
 
 
-async def _measure_overhead(sandbox: Sandbox, gateway: GatewayHandle, dsn: str, issuer: Issuer) -> PairedSamples:
+async def _measure_overhead(
+    sandbox: Sandbox, gateway: GatewayHandle, dsn: str, issuer: Issuer
+) -> dict[str, PairedSamples]:
     plain_postgres = await sandbox.start_postgres("postgres-unlogged")
     await upgrade_async(plain_postgres.dsn)
     await create_gateway_login(plain_postgres.dsn)
     await asyncio.to_thread(plain_postgres.run_sql, _QUEUE_NOTHING)
     plain_gateway = await start_gateway(sandbox, plain_postgres.dsn, issuer, name="unlogged", tools="orders.py")
-    return await run_paired_rounds(
-        _make_load(gateway, dsn), _make_load(plain_gateway, plain_postgres.dsn), rounds=15, seconds=4
-    )
+    return {
+        kind: await run_paired_rounds(
+            _make_load(gateway, dsn, tool), _make_load(plain_gateway, plain_postgres.dsn, tool), rounds=15, seconds=4
+        )
+        for kind, tool in _TOOLS.items()
+    }
 
 
-def _make_load(gateway: GatewayHandle, dsn: str) -> Load:
+def _make_load(gateway: GatewayHandle, dsn: str, tool: str) -> Load:
     headers = {"authorization": f"Bearer {gateway.issuer.issue_token('ana')}", "content-type": "application/json"}
-    target = Target(url=f"{gateway.url}/v1/calls", headers=headers, body=_BODY, unique_keys=True)
+    body = orjson.dumps({"tool": tool, "arguments": ARGUMENTS})
+    target = Target(url=f"{gateway.url}/v1/calls", headers=headers, body=body, unique_keys=True)
 
     async def load(seconds: int) -> Sample:
         sample = await run_wrk(target, seconds=seconds)

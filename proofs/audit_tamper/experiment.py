@@ -1,8 +1,9 @@
-"""A log that grows while gateways, its sequencer and PostgreSQL are killed, and is then changed in a thousand ways.
+"""A log that grows while gateways, its sequencer and PostgreSQL are killed, and is then changed in hundreds of ways.
 
 Three gateways write on one database, and a witness cosigns. A call that got no answer is repeated. Afterwards the log
 is compared with what was acknowledged; receipts are verified by a program in Go; and each change of the database is
-verified in the transaction that made it, which is then rolled back. At the end the whole database is restored from a
+verified in the transaction that made it, which is then rolled back. Then expiries are forged while a sequencer runs,
+so that the log has them, and what they announce is deleted. At the end the whole database is restored from a
 backup, with gateways that remember nothing: neither who kept a checkpoint nor the witness accepts what it signs then.
 """
 
@@ -21,6 +22,7 @@ from deputize.interfaces.cli.client.rest_client import GatewayClient
 from deputize.interfaces.cli.local.log_audit import LogAudit, LogVerdict, load_checkpoint
 from deputize.store.local_postgres import LocalPostgres
 from proofs.audit_tamper.database_log import DatabaseLog
+from proofs.audit_tamper.forged_expiry import FORGE_EXPIRY, believe_unsigned_expiries, insert_forged_expiries
 from proofs.audit_tamper.judge import (
     FaultPlace,
     LoggedCallEntry,
@@ -77,11 +79,14 @@ async def prove(sandbox: Sandbox) -> Verdict:
     # Reading was recorded, too.
     kept = await _load_log(testbed)
     sandbox.log("the database is changed")
-    count = sandbox.pick_size(quick=28, full=1000)
+    count = sandbox.pick_size(quick=28, full=470)
     changes = [CHANGES[number % len(CHANGES)] for number in range(count)]
-    figures |= judge_tampering(await _tamper(testbed, kept, changes, rng, is_kept=True))
+    tampering = await _tamper(testbed, kept, changes, rng, is_kept=True)
     unnoticed = judge_tampering(await _tamper(testbed, kept, [ROLLBACK] * 5, rng, is_kept=False))
     controls["without a kept checkpoint"] = unnoticed["undetected"] == 5
+    sandbox.log("expiries are forged")
+    tampering += await _forge_expiries(testbed, kept, rng, controls)
+    figures |= judge_tampering(tampering)
     for number, backup in enumerate(backups):
         sandbox.log("the whole database is restored from a backup")
         figures |= await _roll_back_database(testbed, backup, kept.checkpoint, number, figures)
@@ -91,7 +96,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
 async def _grow_log(testbed: Testbed) -> tuple[CallResults, list[LocalPostgres]]:
     """Make calls until there are enough, with a kill every few seconds, and two backups on the way."""
     sandbox, results = testbed.sandbox, CallResults()
-    calls = sandbox.pick_size(quick=400, full=26_000)
+    calls = sandbox.pick_size(quick=400, full=10_000)
     urls = [each.url for each in testbed.gateways]
     backups: list[LocalPostgres] = []
     load = asyncio.create_task(make_calls(urls, testbed.caller_token, calls=calls, callers=_CALLERS, results=results))
@@ -100,7 +105,7 @@ async def _grow_log(testbed: Testbed) -> tuple[CallResults, list[LocalPostgres]]
         await asyncio.sleep(sandbox.pick_size(quick=1, full=3))
         await testbed.kill(_TARGETS[number % len(_TARGETS)], number)
         number += 1
-        if sandbox.full and number in (2, 7):
+        if sandbox.full and number in (2, 5):
             backups.append(await make_backup(sandbox, testbed.postgres, f"backup-{number}"))
     await load
     return results, backups
@@ -154,7 +159,7 @@ async def _check_receipts(
     testbed: Testbed, kept: KeptLog, rng: random.Random, controls: dict[str, bool]
 ) -> dict[str, Figure]:
     sandbox, folder = testbed.sandbox, testbed.sandbox.folder / "receipts"
-    count = sandbox.pick_size(quick=60, full=1000)
+    count = sandbox.pick_size(quick=60, full=200)
     sandbox.log(f"{count} receipts")
     await save_receipts(testbed, [str(row["entry_id"]) for row in rng.sample(kept.rows, count)], folder)
     valid, invalid, reason = await verify_receipts(testbed, folder)
@@ -200,6 +205,53 @@ async def _tamper(
             results.append(result)
             if number % 100 == 99:
                 testbed.sandbox.log(f"{number + 1} changes")
+    finally:
+        await connection.close()
+    return results
+
+
+async def _forge_expiries(
+    testbed: Testbed, kept: KeptLog, rng: random.Random, controls: dict[str, bool]
+) -> list[TamperingResult]:
+    """Have the log sign forged expiries, then delete what each of them announces and verify the log."""
+    count = testbed.sandbox.pick_size(quick=2, full=30)
+    sizes = sorted(rng.sample(range(1, kept.checkpoint.size), count))
+    await testbed.gateways[0].restart()
+    connection = await asyncpg.connect(testbed.postgres.dsn)
+    try:
+        forged_ids = await insert_forged_expiries(connection, TENANT, testbed.log_keys[0], sizes, rng)
+        await testbed.wait_until_witnessed()
+        await testbed.gateways[0].child.stop()
+        forged = await _load_log(testbed)
+        indexes = {row["entry_id"]: row["leaf_index"] for row in forged.rows}
+        first_forged = min(indexes[each] for each in forged_ids)
+        log = DatabaseLog(connection, TENANT)
+        await log.remember_tiles(forged.checkpoint.size)
+
+        async def verify_without(size: int) -> LogVerdict | InvalidNote:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(
+                """delete from deputize.audit_entries a using deputize.log_leaves l
+                   where l.tenant = $1 and l.leaf_index < $2 and a.tenant = $1 and a.id = l.entry_id""",
+                TENANT,
+                size,
+            )
+            verdict = await log.verify(testbed.log_keys, kept.checkpoint)
+            await transaction.rollback()
+            return verdict
+
+        nothing_deleted = FaultPlace(first=first_forged, last=first_forged)
+        results = [_make_result(FORGE_EXPIRY, nothing_deleted, await verify_without(0))]
+        for size in sizes:
+            place = FaultPlace(first=0, last=size - 1)
+            results.append(_make_result(FORGE_EXPIRY, place, await verify_without(size)))
+        for result in results:
+            if not result.is_at_its_place:
+                testbed.sandbox.log(f"{result}")
+        with believe_unsigned_expiries():
+            verdict = await verify_without(sizes[-1])
+        controls["unsigned expiries are believed"] = isinstance(verdict, LogVerdict) and verdict.is_trusted
     finally:
         await connection.close()
     return results

@@ -29,7 +29,7 @@ _MAX_NOTES = 40
 
 async def prove(sandbox: Sandbox) -> Verdict:
     rng = random.Random(20261117)
-    plants = plant_values(rng, sandbox.pick_size(quick=150, full=5500))
+    plants = plant_values(rng, sandbox.pick_size(quick=150, full=1100))
     testbed = await start_testbed(sandbox)
     sandbox.log("everything is started")
     await testbed.send_all(plants)
@@ -42,7 +42,7 @@ async def prove(sandbox: Sandbox) -> Verdict:
     for each in leaks[:_MAX_NOTES]:
         sandbox.log(each)
     figures = judge_leaks(plants, leaks)
-    documents = build_clean_documents(random.Random(7), sandbox.pick_size(quick=300, full=2000))
+    documents = build_clean_documents(random.Random(7), sandbox.pick_size(quick=300, full=500))
     figures["unexpected_answers"] = testbed.unexpected
     figures["clean_documents"] = len(documents)
     figures["clean_documents_changed"] = round(count_changed(documents) / len(documents), 4)

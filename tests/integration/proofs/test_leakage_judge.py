@@ -14,9 +14,9 @@ from tests.support.proof_bars import list_missed_bars
 
 pytestmark = pytest.mark.nightly
 
-PLANTS = plant_values(random.Random(1), 6000)
+PLANTS = plant_values(random.Random(1), 1100)
 CLEAN = {
-    "unexpected_answers": 0, "clean_documents": 2000, "clean_documents_changed": 0.0, "second_opinion": 0,
+    "unexpected_answers": 0, "clean_documents": 500, "clean_documents_changed": 0.0, "second_opinion": 0,
     "clean_documents_suspected": 0.0,
 }  # fmt: skip
 
