@@ -22,6 +22,7 @@ class Channel:
     is_run: bool = False
     needs_approval: bool = False
     is_invalid: bool = False
+    in_body: bool = False
     fields: dict[str, Any] = field(default_factory=dict)
 
     def build_arguments(self, value: PlantedValue) -> dict[str, Any]:
@@ -31,7 +32,8 @@ class Channel:
             return {"label": value.sentence}
         if self.is_invalid:
             return {**way, **_break_arguments(value)}
-        return {**way, **_place_value(value)}
+        arguments = {**way, **_place_value(value)}
+        return {"body": arguments} if self.in_body else arguments
 
 
 def _place_value(value: PlantedValue) -> dict[str, Any]:
@@ -76,6 +78,10 @@ CHANNELS: Final = (
     Channel(name="error of a server", tool="quoting.quote", way="error", markings=_UNMARKED),
     Channel(name="protocol error of a server", tool="quoting.quote", way="rpc", markings=_UNMARKED),
     Channel(name="broken server", tool="quoting.quote", way="http", markings=_UNMARKED),
+    Channel(name="result of a service", tool="reporting.report", way="return", markings=_UNMARKED, in_body=True),
+    Channel(name="refusal of a service", tool="reporting.report", way="refuse", markings=_UNMARKED, in_body=True),
+    Channel(name="conflict of a service", tool="reporting.report", way="conflict", markings=_UNMARKED, in_body=True),
+    Channel(name="broken service", tool="reporting.report", way="break", markings=_UNMARKED, in_body=True),
     # What policies read has to be recorded, so personal data stays there unless it is marked.
     Channel(name="fact of a policy", tool="leakage.rank", markings=_SHAPES),
     Channel(name="name of a resource", tool="leakage.place", markings=_SHAPES),

@@ -1,6 +1,7 @@
 """A gateway, its worker, a server behind it, an approver and a receiver of webhooks; everything they say is kept."""
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import orjson
 
 from deputize.store.local_postgres import LocalPostgres
 from proofs.kit.asgi_server import READY
@@ -19,6 +21,7 @@ from proofs.kit.secret_patterns import copy_tables
 from proofs.kit.sign_in_issuer import SignInIssuer
 from proofs.leakage.channels import Channel
 from proofs.leakage.planted_values import PlantedValue
+from proofs.leakage.upstream_server import SERVICE_DOCUMENT
 
 SESSION = "leakage-session"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +48,14 @@ url = "{server}/mcp"
 reads = ["*"]
 probe_seconds = 3600
 recheck_seconds = 3600
+
+[[services]]
+name = "reporting"
+tenant = "acme"
+document = "{document}"
+sha256 = "{digest}"
+url = "{server}"
+reads = ["*"]
 """
 _UNFINISHED = """
 select (select count(*) from deputize.calls where state in ('queued', 'running', 'awaiting_approval', 'yielded'))
@@ -171,10 +182,13 @@ async def start_testbed(sandbox: Sandbox) -> Testbed:
     )
     people = await SignInIssuer.start(sandbox, issuer, "acme")
     server_url = (await server.wait_for_line(READY)).partition(READY)[2].strip()
+    document = sandbox.folder / "reporting.json"
+    document.write_bytes(orjson.dumps(SERVICE_DOCUMENT))
+    digest = hashlib.sha256(document.read_bytes()).hexdigest()
     settings = people.render_settings(f"http://127.0.0.1:{port}") + RAISED_REQUEST_LIMITS
     gateway = await start_gateway(
         sandbox, postgres.dsn, issuer, tools="leakage.py", policies=_POLICIES, port=port,
-        settings=settings + _SETTINGS.format(sink=sink, server=server_url),
+        settings=settings + _SETTINGS.format(sink=sink, server=server_url, document=document, digest=digest),
     )  # fmt: skip
     await start_worker(gateway)
     return Testbed(

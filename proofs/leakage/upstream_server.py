@@ -1,6 +1,7 @@
-"""An MCP server in a process of its own that quotes what it is given, as its argument `way` says.
+"""An MCP server and an HTTP service in a process of their own that quote what they are given, as `way` says.
 
-POST /mcp   MCP. `way` is return, error (a result that says so), rpc (an error of the protocol) or http (status 500)
+POST /mcp      MCP. `way` is return, error (a result that says so), rpc (an error of the protocol) or http (status 500)
+POST /report   `way` is return, refuse (problem details), conflict (an error object) or break (status 500)
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from deputize.core.mcp.constants import INTERNAL_ERROR, METHOD_NOT_FOUND, MODERN
 from proofs.kit.asgi_server import Receive, Scope, Send, read_body, send_json, serve_app
 
 _INFO = {"name": "quoting", "version": "1"}
-_TOOL = {
+_TOOL: dict[str, Any] = {
     "name": "quote",
     "description": "Quote what is given.",
     "inputSchema": {
@@ -22,8 +23,29 @@ _TOOL = {
 }
 
 
-async def answer_mcp(scope: Scope, receive: Receive, send: Send) -> None:
+_BODY = {"type": "object", "properties": _TOOL["inputSchema"]["properties"], "required": ["way"]}
+SERVICE_DOCUMENT = {
+    "openapi": "3.0.3",
+    "info": {"title": "Reporting", "version": "1"},
+    "paths": {
+        "/report": {
+            "post": {
+                "operationId": "report",
+                "summary": "Quote what is given.",
+                "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}},
+                "responses": {"200": {"description": "The quote"}},
+            }
+        }
+    },
+}
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     request = orjson.loads(await read_body(receive))
+    if scope["path"] == "/report":
+        status, body = _report(request)
+        await send_json(send, status, orjson.dumps(body))
+        return
     if "id" not in request:
         await send_json(send, 202, b"")
         return
@@ -58,9 +80,22 @@ def _quote(arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             return 200, _build_result(content)
 
 
+def _report(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    text = body.get("note") or f"{body.get('extra')}"
+    match body["way"]:
+        case "refuse":
+            return 422, {"type": "about:blank", "title": "not taken", "status": 422, "detail": f"it is not {text}"}
+        case "conflict":
+            return 409, {"error": {"code": "taken", "message": f"there is {text}", "what": body.get("extra")}}
+        case "break":
+            return 500, {"message": f"broke on {text}", "trace": [text]}
+        case _:
+            return 200, {"text": f"it is {text}"}
+
+
 def _build_result(value: dict[str, Any]) -> dict[str, Any]:
     return {"result": {"resultType": "complete", **value}}
 
 
 if __name__ == "__main__":
-    serve_app(answer_mcp)
+    serve_app(answer)
