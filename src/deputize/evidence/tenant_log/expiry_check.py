@@ -5,7 +5,7 @@ have to be what was signed, and as old by the ids in their own bytes.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import asyncpg
@@ -34,30 +34,35 @@ async def check_expiring_entries(
         if note is None:
             raise LogDivergence(tenant, f"no checkpoint covers its first {end_index} entries")
         checkpoint = open_checkpoint(parse_note(note), keys)
-        rows = await connection.fetch(_SQL["list_expiring_leaves"], tenant, first_index, end_index, checkpoint.size)
+        leaf_rows = await connection.fetch(_SQL["list_leaves"], tenant, first_index, checkpoint.size)
+        ids = [row["entry_id"] for row in leaf_rows[: end_index - first_index]]
+        entry_rows = await connection.fetch(_SQL["load_entries"], tenant, ids, min(ids), max(ids)) if ids else ()
         frontier = await load_frontier(connection, tenant, first_index)
     except (InvalidNote, InvalidTile) as error:
         raise LogDivergence(tenant, str(error)) from error
-    reason = await asyncio.to_thread(_find_fault, rows, frontier, checkpoint, end_index, before_ms)
+    entries = {row["id"]: row["entry"] for row in entry_rows}
+    reason = await asyncio.to_thread(_find_fault, leaf_rows, entries, frontier, checkpoint, end_index, before_ms)
     if reason is not None:
         raise LogDivergence(tenant, reason)
 
 
 def _find_fault(
-    rows: Sequence[asyncpg.Record],
+    leaf_rows: Sequence[asyncpg.Record],
+    entries_by_id: Mapping[UUID, bytes],
     frontier: MerkleFrontier,
     checkpoint: LogCheckpoint,
     end_index: int,
     before_ms: int,
 ) -> str | None:
-    entries = [row["entry"] for row in rows[: end_index - frontier.size]]
-    if len(rows) != checkpoint.size - frontier.size or None in entries:
+    expected_count = end_index - frontier.size
+    entries = [entries_by_id[row["entry_id"]] for row in leaf_rows[:expected_count] if row["entry_id"] in entries_by_id]
+    if len(leaf_rows) != checkpoint.size - frontier.size or len(entries) != expected_count:
         return f"entries before {end_index} are missing"
     young_index = next((at for at, entry in enumerate(entries, frontier.size) if not _is_older(entry, before_ms)), None)
     if young_index is not None:
         return f"entry {young_index} is too young to expire, and the database says that it is old enough"
     leaf_hashes = [hash_leaf(build_leaf(entry)) for entry in entries]
-    frontier.append_all([*leaf_hashes, *(row["hash"] for row in rows[len(entries) :])], TILE_HEIGHT)
+    frontier.append_all([*leaf_hashes, *(row["hash"] for row in leaf_rows[expected_count:])], TILE_HEIGHT)
     if frontier.compute_root() != checkpoint.root:
         return f"its first {checkpoint.size} entries are not what was signed"
     return None

@@ -130,7 +130,10 @@ def _export_result(facts: Fields, envelope: Fields) -> Fields:
     fields = envelope if is_stored else {**facts, "is_error": facts["state"] != State.SUCCEEDED}
     result = export_record(ObjectKind.TOOL_RESULT, {**fields, "result_id": result_id})
     document: Fields = {
-        ObjectKind.TOOL_RESULT.value: {**result, "redaction_state": _judge_redaction(envelope) if is_stored else "full"},
+        ObjectKind.TOOL_RESULT.value: {
+            **result,
+            "redaction_state": _judge_redaction(envelope) if is_stored else "full",
+        },
         ObjectKind.TOOL_RESULT_PERSISTENCE.value: export_record(
             ObjectKind.TOOL_RESULT_PERSISTENCE,
             {

@@ -180,9 +180,3 @@ from deputize.log_keys order by tenant, created_at desc, key_id;
 -- name: load_covering_checkpoint
 -- The first that covers so many entries.
 select note from deputize.log_checkpoints where tenant = $1 and size >= $2 order by size limit 1;
-
--- name: list_expiring_leaves
--- With the entries up to an index; of what follows up to the end, only hashes.
-select l.hash, e.entry from deputize.log_leaves l
-left join deputize.audit_entries e on l.leaf_index < $3 and e.tenant = l.tenant and e.id = l.entry_id
-where l.tenant = $1 and l.leaf_index >= $2 and l.leaf_index < $4 order by l.leaf_index;
