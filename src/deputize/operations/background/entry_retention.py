@@ -25,6 +25,8 @@ from deputize.store.queries import load_statements
 _BATCH_ENTRIES: Final = 5000
 _MAX_BATCHES: Final = 200
 _DAY_MS: Final = 86_400_000
+# The database plans by its own clock and time zone, where a day may have 23 hours.
+_CLOCK_TOLERANCE_MS: Final = 7_200_000
 _SQL = load_statements("holds")
 log = structlog.get_logger(__name__)
 
@@ -70,7 +72,7 @@ async def _expire_batch(runtime: Runtime, tenant: str, batch_entries: int) -> in
             tenant,
             (first_index, end_index),
             [signer.verifier_key for signer in signers],
-            before_ms=runtime.clock.epoch_ms() - days * _DAY_MS,
+            before_ms=runtime.clock.epoch_ms() - days * _DAY_MS + _CLOCK_TOLERANCE_MS,
         )
         entry = encode_act(
             Caller(tenant=tenant, user=""),
