@@ -94,20 +94,22 @@ async def prove(sandbox: Sandbox) -> Verdict:
 
 
 async def _grow_log(testbed: Testbed) -> tuple[CallResults, list[LocalPostgres]]:
-    """Make calls until there are enough, with a kill every few seconds, and two backups on the way."""
+    """Make calls in rounds, with a kill in each, and two backups on the way."""
     sandbox, results = testbed.sandbox, CallResults()
-    calls = sandbox.pick_size(quick=400, full=10_000)
+    calls = sandbox.pick_size(quick=400, full=600)
     urls = [each.url for each in testbed.gateways]
     backups: list[LocalPostgres] = []
-    load = asyncio.create_task(make_calls(urls, testbed.caller_token, calls=calls, callers=_CALLERS, results=results))
-    number = 0
-    while not load.done() and (sandbox.full or number == 0):
-        await asyncio.sleep(sandbox.pick_size(quick=1, full=3))
+    for number in range(sandbox.pick_size(quick=1, full=9)):
+        load = asyncio.create_task(
+            make_calls(
+                urls, testbed.caller_token, calls=calls, callers=_CALLERS, results=results, name=f"round-{number}"
+            )
+        )
+        await asyncio.sleep(0.5)
         await testbed.kill(_TARGETS[number % len(_TARGETS)], number)
-        number += 1
         if sandbox.full and number in (2, 5):
             backups.append(await make_backup(sandbox, testbed.postgres, f"backup-{number}"))
-    await load
+        await load
     return results, backups
 
 
