@@ -74,6 +74,11 @@ class FlowSteps:
         return {path: each.record for path, each in self.calls.items()}
 
     @property
+    def has_calls(self) -> bool:
+        """False if nothing was ever tried, or if the call is no flow."""
+        return bool(self.calls or self.plans)
+
+    @property
     def may_have_acted(self) -> bool:
         """False if every call was refused, or is known to have had no effect."""
         return bool(self.plans) or any(each.may_have_acted for each in self.calls.values())
@@ -108,7 +113,7 @@ async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str, *
     """Load the calls of a flow that cannot go on; by their ids if what was recorded of them is gone with its input."""
     with contextlib.suppress(UnsealFailed):
         steps = await load_flow_steps(runtime, tenant, flow_id)
-        if has_input or steps.calls or steps.plans:
+        if has_input or steps.has_calls:
             return steps
     async with runtime.store.write_transaction() as connection:
         rows = await connection.fetch(_SQL["list_calls_of_flow"], tenant, flow_id)
@@ -193,7 +198,7 @@ async def save_calls(
         _edit_document(connection, keys, tenant, flow_id) as document,
     ):
         _add_calls(document, call_ids)
-        for path in refused_tools.keys() - document["calls"].keys():
+        for path in (each for each in refused_tools if each not in document["calls"]):
             outcome = outcomes[path]
             # It is unknown if its commit was not acknowledged.
             if outcome.state is not State.UNKNOWN:

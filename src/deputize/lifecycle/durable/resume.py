@@ -97,7 +97,7 @@ class PendingRun:
     owner: str | None = None
     # It waited for approval, and may start only as what people approved.
     has_approval_request: bool = False
-    # A worker could not go on with it, since it was begun last.
+    # Some worker was unable to go on with it, and none has since then.
     was_unable: bool = False
 
     @property
@@ -436,10 +436,10 @@ async def _end_run(runtime: Runtime, call: CallContext, row: asyncpg.Record, pro
         return
     if await _commit_begin(runtime, call, epoch, 1.0, entry) is not None:
         steps = await load_steps() if epoch > 0 else FlowSteps()
-        is_untouched = bool(steps.calls) or row["untouched_epoch"] == epoch
+        is_untouched = steps.has_calls or row["untouched_epoch"] == epoch
         claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=is_untouched)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
-        if steps.calls:
+        if steps.has_calls:
             problem = name_steps(problem, steps)
         await runtime.writer.put(audit.build_unmade_closing_row(runtime, call, claim, problem))
 

@@ -28,8 +28,6 @@ pytestmark = pytest.mark.requirement("RES-3")
 
 _STEPS = (call_step("one", "put", "/input/tag"), call_step("other", "put", "/input/tag"))
 _FLOW = make_flow_tool("two", *_STEPS)
-
-
 _FALLING = make_flow_tool(
     "falling",
     call_step("one", "note", "/input/tag", fallback=[{"tool": "lab.put", "bind": {"tag": "/input/tag"}}]),
