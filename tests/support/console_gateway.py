@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from deputize.core.contract.tools import FlowTool
 from deputize.core.settings import ConsoleSettings, IssuerSettings, McpServerSettings, ServiceSettings, Settings
 from deputize.core.settings.runs import RunSettings
 from deputize.govern.approvals.approval_codes import ApprovalCode
@@ -22,6 +23,7 @@ from proofs.kit.reserved_port import reserve_port
 from proofs.kit.sandbox import Sandbox
 from tests.integration.conftest import ADMIN, HttpGateway, serve_gateway
 from tests.support.approval_gateway import APPROVAL_POLICIES
+from tests.support.shop_tools import TOOLS
 
 CLIENT, SECRET = "deputize-console", "the client's secret, of some length"
 PEOPLE: dict[str, dict[str, Any]] = {
@@ -137,6 +139,7 @@ async def open_console_gateway(
     codes: bool = False,
     servers: Sequence[McpServerSettings] = (),
     services: Sequence[ServiceSettings] = (),
+    flows: Sequence[FlowTool] = (),
 ) -> AsyncIterator[ConsoleGateway]:
     """With a provider, or with codes."""
     port = reserve_port()
@@ -167,7 +170,7 @@ async def open_console_gateway(
                 )
             return settings.model_copy(update=changes)
 
-        opening = {"worker": True, "show_code": told.append if codes else None}
+        opening = {"worker": True, "show_code": told.append if codes else None, "tools": (*TOOLS, *flows)}
         async with serve_gateway(dsn, folder, change=change, gateway_options=opening) as gateway:
             await _put_policies(gateway)
             yield ConsoleGateway(gateway=gateway, url=url, provider=provider, codes=told)

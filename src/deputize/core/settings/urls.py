@@ -13,6 +13,7 @@ CLIENT_METADATA_PATH: Final = "/.well-known/oauth-client"
 
 CONSOLE_PATH: Final = "/console"
 CALLS_PAGE_PATH: Final = f"{CONSOLE_PATH}/calls"
+FLOWS_PAGE_PATH: Final = f"{CONSOLE_PATH}/flows"
 TOOLS_PAGE_PATH: Final = f"{CONSOLE_PATH}/tools"
 POLICIES_PAGE_PATH: Final = f"{CONSOLE_PATH}/policies"
 AGENTS_PAGE_PATH: Final = f"{CONSOLE_PATH}/agents"

@@ -2,6 +2,7 @@
 
     /console                    what needs this user, the newest calls, and charts of the last hour
     /console/calls              calls as they happen, with filters; /console/calls/{id} is one call with its reasons
+    /console/flows/{id}         the graph of one call of a flow, its steps and their calls
     /console/approvals          the approval requests that wait for this user
     /console/approvals/{id}     one approval request on one screen, with the forms that decide it
     /console/tools, /policies, /agents, /audit
@@ -33,6 +34,7 @@ from deputize.core.settings.urls import (
     AUDIT_PAGE_PATH,
     CALLS_PAGE_PATH,
     CONSOLE_PATH,
+    FLOWS_PAGE_PATH,
     LINK_CALLBACK_PATH,
     POLICIES_PAGE_PATH,
     SIGN_IN_CALLBACK_PATH,
@@ -47,6 +49,7 @@ from deputize.interfaces.console.approval_pages import ApprovalPages
 from deputize.interfaces.console.call_pages import AuditPages, CallPages
 from deputize.interfaces.console.csrf import SECURITY_HEADERS
 from deputize.interfaces.console.error_pages import ErrorPages
+from deputize.interfaces.console.flow_pages import FlowPages
 from deputize.interfaces.console.home_pages import HomePages
 from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.policy_pages import PolicyPages
@@ -64,6 +67,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
     accounts, errors = AccountPages(get_gateway), ErrorPages(get_gateway)
     general, home = GeneralPages(get_gateway), HomePages(get_gateway)
     calls, audit = CallPages(get_gateway, shutdown), AuditPages(get_gateway, shutdown)
+    flows = FlowPages(get_gateway)
     tools, policies, agents = ToolPages(get_gateway), PolicyPages(get_gateway), AgentPages(get_gateway)
     call_path, grant_path = f"{CALLS_PAGE_PATH}/{{call_id}}", f"{AGENTS_PAGE_PATH}/grants/{{grant_id}}/revoke"
     request_path = f"{APPROVALS_PAGE_PATH}/{{approval_id}}"
@@ -79,6 +83,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(call_path, calls.require_session(calls.show_call)),
             Route(f"{call_path}/cancel", calls.require_session(calls.confirm_cancel), methods=["GET"]),
             Route(f"{call_path}/cancel", calls.cancel, methods=["POST"]),
+            Route(f"{FLOWS_PAGE_PATH}/{{flow_id}}", flows.require_session(flows.show_flow)),
             Route(AUDIT_PAGE_PATH, audit.require_session(audit.list_entries)),
             Route(f"{AUDIT_PAGE_PATH}/{{entry_id}}", audit.require_session(audit.show_entry)),
             Route(TOOLS_PAGE_PATH, tools.require_session(tools.list_tools)),

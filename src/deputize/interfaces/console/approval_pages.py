@@ -11,7 +11,7 @@ from deputize.core.json_values import run_for_value
 from deputize.core.settings.urls import APPROVALS_PAGE_PATH, SIGN_IN_PATH
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
-from deputize.interfaces.console.paths import is_approval_id, parse_approval_id
+from deputize.interfaces.console.paths import is_id, parse_approval_id
 from deputize.interfaces.console.view import build_alert, build_list_view, build_request_view, strip_unprintable
 from deputize.operations.gateway import ConsoleSession
 
@@ -30,7 +30,7 @@ class ApprovalPages(ConsolePages):
         except SignInFailed:
             return self._redirect_to_sign_in(APPROVALS_PAGE_PATH)
         before = request.query_params.get("before")
-        if before is not None and not is_approval_id(before):
+        if before is not None and not is_id(before):
             raise MalformedRequest("before must be the id of an approval request", details={"field": "before"})
         approval_requests = await gateway.approvals.list_requests(session.caller, before=before, limit=_PAGE_SIZE)
         last_id = approval_requests[-1]["approval_id"] if len(approval_requests) == _PAGE_SIZE else None

@@ -108,7 +108,9 @@ class CallPages(ConsolePages):
         call = await gateway.calls.describe_call(caller, call_id)
         entries = await gateway.calls.describe_entries(caller, call_id)
         decision = await gateway.explanations.explain_decision(caller, call_id)
-        view = build_call_view(call, entries, decision, now=gateway.clock.now())
+        tool = call["tool"]
+        is_flow = await gateway.flows.is_flow(caller, str(tool["name"]), str(tool.get("version")))
+        view = build_call_view(call, entries, decision, now=gateway.clock.now(), is_flow=is_flow)
         return self._render_page("call.html", session, has_script=True, call=view)
 
     async def confirm_cancel(self, request: Request, session: ConsoleSession) -> Response:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from deputize.core.display_text import to_display_text
 from deputize.core.states import TERMINAL_STATES
 from deputize.interfaces.console.charts import Span, draw_waterfall, format_milliseconds
+from deputize.interfaces.console.paths import is_id
 from deputize.interfaces.console.view import build_badge, build_time_view, build_value_view, format_line
 
 STATE_BADGES: Final = {
@@ -93,7 +94,12 @@ def _build_clock_time(text: str) -> dict[str, str]:
 
 
 def build_call_view(
-    call: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], decision: Mapping[str, Any], *, now: datetime
+    call: Mapping[str, Any],
+    entries: Sequence[Mapping[str, Any]],
+    decision: Mapping[str, Any],
+    *,
+    now: datetime,
+    is_flow: bool,
 ) -> dict[str, Any]:
     """Describe a call for its own page: how it went, why it was decided so, for whom, and what is recorded."""
     raw_entries = [each["entry"] for each in entries]
@@ -114,6 +120,9 @@ def build_call_view(
         "agents": [_name_person(each) for each in maker["agents"]],
         "session": format_line(last.get("session") or ""),
         "trace": format_line(last["trace"]),
+        # Callers state these; what is no id leads nowhere.
+        **{name: text if is_id(text := str(last.get(name) or "")) else "" for name in ("parent", "flow")},
+        "is_flow": is_flow,
         "attempts": next((each["attempts"] for each in reversed(raw_entries) if "attempts" in each), None),
         "cost": None if cost_micros is None else f"{cost_micros / 1_000_000:,.6f}".rstrip("0").rstrip("."),
         "mutation_class": format_line(last.get("mutation_class") or ""),

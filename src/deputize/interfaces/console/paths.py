@@ -8,18 +8,18 @@ from deputize.core.errors import HumanTaskNotFound
 from deputize.core.settings.urls import CONSOLE_PATH
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PAGES = "calls|approvals|tools|servers|policies|agents|audit"
+_PAGES = "calls|flows|approvals|tools|servers|policies|agents|audit"
 _OWN_PATHS = re.compile(rf"{CONSOLE_PATH}(?:/(?:{_PAGES})(?:/(?!\.)[A-Za-z0-9._-]{{1,200}}){{0,2}})?")
 
 
-def is_approval_id(text: str) -> bool:
-    """Tell whether a text has the form of an approval request's id."""
+def is_id(text: str) -> bool:
+    """Tell whether a text has the form of an id, as of a call or an approval request."""
     return _ID.fullmatch(text) is not None
 
 
 def parse_approval_id(request: Request) -> str:
     approval_id = str(request.path_params["approval_id"])
-    if not is_approval_id(approval_id):
+    if not is_id(approval_id):
         raise HumanTaskNotFound("there is no approval request with this id, or you may not see it")
     return approval_id
 

@@ -13,6 +13,7 @@ from deputize.core.settings.urls import (
     AUDIT_PAGE_PATH,
     CALLS_PAGE_PATH,
     CONSOLE_PATH,
+    FLOWS_PAGE_PATH,
     POLICIES_PAGE_PATH,
     SIGN_OUT_PATH,
     TOOLS_PAGE_PATH,
@@ -35,6 +36,7 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.globals.update(
     home_path=CONSOLE_PATH,
     calls_path=CALLS_PAGE_PATH,
+    flows_path=FLOWS_PAGE_PATH,
     approvals_path=APPROVALS_PAGE_PATH,
     tools_path=TOOLS_PAGE_PATH,
     accounts_path=ACCOUNTS_PAGE_PATH,

@@ -43,6 +43,10 @@ class FlowViews:
             "flow": flow.model_dump(mode="json"),
         }  # fmt: skip
 
+    async def is_flow(self, caller: Caller, tool: str, version: str) -> bool:
+        """Tell whether a version of a tool is a flow, for the link to its steps."""
+        return await self._find_flow(caller.tenant, tool, version) is not None
+
     async def _hide_error(self, caller: Caller, call: StepCall) -> StepCall:
         """Hide how a step failed whose call a token of the same person may not read."""
         if call.row is None or call.error is None or await may_reach(self._runtime, caller, call.row):
@@ -92,4 +96,10 @@ def _judge_status(status: StepStatus, *, has_ended: bool) -> StepStatus:
 
 
 def _describe_call(path: str, call: StepCall) -> dict[str, Any]:
-    return {"step": path, "call_id": call.call_id, "state": call.record.state, "error": call.error}
+    return {
+        "step": path,
+        "call_id": call.call_id,
+        "state": call.record.state,
+        "mutation_class": None if call.row is None else call.row["mutation_class"],
+        "error": call.error,
+    }

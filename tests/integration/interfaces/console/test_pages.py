@@ -17,6 +17,7 @@ from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
+from tests.support.flows import make_flow_tool
 from tests.support.shop_tools import release_events
 
 pytestmark = pytest.mark.requirement("GOV-2")
@@ -37,6 +38,7 @@ PAGES: dict[str, tuple[int, int, int, int, int]] = {
     "/console/calls": (200, 200, 200, 200, 200),
     "/console/calls/{call_id}": (200, 404, 200, 404, 404),
     "/console/calls/{call_id}/cancel": (200, 404, 200, 404, 404),
+    "/console/flows/{flow_id}": (200, 404, 200, 404, 404),
     "/console/audit": (200, 200, 200, 200, 200),
     "/console/audit/{entry_id}": (200, 200, 200, 404, 404),
     "/console/tools": (200, 200, 200, 200, 200),
@@ -57,13 +59,27 @@ OTHERS = {
 }  # fmt: skip
 
 
+# Of its steps one reads, one changes something and one fails.
+FLOW = make_flow_tool(
+    "tidy",
+    {"name": "find", "tool": "shop.get_user", "constants": {"id": 7}},
+    {"name": "note", "tool": "shop.slow_note", "constants": {"name": "flow"}},
+    {"name": "stop", "tool": "shop.fail", "constants": {"slug": "tool-failed"}},
+    output={"found": "/steps/find"},
+    resources=["create shop.notes/{tag}"],
+    auth={"scopes": ["shop:write"]},
+)
+
+
 class World(dict[str, str]):
     """Ids of what ana and her agent made in tenant `dev`."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def console(module_database: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleGateway]:
-    async with open_console_gateway(module_database, tmp_path_factory.mktemp("pages"), codes=True) as opened:
+    async with open_console_gateway(
+        module_database, tmp_path_factory.mktemp("pages"), codes=True, flows=[FLOW]
+    ) as opened:
         yield opened
 
 
@@ -74,10 +90,14 @@ async def world(console: ConsoleGateway) -> World:
     read = (await gateway.call("shop.get_user", {"id": 7}, token=agent, session=HOSTILE)).json()
     call_id, approval_id = await console.request_approval("pages", id=77)
     grant = (await gateway.post_exchange(task=HOSTILE)).json()
+    release_events["flow"] = asyncio.Event()
+    release_events["flow"].set()
+    flow = (await gateway.call("lab.tidy", {"tag": HOSTILE}, key="flow", token=agent)).json()
+    await console.wait_for_end(flow["call_id"])
     entries = (await gateway.get("/v1/audit", token=gateway.token("ana"), tool="shop.get_user")).json()["entries"]
     return World(
-        call_id=call_id, read_id=read["call_id"], approval_id=approval_id, grant_id=grant["grant_id"],
-        entry_id=entries[0]["id"], name="shop.get_user", server="nowhere",
+        call_id=call_id, read_id=read["call_id"], approval_id=approval_id, flow_id=flow["call_id"],
+        grant_id=grant["grant_id"], entry_id=entries[0]["id"], name="shop.get_user", server="nowhere",
     )  # fmt: skip
 
 
@@ -171,6 +191,28 @@ async def test_a_call_says_why_by_which_rule_and_what_is_recorded(console: Conso
         page = await browser.get(f"/console/calls/{world['read_id']}")
         assert '<svg class="waterfall"' in page.text
         assert r"\u202egpj.exe\u200b" in page.text
+
+
+async def test_a_flow_shows_its_graph_its_steps_with_their_calls_and_what_it_left(
+    console: ConsoleGateway, world: World
+) -> None:
+    async with open_as(console, "administrator") as browser:
+        page = await browser.get(f"/console/flows/{world['flow_id']}")
+        assert '<svg xmlns="http://www.w3.org/2000/svg" class="flow" role="img"' in page.text
+        assert "style=" not in page.text
+        left, _, steps = visible_text(page).partition("Graph")
+        assert "note ✓ succeeded" in left
+        # A read leaves nothing.
+        assert "find ✓ succeeded" not in left
+        assert "stop shop.fail ✗ failed stop ✕ failed ended in tool-failed as asked" in steps
+        call = await browser.get(f"/console/calls/{world['flow_id']}")
+        assert f'/console/flows/{world["flow_id"]}">Steps of the flow' in call.text
+        step = re.search(r'href="(/console/calls/[^"]+)"><bdi>note', page.text)
+        assert step is not None
+        made = (await browser.get(step[1])).text
+        assert f'/console/calls/{world["flow_id"]}">the call that made it' in made
+        assert f'/console/flows/{world["flow_id"]}">all its steps' in made
+        assert (await browser.get(f"/console/flows/{world['call_id']}")).status_code == 404
 
 
 async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:

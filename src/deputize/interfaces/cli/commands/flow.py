@@ -38,7 +38,7 @@ def graph(
 ) -> None:
     """Draw the steps of a flow, with the live state of one of its calls."""
     from deputize.core.contract.flow import Flow
-    from deputize.interfaces.cli.render.flow_graph import draw_mermaid, draw_svg, draw_text
+    from deputize.interfaces.flow_graph import draw_mermaid, draw_svg_document, draw_text
 
     gateway = find_gateway(url, token)
     statuses: dict[str, str] = {}
@@ -53,7 +53,7 @@ def graph(
     if json:
         printer.json({"flow": definition, "statuses": statuses})
         return
-    lines = [draw_svg(flow, statuses)] if form == "svg" else []
+    lines = [draw_svg_document(flow, statuses)] if form == "svg" else []
     for line in lines or (draw_mermaid if form == "mermaid" else draw_text)(flow, statuses):
         printer.line(line)
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from deputize.core.contract.contract import MutationClass
 from deputize.core.errors import CallNotFound, UnsealFailed
 from deputize.core.states import State
 from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
@@ -19,6 +20,7 @@ class StepCallModel(BaseModel):
     step: str = Field(description="The path: the step, with the number of its round or element and of its fallback.")
     call_id: UUID
     state: State
+    mutation_class: MutationClass | None = Field(description="What it may change; null if it was refused.")
     error: dict[str, Any] | None = Field(description="The code, number, slug and message of its error.")
 
 

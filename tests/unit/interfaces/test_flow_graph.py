@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from deputize.core.contract.flow import Flow
-from deputize.interfaces.cli.render.flow_graph import draw_mermaid, draw_svg, draw_text
+from deputize.interfaces.flow_graph import draw_mermaid, draw_svg, draw_svg_document, draw_text
 
 pytestmark = pytest.mark.requirement("RES-3")
 FLOW = Flow.model_validate(
@@ -69,7 +69,18 @@ def test_a_step_may_have_the_name_of_a_node_or_a_keyword_of_mermaid() -> None:
     ]
 
 
-def test_the_picture_is_xml_and_names_every_step() -> None:
-    root = ElementTree.fromstring(draw_svg(FLOW, STATUSES))
+def test_the_picture_is_xml_and_names_every_step_and_its_state() -> None:
+    root = ElementTree.fromstring(draw_svg_document(FLOW, STATUSES))
     titles = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert [each.partition(":")[0] for each in titles] == [each.name for each in FLOW.walk()]
+    assert [each.partition(":")[0] for each in titles[1:]] == [each.name for each in FLOW.walk()]
+    assert (titles[1], titles[4]) == (
+        "order: shop.find_order, succeeded",
+        "pay: shop.pay, else shop.credit, running",
+    )
+
+
+def test_a_picture_in_a_page_has_a_role_and_a_title_and_no_style_of_its_own() -> None:
+    markup = draw_svg(FLOW, STATUSES, title="<b>steps</b>")
+    assert 'role="img"' in markup
+    assert "<title>&lt;b&gt;steps&lt;/b&gt;</title>" in markup
+    assert "style" not in markup

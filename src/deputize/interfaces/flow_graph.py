@@ -1,4 +1,8 @@
-"""Draw a flow as text, Mermaid or SVG, with the state of each step if a run of it is shown."""
+"""Draw a flow as text, Mermaid or SVG, with the state of each step if a run of it is shown.
+
+The command line and the console draw with it. Colours of the SVG come from classes, because the console's pages allow
+no style of their own: its stylesheet has them, and a document of its own carries them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -14,6 +18,17 @@ _SIGNS: Final = {"succeeded": "✓", "failed": "✗", "running": "▶", "skipped
 _COLOURS: Final = {
     "succeeded": "#d3f0d8", "failed": "#f9d0d0", "running": "#fdf0c4", "skipped": "#eeeeee", "discarded": "#eeeeee",
 }  # fmt: skip
+# The same as in the console's stylesheet, for a document that stands alone.
+_STYLE: Final = (
+    ".flow{font:12px system-ui,sans-serif;text-anchor:middle}.flow text{fill:#57606a}"
+    ".flow .name{font-weight:bold;fill:#1b1f24}"
+    ".flow rect{fill:#fff;stroke:#8c959f}.flow line{stroke:#8c959f}"
+    ".flow .succeeded rect{fill:#d3f0d8}.flow .failed rect{fill:#f9d0d0}.flow .running rect{fill:#fdf0c4}"
+    ".flow .skipped rect,.flow .discarded rect{fill:#eee}"
+    "@media(prefers-color-scheme:dark){.flow text{fill:#a3acb6}.flow .name{fill:#e6edf3}.flow rect{fill:#161b22}"
+    ".flow .succeeded rect{fill:#17381f}.flow .failed rect{fill:#45201a}.flow .running rect{fill:#3a2f12}"
+    ".flow .skipped rect,.flow .discarded rect{fill:#2a2f36}}"
+)
 _WIDTH: Final = 200
 _HEIGHT: Final = 44
 _GAP: Final = 28
@@ -97,14 +112,19 @@ class _Block:
     shapes: tuple[str, ...]
 
 
-def draw_svg(flow: Flow, statuses: Statuses) -> str:
-    """Draw the graph as an SVG document: downwards in time, parallel and alternative steps beside each other."""
+def draw_svg_document(flow: Flow, statuses: Statuses) -> str:
+    """Draw the graph as an SVG document, which brings its own colours."""
+    return draw_svg(flow, statuses, title="The steps of the flow", style=f"<style>{_STYLE}</style>")
+
+
+def draw_svg(flow: Flow, statuses: Statuses, *, title: str, style: str = "") -> str:
+    """Draw the graph as SVG: downwards in time, parallel and alternative steps beside each other."""
     block = _lay_out(flow.steps, statuses)
     width, height = block.width + 2 * _GAP, block.height + 2 * _GAP
-    style = "font:12px sans-serif;text-anchor:middle"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="{-_GAP} {-_GAP} {width:g} {height:g}" style="{style}">{"".join(block.shapes)}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" role="img" width="{width:g}" height="{height:g}" '
+        f'viewBox="{-_GAP} {-_GAP} {width:g} {height:g}"><title>{escape(title)}</title>{style}'
+        f"{''.join(block.shapes)}</svg>"
     )
 
 
@@ -139,14 +159,14 @@ def _lay_out_step(step: FlowStep, statuses: Statuses) -> _Block:
 
 
 def _draw_box(step: FlowStep, status: str | None) -> str:
-    colour = _COLOURS.get(status or "", "#ffffff")
     description = _describe_step(step)
     sign = "" if status is None else f"{_SIGNS.get(status, '?')} "
+    state = "" if status is None else f", {status}"
     return (
-        f"<g><title>{escape(f'{step.name}: {description}')}</title>"
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{colour}" stroke="#555"/>'
-        f'<text x="{_WIDTH // 2}" y="18" font-weight="bold">{escape(sign + step.name)}</text>'
-        f'<text x="{_WIDTH // 2}" y="35" fill="#444">{escape(_shorten(description))}</text></g>'
+        f'<g class="{escape(status or "")}"><title>{escape(f"{step.name}: {description}{state}")}</title>'
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+        f'<text class="name" x="{_WIDTH // 2}" y="18">{escape(sign + step.name)}</text>'
+        f'<text x="{_WIDTH // 2}" y="35">{escape(_shorten(description))}</text></g>'
     )
 
 
@@ -155,7 +175,7 @@ def _shorten(text: str) -> str:
 
 
 def _draw_line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="#555"/>'
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>'
 
 
 def _move(x: float, y: float, shapes: Sequence[str]) -> str:
