@@ -26,6 +26,7 @@ from deputize.core.settings.urls import RESOURCE_METADATA_PATH
 from deputize.evidence.entry_filters import EntryFilter
 from deputize.govern.identity.sessions import ConsoleSession
 from deputize.govern.identity.token_verifier import TokenVerifier
+from deputize.govern.kill_switches import KillSwitch, SwitchKind
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.token_authorization import require_admin
 from deputize.lifecycle.run import Lifecycle
@@ -103,9 +104,11 @@ __all__ = [
     "HealthCheck",
     "HoldRequest",
     "IssuedToken",
+    "KillSwitch",
     "PolicyFile",
     "ReportedCase",
     "ServerMethodView",
+    "SwitchKind",
     "TailEvent",
     "ToolSelection",
     "ToolView",

@@ -76,6 +76,7 @@ class SessionSealer:
                 "form_token": self._clock.random_bytes(24).hex(),
                 "approval_id": approval_id,
                 "decides": caller.console,
+                "operator": caller.operator,
             },
         )
 
@@ -100,6 +101,7 @@ class SessionSealer:
             # Sessions of the previous release have no such field: each belongs to a person.
             human=payload.get("decides", True),
             console=payload.get("decides", True),
+            operator=payload.get("operator", False),
             only_decides=True,
         )
         caller = replace(caller, decision_cache_key=compute_decision_cache_key(caller))

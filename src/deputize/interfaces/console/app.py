@@ -6,6 +6,7 @@
     /console/approvals          the approval requests that wait for this user
     /console/approvals/{id}     one approval request on one screen, with the forms that decide it
     /console/tools, /policies, /agents, /audit
+    /console/switches           the kill switches that are off, with the forms that turn something off and on
     /console/servers            MCP servers with their changes; the user's accounts there: link one, or unlink it
     /console/sign-in            redirects to the issuer, which returns to /console/callback; /console/sign-out
 
@@ -41,6 +42,7 @@ from deputize.core.settings.urls import (
     SIGN_IN_LINK_PATH,
     SIGN_IN_PATH,
     SIGN_OUT_PATH,
+    SWITCHES_PAGE_PATH,
     TOOLS_PAGE_PATH,
 )
 from deputize.interfaces.console.account_pages import AccountPages
@@ -55,6 +57,7 @@ from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.policy_pages import PolicyPages
 from deputize.interfaces.console.render import SCRIPT, SCRIPT_PATH, STYLESHEET, STYLESHEET_PATH
 from deputize.interfaces.console.sign_in_pages import SignInPages
+from deputize.interfaces.console.switch_pages import SwitchPages
 from deputize.interfaces.console.tool_pages import ToolPages
 from deputize.operations.gateway import Gateway
 
@@ -67,7 +70,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
     accounts, errors = AccountPages(get_gateway), ErrorPages(get_gateway)
     general, home = GeneralPages(get_gateway), HomePages(get_gateway)
     calls, audit = CallPages(get_gateway, shutdown), AuditPages(get_gateway, shutdown)
-    flows = FlowPages(get_gateway)
+    flows, switches = FlowPages(get_gateway), SwitchPages(get_gateway)
     tools, policies, agents = ToolPages(get_gateway), PolicyPages(get_gateway), AgentPages(get_gateway)
     call_path, grant_path = f"{CALLS_PAGE_PATH}/{{call_id}}", f"{AGENTS_PAGE_PATH}/grants/{{grant_id}}/revoke"
     request_path = f"{APPROVALS_PAGE_PATH}/{{approval_id}}"
@@ -92,6 +95,11 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(AGENTS_PAGE_PATH, agents.require_session(agents.list_agents)),
             Route(grant_path, agents.require_session(agents.confirm_revocation), methods=["GET"]),
             Route(grant_path, agents.revoke, methods=["POST"]),
+            Route(SWITCHES_PAGE_PATH, switches.require_session(switches.list_switches)),
+            Route(f"{SWITCHES_PAGE_PATH}/off", switches.require_session(switches.confirm_off), methods=["GET"]),
+            Route(f"{SWITCHES_PAGE_PATH}/off", switches.turn_off, methods=["POST"]),
+            Route(f"{SWITCHES_PAGE_PATH}/on", switches.require_session(switches.confirm_on), methods=["GET"]),
+            Route(f"{SWITCHES_PAGE_PATH}/on", switches.turn_on, methods=["POST"]),
             Route(SIGN_IN_PATH, sign_in.start_sign_in),
             Route(SIGN_IN_CALLBACK_PATH, sign_in.finish_sign_in),
             Route(SIGN_IN_LINK_PATH, sign_in.open_link),

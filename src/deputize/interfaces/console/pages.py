@@ -21,6 +21,7 @@ from deputize.core.settings.urls import (
     CONSOLE_PATH,
     POLICIES_PAGE_PATH,
     SIGN_IN_PATH,
+    SWITCHES_PAGE_PATH,
     TOOLS_PAGE_PATH,
 )
 from deputize.interfaces.console import cookies
@@ -39,6 +40,7 @@ _MENU: Final = (
     ("Servers", ACCOUNTS_PAGE_PATH, "s", False),
     ("Policies", POLICIES_PAGE_PATH, "p", True),
     ("Agents", AGENTS_PAGE_PATH, "n", False),
+    ("Switches", SWITCHES_PAGE_PATH, "w", True),
     ("Audit", AUDIT_PAGE_PATH, "u", False),
 )
 _NONCE_BYTES: Final = 16

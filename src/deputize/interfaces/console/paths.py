@@ -8,7 +8,7 @@ from deputize.core.errors import HumanTaskNotFound
 from deputize.core.settings.urls import CONSOLE_PATH
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PAGES = "calls|flows|approvals|tools|servers|policies|agents|audit"
+_PAGES = "calls|flows|switches|approvals|tools|servers|policies|agents|audit"
 _OWN_PATHS = re.compile(rf"{CONSOLE_PATH}(?:/(?:{_PAGES})(?:/(?!\.)[A-Za-z0-9._-]{{1,200}}){{0,2}})?")
 
 
@@ -31,4 +31,4 @@ def choose_own_path(path: str) -> str:
 
 def strip_form_action(path: str) -> str:
     """Return the path of the page that a form is on, since a form's own path has no page."""
-    return re.sub(r"/(?:code|approve|deny|cancel|revoke)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)
+    return re.sub(r"/(?:code|approve|deny|cancel|revoke|off|on)$|/[^/]+/(?:link|unlink)$|/callback$", "", path)

@@ -16,6 +16,7 @@ from deputize.core.settings.urls import (
     FLOWS_PAGE_PATH,
     POLICIES_PAGE_PATH,
     SIGN_OUT_PATH,
+    SWITCHES_PAGE_PATH,
     TOOLS_PAGE_PATH,
 )
 
@@ -43,6 +44,7 @@ _ENVIRONMENT.globals.update(
     policies_path=POLICIES_PAGE_PATH,
     agents_path=AGENTS_PAGE_PATH,
     audit_path=AUDIT_PAGE_PATH,
+    switches_path=SWITCHES_PAGE_PATH,
     sign_out_path=SIGN_OUT_PATH,
     stylesheet_path=STYLESHEET_PATH,
     script_path=SCRIPT_PATH,

@@ -12,6 +12,7 @@ from deputize.interfaces.console.call_view import build_rows
 from deputize.interfaces.console.charts import format_milliseconds
 from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import ConsolePages
+from deputize.interfaces.console.switch_pages import build_off_path
 from deputize.interfaces.console.view import EFFECT_BADGES, build_badge, build_value_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
@@ -78,6 +79,7 @@ class ToolPages(ConsolePages):
             versions=[_build_tool(each) for each in versions],
             levels=[] if levels is None else [_build_level(each) for each in levels["versions"]],
             circuit=circuit,
+            off_path=build_off_path("tool", tool["name"]) if caller.is_admin else None,
             rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
         )
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 import pytest_asyncio
 
@@ -50,6 +51,10 @@ PAGES: dict[str, tuple[int, int, int, int, int]] = {
     "/console/approvals/{approval_id}": (200, 404, 200, 404, 404),
     "/console/servers": (200, 200, 200, 200, 200),
     "/console/servers/{server}/changes": (404, 403, 403, 403, 404),
+    "/console/switches": (200, 403, 403, 403, 200),
+    "/console/switches/off": (200, 403, 403, 403, 200),
+    # Without the name of a switch.
+    "/console/switches/on": (400, 403, 403, 403, 400),
     "/console/sign-out": (200, 200, 200, 200, 200),
 }
 # Open to anyone, answered by a redirect or a stream; each has its own test.
@@ -101,21 +106,26 @@ async def world(console: ConsoleGateway) -> World:
     )  # fmt: skip
 
 
-def _seal_session(console: ConsoleGateway, role: str) -> str:
+def find_form_token(page: httpx2.Response) -> str:
+    return str(re.findall(r'name="form_token" value="(\w+)"', page.text)[-1])
+
+
+def _seal_session(console: ConsoleGateway, role: str, **more: Any) -> str:
     tenant, user, scopes = PEOPLE[role]
     assert console.gateway.in_process is not None
     now = Clock().epoch_ms() // 1000
     caller = Caller(
         tenant=tenant, user=user, scopes=scopes, issuer="urn:deputize:development", token_id=f"page {role}",
         expires_at=now + 900, issued_at=now, auth_time=now, human=True, console=True, only_decides=True,
+        **more,
     )  # fmt: skip
     return console.gateway.in_process.console_access._sessions.seal_session(caller)
 
 
 @asynccontextmanager
-async def open_as(console: ConsoleGateway, role: str) -> AsyncIterator[Browser]:
+async def open_as(console: ConsoleGateway, role: str, **more: Any) -> AsyncIterator[Browser]:
     async with console.open_browser() as browser:
-        browser.http.cookies.set("deputize-session", _seal_session(console, role))
+        browser.http.cookies.set("deputize-session", _seal_session(console, role, **more))
         yield browser
 
 
@@ -300,6 +310,42 @@ async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     assert (await console.fetch_call(call_id))["state"] == "canceled"
     shown = await console.gateway.get(f"/v1/grants/{grant_id}")
     assert shown.json()["state"] == "revoked"
+
+
+async def test_a_switch_is_turned_off_and_by_an_operator_on_again(console: ConsoleGateway, world: World) -> None:
+    path = "/console/switches"
+    typed = {"kind": "tool", "value": "shop.login", "reason": HOSTILE}
+    async with open_as(console, "administrator") as browser, open_as(console, "maker") as maker:
+        tool = await browser.get("/console/tools/shop.login")
+        assert f"{path}/off?kind=tool&amp;value=shop.login" in tool.text
+        form_token = find_form_token(await browser.get(f"{path}/off?kind=tool&value=shop.login"))
+        form = {**typed, "form_token": form_token}
+        assert (await browser.post(f"{path}/off", form, origin="https://evil.example")).status_code == 403
+        assert (await browser.post(f"{path}/off", {**form, "form_token": "wrong"})).status_code == 403
+        theirs = {**form, "form_token": find_form_token(await maker.get("/console/sign-out"))}
+        assert (await maker.post(f"{path}/off", theirs)).status_code == 403
+        misspelt = await browser.post(f"{path}/off", {**form, "value": "shop.logim"})
+        assert misspelt.status_code == 404
+        assert 'value="shop.logim"' in misspelt.text
+        assert "document.title='owned'" in visible_text(misspelt)
+        assert (await browser.post(f"{path}/off", form)).headers["location"] == path
+        assert (await console.gateway.call("shop.login", {"password": "x"})).json()["error"]["slug"] == "switched-off"
+        listed = await browser.get(path)
+        assert find_page_fault(listed.content) is None
+        assert "tool shop.login" in visible_text(listed)
+        assert r"\u202egpj.exe" in listed.text
+        on = await browser.get(f"{path}/on?kind=tool&value=shop.login")
+        turned = {"kind": "tool", "value": "shop.login", "form_token": find_form_token(on)}
+        refused = await browser.post(f"{path}/on", turned)
+        assert refused.status_code == 403
+        assert "issuer of operators" in visible_text(refused)
+        assert (await console.gateway.call("shop.login", {"password": "x"})).status_code == 403
+    async with open_as(console, "administrator", operator=True) as operator:
+        on = await operator.get(f"{path}/on?kind=tool&value=shop.login")
+        done = await operator.post(f"{path}/on", {**turned, "form_token": find_form_token(on)})
+        assert (done.status_code, done.headers["location"]) == (303, path)
+        assert "Nothing is switched off" in visible_text(await operator.get(path))
+    assert (await console.gateway.call("shop.login", {"password": "x"})).json()["state"] == "succeeded"
 
 
 async def test_a_link_signs_in_once_and_its_session_decides_nothing(console: ConsoleGateway, world: World) -> None:

@@ -31,6 +31,7 @@ PERSON = Caller(
     auth_time=NOW - 5,
     methods=frozenset({"hwk", "pwd"}),
     console=True,
+    operator=True,
     only_decides=True,
 )
 
