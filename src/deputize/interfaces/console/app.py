@@ -50,6 +50,7 @@ from deputize.interfaces.console.agent_pages import AgentPages
 from deputize.interfaces.console.approval_pages import ApprovalPages
 from deputize.interfaces.console.call_pages import AuditPages, CallPages
 from deputize.interfaces.console.csrf import SECURITY_HEADERS
+from deputize.interfaces.console.draft_pages import DraftPages
 from deputize.interfaces.console.error_pages import ErrorPages
 from deputize.interfaces.console.flow_pages import FlowPages
 from deputize.interfaces.console.home_pages import HomePages
@@ -71,6 +72,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
     general, home = GeneralPages(get_gateway), HomePages(get_gateway)
     calls, audit = CallPages(get_gateway, shutdown), AuditPages(get_gateway, shutdown)
     flows, switches = FlowPages(get_gateway), SwitchPages(get_gateway)
+    drafts = DraftPages(get_gateway)
     tools, policies, agents = ToolPages(get_gateway), PolicyPages(get_gateway), AgentPages(get_gateway)
     call_path, grant_path = f"{CALLS_PAGE_PATH}/{{call_id}}", f"{AGENTS_PAGE_PATH}/grants/{{grant_id}}/revoke"
     request_path = f"{APPROVALS_PAGE_PATH}/{{approval_id}}"
@@ -92,6 +94,8 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(TOOLS_PAGE_PATH, tools.require_session(tools.list_tools)),
             Route(f"{TOOLS_PAGE_PATH}/{{name}}", tools.require_session(tools.show_tool)),
             Route(POLICIES_PAGE_PATH, policies.require_session(policies.show_policies)),
+            Route(f"{POLICIES_PAGE_PATH}/backtest", drafts.require_session(drafts.show_form), methods=["GET"]),
+            Route(f"{POLICIES_PAGE_PATH}/backtest", drafts.backtest, methods=["POST"]),
             Route(AGENTS_PAGE_PATH, agents.require_session(agents.list_agents)),
             Route(grant_path, agents.require_session(agents.confirm_revocation), methods=["GET"]),
             Route(grant_path, agents.revoke, methods=["POST"]),

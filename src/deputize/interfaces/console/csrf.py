@@ -33,14 +33,14 @@ def build_script_headers(nonce: str, live_url: str) -> dict[str, str]:
     return {**SECURITY_HEADERS, "content-security-policy": policy}
 
 
-async def read_form(request: Request, *, origin: str) -> dict[str, str]:
+async def read_form(request: Request, *, origin: str, max_bytes: int = _MAX_BYTES) -> dict[str, str]:
     """Read the fields of a form that one of our pages sent."""
     require_own_origin(request, origin=origin)
     headers = parse_headers(request.scope)
     media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
     if media != FORM_MEDIA_TYPE:
         raise UnsupportedMedia("the body is not declared as a form", advice=f"Send the body as {FORM_MEDIA_TYPE}.")
-    body = await read_body(request.receive, headers, _MAX_BYTES)
+    body = await read_body(request.receive, headers, max_bytes)
     try:
         fields = parse_qsl(
             body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MAX_FIELDS,

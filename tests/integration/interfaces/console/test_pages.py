@@ -17,6 +17,7 @@ from deputize.core.caller import ADMIN_SCOPE, AUDIT_SCOPE, Caller
 from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
+from tests.support.approval_gateway import APPROVAL_POLICIES
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
 from tests.support.flows import make_flow_tool
 from tests.support.shop_tools import release_events
@@ -45,6 +46,7 @@ PAGES: dict[str, tuple[int, int, int, int, int]] = {
     "/console/tools": (200, 200, 200, 200, 200),
     "/console/tools/{name}": (200, 200, 200, 200, 404),
     "/console/policies": (200, 403, 403, 403, 200),
+    "/console/policies/backtest": (200, 403, 403, 403, 200),
     "/console/agents": (200, 200, 200, 200, 200),
     "/console/agents/grants/{grant_id}/revoke": (200, 404, 200, 404, 404),
     "/console/approvals": (200, 200, 200, 200, 200),
@@ -310,6 +312,38 @@ async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     assert (await console.fetch_call(call_id))["state"] == "canceled"
     shown = await console.gateway.get(f"/v1/grants/{grant_id}")
     assert shown.json()["state"] == "revoked"
+
+
+async def test_a_draft_is_backtested_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:
+    path = "/console/policies/backtest"
+    async with open_as(console, "administrator") as browser, open_as(console, "maker") as maker:
+        page = await browser.get(path)
+        assert "deleting-asks" in page.text
+        form = {"form_token": find_form_token(page), "file": "asking.cedar", "days": "1"}
+        stricter = {**form, "text": '@id("shut")\r\nforbid (principal, action, resource);\r\n'}
+        theirs = {**stricter, "form_token": find_form_token(await maker.get("/console/sign-out"))}
+        assert (await maker.post(path, theirs)).status_code == 403
+        assert (await browser.post(path, stricter, origin="https://evil.example")).status_code == 403
+        told = await browser.post(path, stricter)
+        assert told.status_code == 200
+        text = visible_text(told)
+        assert "0 looser" in text
+        assert "shop.get_user billing-bot for ana ✓ allow open (asking.cedar:2) ⊘ deny shut (asking.cedar:1)" in text
+        assert "/console/calls/" in told.text
+        assert "&#34;shut&#34;" in told.text
+        same = {**form, "text": APPROVAL_POLICIES}
+        assert "None of" in visible_text(await browser.post(path, same))
+        wrong = await browser.post(path, {**form, "text": f"permit {HOSTILE}"})
+        assert wrong.status_code == 422
+        assert find_page_fault(wrong.content) is None
+        assert "asking.cedar:1" in visible_text(wrong)
+        assert "&lt;script&gt;document.title" in wrong.text
+        assert (await browser.post(path, {**stricter, "days": "1000"})).status_code == 400
+        # An added file leaves the others as they are.
+        added = {**stricter, "file": "more.cedar", "text": '@id("also")\nforbid (principal, action, resource);\n'}
+        assert "also (more.cedar:1)" in visible_text(await browser.post(path, added))
+    active = await console.gateway.get("/v1/policies", token=console.gateway.token("root", scopes=[ADMIN_SCOPE]))
+    assert [each["path"] for each in active.json()["files"]] == ["asking.cedar"]
 
 
 async def test_a_switch_is_turned_off_and_by_an_operator_on_again(console: ConsoleGateway, world: World) -> None:

@@ -7,7 +7,7 @@ is evaluated in another process, no thread waits for it. `govern/policy/checks/b
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -83,8 +83,8 @@ class Backtests:
 
     async def start_backtest(
         self, caller: Caller, files: Sequence[PolicyFile], since: datetime | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Start a backtest, or refuse it; the iterator yields progress, and last the result."""
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Start a backtest, or refuse it; the iterator yields progress, and last the result. Closing it ends it."""
         require_admin(caller)
         authority = await self._runtime.authority.load_tenant(caller.tenant)
         authority.revocations.check(caller)
@@ -100,7 +100,7 @@ class Backtests:
 
     async def _stream_backtest(
         self, slot: AsyncExitStack, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         async with slot:
             async for line in self._replay_calls(tenant, draft, active_digest, since_ms):
                 yield line
