@@ -90,6 +90,7 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(f"{call_path}/cancel", calls.cancel, methods=["POST"]),
             Route(f"{FLOWS_PAGE_PATH}/{{flow_id}}", flows.require_session(flows.show_flow)),
             Route(AUDIT_PAGE_PATH, audit.require_session(audit.list_entries)),
+            Route(f"{AUDIT_PAGE_PATH}/export", audit.require_session(audit.export)),
             Route(f"{AUDIT_PAGE_PATH}/{{entry_id}}", audit.require_session(audit.show_entry)),
             Route(TOOLS_PAGE_PATH, tools.require_session(tools.list_tools)),
             Route(f"{TOOLS_PAGE_PATH}/{{name}}", tools.require_session(tools.show_tool)),

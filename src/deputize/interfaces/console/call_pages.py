@@ -11,6 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from deputize.core.caller import Caller
 from deputize.core.errors import CallNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AUDIT_PAGE_PATH, CALLS_PAGE_PATH
+from deputize.interfaces.audit_download import build_export_headers, stream_export
 from deputize.interfaces.console.call_view import build_call_view, build_entry_view, build_row, build_rows
 from deputize.interfaces.console.csrf import SECURITY_HEADERS, read_form, require_form_token
 from deputize.interfaces.console.entry_query import (
@@ -24,9 +25,10 @@ from deputize.interfaces.console.pages import LIVE_PATH, ConsolePages
 from deputize.interfaces.console.render import render_template
 from deputize.interfaces.console.view import build_alert, format_line
 from deputize.interfaces.event_stream import stream_events
-from deputize.operations.gateway import AuditQuery, ConsoleSession, Gateway, TailEvent
+from deputize.operations.gateway import AuditFormat, AuditQuery, ConsoleSession, Gateway, TailEvent
 
 _PAGE_SIZE: Final = 50
+_EXPORT_FORMATS: Final[Mapping[str, AuditFormat]] = {"csv": "csv", "jsonl": "jsonl"}
 _NO_PAGE: Final[dict[str, Any]] = {"entries": [], "next_before": None, "detail": None}
 
 
@@ -68,6 +70,11 @@ class CallPages(ConsolePages):
             older_path=None if older is None else format_address(self.section_path, filters, before=older),
             newest_path=None if before is None else format_address(self.section_path, filters),
             live_path=format_address(LIVE_PATH, filters) if is_live else None,
+            exports=[
+                (name, format_address(f"{AUDIT_PAGE_PATH}/export", filters, format=name))
+                for name in _EXPORT_FORMATS
+                if problem is None and not self.of_calls
+            ],
             detail=page["detail"],
             alert=None if problem is None else build_alert(problem),
             is_of_calls=self.of_calls,
@@ -161,6 +168,19 @@ class AuditPages(CallPages):
     section_path = AUDIT_PAGE_PATH
     title = "Audit"
     of_calls = False
+
+    async def export(self, request: Request, session: ConsoleSession) -> Response:
+        """Send what the filters of the address match as a file, newest first."""
+        export_format = _EXPORT_FORMATS.get(request.query_params.get("format", ""))
+        if export_format is None:
+            raise MalformedRequest(f"format must be one of {', '.join(_EXPORT_FORMATS)}", details={"field": "format"})
+        query = build_query(read_filters(request.query_params), of_calls=False)
+        chunks = self._get_gateway().audit_export.export(session.caller, query, export_format)
+        first_chunk = await anext(chunks)
+        return StreamingResponse(
+            stream_export(first_chunk, chunks, self._shutdown),
+            headers={**SECURITY_HEADERS, **build_export_headers(export_format)},
+        )
 
     async def show_entry(self, request: Request, session: ConsoleSession) -> Response:
         gateway = self._get_gateway()

@@ -23,8 +23,8 @@ _COLUMNS: Final = (
     "time", "id", "kind", "user", "agents", "tool", "version", "decision", "rules", "outcome", "error", "resources",
     "session", "trace", "call", "approval", "latency_us", "cost_micros", "command", "subject", "caller",
 )  # fmt: skip
-# A spreadsheet would run a cell that begins like this as a formula.
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet would run a cell that begins like this as a formula, some also if the sign is of full width.
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class AuditExport:

@@ -4,12 +4,16 @@ Sessions are sealed by the gateway itself, as after a sign-in; `test_sign_in.py`
 """
 
 import asyncio
+import csv
+import io
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from html import unescape
 from typing import Any
 
 import httpx2
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -62,7 +66,7 @@ PAGES: dict[str, tuple[int, int, int, int, int]] = {
 # Open to anyone, answered by a redirect or a stream; each has its own test.
 OTHERS = {
     "/", "/console/search", "/console/calls/live", "/console/sign-in", "/console/sign-in/link", "/console/callback",
-    "/console/servers/callback",
+    "/console/servers/callback", "/console/audit/export",
 }  # fmt: skip
 
 
@@ -165,7 +169,7 @@ async def test_a_page_of_another_tenant_reads_like_one_that_is_not_there(console
 
 async def test_whoever_is_not_signed_in_is_sent_there_and_comes_back(console: ConsoleGateway, world: World) -> None:
     async with console.open_browser() as browser:
-        for path in (*PAGES, "/console/search", "/console/calls/live"):
+        for path in (*PAGES, "/console/search", "/console/calls/live", "/console/audit/export"):
             if path.startswith("/console/approvals/"):
                 # There, a code from the terminal opens the request.
                 continue
@@ -241,6 +245,27 @@ async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: 
         acts = visible_text(await browser.get("/console/audit?kind=command"))
         assert "search_audit" in acts
         assert "search_audit" not in visible_text(await browser.get("/console/calls"))
+
+
+async def test_the_audit_is_exported_with_the_filters_of_the_page(console: ConsoleGateway, world: World) -> None:
+    async with open_as(console, "administrator") as browser:
+        page = await browser.get("/console/audit?tool=shop.get_user&agent=billing-bot")
+        paths = re.findall(r'href="([^"]+)" download', page.text)
+        assert [each.rpartition("=")[2] for each in paths] == ["csv", "jsonl"]
+        table, lines = [await browser.get(unescape(each)) for each in paths]
+        assert table.headers["content-disposition"] == 'attachment; filename="audit.csv"'
+        assert table.headers["x-content-type-options"] == "nosniff"
+        rows = list(csv.DictReader(io.StringIO(table.text)))
+        assert {row["tool"] for row in rows} == {"shop.get_user"}
+        assert world["read_id"] in {row["call"] for row in rows}
+        assert [each["id"] for each in map(orjson.loads, lines.text.splitlines())] == [row["id"] for row in rows]
+        assert "download" not in (await browser.get("/console/audit?from=yesterday")).text
+        for wrong in ("format=xlsx", "format=csv&from=yesterday"):
+            assert (await browser.get(f"/console/audit/export?{wrong}")).status_code == 400
+    for role in ("guest", "other administrator"):
+        async with open_as(console, role) as browser:
+            exported = await browser.get("/console/audit/export?format=jsonl&tool=shop.get_user")
+            assert (exported.status_code, exported.text) == (200, "")
 
 
 async def test_older_pages_follow_without_a_gap(console: ConsoleGateway, world: World) -> None:

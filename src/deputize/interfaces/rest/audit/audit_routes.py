@@ -1,8 +1,6 @@
 """Serve the routes of the audit: search, follow, export, and show one entry."""
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Annotated
 from uuid import UUID
 
@@ -15,10 +13,10 @@ from deputize.core.errors import (
     AuditQueryTooBroad,
     ConcurrencyLimitReached,
     ReceiptPending,
-    Unavailable,
 )
 from deputize.core.outcome import build_problem_fields
 from deputize.interfaces.asgi_http import read_trace_id
+from deputize.interfaces.audit_download import build_export_headers, stream_export
 from deputize.interfaces.event_stream import stream_events
 from deputize.interfaces.rest.audit.audit_models import (
     AuditExportQuery,
@@ -33,8 +31,6 @@ from deputize.interfaces.rest.openapi import describe_problems
 from deputize.operations.gateway import TailEvent
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
-
-_MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 
 
 @router.get(
@@ -104,9 +100,8 @@ async def export_audit(
     chunks = gateway.audit_export.export(caller, query.to_audit_query(), query.format)
     first_chunk = await anext(chunks)
     return StreamingResponse(
-        _stream_chunks(first_chunk, chunks, request.app.state.shutdown),
-        media_type=_MEDIA_TYPES[query.format],
-        headers={"cache-control": "no-store", "content-disposition": f'attachment; filename="audit.{query.format}"'},
+        stream_export(first_chunk, chunks, request.app.state.shutdown),
+        headers={"cache-control": "no-store", **build_export_headers(query.format)},
     )
 
 
@@ -139,17 +134,6 @@ def _parse_entry_id(text: str | None) -> UUID | None:
     with contextlib.suppress(ValueError):
         return None if text is None else UUID(text)
     return None
-
-
-async def _stream_chunks(
-    first_chunk: bytes, chunks: AsyncIterator[bytes], shutdown: asyncio.Event
-) -> AsyncIterator[bytes]:
-    """Stream an export until the gateway stops: who reads slowly must not keep it from that. It then breaks off."""
-    yield first_chunk
-    async for chunk in chunks:
-        if shutdown.is_set():
-            raise Unavailable("the gateway stops, so the export ended before it was complete")
-        yield chunk
 
 
 def _format_event(event: TailEvent) -> bytes:
