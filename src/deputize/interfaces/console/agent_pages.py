@@ -1,23 +1,27 @@
 """Show agents and the grants they act by, and revoke a grant after a question."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deputize.core.errors import GrantNotFound, Problem
+from deputize.core.errors import GrantNotFound, MalformedRequest, Problem
 from deputize.core.settings.urls import AGENTS_PAGE_PATH
 from deputize.interfaces.console.call_view import STATE_BADGES
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import ConsolePages
+from deputize.interfaces.console.paths import is_id
+from deputize.interfaces.console.switch_pages import build_off_path
 from deputize.interfaces.console.view import build_alert, build_badge, build_time_view, format_line, strip_unprintable
 from deputize.operations.gateway import ConsoleSession
 
 _PAGE_SIZE: Final = 25
 _MAX_GRANTS: Final = 100
+# The stylesheet indents so far.
+_MAX_DEPTH: Final = 4
 _GRANT_BADGES: Final = {
     "active": ("●", "active", "good"),
     "ended": ("–", "ended", "plain"),
@@ -34,7 +38,10 @@ class AgentPages(ConsolePages):
         gateway, after = self._get_gateway(), request.query_params.get("after", "")[:1024]
         now = gateway.clock.now()
         agents = await gateway.agents.list_agents(session.caller, after=after, limit=_PAGE_SIZE)
-        grants = await gateway.delegations.list_grants(session.caller, limit=_MAX_GRANTS)
+        before = request.query_params.get("before", "")
+        if before and not is_id(before):
+            raise MalformedRequest("before must be the id of a grant", details={"field": "before"})
+        grants = await gateway.delegations.list_grants(session.caller, before=before or None, limit=_MAX_GRANTS)
         next_path = None
         if len(agents) == _PAGE_SIZE:
             next_path = format_address(AGENTS_PAGE_PATH, {"after": agents[-1]["name"]})
@@ -42,9 +49,15 @@ class AgentPages(ConsolePages):
             "agents.html",
             session,
             has_script=True,
+            can_switch=session.caller.is_admin,
             agents=[_build_agent(each, now=now) for each in agents],
-            grants=[_build_grant(each, now=now) for each in grants],
+            grants=build_grant_tree([_build_grant(each, now=now) for each in grants]),
             next_path=next_path,
+            older_path=(
+                format_address(AGENTS_PAGE_PATH, {"before": str(grants[-1]["grant_id"])})
+                if len(grants) == _MAX_GRANTS
+                else None
+            ),
         )
 
     async def confirm_revocation(self, request: Request, session: ConsoleSession) -> Response:
@@ -67,7 +80,10 @@ class AgentPages(ConsolePages):
         self, session: ConsoleSession, grant_id: str, problem: Problem | None = None, reason: str = ""
     ) -> Response:
         gateway = self._get_gateway()
-        grant = _build_grant(await gateway.delegations.show_grant(session.caller, grant_id), now=gateway.clock.now())
+        shown = await gateway.delegations.show_grant(session.caller, grant_id)
+        grant, ends = _build_grant(shown, now=gateway.clock.now()), shown["revoking_ends"]
+        derived, waiting = max(ends["grants"] - 1, 0), ends["waiting_calls"]
+        waiting_text = "not counted: more than 1,000 calls wait" if waiting is None else _format_count(waiting, "call")
         return self._render_page(
             "confirm.html",
             session,
@@ -79,6 +95,11 @@ class AgentPages(ConsolePages):
                 ("Scopes", " ".join(grant["scopes"]) or "none"),
                 ("Task", grant["task"] or "–"),
                 ("Grant", grant["id"]),
+                (
+                    "Made from it",
+                    _format_count(derived, "grant") + ", each with its token",
+                ),
+                ("Waiting for approval", waiting_text),
             ],
             notes=[
                 "No token of this grant, and of grants made from it, starts a call any more, on any gateway.",
@@ -93,10 +114,34 @@ class AgentPages(ConsolePages):
         )
 
 
+def _format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def build_grant_tree(grants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order grants so that those made from another one stand below it, newest first, each with its depth.
+
+    One whose parent is on another page stands at the top and says that it was made from one.
+    """
+    by_id = {each["id"]: each for each in grants}
+    children: dict[str | None, list[dict[str, Any]]] = {}
+    for each in grants:
+        children.setdefault(each["parent"] if each["parent"] in by_id else None, []).append(each)
+    tree: list[dict[str, Any]] = []
+    # A grant is older than those made from it, so there is no cycle.
+    waiting = [(each, 0) for each in reversed(children.get(None, []))]
+    while waiting:
+        grant, depth = waiting.pop()
+        tree.append({**grant, "depth": min(depth, _MAX_DEPTH)})
+        waiting += [(each, depth + 1) for each in reversed(children.get(grant["id"], []))]
+    return tree
+
+
 def _build_agent(agent: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
     last_call = agent["last_call"]
     return {
         "name": format_line(agent["name"]),
+        "off_path": build_off_path("agent", agent["name"]),
         "users": [format_line(each) for each in agent["users"][:5]],
         "grants": agent["active_grants"],
         "is_revoked": agent["revoked"],
@@ -122,6 +167,6 @@ def _build_grant(grant: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
         "task": format_line(grant["task"] or ""),
         "state": build_badge(_GRANT_BADGES, str(grant["state"])),
         "is_active": grant["state"] == "active",
-        "is_derived": grant["parent"] is not None,
+        "parent": None if grant["parent"] is None else str(grant["parent"]),
         "not_after": build_time_view(grant["not_after"], now=now),
     }

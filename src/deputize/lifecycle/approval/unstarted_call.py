@@ -1,5 +1,7 @@
 """End a call that waits for approval, or was approved, and may not start any more."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -14,12 +16,14 @@ from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.lifecycle.envelope import get_refusal_state
 from deputize.lifecycle.phases import CallContext
 from deputize.lifecycle.recording.audit import trace_step
-from deputize.lifecycle.recording.stored_call import restore_caller
+from deputize.lifecycle.recording.stored_call import load_grants, restore_caller
 from deputize.lifecycle.runtime import Runtime
+from deputize.store.keys import KeySet
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("approvals")
 _BATCH_SIZE: Final = 200
+_MAX_COUNTED: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +85,20 @@ async def withdraw_revoked_requests(runtime: Runtime, tenant: str) -> int:
         if len(rows) < _BATCH_SIZE:
             return withdrawn_count
         before = rows[-1]["id"]
+
+
+async def count_waiting_calls(runtime: Runtime, tenant: str, grant_id: str) -> int | None:
+    """Count the calls that wait for approval and would be withdrawn with a grant; None if the tenant has too many."""
+    keys = await runtime.keys.get(tenant)
+    async with runtime.store.write_transaction() as connection:
+        rows = await connection.fetch(_SQL["list_waiting_callers"], tenant, None, _MAX_COUNTED + 1)
+    if len(rows) > _MAX_COUNTED:
+        return None
+    return await asyncio.to_thread(_count_calls_under_grant, keys, rows, grant_id)
+
+
+def _count_calls_under_grant(keys: KeySet, rows: Sequence[asyncpg.Record], grant_id: str) -> int:
+    return sum(grant_id in load_grants(keys.unseal(str(row["call_id"]), "caller", row["caller"])) for row in rows)
 
 
 async def _withdraw_waiting_call(runtime: Runtime, tenant: str, row: asyncpg.Record, problem: Problem) -> bool:

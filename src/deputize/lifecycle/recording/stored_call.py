@@ -91,6 +91,12 @@ def restore_caller(data: bytes, issuers: Iterable[IssuerSettings]) -> Caller:
     return apply_origin_trust(caller, next((each for each in issuers if each.issuer == caller.issuer), None))
 
 
+def load_grants(data: bytes) -> Sequence[str]:
+    """Load the ids of the grants that a stored caller acts by, without restoring it."""
+    grants: list[str] = orjson.loads(data)["grants"]
+    return grants
+
+
 def serialize_input(validated: Validated) -> bytes:
     """Serialize the requested and the dispatched input; nothing may change it from here on."""
     request, input_round = validated.call.request, validated.input_round

@@ -32,7 +32,7 @@ from deputize.govern.identity.token_exchange import (
 )
 from deputize.govern.identity.token_verifier import Actor, TokenVerifier, VerifiedToken
 from deputize.govern.token_authorization import is_tool_visible
-from deputize.lifecycle.approval.unstarted_call import withdraw_revoked_requests
+from deputize.lifecycle.approval.unstarted_call import count_waiting_calls, withdraw_revoked_requests
 from deputize.lifecycle.credentials.broker import MintToken
 from deputize.lifecycle.phases import Authorized
 from deputize.lifecycle.runtime import Runtime
@@ -152,9 +152,14 @@ class Delegations:
             return await grants.list_grants(connection, caller.tenant, whose, before=before, limit=limit)
 
     async def show_grant(self, caller: Caller, grant_id: str) -> dict[str, Any]:
+        """Show a grant, and what revoking it would end: grants with their tokens, and calls that wait for approval."""
         await self._check_revocation(caller)
-        async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            return await _load_grant(connection, caller, grant_id)
+        tenant = caller.tenant
+        async with self._runtime.store.read_transaction(tenant) as connection:
+            grant = await _load_grant(connection, caller, grant_id)
+            grant_count = await revocations.count_ended_grants(connection, tenant, "grant", grant["grant_id"])
+        call_count = await count_waiting_calls(self._runtime, tenant, grant["grant_id"])
+        return {**grant, "revoking_ends": {"grants": grant_count, "waiting_calls": call_count}}
 
     async def revoke_grant(self, caller: Caller, grant_id: str, *, reason: str = "") -> int:
         """Revoke a grant and everything derived from it; allowed for the delegating caller and for administrators."""

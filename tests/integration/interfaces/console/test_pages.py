@@ -407,6 +407,27 @@ async def test_a_switch_is_turned_off_and_by_an_operator_on_again(console: Conso
     assert (await console.gateway.call("shop.login", {"password": "x"})).json()["state"] == "succeeded"
 
 
+async def test_grants_stand_below_the_one_they_were_made_from_and_a_revocation_says_what_it_ends(
+    console: ConsoleGateway, world: World
+) -> None:
+    gateway = console.gateway
+    top = (await gateway.post_exchange(agent="planner")).json()
+    below = (await gateway.post_exchange(subject_token=top["access_token"], agent="helper")).json()
+    await gateway.post_exchange(agent="unrelated")
+    waits = await gateway.call("shop.delete_user", {"id": 79}, key="tree", token=below["access_token"])
+    assert waits.status_code == 202, waits.text
+    async with open_as(console, "maker") as browser:
+        page = visible_text(await browser.get("/console/agents"))
+        listed = page[page.index("Grants") :]
+        assert listed.index("unrelated") < listed.index("planner") < listed.index("made from another grant: helper")
+        asked = visible_text(await browser.get(f"/console/agents/grants/{top['grant_id']}/revoke"))
+        assert "Made from it 1 grant, each with its token" in asked
+        assert "Waiting for approval 1 call " in asked
+        assert (await browser.get("/console/agents?before=x")).status_code == 400
+    shown = (await gateway.get(f"/v1/grants/{below['grant_id']}")).json()
+    assert shown["revoking_ends"] == {"grants": 1, "waiting_calls": 1}
+
+
 async def test_a_link_signs_in_once_and_its_session_decides_nothing(console: ConsoleGateway, world: World) -> None:
     assert console.gateway.in_process is not None
     links: list[str] = []

@@ -43,6 +43,19 @@ class GrantModel(BaseModel):
     not_after: str
 
 
+class RevokingEndsModel(BaseModel):
+    """What revoking a delegation would end."""
+
+    grants: int = Field(description="Delegations that have not expired: it, and those made from it, with their tokens.")
+    waiting_calls: int | None = Field(
+        description="Calls that wait for approval; null if more than 1,000 of the tenant wait."
+    )
+
+
+class ShownGrantModel(GrantModel):
+    revoking_ends: RevokingEndsModel
+
+
 class GrantPage(BaseModel):
     grants: list[GrantModel]
     next_before: UUID | None = Field(description="Pass this as `before` for the next page; null on the last page.")
@@ -66,9 +79,13 @@ async def list_grants(
 
 
 @router.get(
-    "/{grant_id}", summary="Show a delegation", response_model=GrantModel, responses=describe_problems(GrantNotFound)
+    "/{grant_id}",
+    summary="Show a delegation",
+    response_model=ShownGrantModel,
+    responses=describe_problems(GrantNotFound),
 )
 async def show_grant(gateway: CurrentGateway, caller: CurrentCaller, grant_id: str) -> Response:
+    """Show a delegation that you made, or any as an administrator, and what revoking it would end."""
     return make_json_response(await gateway.delegations.show_grant(caller, grant_id))
 
 
