@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -22,6 +23,7 @@ from deputize.core.clock import Clock
 from deputize.interfaces.console.app import build_console_app
 from proofs.fuzz.console_fuzzer import find_page_fault
 from tests.support.approval_gateway import APPROVAL_POLICIES
+from tests.support.chromium import EXECUTABLE, open_tab
 from tests.support.console_gateway import Browser, ConsoleGateway, open_console_gateway, visible_text
 from tests.support.flows import make_flow_tool
 from tests.support.shop_tools import release_events
@@ -197,6 +199,21 @@ async def test_pages_with_forms_run_no_script_and_pages_with_a_script_hold_no_fo
                 assert f"script-src 'nonce-{nonce[1]}'; connect-src {console.url}/console/calls/live" in policy
             else:
                 assert "script-src" not in policy
+
+
+@pytest.mark.skipif(EXECUTABLE is None, reason="chromium is not installed")
+async def test_every_page_fits_on_a_phone_and_does_nothing_that_its_own_policy_forbids(
+    console: ConsoleGateway, world: World, tmp_path: Path
+) -> None:
+    async with open_tab(tmp_path) as tab:
+        await tab.resize(390)
+        await tab.open_url(f"{console.url}/console/sign-in")
+        await tab.evaluate(f"document.cookie = 'deputize-session={_seal_session(console, 'administrator')}; path=/'")
+        for path in (each for each, statuses in PAGES.items() if statuses[0] == 200):
+            await tab.open_url(console.url + path.format(**world))
+            assert (path, await tab.evaluate("document.documentElement.scrollWidth")) == (path, 390)
+            assert "owned" not in await tab.evaluate("document.title")
+        assert tab.complaints == []
 
 
 async def test_a_call_says_why_by_which_rule_and_what_is_recorded(console: ConsoleGateway, world: World) -> None:
