@@ -2,11 +2,19 @@
 nothing behind.
 """
 
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import httpx2
 import pytest
 import pytest_asyncio
 
+from deputize.core.settings import IdentitySettings, Settings
+from deputize.govern.approvals.confirmation_codes import ConfirmationCode
+from deputize.govern.identity.dev_issuer import load_dev_issuer
+from proofs.kit.reserved_port import reserve_port
+from tests.integration.conftest import serve_gateway
 from tests.support import shop_tools
 from tests.support.console_gateway import ConsoleGateway, open_console_gateway, parse_hidden_fields, visible_text
 
@@ -97,3 +105,37 @@ async def test_nobody_signs_in_where_there_is_no_issuer(console: ConsoleGateway)
             page = await browser.http.get(nowhere, headers={"host": "evil.example"})
             assert page.status_code in (404, 405)
             assert "evil" not in f"{page.headers}{page.text}"
+
+
+async def test_a_link_from_the_terminal_turns_a_switch_off_and_on_again_only_with_a_code(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    port, links, codes = reserve_port(), list[str](), list[ConfirmationCode]()
+    url, path = f"http://127.0.0.1:{port}", "/console/switches"
+
+    def change(settings: Settings) -> Settings:
+        identity = IdentitySettings(issuers=(load_dev_issuer(tmp_path),), public_url=url)
+        server = settings.server.model_copy(update={"port": port})
+        return settings.model_copy(update={"identity": identity, "server": server})
+
+    options = {"show_confirmation": codes.append}
+    async with serve_gateway(fresh_database, tmp_path, change=change, gateway_options=options) as gateway:
+        assert gateway.in_process is not None
+        gateway.in_process.console_access.offer_link(links.append)
+        async with ConsoleGateway(gateway=gateway, url=url).open_browser() as browser:
+            await browser.get(links[0].removeprefix(url))
+
+            async def turn(verb: str, **more: str) -> httpx2.Response:
+                page = await browser.get(f"{path}/{verb}?kind=agent&value=bad bot")
+                token = re.findall(r'name="form_token" value="(\w+)"', page.text)[-1]
+                return await browser.post(
+                    f"{path}/{verb}", {"form_token": token, "kind": "agent", "value": "bad bot", **more}
+                )
+
+            assert (await turn("off")).status_code == 303
+            asked = await turn("on")
+            assert (asked.status_code, 'name="code"' in asked.text) == (403, True)
+            assert (await turn("on", code="WRONG-CODE")).status_code == 403
+            assert "agent bad bot" in visible_text(await browser.get(path))
+            assert (await turn("on", code=codes[-1].code)).status_code == 303
+            assert "Nothing is switched off" in visible_text(await browser.get(path))
