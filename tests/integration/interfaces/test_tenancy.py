@@ -36,6 +36,7 @@ WITHOUT_IDS = {
     ("get", "/v1/surface"), ("get", "/v1/surface/export"),
     ("get", "/v1/switches"), ("post", "/v1/switches"), ("get", "/v1/policies"),
     ("put", "/v1/policies"), ("post", "/v1/policies/check"), ("post", "/v1/policies/backtest"),
+    ("post", "/v1/policies/simulate"),
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
     ("post", "/v1/erasures"), ("post", "/v1/holds"), ("get", "/v1/holds"),
     ("post", "/v1/calls"), ("post", "/v1/calls/batch"), ("post", "/v1/undo"), ("post", "/v1/undo/plan"),

@@ -95,6 +95,8 @@ def build_console_app(get_gateway: Callable[[], Gateway], shutdown: asyncio.Even
             Route(TOOLS_PAGE_PATH, tools.require_session(tools.list_tools)),
             Route(f"{TOOLS_PAGE_PATH}/{{name}}", tools.require_session(tools.show_tool)),
             Route(POLICIES_PAGE_PATH, policies.require_session(policies.show_policies)),
+            Route(f"{POLICIES_PAGE_PATH}/simulate", policies.require_session(policies.show_simulator), methods=["GET"]),
+            Route(f"{POLICIES_PAGE_PATH}/simulate", policies.simulate, methods=["POST"]),
             Route(f"{POLICIES_PAGE_PATH}/backtest", drafts.require_session(drafts.show_form), methods=["GET"]),
             Route(f"{POLICIES_PAGE_PATH}/backtest", drafts.backtest, methods=["POST"]),
             Route(AGENTS_PAGE_PATH, agents.require_session(agents.list_agents)),

@@ -14,7 +14,7 @@ from deputize.core.settings.urls import POLICIES_PAGE_PATH
 from deputize.interfaces.console.call_view import DECISION_BADGES
 from deputize.interfaces.console.csrf import read_form, require_form_token
 from deputize.interfaces.console.pages import ConsolePages
-from deputize.interfaces.console.view import build_alert, build_badge, format_line
+from deputize.interfaces.console.view import build_alert, build_badge, format_line, remove_unseen
 from deputize.operations.gateway import ConsoleSession, PolicyFile, require_admin
 
 # A set with more text is backtested by the command.
@@ -89,7 +89,7 @@ class DraftPages(ConsolePages):
                 {"digest": each["digest"], "by": format_line(each["proposed_by"])} for each in policies["proposals"]
             ],
             file=to_display_text(typed.get("file", ""), _MAX_PATH),
-            text=_clean_source(typed.get("text", "")),
+            text=remove_unseen(typed.get("text", "")),
             proposal=typed.get("proposal", ""),
             days=typed.get("days", ""),
             periods=_DAYS,
@@ -114,13 +114,8 @@ def build_draft(policies: Mapping[str, Any], form: Mapping[str, str]) -> tuple[P
     if not 0 < len(path) <= _MAX_PATH or not path.isprintable():
         raise MalformedRequest(f"file must be a name of 1 to {_MAX_PATH} characters", details={"field": "file"})
     files = {each["path"]: each["text"] for each in policies["files"]}
-    files[path] = _clean_source(form.get("text", ""))
+    files[path] = remove_unseen(form.get("text", ""))
     return tuple(PolicyFile(path=name, text=text) for name, text in files.items())
-
-
-def _clean_source(text: str) -> str:
-    """Remove what cannot be seen, so that what is tested is what the page shows."""
-    return "".join(each for each in text if each.isprintable() or each in "\n\t")
 
 
 def _build_report(result: Mapping[str, Any]) -> dict[str, Any]:

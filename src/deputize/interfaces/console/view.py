@@ -345,6 +345,11 @@ def strip_unprintable(text: str) -> str:
     return "".join(each for each in text if each.isprintable() or each == "\n")[:2000]
 
 
+def remove_unseen(text: str) -> str:
+    """Remove what cannot be seen from a text that is edited, so that what is tested is what the page shows."""
+    return "".join(each for each in text if each.isprintable() or each in "\n\t")
+
+
 def to_display_block(text: str) -> str:
     """Make a text of several lines safe to read, and keep its lines."""
     lines = text.splitlines()

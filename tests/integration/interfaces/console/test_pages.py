@@ -52,6 +52,7 @@ PAGES: dict[str, tuple[int, int, int, int, int]] = {
     "/console/tools": (200, 200, 200, 200, 200),
     "/console/tools/{name}": (200, 200, 200, 200, 404),
     "/console/policies": (200, 403, 403, 403, 200),
+    "/console/policies/simulate": (200, 403, 403, 403, 200),
     "/console/policies/backtest": (200, 403, 403, 403, 200),
     "/console/agents": (200, 200, 200, 200, 200),
     "/console/agents/grants/{grant_id}/revoke": (200, 404, 200, 404, 404),
@@ -354,6 +355,40 @@ async def test_a_call_is_canceled_and_a_grant_revoked_only_by_their_own_forms(
     assert (await console.fetch_call(call_id))["state"] == "canceled"
     shown = await console.gateway.get(f"/v1/grants/{grant_id}")
     assert shown.json()["state"] == "revoked"
+
+
+async def test_a_simulated_call_is_decided_with_its_rules_and_what_was_typed_is_kept(
+    console: ConsoleGateway, world: World
+) -> None:
+    path = "/console/policies/simulate"
+    async with open_as(console, "administrator") as browser, open_as(console, "maker") as maker:
+        page = await browser.get(f"{path}?tool=shop.delete_user")
+        assert 'value="shop.delete_user"' in page.text
+        form = {
+            "form_token": find_form_token(page), "tool": "shop.delete_user", "user": "ana", "agents": "billing-bot",
+            "arguments": '{"id": 7}',
+        }  # fmt: skip
+        theirs = {**form, "form_token": find_form_token(await maker.get("/console/sign-out"))}
+        assert (await maker.post(path, theirs)).status_code == 403
+        assert (await browser.post(path, form, origin="https://evil.example")).status_code == 403
+        asked = visible_text(await browser.post(path, form))
+        for said in ("ask shop.delete_user", "deleting-asks asking.cedar:", "Somebody looks", "oncall , leads"):
+            assert said in asked
+        allowed = visible_text(await browser.post(path, {**form, "tool": "shop.get_user"}))
+        assert "allow shop.get_user 1.2.0" in allowed
+        for wrong, status, said in (
+            ({"arguments": HOSTILE}, 400, "no JSON"),
+            ({"arguments": "[]"}, 400, "must be a JSON object"),
+            ({"arguments": '{"id": "x"}'}, 400, "do not match shop.delete_user"),
+            ({"tool": "shop.delete_usr"}, 404, "shop.delete_usr"),
+            ({"user": ""}, 400, "user is missing"),
+        ):
+            refused = await browser.post(path, {**form, **wrong})
+            assert (wrong, refused.status_code) == (wrong, status)
+            assert said in visible_text(refused)
+            assert 'value="billing-bot"' in refused.text
+            assert find_page_fault(refused.content) is None
+    assert (await console.fetch_call(world["call_id"]))["state"] == "awaiting_approval"
 
 
 async def test_a_draft_is_backtested_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:

@@ -249,6 +249,12 @@ async def _check_policies(checker: OpenApiChecker) -> None:
         await ask(verb, path, path, 400, token=root, body={"files": 1})
         await ask(verb, path, path, 200 if path.endswith("check") else 422, token=root, body=wrong)
 
+    path, case = "/v1/policies/simulate", {"tool": "shop.get_user", "caller": {"user": "ana"}, "arguments": {"id": 7}}
+    assert (await ask("post", path, path, 200, token=root, body=case))["behavior"] == "allow"
+    await ask("post", path, path, 400, token=root, body={**case, "arguments": {"id": "x"}})
+    await ask("post", path, path, 404, token=root, body={**case, "tool": "shop.nothing"})
+    await ask("post", path, path, 403, token=ana, body=case)
+
 
 async def _check_deprecations(checker: OpenApiChecker) -> None:
     gateway = checker.gateway

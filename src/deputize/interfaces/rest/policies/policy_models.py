@@ -66,6 +66,27 @@ class BacktestBody(RequestModel):
     since: Moment | None = Field(None, description="Replay calls since this time; by default, the last 30 days.")
 
 
+class SimulatedCallerModel(RequestModel):
+    user: str = Field(min_length=1, max_length=600)
+    groups: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    agents: tuple[str, ...] = Field((), description="The agents that act, nearest first.")
+    trust: Literal["untrusted", "standard", "trusted"] = "standard"
+    task: str | None = Field(None, description="The task of the delegation.")
+
+
+class SimulationBody(RequestModel):
+    """A hypothetical call."""
+
+    tool: str = Field(min_length=1, max_length=300)
+    caller: SimulatedCallerModel
+    arguments: dict[str, Any] = Field(description="The arguments, from which rules read facts.")
+    environment: Literal["development", "staging", "production"] | None = Field(
+        None, description="By default, that of the gateway."
+    )
+    time: Moment | None = Field(None, description="When it is made; by default, now.")
+
+
 class RuleModel(BaseModel):
     id: str
     where: str = Field(description="File and line, as in `policies/default.cedar:8`.")
@@ -153,6 +174,19 @@ class CurrentDecisionModel(BaseModel):
     behavior: Behavior | None = Field(description="`null` if the decision record lacks what the rules would read.")
     rules: list[MatchedRuleModel]
     missing: list[str] = Field(description="Attributes that the rules would read and the record lacks.")
+    allowed_if: list[str] = Field(description="Single changes that would allow it, smallest first.")
+
+
+class SimulatedDecisionModel(BaseModel):
+    """What the active policies would decide about a hypothetical call."""
+
+    tool: dict[str, str]
+    behavior: Behavior
+    reason: str
+    suggestion: str
+    errors: list[str] = Field(description="Rules that could not be evaluated.")
+    rules: list[MatchedRuleModel]
+    demands: list[RuleRequirementModel] = Field(description="The approval that each rule requires.")
     allowed_if: list[str] = Field(description="Single changes that would allow it, smallest first.")
 
 

@@ -17,6 +17,7 @@ from deputize.core.errors import (
     Problem,
     RequestTooLarge,
     ScopeMissing,
+    ToolNotFound,
     Unavailable,
     UnsupportedMedia,
 )
@@ -39,6 +40,8 @@ from deputize.interfaces.rest.policies.policy_models import (
     PolicyCheckResult,
     PolicyFileModel,
     PolicyPutResult,
+    SimulatedDecisionModel,
+    SimulationBody,
 )
 from deputize.operations.gateway import PolicyFile, require_admin
 
@@ -113,6 +116,25 @@ async def backtest_policies(request: Request, gateway: CurrentGateway, caller: C
     lines = await gateway.backtests.start_backtest(caller, _convert_files(body.files), body.since)
     stream = _stream_lines(lines, request.app.state.shutdown, read_trace_id(request.scope))
     return StreamingResponse(stream, media_type="application/x-ndjson", headers={"cache-control": "no-store"})
+
+
+@router.post(
+    "/simulate",
+    summary="Simulate a call",
+    response_model=SimulatedDecisionModel,
+    responses=describe_problems(ToolNotFound, Unavailable, *_BODY_PROBLEMS),
+    openapi_extra=describe_body("SimulationBody"),
+)
+async def simulate_call(request: Request, gateway: CurrentGateway, caller: CurrentCaller) -> Response:
+    """Decide a hypothetical call by the active policies, and say what would allow it; change nothing. Whether a token
+    would be enough is not asked. Needs an administrator.
+    """
+    body = validate_body(SimulationBody, await _read_admin_body(request, gateway, caller))
+    return make_json_response(
+        await gateway.explanations.explain_case(
+            caller, body.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        )
+    )
 
 
 @decisions.get(

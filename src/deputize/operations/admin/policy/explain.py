@@ -5,21 +5,23 @@ and arguments are for administrators. Another caller's call looks like one that 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import orjson
+from pydantic import ValidationError
 
 from deputize.core.caller import Caller
 from deputize.core.clock import parse_id_time_ms
-from deputize.core.errors import CallNotFound
+from deputize.core.errors import CallNotFound, MalformedRequest, Unavailable
 from deputize.govern.policy import policy_proposals
 from deputize.govern.policy.active_policies import TenantPolicy, compute_digest_off_loop, load_default_files
 from deputize.govern.policy.approval_annotations import describe_requirements as describe_requirements
 from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
+from deputize.govern.policy.checks.policy_cases import CaseInput
 from deputize.govern.policy.checks.replays import confirm_replay, replay_query
 from deputize.govern.policy.decision_records import Replay, parse_replay
 from deputize.govern.policy.policy_parser import PolicyFile, compute_set_digest
@@ -28,6 +30,7 @@ from deputize.lifecycle.call_access import may_reach, may_read_entry
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.admin.policy.check_draft import check_policies
+from deputize.operations.admin.policy.rehearsal import rehearse_job
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("backtest")
@@ -80,6 +83,38 @@ class PolicyExplanations:
             "errors": shown["errors"],
             "warnings": shown["warnings"],
         }
+
+    async def explain_case(self, caller: Caller, case: Mapping[str, Any]) -> dict[str, Any]:
+        """Decide a hypothetical call by the active policies, and say what would allow it. Changes nothing.
+
+        Whether a token would be enough is not asked, and no other engine is consulted.
+        """
+        authority = await self._require_admin_authority(caller)
+        checked_case = _check_case(case)
+        contract = authority.tools.get_entry(str(checked_case["tool"])).name
+        version = await authority.tools.resolve_version(contract).load_tool()
+        policies = authority.policy.policies
+        request = {
+            "files": [[file.path, file.text] for file in policies.files],
+            "facts": policies.facts,
+            "contract": version.contract.model_dump(mode="json"),
+            "tenant": caller.tenant,
+            "approvers": list(self._runtime.settings.approvals.groups),
+            "case": {
+                "environment": self._runtime.settings.environment,
+                "time": self._runtime.clock.now().isoformat(),
+                **checked_case,
+                "tool": contract,
+            },
+        }
+        run_job = partial(self._runtime.admin_jobs.run_job, caller.tenant, seconds=_MAX_REPLAY_SECONDS)
+        reply = await run_job(rehearse_job, orjson.dumps(request))
+        if reply is None:
+            raise Unavailable("the rules for this tool take too long to evaluate, or too much is evaluated now")
+        decision: dict[str, Any] = orjson.loads(reply)
+        if "invalid" in decision:
+            raise MalformedRequest(decision["invalid"])
+        return decision
 
     async def explain_decision(self, caller: Caller, call_id: str) -> dict[str, Any]:
         """Explain why a call was decided as it was; its maker sees less than an administrator."""
@@ -173,6 +208,16 @@ class PolicyExplanations:
         if await compute_digest_off_loop(files) != digest:
             return None
         return await asyncio.to_thread(CompiledPolicies, files, orjson.loads(row["facts"]))
+
+
+def _check_case(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the form of a hypothetical call, which is that of a policy test."""
+    try:
+        return CaseInput.model_validate(case).model_dump(mode="json", exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise MalformedRequest(f"{field}: {first['msg']}", details={"field": field}) from None
 
 
 def _describe_verdict(replay: Replay) -> dict[str, Any]:

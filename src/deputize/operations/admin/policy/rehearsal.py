@@ -7,12 +7,16 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from deputize.catalog import versions
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.catalog.policy_facts import FactType, list_facts
 from deputize.core.contract.contract import Contract
 from deputize.core.contract.names import to_full_name
 from deputize.core.decision import Behavior, has_unbounded_scope
+from deputize.govern.policy.approval_annotations import describe_requirements
+from deputize.govern.policy.attribute_values import describe_rules
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery, describe_tool
 from deputize.govern.policy.checks.policy_cases import (
@@ -24,7 +28,7 @@ from deputize.govern.policy.checks.policy_cases import (
     judge_case,
 )
 from deputize.govern.policy.explain import find_smallest_changes
-from deputize.govern.policy.policy_parser import PolicyDiagnostic
+from deputize.govern.policy.policy_parser import PolicyDiagnostic, PolicyFile
 
 
 class InvalidCase(ValueError):
@@ -111,6 +115,32 @@ class Rehearsal:
         if full not in self._tools:
             self._tools[full] = CompiledTool(contract)
         return self._tools[full]
+
+
+def rehearse_job(payload: bytes) -> bytes:
+    """Decide a hypothetical call in another process: its tool, policies and case come from outside."""
+    request = orjson.loads(payload)
+    policies = CompiledPolicies([PolicyFile(path=path, text=text) for path, text in request["files"]], request["facts"])
+    contract = Contract.model_validate(request["contract"])
+    try:
+        query = Rehearsal(policies, (contract,), request["tenant"]).build_query(
+            CaseInput.model_validate(request["case"])
+        )
+    except InvalidCase as error:
+        return orjson.dumps({"invalid": str(error)})
+    verdict = policies.evaluate_query(query, may_take_long=True)
+    return orjson.dumps(
+        {
+            "tool": {"name": contract.full_name, "version": contract.version},
+            "behavior": verdict.behavior,
+            "reason": verdict.reason,
+            "suggestion": verdict.suggestion,
+            "errors": list(verdict.errors),
+            "rules": describe_rules(policies, verdict, query),
+            "demands": describe_requirements(verdict.requirements, request["approvers"]),
+            "allowed_if": find_smallest_changes(policies, query, may_take_long=True),
+        }
+    )
 
 
 def _coerce_arguments(tool: CompiledTool, arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:
