@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from deputize.core.settings import PolicySettings, Settings
+from deputize.core.settings import HookSettings, KeySettings, PolicySettings, Settings, ToolSettings
 from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
+from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.project_gateway import load_project
+from deputize.interfaces.cli.local.tool_loader import load_tool_files
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import OPEN_POLICY
 
@@ -141,3 +143,40 @@ def test_they_are_off_without_a_folder_and_refused_with_a_wrong_one(tmp_path: Pa
         (refusal,) = project_tools.refusals
         assert (refusal.what, project_tools.tools) == ("[builtin.files]", [])
         assert f"folder {folder} cannot be used" in refusal.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["policies", "tools", "tools/more", "manifests", ".deputize/x", "hooks", "secrets", "anywhere/b", "link", "around"],
+)
+def test_a_folder_with_what_governs_the_agent_is_refused(tmp_path: Path, folder: str) -> None:
+    for name in ("policies", "tools/more", "manifests", ".deputize/x", "hooks", "secrets", "anywhere/b", "around/box"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("tools")
+    (tmp_path / "rules").symlink_to("around/box")
+    (tmp_path / "policies" / "a.cedar").write_text(OPEN_POLICY)
+    settings = Settings(
+        builtin=BuiltinSettings(files=FilesSettings(folder=Path(folder))),
+        tools=ToolSettings(python=("tools/*.py", "*.py"), manifests=("manifests/**/*.yaml", "anywhere/*/tool.yaml")),
+        policy=PolicySettings(files=("policies/*.cedar", "rules/*.cedar")),
+        keys=KeySettings(master_file=Path("secrets/master.key")),
+    )
+    if folder == "hooks":
+        settings = settings.model_copy(update={"hooks": (HookSettings(name="x", function="hooks/x.py:x"),)})
+    project_tools = load_tool_files((), (), tmp_path)
+    add_builtin_tools(project_tools, settings, tmp_path)
+    (refusal,) = project_tools.refusals
+    assert f"folder {folder} cannot be used" in refusal.reasons[0]
+    assert project_tools.tools == []
+
+
+def test_a_folder_beside_the_files_of_the_project_is_used(tmp_path: Path) -> None:
+    (tmp_path / "workspace" / "src").mkdir(parents=True)
+    settings = load_settings(Path("workspace")).model_copy(
+        update={"tools": ToolSettings(python=("*.py", "tools/*.py"), manifests=("apis/*/tool.yaml",))}
+    )
+    project_tools = load_project(settings, tmp_path)
+    assert (len(project_tools.tools), project_tools.refusals) == (10, [])
+    settings = settings.model_copy(update={"tools": ToolSettings(python=("**/*.py",))})
+    (refusal,) = load_project(settings, tmp_path).refusals
+    assert "[tools] python lists **/*.py" in refusal.reasons[0]

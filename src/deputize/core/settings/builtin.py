@@ -12,7 +12,7 @@ class FilesSettings(SettingsSection):
 
     folder: Path = Field(
         description="The folder whose files they read and change, and nothing outside of it. It must exist, and "
-        "must not contain the project."
+        "must not contain the project, or share a folder with its tools, manifests, policies, hooks or keys."
     )
 
 

@@ -1,9 +1,15 @@
 """Add the tools that come with the gateway to those of the project, as far as the settings name what they may reach."""
 
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from glob import glob, has_magic
+from itertools import takewhile
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from deputize.catalog.importers.python import ATTRIBUTE
-from deputize.core.settings import SETTINGS_FILE, Settings
+from deputize.core.settings import SETTINGS_FILE, FilesSettings, McpServerSettings, Settings
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.tools.files.declarations import declare_tools
 
@@ -14,18 +20,76 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
     if files is None:
         return
     folder = (base / files.folder).resolve()
+    reason = _find_exposure(folder, base.resolve(), settings)
     try:
-        _require_outside(folder, base, settings)
-        for function in declare_tools(folder):
-            add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        if reason is None:
+            for function in declare_tools(folder):
+                add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+            return
+        advice = "name a folder of its own"
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        reasons = (f"folder {files.folder} cannot be used: {reason}; name another folder, or create it",)
-        project_tools.refusals.append(Refusal(what="[builtin.files]", file=str(SETTINGS_FILE), reasons=reasons))
+        advice = "name another folder, or create it"
+    refusal = f"folder {files.folder} cannot be used: {reason}; {advice}"
+    project_tools.refusals.append(Refusal(what="[builtin.files]", file=str(SETTINGS_FILE), reasons=(refusal,)))
 
 
-def _require_outside(folder: Path, base: Path, settings: Settings) -> None:
-    """Refuse a folder in which an agent could change its own tools, policies or settings, or read the keys."""
-    for path in (base.resolve(), (base / settings.folder).resolve()):
-        if path.is_relative_to(folder):
-            raise ValueError("it contains the project's own files, such as its policies and keys")
+def _find_exposure(folder: Path, base: Path, settings: Settings) -> str | None:
+    """Find what an agent with this folder could read or change of its own tools, policies, settings or keys."""
+    if base.is_relative_to(folder):
+        return "it contains the project's own files, such as its policies and keys"
+    for path in (base / SETTINGS_FILE, base / ".deputize", *_list_paths(settings, base)):
+        if any(each.is_relative_to(folder) for each in _locate(path)):
+            return f"{path.name}, which belongs to the gateway, is in it"
+        if folder.is_relative_to(path.resolve()):
+            return f"it is in {path.name}, which belongs to the gateway"
+    for setting, pattern in _list_patterns(settings):
+        if _can_match(pattern, folder, base):
+            return f"{setting} lists {pattern}, so an agent could change its own tools or rules there"
+    return None
+
+
+def _list_paths(section: BaseModel, base: Path) -> Iterator[Path]:
+    """List the paths in the settings, such as those of keys. A folder that programs work in may be the agent's too."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Path):
+                yield base / each
+            elif isinstance(each, BaseModel) and not isinstance(each, FilesSettings | McpServerSettings):
+                yield from _list_paths(each, base)
+
+
+def _list_patterns(settings: Settings) -> Iterator[tuple[str, str]]:
+    for pattern in settings.tools.python:
+        yield "[tools] python", pattern
+    for pattern in settings.tools.manifests:
+        yield "[tools] manifests", pattern
+    for pattern in settings.policy.files:
+        yield "[policy] files", pattern
+    for hook in settings.hooks:
+        yield "[[hooks]] function", hook.function.partition(":")[0]
+
+
+def _can_match(pattern: str, folder: Path, base: Path) -> bool:
+    """Tell whether files of a pattern, or the folder that they are in, are in the folder or around it."""
+    *names, last = Path(pattern).parts or ("*",)
+    fixed = list(takewhile(lambda name: not has_magic(name), names))
+    start = base.joinpath(*fixed).resolve()
+    # Each match as well: a name in the pattern may be a symbolic link.
+    matches = glob(pattern, root_dir=base, recursive=True, include_hidden=True)
+    if any(place.is_relative_to(folder) for path in (start, *map(Path, matches)) for place in _locate(base / path)):
+        return True
+    if not folder.is_relative_to(start):
+        return False
+    if not base.is_relative_to(start):
+        return True
+    # The project may have other folders beside those that the pattern has a place for.
+    signs = [*names[len(fixed) :], *([last] if last == "**" else [])]
+    fixed_signs = takewhile(lambda sign: sign != "**", signs)
+    return bool(signs) and all(map(fnmatchcase, folder.relative_to(start).parts, fixed_signs))
+
+
+def _locate(path: Path) -> tuple[Path, Path]:
+    """Return the place of a name and the place that it leads to, if it is a symbolic link."""
+    return path.parent.resolve() / path.name, path.resolve()
