@@ -81,8 +81,9 @@ def _list_calls(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "move", {"path": path, "to": "stolen", "expected_sha256": _SECRET_DIGEST}
     yield "move", {"path": "src/main.py", "to": path, "expected_sha256": _INSIDE_DIGEST}
     yield "delete", {"path": path, "expected_sha256": _SECRET_DIGEST}
-    yield "restore", {"path": path, "change": "0" * 32}
-    yield "restore", {"path": "key", "change": path}
+    yield "restore", {"path": path, "to": path, "change": "0" * 32}
+    yield "restore", {"path": "key", "to": path, "change": "0" * 32}
+    yield "restore", {"path": "key", "to": "key", "change": path}
 
 
 def _list_honest_calls() -> Iterator[tuple[str, dict[str, Any]]]:

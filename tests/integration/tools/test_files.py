@@ -16,6 +16,8 @@ from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
 from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.tool_loader import load_tool_files
+from deputize.tools.files.changes import Changes
+from deputize.tools.files.folder import Folder
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import OPEN_POLICY
 
@@ -50,6 +52,16 @@ class FilesGateway:
         )
         envelope: dict[str, Any] = answer.json()
         return envelope
+
+    async def undo(self, call_id: str) -> dict[str, Any]:
+        """Take a call back, and return the step that did it."""
+        token = self.gateway.token(scopes=("files:read", "files:write", "deputize:undo"))
+        plan = (await self.gateway.post("/v1/undo/plan", {"call_id": call_id}, token=token)).json()
+        body = {"call_id": call_id, "digest": plan["digest"]}
+        done = (await self.gateway.post("/v1/undo", body, token=token)).json()
+        (step,) = done["made"]
+        made: dict[str, Any] = step
+        return made
 
     async def get_result(self, tool: str, **arguments: Any) -> dict[str, Any]:
         envelope = await self.call(tool, **arguments)
@@ -96,8 +108,10 @@ async def test_each_tool_is_called_over_http(files: FilesGateway) -> None:
     moved = await files.get_result("move", path="src/a/b.py", to="src/c.py", expected_sha256=digest("two\n"))
     deleted = await files.get_result("delete", path="src/c.py", expected_sha256=digest("two\n"))
     assert not (files.root / "src" / "c.py").exists()
-    for path, change in (("src/c.py", deleted), ("src/a/b.py", moved), ("src/a/b.py", written)):
-        await files.get_result("restore", path=path, change=change["change"])
+    for path, to, change in (
+        ("src/c.py", "src/c.py", deleted), ("src/a/b.py", "src/c.py", moved), ("src/a/b.py", "src/a/b.py", written),
+    ):  # fmt: skip
+        await files.get_result("restore", path=path, to=to, change=change["change"])
     assert os.listdir(files.root / "src") == ["main.py"]
 
 
@@ -126,6 +140,31 @@ async def test_a_rule_limits_changes_to_a_folder(files: FilesGateway) -> None:
         assert envelope["state"] == "denied", envelope
     moved = await files.call("move", path="src/main.py", to="docs/main.py", expected_sha256=digest("one\n"))
     assert moved["state"] == "denied", moved
+
+
+async def test_taking_a_move_back_is_judged_by_both_paths(files: FilesGateway) -> None:
+    (files.root / "docs").mkdir()
+    (files.root / "docs" / "in").write_text("in\n")
+    # Moved by someone whom no rule keeps out of docs.
+    folder = Folder(files.root)
+    Changes(folder).move("1" * 32, "docs/in", "src/in", digest("in\n"))
+    envelope = await files.call("restore", path="src/in", to="src/in", change="1" * 32)
+    assert envelope["state"] == "failed", envelope
+    for path, to in (("docs/in", "src/in"), ("src/in", "docs/in")):
+        envelope = await files.call("restore", path=path, to=to, change="1" * 32)
+        assert envelope["state"] == "denied", envelope
+    assert (files.root / "src" / "in").read_text() == "in\n"
+    (files.root / "src" / "in").unlink()
+
+
+async def test_undo_takes_a_move_back_and_brings_it_again(files: FilesGateway) -> None:
+    moved = await files.call("move", path="src/main.py", to="src/x/main.py", expected_sha256=digest("one\n"))
+    assert moved["state"] == "succeeded", moved
+    undone = await files.undo(moved["call_id"])
+    assert (undone["state"], (files.root / "src" / "main.py").exists()) == ("succeeded", True), undone
+    await files.undo(undone["call_id"])
+    assert (files.root / "src" / "x" / "main.py").read_text() == "one\n"
+    await files.get_result("move", path="src/x/main.py", to="src/main.py", expected_sha256=digest("one\n"))
 
 
 @pytest.mark.parametrize("path", ["src/../docs/a.md", "./src/a", "/etc/passwd", "src//a", "../x", "src/a\n"])

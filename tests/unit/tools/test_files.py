@@ -188,17 +188,17 @@ def test_random_changes_are_taken_back_byte_for_byte(folder: Folder, root: Path)
         trees, done = [list_tree(root)], []
         for _ in range(random_source.randrange(1, 6)):
             number += 1
-            path = make_random_change(changes, root, name_change(number), random_source)
-            done.append((name_change(number), path))
+            paths = make_random_change(changes, root, name_change(number), random_source)
+            done.append((name_change(number), *paths))
             trees.append(list_tree(root))
-        for change, path in reversed(done):
+        for change, path, to in reversed(done):
             number += 1
             assert list_tree(root) == trees.pop()
-            changes.restore(name_change(number), path, change)
+            changes.restore(name_change(number), path, to, change)
         assert list_tree(root) == trees.pop()
 
 
-def make_random_change(changes: Changes, root: Path, change: str, random_source: random.Random) -> str:
+def make_random_change(changes: Changes, root: Path, change: str, random_source: random.Random) -> tuple[str, str]:
     names = ["a", "b/c", "b/d/e", "src/main.py"]
     path, to = random_source.sample(names, 2)
     current = (root / path).read_bytes() if (root / path).exists() else None
@@ -210,7 +210,8 @@ def make_random_change(changes: Changes, root: Path, change: str, random_source:
         changes.remove(change, path, digest(current))
     else:
         changes.move(change, path, to, digest(current))
-    return path
+        return path, to
+    return path, path
 
 
 def test_a_change_is_not_taken_back_after_a_later_one(folder: Folder, root: Path) -> None:
@@ -218,11 +219,23 @@ def test_a_change_is_not_taken_back_after_a_later_one(folder: Folder, root: Path
     changes.put(name_change(1), "src/main.py", b"two", digest(b"print(1)\n"))
     (root / "src" / "main.py").write_bytes(b"three")
     with pytest.raises(ToolConflict):
-        changes.restore(name_change(2), "src/main.py", name_change(1))
+        changes.restore(name_change(2), "src/main.py", "src/main.py", name_change(1))
     for path, change in (("src/other.py", name_change(1)), ("src/main.py", f"../kept/{name_change(1)}")):
         with pytest.raises(ToolPrecondition, match="no change"):
-            changes.restore(name_change(3), path, change)
+            changes.restore(name_change(3), path, path, change)
     assert (root / "src" / "main.py").read_bytes() == b"three"
+
+
+def test_taking_a_move_back_needs_both_of_its_paths(folder: Folder, root: Path) -> None:
+    changes, expected = Changes(folder), digest(b"print(1)\n")
+    changes.move(name_change(1), "src/main.py", "docs/x", expected)
+    for path, to in (("src/main.py", "src/main.py"), ("docs/x", "docs/x"), ("docs/x", "src/main.py")):
+        with pytest.raises(ToolPrecondition, match="no change"):
+            changes.restore(name_change(2), path, to, name_change(1))
+    restored = changes.restore(name_change(2), "src/main.py", "docs/x", name_change(1))
+    assert (restored.path, restored.to) == ("docs/x", "src/main.py")
+    changes.restore(name_change(3), "docs/x", "src/main.py", name_change(2))
+    assert (root / "docs" / "x").read_bytes() == b"print(1)\n"
 
 
 def test_only_the_last_changes_are_kept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +279,7 @@ def test_a_write_that_is_killed_at_any_line_happened_or_did_not(root: Path) -> N
         changes = Changes(Folder(root))
         record = changes.put(name_change(1), "src/main.py", b"new", digest(old))
         assert (path.read_bytes(), record.before) == (b"new", digest(old))
-        changes.restore(name_change(2), "src/main.py", name_change(1))
+        changes.restore(name_change(2), "src/main.py", "src/main.py", name_change(1))
         assert path.read_bytes() == old
         for kept in (root / ".deputize" / "files" / "kept").iterdir():
             kept.unlink()

@@ -81,13 +81,13 @@ class Changes:
         with self._hold(change) as kept:
             return self._find_done(kept, change) or self._move(kept, change, path, to, expected)
 
-    def restore(self, change: str, path: str, earlier: str) -> ChangeRecord:
-        """Take back an earlier change, if the file still is as that change left it."""
+    def restore(self, change: str, path: str, to: str, earlier: str) -> ChangeRecord:
+        """Take back an earlier change of these paths, if the file still is as that change left it."""
         with self._hold(change) as kept:
             done = self._find_done(kept, change)
             if done is not None:
                 return done
-            record = require_record(kept, earlier, path)
+            record = require_record(kept, earlier, path, to)
             if record.kind == "move":
                 return self._move(kept, change, record.to, record.path, record.after, record.made)
             if record.before == record.after:
@@ -278,14 +278,18 @@ def derive_change_id(tenant: str, key: str) -> str:
     return hashlib.sha256(f"{tenant}\0{key}".encode()).hexdigest()[:32]
 
 
-def require_record(kept: int, change: str, path: str) -> ChangeRecord:
-    """Read the record of a change of this path; raise `ToolPrecondition` if it is no longer kept."""
+def require_record(kept: int, change: str, path: str, to: str) -> ChangeRecord:
+    """Read the record of a change of exactly these paths; raise `ToolPrecondition` if there is none.
+
+    Rules and locks saw the paths of the call, so the record must not lead to others.
+    """
     # An id is a part of file names.
     record = read_record(kept, change) if _CHANGE_ID.fullmatch(change) else None
-    if record is None or path not in (record.path, record.to):
+    if record is None or (path, to) != (record.path, record.to or record.path):
+        what = path if path == to else f"{path} to {to}"
         raise ToolPrecondition(
-            f"no change {change[:40]} of {path} is kept: it may have been one of another file, or older than the last "
-            f"{MAX_KEPT_CHANGES} changes"
+            f"no change {change[:40]} of {what} is kept: it may have been one of another file, or older than the last "
+            f"{MAX_KEPT_CHANGES} changes; send path and to as the change had them, and path as to if it was no move"
         )
     return record
 

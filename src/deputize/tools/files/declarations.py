@@ -42,6 +42,15 @@ OtherPath = Annotated[
     Field(description="Path of the other file.", pattern=FILE_PATTERN, max_length=MAX_PATH),
     Fact("to_path"),
 ]
+RestoredPath = Annotated[
+    str,
+    Field(
+        description="Path that a move to take back gave the file; for any other change, the same as path.",
+        pattern=FILE_PATTERN,
+        max_length=MAX_PATH,
+    ),
+    Fact("to_path"),
+]
 Offset = Annotated[int, Field(description="Where to begin: next_offset of the answer before.", ge=0, le=2**50)]
 Limit = Annotated[int, Field(description="The most that is returned.", ge=1, le=1_000)]
 PageLimit = Annotated[int, Field(description="The most bytes that are returned.", ge=4, le=reading.MAX_PAGE_BYTES)]
@@ -73,8 +82,11 @@ _READS: Final[ToolOptions] = {
 }  # fmt: skip
 
 
-def _build_change_options(*resources: str) -> ToolOptions:
-    """Build what all changes declare: each finds what it did by the key of its call, and can be taken back."""
+def _build_change_options(*resources: str, path: str = "path", to: str = "path") -> ToolOptions:
+    """Build what all changes declare: each finds what it did by the key of its call, and can be taken back.
+
+    `path` and `to` are the arguments with the paths of the change, which restoring it names.
+    """
     return {
         **_READS,
         "scopes": ["files:write"],
@@ -84,7 +96,7 @@ def _build_change_options(*resources: str) -> ToolOptions:
         "compensation": {
             "compensation_class": "full",
             "tool": "files.restore",
-            "bind": {"path": "/arguments/path", "change": "/result/change"},
+            "bind": {"path": f"/arguments/{path}", "to": f"/arguments/{to}", "change": "/result/change"},
         },
     }
 
@@ -185,14 +197,15 @@ def _declare_writes(changes: Changes, previews: "_Previews") -> tuple[Callable[.
     @tool(
         effects="write",
         preview=previews.restore,
-        examples=[{"path": "a.txt", "change": _EXAMPLE_CHANGE}],
-        **_build_change_options("update files/{path}"),
+        examples=[{"path": "a.txt", "to": "a.txt", "change": _EXAMPLE_CHANGE}],
+        # The other way round: a move that was taken back is a move from `to`.
+        **_build_change_options("update files/{path}", "update files/{to}", path="to", to="path"),
     )
     @_name_plainly
-    def restore(path: FilePath, change: ChangeId, context: ToolContext) -> ChangedFile:
+    def restore(path: FilePath, to: RestoredPath, change: ChangeId, context: ToolContext) -> ChangedFile:
         """Take back a change of a file, if nobody changed the file since."""
         own_change = _identify(context)
-        return _describe(own_change, changes.restore(own_change, path, change))
+        return _describe(own_change, changes.restore(own_change, path, to, change))
 
     return write, restore
 
@@ -202,7 +215,7 @@ def _declare_removals(changes: Changes, previews: "_Previews") -> tuple[Callable
         effects="write",
         preview=previews.move,
         examples=[{"path": "a.txt", "to": "old/a.txt", "expected_sha256": _EXAMPLE_DIGEST}],
-        **_build_change_options("delete files/{path}", "create files/{to}"),
+        **_build_change_options("delete files/{path}", "create files/{to}", to="to"),
     )
     @_name_plainly
     def move(path: FilePath, to: OtherPath, expected_sha256: Digest, context: ToolContext) -> ChangedFile:
@@ -251,9 +264,9 @@ class _Previews:
             ],
         )
 
-    def restore(self, path: str, change: str) -> Preview:
+    def restore(self, path: str, to: str, change: str) -> Preview:
         with self._changes.open_kept() as kept:
-            record = require_record(kept, change, path)
+            record = require_record(kept, change, path, to)
             if record.kind == "move":
                 return self.move(record.to, record.path, record.after)
             content = None
