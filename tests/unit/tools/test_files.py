@@ -78,6 +78,27 @@ def test_a_path_has_one_form(folder: Folder, path: str) -> None:
         reading.read_page(folder, path, 0, 100)
 
 
+@pytest.mark.parametrize("path", [".git/hooks/post-checkout", ".git/config", "sub/.git", ".GIT/config", ".git./x"])
+def test_a_repository_runs_nothing_that_was_written_here(folder: Folder, root: Path, path: str) -> None:
+    (root / ".git" / "hooks").mkdir(parents=True)
+    (root / ".git" / "config").write_bytes(b"[core]\n")
+    changes, before = Changes(folder), list_tree(root)
+    attempts: list[Callable[[], Any]] = [
+        lambda: changes.put(name_change(1), path, b"x", ABSENT),
+        lambda: changes.remove(name_change(2), path, digest(b"[core]\n")),
+        lambda: changes.move(name_change(3), "src/main.py", path, digest(b"print(1)\n")),
+        lambda: reading.read_page(folder, path, 0, 100),
+    ]
+    for attempt in attempts:
+        with pytest.raises(SemanticViolation, match=r"\.git is out of reach"):
+            attempt()
+    assert list_tree(root) == before
+    changes.put(name_change(4), ".gitignore", b"x", ABSENT)
+    entries = {each.name: each.is_addressable for each in reading.list_entries(folder, ".", 0, 100).entries}
+    assert (entries[".git"], entries[".gitignore"]) == (False, True)
+    assert reading.search_names(folder, ".", "*config*", 10).paths == []
+
+
 def test_folders_that_become_links_are_not_followed(folder: Folder, root: Path) -> None:
     with folder.open_parent("src/main.py") as place:
         (root / "src").rename(root / "moved")

@@ -23,8 +23,10 @@ from deputize import SemanticViolation, ToolFailed, ToolPrecondition
 ROOT: Final = "."
 # The digest of a file that does not exist.
 ABSENT: Final = "absent"
-# In no path at all: changes that can be taken back are kept below the first, and a project's keys may be in another.
+# Changes that can be taken back are kept below it, and a project's keys may be in another.
 RESERVED_NAME: Final = ".deputize"
+# In no path at all. What is written into .git, such as hooks, is run by everyone who works with the repository.
+RESERVED_NAMES: Final = frozenset({RESERVED_NAME, ".git"})
 _FORBIDDEN: Final = r"/\\\x00-\x1f\x7f"
 _SEGMENT: Final = rf"(?:[^.{_FORBIDDEN}][^{_FORBIDDEN}]*|\.[^.{_FORBIDDEN}][^{_FORBIDDEN}]*|\.\.[^{_FORBIDDEN}]+)"
 # The one normal form of each path, so that a rule on paths cannot be passed by another spelling.
@@ -190,10 +192,16 @@ def split_path(path: str) -> tuple[str, ...]:
     if path == ROOT:
         return ()
     names = tuple(path.split("/"))
+    reserved = next((name for name in map(_fold_name, names) if name in RESERVED_NAMES), None)
+    if reserved is not None:
+        raise SemanticViolation(
+            f"{reserved} is out of reach: these tools neither read nor change it, because other programs do what is "
+            "written there; name a file outside of it"
+        )
     if len(path) > MAX_PATH or len(names) > MAX_DEPTH or not all(map(is_plain_name, names)):
         raise SemanticViolation(
             "this is not a path below the folder: write names with / between them, as in src/main.py, without . or .., "
-            f"a / at the start or the end, backslashes, control characters or {RESERVED_NAME}"
+            "a / at the start or the end, backslashes or control characters"
         )
     return names
 
@@ -204,8 +212,13 @@ def is_plain_name(name: str) -> bool:
         size = len(name.encode())
     except UnicodeEncodeError:  # bytes that are not UTF-8
         return False
-    is_reserved = name.casefold().rstrip(". ") == RESERVED_NAME
+    is_reserved = _fold_name(name) in RESERVED_NAMES
     return size <= _MAX_NAME_BYTES and _NAME.fullmatch(name) is not None and not is_reserved
+
+
+def _fold_name(name: str) -> str:
+    """Fold spellings that another file system could take for the same name."""
+    return name.casefold().rstrip(". ")
 
 
 @contextmanager
