@@ -1,9 +1,11 @@
 """The tools of a folder are governed like any other: called over HTTP, by rules on paths, with previews and undo."""
 
+import fcntl
 import hashlib
 import os
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
 from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
 from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.tool_loader import load_tool_files
+from deputize.tools.files import reading
 from deputize.tools.files.changes import Changes
-from deputize.tools.files.folder import Folder
+from deputize.tools.files.folder import Folder, iter_chunks
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import OPEN_POLICY
 
@@ -132,6 +135,29 @@ async def test_a_mismatch_is_a_conflict_that_names_the_current_digest(files: Fil
     assert (envelope["error"]["slug"], envelope["error"]["details"]["current_sha256"]) == (
         "tool-conflict", digest("one\n"),
     )  # fmt: skip
+
+
+async def test_a_change_that_waits_in_vain_for_another_is_a_conflict(files: FilesGateway) -> None:
+    with Folder(files.root).open_reserved("files", "kept") as kept:
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        envelope = await files.call("write", path="src/late.py", content="x", expected_sha256="absent")
+    assert envelope["error"]["slug"] == "tool-conflict", envelope
+    assert not (files.root / "src" / "late.py").exists()
+
+
+async def test_a_search_that_takes_too_long_says_so(files: FilesGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_slowly(descriptor: int, limit: int, offset: int = 0) -> Iterator[bytes]:
+        time.sleep(0.5)
+        yield from iter_chunks(descriptor, limit, offset)
+
+    for number in range(15):
+        (files.root / f"long{number}").write_text("long\n")
+    monkeypatch.setattr(reading, "iter_chunks", read_slowly)
+    found = await files.get_result("search_content", pattern="long")
+    assert found["is_cut"]
+    assert found["lines"]
+    for each in files.root.glob("long*"):
+        each.unlink()
 
 
 async def test_a_rule_limits_changes_to_a_folder(files: FilesGateway) -> None:

@@ -42,7 +42,7 @@ _FOLDER: Final = ("files", "kept")
 CHANGE_PATTERN: Final = r"^[0-9a-f]{32}$"
 _CHANGE_ID: Final = re.compile(CHANGE_PATTERN)
 _RECORD, _NEW, _OLD = ".json", ".new", ".old"
-_WAIT_SECONDS: Final = 5.0
+_WAIT_SECONDS: Final = 2.0
 _NEW_FILE_MODE: Final = 0o644
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS})
 
@@ -61,29 +61,33 @@ class ChangeRecord:
 
 
 class Changes:
-    """The changes of one folder, one at a time in all processes."""
+    """The changes of one folder, one at a time in all processes.
+
+    `seconds_left` is the time of a call, of which waiting for other changes takes no more than a half: so waiting in
+    vain is a conflict, and no unknown outcome.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
-    def put(self, change: str, path: str, content: bytes, expected: str) -> ChangeRecord:
+    def put(self, change: str, path: str, content: bytes, expected: str, *, seconds_left: float = 60.0) -> ChangeRecord:
         """Write a file whose digest is as expected now, or that is absent."""
-        with self._hold(change) as kept:
+        with self._hold(change, seconds_left) as kept:
             return self._find_done(kept, change) or self._put(kept, change, path, content, expected)
 
-    def remove(self, change: str, path: str, expected: str) -> ChangeRecord:
+    def remove(self, change: str, path: str, expected: str, *, seconds_left: float = 60.0) -> ChangeRecord:
         """Remove a file whose digest is as expected now."""
-        with self._hold(change) as kept:
+        with self._hold(change, seconds_left) as kept:
             return self._find_done(kept, change) or self._remove(kept, change, path, expected)
 
-    def move(self, change: str, path: str, to: str, expected: str) -> ChangeRecord:
+    def move(self, change: str, path: str, to: str, expected: str, *, seconds_left: float = 60.0) -> ChangeRecord:
         """Give a file whose digest is as expected now another path, at which there is nothing."""
-        with self._hold(change) as kept:
+        with self._hold(change, seconds_left) as kept:
             return self._find_done(kept, change) or self._move(kept, change, path, to, expected)
 
-    def restore(self, change: str, path: str, to: str, earlier: str) -> ChangeRecord:
+    def restore(self, change: str, path: str, to: str, earlier: str, *, seconds_left: float = 60.0) -> ChangeRecord:
         """Take back an earlier change of these paths, if the file still is as that change left it."""
-        with self._hold(change) as kept:
+        with self._hold(change, seconds_left) as kept:
             done = self._find_done(kept, change)
             if done is not None:
                 return done
@@ -107,10 +111,10 @@ class Changes:
             yield kept
 
     @contextmanager
-    def _hold(self, change: str) -> Iterator[int]:
+    def _hold(self, change: str, seconds_left: float) -> Iterator[int]:
         """Wait until no other change is in progress, settle what was interrupted, and remove what is too much."""
         with self.open_kept() as kept:
-            _lock(kept)
+            _lock(kept, min(_WAIT_SECONDS, seconds_left / 2))
             self._settle(kept)
             yield kept
             _prune(kept, change)
@@ -314,8 +318,8 @@ def read_kept_file(kept: int, change: str, record: ChangeRecord) -> tuple[bytes,
     return content, mode
 
 
-def _lock(kept: int) -> None:
-    end = time.monotonic() + _WAIT_SECONDS
+def _lock(kept: int, wait_seconds: float) -> None:
+    end = time.monotonic() + wait_seconds
     while True:
         try:
             return fcntl.flock(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -192,7 +192,10 @@ def _declare_writes(changes: Changes, previews: "_Previews") -> tuple[Callable[.
     ) -> ChangedFile:
         """Write a whole file, if it still is as you read it; folders that it needs are created."""
         change = _identify(context)
-        return _describe(change, changes.put(change, path, _decode(content, encoding), expected_sha256))
+        return _describe(
+            change,
+            changes.put(change, path, _decode(content, encoding), expected_sha256, seconds_left=context.seconds_left),
+        )
 
     @tool(
         effects="write",
@@ -205,7 +208,7 @@ def _declare_writes(changes: Changes, previews: "_Previews") -> tuple[Callable[.
     def restore(path: FilePath, to: RestoredPath, change: ChangeId, context: ToolContext) -> ChangedFile:
         """Take back a change of a file, if nobody changed the file since."""
         own_change = _identify(context)
-        return _describe(own_change, changes.restore(own_change, path, to, change))
+        return _describe(own_change, changes.restore(own_change, path, to, change, seconds_left=context.seconds_left))
 
     return write, restore
 
@@ -221,7 +224,7 @@ def _declare_removals(changes: Changes, previews: "_Previews") -> tuple[Callable
     def move(path: FilePath, to: OtherPath, expected_sha256: Digest, context: ToolContext) -> ChangedFile:
         """Give a file another path, at which there is nothing, if the file still is as you read it."""
         change = _identify(context)
-        return _describe(change, changes.move(change, path, to, expected_sha256))
+        return _describe(change, changes.move(change, path, to, expected_sha256, seconds_left=context.seconds_left))
 
     @tool(
         effects="destructive",
@@ -233,7 +236,7 @@ def _declare_removals(changes: Changes, previews: "_Previews") -> tuple[Callable
     def delete(path: FilePath, expected_sha256: Digest, context: ToolContext) -> ChangedFile:
         """Delete a file, if it still is as you read it; it is kept until many later changes were made."""
         change = _identify(context)
-        return _describe(change, changes.remove(change, path, expected_sha256))
+        return _describe(change, changes.remove(change, path, expected_sha256, seconds_left=context.seconds_left))
 
     return move, delete
 

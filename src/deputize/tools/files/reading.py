@@ -31,7 +31,8 @@ MAX_PAGE_BYTES: Final = 262_144
 MAX_ENTRIES: Final = 20_000
 MAX_VISITED: Final = 100_000
 MAX_SEARCHED_BYTES: Final = 256 * 1024 * 1024
-MAX_SECONDS: Final = 10.0
+# Within the timeout of a tool, so that a search that it ends can say so.
+MAX_SECONDS: Final = 2.5
 MAX_LINE: Final = 400
 MAX_DIFF_LINES: Final = 2_000
 MAX_DIFF_BYTES: Final = 40_000
@@ -235,6 +236,8 @@ def search_lines(
         if not in_files.matches_in_bytes(content):
             continue
         for number, line in enumerate(content.decode(errors="replace").split("\n"), start=1):
+            if walk.is_late():
+                return FoundLines(lines=lines, files=file_count, skipped=skipped, is_cut=True)
             if in_lines.matches_in(line):
                 if len(lines) == limit:
                     return FoundLines(lines=lines, files=file_count, skipped=skipped, is_cut=True)
@@ -384,6 +387,9 @@ class _Walk:
         self._left_bytes -= count
         return self._left_bytes >= 0
 
+    def is_late(self) -> bool:
+        return time.monotonic() > self._end
+
     def visit(self, path: str) -> Iterator[tuple[Place, Kind]]:
         """Yield what is below a folder; a place is open until the next one is asked for."""
         with self._folder.open_folder(path) as descriptor:
@@ -394,7 +400,7 @@ class _Walk:
         self.is_cut |= is_cut
         for name in names:
             self._left_count -= 1
-            if self._left_count < 0 or self._left_bytes < 0 or time.monotonic() > self._end:
+            if self._left_count < 0 or self._left_bytes < 0 or self.is_late():
                 self.is_cut = True
                 return
             if not is_plain_name(name):
