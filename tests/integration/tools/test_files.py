@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from deputize import ToolPrecondition
+from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.settings import HookSettings, KeySettings, PolicySettings, Settings, ToolSettings
 from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
 from deputize.interfaces.cli.local.builtin_tools import add_builtin_tools
@@ -20,6 +22,7 @@ from deputize.interfaces.cli.local.project_gateway import load_project
 from deputize.interfaces.cli.local.tool_loader import load_tool_files
 from deputize.tools.files import reading
 from deputize.tools.files.changes import Changes
+from deputize.tools.files.declarations import MAX_CONTENT, declare_tools
 from deputize.tools.files.folder import Folder, iter_chunks
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import OPEN_POLICY
@@ -130,6 +133,20 @@ async def test_a_preview_shows_the_difference_and_what_does_not_hold(files: File
     assert (files.root / "src" / "main.py").read_text() == "one\n"
 
 
+async def test_the_longest_content_fits_into_a_request(files: FilesGateway) -> None:
+    content = "é" * MAX_CONTENT
+    written = await files.get_result("write", path="src/long", content=content, expected_sha256="absent")
+    assert written["after_sha256"] == digest(content)
+    (files.root / "src" / "long").unlink()
+
+
+def test_a_preview_writes_nothing(tmp_path: Path) -> None:
+    (restore,) = [each for each in declare_tools(tmp_path) if each.__name__ == "restore"]
+    with pytest.raises(ToolPrecondition, match="no change of this folder is kept"):
+        getattr(restore, ATTRIBUTE).preview(path="a", to="a", change="0" * 32)
+    assert os.listdir(tmp_path) == []
+
+
 async def test_a_mismatch_is_a_conflict_that_names_the_current_digest(files: FilesGateway) -> None:
     envelope = await files.call("write", path="src/main.py", content="x", expected_sha256=digest("other"))
     assert (envelope["error"]["slug"], envelope["error"]["details"]["current_sha256"]) == (
@@ -138,7 +155,9 @@ async def test_a_mismatch_is_a_conflict_that_names_the_current_digest(files: Fil
 
 
 async def test_a_change_that_waits_in_vain_for_another_is_a_conflict(files: FilesGateway) -> None:
-    with Folder(files.root).open_reserved("files", "kept") as kept:
+    folder = Folder(files.root)
+    folder.make_reserved("files", "kept")
+    with folder.open_reserved("files", "kept") as kept:
         fcntl.flock(kept, fcntl.LOCK_EX)
         envelope = await files.call("write", path="src/late.py", content="x", expected_sha256="absent")
     assert envelope["error"]["slug"] == "tool-conflict", envelope

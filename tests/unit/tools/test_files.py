@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -307,6 +308,17 @@ def test_a_write_that_is_killed_at_any_line_happened_or_did_not(root: Path) -> N
         if ended != -signal.SIGKILL:
             break
     assert outcomes == {old, b"new"}
+
+
+def test_a_folder_that_is_created_again_is_used(folder: Folder, root: Path) -> None:
+    Changes(folder).put(name_change(1), "a", b"x", ABSENT)
+    shutil.rmtree(root)
+    with pytest.raises(ToolFailed, match="was deleted"):
+        reading.read_page(folder, "a", 0, 10)
+    (root / "b").mkdir(parents=True)
+    Changes(folder).put(name_change(2), "b/c", b"new", ABSENT)
+    assert (root / "b" / "c").read_bytes() == b"new"
+    assert [each.name for each in reading.list_entries(folder, ".", 0, 10).entries] == ["b"]
 
 
 def test_a_folder_of_links_for_what_is_kept_is_refused(folder: Folder, root: Path) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -104,15 +104,22 @@ class Changes:
 
     @contextmanager
     def open_kept(self) -> Iterator[int]:
-        """Open the folder of what is kept."""
+        """Open the folder of what is kept; raise `ToolPrecondition` if nothing was changed yet."""
         with ExitStack() as stack:
-            with explain_errors(f"{RESERVED_NAME}, where changes are kept,"):
-                kept = stack.enter_context(self._folder.open_reserved(*_FOLDER))
+            try:
+                with _explain_reserved():
+                    kept = stack.enter_context(self._folder.open_reserved(*_FOLDER))
+            except ToolPrecondition as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise ToolPrecondition("no change of this folder is kept, so none can be taken back") from error
+                raise
             yield kept
 
     @contextmanager
     def _hold(self, change: str, seconds_left: float) -> Iterator[int]:
         """Wait until no other change is in progress, settle what was interrupted, and remove what is too much."""
+        with _explain_reserved():
+            self._folder.make_reserved(*_FOLDER)
         with self.open_kept() as kept:
             _lock(kept, min(_WAIT_SECONDS, seconds_left / 2))
             self._settle(kept)
@@ -316,6 +323,10 @@ def read_kept_file(kept: int, change: str, record: ChangeRecord) -> tuple[bytes,
     if hashlib.sha256(content).hexdigest() != record.before:
         raise ToolPrecondition(f"the file that {change} replaced was changed while it was kept")
     return content, mode
+
+
+def _explain_reserved() -> AbstractContextManager[None]:
+    return explain_errors(f"{RESERVED_NAME}, where changes are kept,")
 
 
 def _lock(kept: int, wait_seconds: float) -> None:

@@ -25,7 +25,8 @@ from deputize.tools.files.folder import ABSENT, FILE_PATTERN, FOLDER_PATTERN, MA
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MAX_CONTENT: Final = 2_000_000
+# Fits into a request of the default size, also as text of which each character takes two bytes.
+MAX_CONTENT: Final = 500_000
 
 FilePath = Annotated[
     str,

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Folder:
     """One folder of the operator, and what is below it. `has_openat2` is False to open name by name."""
 
     def __init__(self, path: Path, *, has_openat2: bool | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._device = os.fstat(self._root).st_dev
         if _ignores_case(self._root):
@@ -111,11 +114,10 @@ class Folder:
 
     @contextmanager
     def open_reserved(self, *names: str) -> Iterator[int]:
-        """Open a folder of our own below the reserved name, and create it if there is none."""
-        descriptor = os.dup(self._root)
+        """Open a folder of our own below the reserved name; raise FileNotFoundError if there is none."""
+        descriptor = self._open_root()
         try:
             for name in (RESERVED_NAME, *names):
-                _make_folder(descriptor, name, 0o700)
                 inner = self.open_inner(descriptor, name)
                 os.close(descriptor)
                 descriptor = inner
@@ -123,22 +125,31 @@ class Folder:
         finally:
             os.close(descriptor)
 
+    def make_reserved(self, *names: str) -> None:
+        """Create a folder of our own below the reserved name."""
+        self._make_folders((RESERVED_NAME, *names), 0o700)
+
     def make_parents(self, path: str) -> tuple[str, ...]:
         """Create the folders that a file needs, and list those that there were not, outermost first."""
-        made: list[str] = []
         names = split_path(path)[:-1]
         with explain_errors(path):
-            descriptor = os.dup(self._root)
-            try:
-                for count, name in enumerate(names, start=1):
-                    if _make_folder(descriptor, name, 0o777):
-                        made.append("/".join(names[:count]))
-                    inner = self.open_inner(descriptor, name)
-                    os.close(descriptor)
-                    descriptor = inner
-            finally:
+            depths = self._make_folders(names, 0o777)
+        return tuple("/".join(names[:depth]) for depth in depths)
+
+    def _make_folders(self, names: tuple[str, ...], mode: int) -> list[int]:
+        """Create folders in each other, and list the depths of those that there were not."""
+        made: list[int] = []
+        descriptor = self._open_root()
+        try:
+            for depth, name in enumerate(names, start=1):
+                if _make_folder(descriptor, name, mode):
+                    made.append(depth)
+                inner = self.open_inner(descriptor, name)
                 os.close(descriptor)
-        return tuple(made)
+                descriptor = inner
+        finally:
+            os.close(descriptor)
+        return made
 
     def open_inner(self, folder: int, name: str) -> int:
         """Open a folder in an open folder; raise OSError if it is a link, a mount or something else."""
@@ -169,9 +180,14 @@ class Folder:
             return read_open_state(descriptor)
 
     def _open_below(self, names: tuple[str, ...]) -> int:
-        if names and self._has_openat2:
-            return _call_openat2(self._root, "/".join(names), _FOLDER_FLAGS)
-        descriptor = os.open(ROOT, _FOLDER_FLAGS, dir_fd=self._root)
+        descriptor = self._open_root()
+        if not names:
+            return descriptor
+        if self._has_openat2:
+            try:
+                return _call_openat2(descriptor, "/".join(names), _FOLDER_FLAGS)
+            finally:
+                os.close(descriptor)
         for name in names:
             try:
                 inner = self.open_inner(descriptor, name)
@@ -179,6 +195,22 @@ class Folder:
                 os.close(descriptor)
             descriptor = inner
         return descriptor
+
+    def _open_root(self) -> int:
+        """Open the folder itself, by its path if it was deleted and created anew."""
+        with self._lock:
+            if os.fstat(self._root).st_nlink == 0:
+                try:
+                    root = os.open(self._path, _FOLDER_FLAGS)
+                except OSError as error:
+                    raise ToolFailed(
+                        "the folder of these tools was deleted: ask the operator to create it again",
+                        nothing_happened=True,
+                    ) from error
+                os.close(self._root)
+                self._root, self._device = root, os.fstat(root).st_dev
+            # A description of its own: a listing moves the position of the one that it reads.
+            return os.open(ROOT, _FOLDER_FLAGS, dir_fd=self._root)
 
     def _require_device(self, descriptor: int) -> int:
         if os.fstat(descriptor).st_dev != self._device:
