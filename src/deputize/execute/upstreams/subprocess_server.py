@@ -150,7 +150,14 @@ class ServerProcess:
 
 async def start_process(server: McpServerSettings, secret: str | None) -> ServerProcess:
     """Start the server's process; errors here mean that no call was sent."""
-    folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
+    try:
+        folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
+    except OSError as error:
+        raise UpstreamUnavailable(
+            f"the process of the server {server.name} cannot be started, because this gateway has no writable folder "
+            "for temporary files: mount one at /tmp, or set TMPDIR to one",
+            nothing_happened=True,
+        ) from error
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8")}
     if server.uid is not None or not _has_home():
         # An unused user has no home, and npx and others do not start without one.

@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deputize.core.config_error import ConfigError
+from deputize.core.errors import UpstreamUnavailable
 from deputize.core.settings import KeySettings, McpServerSettings, Settings
 from deputize.execute.upstreams.subprocess_server import start_process
 from deputize.interfaces.cli.local.process_protection import protect_process
@@ -58,6 +60,12 @@ async def run_thief(folder: Path, uid: int | None) -> dict[str, object]:
         return facts
     finally:
         await process.stop()
+
+
+async def test_a_gateway_without_a_folder_for_temporary_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(UpstreamUnavailable, match="mount one at /tmp, or set TMPDIR"):
+        await start_process(McpServerSettings(name="shop", command=("/bin/true",)), None)
 
 
 @needs_root
