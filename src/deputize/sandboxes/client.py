@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,12 @@ class SandboxResult:
     end: SandboxEnd
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Output:
+    content: bytes
+    is_cut: bool
 
 
 class SandboxClient:
@@ -73,14 +79,19 @@ class SandboxClient:
             collected = asyncio.gather(*(_collect(each, max_output_bytes, connection) for each in readers))
             try:
                 answer = await _receive_line(connection)
-                stdout, stderr = await collected
+                streams = await collected
             finally:
                 collected.cancel()
         end = SandboxEnd(
             ending=Ending(answer.get("ending", Ending.FAILURE)),
             exit_code=answer.get("exit_code"),
             note=answer.get("note", "the supervisor of this host's sandboxes ended"),
+            has_started=answer.get("has_started", True),
         )
+        if any(each.is_cut for each in streams) and end.ending in (Ending.EXIT, Ending.CRASH):
+            # The program ended before the supervisor heard of it; what it wrote is cut all the same.
+            end = replace(end, ending=Ending.OUTPUT)
+        stdout, stderr = (each.content for each in streams)
         return SandboxResult(end=end, stdout=stdout, stderr=stderr)
 
     async def aclose(self) -> None:
@@ -173,7 +184,7 @@ async def _open_reader(descriptor: int, stack: contextlib.AsyncExitStack) -> asy
     return reader
 
 
-async def _collect(reader: asyncio.StreamReader, max_bytes: int, connection: socket.socket) -> bytes:
+async def _collect(reader: asyncio.StreamReader, max_bytes: int, connection: socket.socket) -> _Output:
     """Read a stream to its end. At too many bytes, have the sandbox ended, and keep the beginning."""
     content = bytearray()
     while chunk := await reader.read(65_536):
@@ -184,8 +195,8 @@ async def _collect(reader: asyncio.StreamReader, max_bytes: int, connection: soc
             del content[max_bytes:]
             while await reader.read(65_536):
                 continue
-            break
-    return bytes(content)
+            return _Output(content=bytes(content), is_cut=True)
+    return _Output(content=bytes(content), is_cut=False)
 
 
 async def _receive_line(connection: socket.socket) -> dict[str, Any]:

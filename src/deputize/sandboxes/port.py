@@ -10,7 +10,10 @@ MAX_REQUEST_BYTES: Final = 262_144
 
 
 class Ending(StrEnum):
-    """Who or what ended a sandbox. The program's exit status never decides this, except between the first two."""
+    """Who or what ended a sandbox. The program's exit status never decides this, except between the first two.
+
+    A program that exits with 0 ended by itself, also if the kernel refused or killed something of it before.
+    """
 
     EXIT = "exit"
     CRASH = "crash"
@@ -68,12 +71,13 @@ class SandboxSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxEnd:
-    """How a sandbox ended. `exit_code` is the program's own, if it ended by itself; a crash has 128 plus its signal.
+    """How a sandbox ended. `exit_code` is the program's own, if it has one; a crash has 128 plus its signal.
 
     A program that exits with such a number is called a crash, too: both are its own doing. `note` says why a sandbox
-    failed.
+    failed, or what a program survived. Without `has_started`, nothing of the program has run.
     """
 
     ending: Ending
     exit_code: int | None = None
     note: str = ""
+    has_started: bool = True

@@ -25,6 +25,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,9 +122,7 @@ class Supervisor:
                 request = await _receive_request(connection, descriptors)
                 if request:
                     end = await self._run(request, descriptors, connection)
-                    await _send_line(
-                        connection, {"ending": end.ending, "exit_code": end.exit_code, "note": end.note[:2_000]}
-                    )
+                    await _send_line(connection, {**asdict(end), "note": end.note[:2_000]})
             for each in descriptors:
                 with contextlib.suppress(OSError):
                     os.close(each)
@@ -149,7 +148,7 @@ class Supervisor:
         except (TypeError, ValueError, KeyError, OSError, StartRefused, FolderRefused) as error:
             if group is not None:
                 await _empty_group(group)
-            return SandboxEnd(ending=Ending.FAILURE, note=str(error))
+            return SandboxEnd(ending=Ending.FAILURE, note=str(error), has_started=False)
         while descriptors:
             os.close(descriptors.pop())
         return await _supervise(process, status, group, connection, spec.seconds)
@@ -244,13 +243,24 @@ async def _supervise(
             await _empty_group(group)
     if ended_by is not None:
         return SandboxEnd(ending=ended_by)
+    return _judge_end(report.get("exit-code"), process.returncode, memory_kills, refused_processes)
+
+
+def _judge_end(code: int | None, bubblewrap_code: int, memory_kills: int, refused_processes: int) -> SandboxEnd:
+    """Judge how a program ended that nobody ended from here."""
+    if code == 0:
+        kills = f"the kernel killed {memory_kills} of its processes, because its memory was used up"
+        refusals = f"the kernel refused it {refused_processes} processes"
+        note = kills if memory_kills else refusals if refused_processes else ""
+        return SandboxEnd(ending=Ending.EXIT, exit_code=0, note=note)
     if memory_kills:
-        return SandboxEnd(ending=Ending.MEMORY)
+        return SandboxEnd(ending=Ending.MEMORY, exit_code=code)
     if refused_processes:
-        return SandboxEnd(ending=Ending.PROCESSES)
-    code = report.get("exit-code")
+        return SandboxEnd(ending=Ending.PROCESSES, exit_code=code)
     if code is None:
-        return SandboxEnd(ending=Ending.FAILURE, note=f"bubblewrap ended with {process.returncode}")
+        # It exits by itself if it could not start the program; otherwise somebody killed it.
+        note = f"bubblewrap ended with {bubblewrap_code}"
+        return SandboxEnd(ending=Ending.FAILURE, note=note, has_started=bubblewrap_code < 0)
     is_crash = 128 < code <= 128 + signal.SIGRTMAX
     return SandboxEnd(ending=Ending.CRASH if is_crash else Ending.EXIT, exit_code=code)
 
