@@ -32,8 +32,11 @@ def find_bubblewrap() -> str | None:
     return shutil.which("bwrap", path=_PROGRAM_FOLDERS)
 
 
-def build_options(spec: SandboxSpec, *, seccomp: int, status: int, program: int | None) -> list[str]:
-    """Build bubblewrap's options for descriptors of the filter, its status and the pinned program."""
+def build_options(spec: SandboxSpec, *, own_folder: str, seccomp: int, status: int, program: int | None) -> list[str]:
+    """Build bubblewrap's options for descriptors of the filter, its status and the pinned program.
+
+    `own_folder` is the supervisor's: a program that found its socket there could start sandboxes with other folders.
+    """
     options = [
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
         "--disable-userns", "--uid", _NOBODY, "--gid", _NOBODY, "--cap-drop", "ALL", "--hostname", "sandbox",
@@ -51,7 +54,7 @@ def build_options(spec: SandboxSpec, *, seccomp: int, status: int, program: int 
     options += ["--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
     options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
     for path in spec.folders:
-        options += ["--ro-bind", _check_folder(path), path]
+        options += ["--ro-bind", _check_folder(path, own_folder), path]
     if program is not None:
         options += ["--perms", "0555", "--ro-bind-data", str(program), spec.command[0]]
     options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]  # its own
@@ -60,8 +63,12 @@ def build_options(spec: SandboxSpec, *, seccomp: int, status: int, program: int 
     return options
 
 
-def _check_folder(path: str) -> str:
-    real = os.path.realpath(path)
+def _check_folder(path: str, own_folder: str) -> str:
+    real, own = os.path.realpath(path), os.path.realpath(own_folder)
+    if os.path.commonpath((real, own)) in (real, own):
+        raise FolderRefused(
+            f"the folder {path} is never shown to a sandbox: it holds the supervisor's socket, or is beside it"
+        )
     is_host = real in _NEVER_SHARED or real.startswith(("/proc/", "/sys/", "/dev/", "/run/"))
     if not os.path.isabs(path) or (is_host and not real.startswith("/dev/shm/")):  # files like others
         raise FolderRefused(f"the folder {path} is never shown to a sandbox: it leads to processes, devices or sockets")

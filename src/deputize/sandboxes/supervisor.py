@@ -54,6 +54,7 @@ class Supervisor:
     """The sandboxes of one folder. `uid` is their user, if this process is root."""
 
     def __init__(self, folder: Path, *, uid: int | None, allowed_uids: frozenset[int], stay: bool) -> None:
+        self._folder = folder
         self._socket_path = folder / SOCKET_NAME
         self._mark = mark_processes(folder)
         self._uid = uid
@@ -169,7 +170,9 @@ class Supervisor:
                 with self._use_sandbox_user():
                     program = _copy_program(command[0], spec.program_sha256, stack)
                 passed.append(program)
-            options = build_options(spec, seccomp=passed[1], status=status_writer, program=program)
+            options = build_options(
+                spec, own_folder=str(self._folder), seccomp=passed[1], status=status_writer, program=program
+            )
             if program is not None:
                 options[options.index("--ro-bind-data") + 2] = command[0]
             arguments = _write_memory("\0".join((*options, "")).encode(), stack)
@@ -347,8 +350,9 @@ def _set_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> None:
     """Limit each process; without control groups, that is all there is."""
     values = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
     if is_weak:
-        # The data segment, not the address space: many runtimes reserve far more than they use.
-        values += [(resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_NPROC, limits.processes)]
+        # The data segment, not the address space: many runtimes reserve far more than they use. Processes have no
+        # such limit: the kernel would count all of the user, those outside of the sandbox included.
+        values.append((resource.RLIMIT_DATA, limits.memory_bytes))
     for kind, value in values:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
+from deputize.sandboxes.control_groups import ControlGroups
 from deputize.sandboxes.port import Ending, SandboxLimits, SandboxSpec
-from deputize.sandboxes.supervisor import SOCKET_NAME, list_marked_processes, mark_processes
+from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
@@ -235,6 +236,49 @@ async def test_a_failure_says_whether_the_program_has_started(client: SandboxCli
     os.kill(outside, signal.SIGKILL)
     killed = (await running).end
     assert (killed.ending, killed.has_started) == (Ending.FAILURE, True), killed
+
+
+async def test_the_folder_of_the_supervisor_is_shown_to_no_sandbox(client: SandboxClient) -> None:
+    await run_python(client, "pass")
+    inside = client.folder / "inside"
+    inside.mkdir()
+    for folder in (client.folder, client.folder.parent, inside):
+        refused = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=(str(folder),)))
+        assert (refused.end.ending, refused.end.has_started) == (Ending.FAILURE, False)
+        assert "supervisor's socket" in refused.end.note
+
+
+@contextlib.asynccontextmanager
+async def serve_here(folder: Path) -> AsyncIterator[SandboxClient]:
+    """Serve sandboxes from this process."""
+    folder.mkdir()
+    uid = 65_534 if os.geteuid() == 0 else None
+    supervisor = Supervisor(folder, uid=uid, allowed_uids=frozenset({os.geteuid()}), stay=False)
+    serving = asyncio.create_task(supervisor.serve())
+    for _ in range(3_000):
+        if (folder / SOCKET_NAME).exists():
+            break
+        await asyncio.sleep(0.01)
+    client = SandboxClient(folder, accept_weak_limits=True)
+    yield client
+    await client.aclose()
+    await serving
+    supervisor.close()
+
+
+async def test_weak_limits_do_not_count_what_else_the_user_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ControlGroups, "find", lambda name: "no control groups, for this test")
+    user = 65_534 if os.geteuid() == 0 else None
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            other = stack.enter_context(subprocess.Popen(["/bin/sleep", "60"], user=user))
+            stack.callback(other.kill)
+        async with serve_here(tmp_path / "sandboxes") as client:
+            limits = SandboxLimits(processes=8)
+            result = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, limits=limits))
+    assert (result.end.ending, result.end.exit_code) == (Ending.EXIT, 0), (result.end, result.stderr)
 
 
 @pytest.mark.nightly

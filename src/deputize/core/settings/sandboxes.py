@@ -19,5 +19,6 @@ class SandboxSettings(SettingsSection):
     accept: tuple[Literal["weak_limits"], ...] = Field(
         (),
         description="Weaknesses that are accepted in production: `weak_limits`, if control groups are not writable, so "
-        "that memory is limited for each process and not for all of a sandbox, and processor time only by the timeout.",
+        "that memory is limited for each process and not for all of a sandbox, and processes and processor time only "
+        "by the timeout.",
     )
