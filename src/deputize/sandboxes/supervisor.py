@@ -25,7 +25,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ _STREAMS: Final = 3
 # A supervisor that nobody has connected to yet waits this long.
 _FIRST_CONNECTION_SECONDS: Final = 10.0
 _MAX_PROGRAM_BYTES: Final = 268_435_456
+_PART_BYTES: Final = 1_048_576
+_PROBE_SECONDS: Final = 10.0
 # What gateways may say about a sandbox that they want ended.
 _REQUESTED_ENDINGS: Final = {"output": Ending.OUTPUT, "cancel": Ending.CANCEL}
 
@@ -62,6 +64,7 @@ class Supervisor:
         self._stay = stay
         self._was_used = False
         self._bubblewrap = find_bubblewrap()
+        self._can_start = False
         self._filter = _open_filter()
         self._groups = ControlGroups.find(self._mark)
         self._connections: set[asyncio.Task[None]] = set()
@@ -134,28 +137,60 @@ class Supervisor:
             problem = "bubblewrap is not installed"
         elif self._filter is None:
             problem = "there is no list of system calls for this processor"
+        else:
+            problem = self._find_obstacle(self._bubblewrap)
         weakness = None if isinstance(self._groups, ControlGroups) else self._groups
         return {"problem": problem, "weak_limits": weakness}
+
+    def _find_obstacle(self, bubblewrap: str) -> str | None:
+        """Try to make namespaces until it has succeeded once; return why it failed."""
+        if not self._can_start:
+            groups = None if self._uid is None else ()
+            words = ["--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/", "/", "/bin/true"]
+            try:
+                tried = subprocess.run(
+                    [bubblewrap, *words], capture_output=True, text=True, errors="replace", check=False, env={},
+                    cwd="/", stdin=subprocess.DEVNULL, timeout=_PROBE_SECONDS,
+                    user=self._uid, group=self._uid, extra_groups=groups,
+                )  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return f"bubblewrap cannot be tried: {error}"
+            if tried.returncode != 0:
+                return f"this host lets bubblewrap make no namespaces: {tried.stderr.strip()[-300:]}"
+            self._can_start = True
+        return None
 
     async def _run(self, request: bytes, descriptors: list[int], connection: socket.socket) -> SandboxEnd:
         group: ControlGroup | None = None
         try:
-            spec = SandboxSpec.from_json(json.loads(request))
-            if len(descriptors) != _STREAMS:
-                raise StartRefused("a sandbox needs three pipes")
-            if isinstance(self._groups, ControlGroups):
-                group = self._groups.make(spec.limits)
-            process, status = self._start(spec, descriptors, group)
+            with contextlib.ExitStack() as stack:
+                spec = SandboxSpec.from_json(json.loads(request))
+                if len(descriptors) != _STREAMS:
+                    raise StartRefused("a sandbox needs three pipes")
+                program = None
+                if spec.program_sha256 is not None:
+                    spec = _resolve_program(spec)
+                    program = await self._copy_program(spec.command[0], spec.program_sha256, stack)
+                if isinstance(self._groups, ControlGroups):
+                    group = self._groups.make(spec.limits)
+                process, status = self._start(spec, descriptors, group, program)
         except (TypeError, ValueError, KeyError, OSError, StartRefused, FolderRefused) as error:
             if group is not None:
                 await _empty_group(group)
             return SandboxEnd(ending=Ending.FAILURE, note=str(error), has_started=False)
         while descriptors:
             os.close(descriptors.pop())
-        return await _supervise(process, status, group, connection, spec.seconds)
+        try:
+            return await _supervise(process, status, group, connection, spec.seconds)
+        except OSError as error:
+            # Bubblewrap is killed by now, and what it started with it.
+            process.wait()
+            if group is not None:
+                await _empty_group(group)
+            return SandboxEnd(ending=Ending.FAILURE, note=f"the supervisor could not watch it: {error}")
 
     def _start(
-        self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None
+        self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None, program: int | None
     ) -> tuple[subprocess.Popen[bytes], int]:
         """Start bubblewrap with the program; return it, and the descriptor on which it reports."""
         if self._bubblewrap is None or self._filter is None:
@@ -164,17 +199,11 @@ class Supervisor:
             status, status_writer = os.pipe2(os.O_CLOEXEC)
             stack.callback(os.close, status_writer)
             passed = [status_writer, _reopen(self._filter, stack)]
-            program, command = None, list(spec.command)
-            if spec.program_sha256 is not None:
-                command[0] = os.path.realpath(command[0])
-                with self._use_sandbox_user():
-                    program = _copy_program(command[0], spec.program_sha256, stack)
+            if program is not None:
                 passed.append(program)
             options = build_options(
                 spec, own_folder=str(self._folder), seccomp=passed[1], status=status_writer, program=program
             )
-            if program is not None:
-                options[options.index("--ro-bind-data") + 2] = command[0]
             arguments = _write_memory("\0".join((*options, "")).encode(), stack)
             entrances = [] if group is None else group.open_entrances()
             for each in entrances:
@@ -194,11 +223,33 @@ class Supervisor:
                     os._exit(1)
 
             process = subprocess.Popen(  # no shell; this process has one thread
-                [self._mark, "--args", str(arguments), "--", *command],
+                [self._mark, "--args", str(arguments), "--", *spec.command],
                 executable=self._bubblewrap, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={}, cwd="/",
                 pass_fds=(*passed, arguments), preexec_fn=prepare,
             )  # fmt: skip
         return process, status
+
+    async def _copy_program(self, path: str, sha256: str | None, stack: contextlib.ExitStack) -> int:
+        """Copy a program into memory and compare its digest: what is executed is what was compared.
+
+        It is read in parts, between which this process serves others: with a second thread, it could not start programs
+        safely.
+        """
+        copy = os.memfd_create("deputize", os.MFD_CLOEXEC)
+        stack.callback(os.close, copy)
+        with self._use_sandbox_user():
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        stack.callback(os.close, file)
+        digest, left = hashlib.sha256(), _MAX_PROGRAM_BYTES + 1
+        while left > 0 and (part := os.read(file, min(left, _PART_BYTES))):
+            digest.update(part)
+            os.write(copy, part)
+            left -= len(part)
+            await asyncio.sleep(0)
+        if digest.hexdigest() != sha256:
+            raise StartRefused(f"the program {path} has the digest {digest.hexdigest()}, and not the pinned {sha256}")
+        os.lseek(copy, 0, os.SEEK_SET)
+        return copy
 
     @contextlib.contextmanager
     def _use_sandbox_user(self) -> Iterator[None]:
@@ -213,6 +264,10 @@ class Supervisor:
         finally:
             os.seteuid(0)
             os.setegid(0)
+
+
+def _resolve_program(spec: SandboxSpec) -> SandboxSpec:
+    return replace(spec, command=(os.path.realpath(spec.command[0]), *spec.command[1:]))
 
 
 async def _supervise(
@@ -357,16 +412,6 @@ def _set_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> None:
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))
-
-
-def _copy_program(path: str, sha256: str, stack: contextlib.ExitStack) -> int:
-    """Copy a program into memory and compare its digest: what is executed is what was compared."""
-    with open(path, "rb") as file:
-        content = file.read(_MAX_PROGRAM_BYTES + 1)
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != sha256:
-        raise StartRefused(f"the program {path} has the digest {digest}, and not the pinned {sha256}")
-    return _write_memory(content, stack)
 
 
 def _write_memory(content: bytes, stack: contextlib.ExitStack) -> int:

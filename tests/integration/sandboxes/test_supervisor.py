@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -279,6 +281,39 @@ async def test_weak_limits_do_not_count_what_else_the_user_runs(
             limits = SandboxLimits(processes=8)
             result = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, limits=limits))
     assert (result.end.ending, result.end.exit_code) == (Ending.EXIT, 0), (result.end, result.stderr)
+
+
+async def test_a_sandbox_that_cannot_be_watched_leaves_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with serve_here(tmp_path / "sandboxes") as client:
+        monkeypatch.setattr(os, "pidfd_open", fail)
+        result = await client.run(SandboxSpec(command=("/bin/sleep", "60"), seconds=30))
+        monkeypatch.undo()
+        assert (result.end.ending, "Too many open files" in result.end.note) == (Ending.FAILURE, True), result.end
+        await wait_until_gone(client)
+        groups = Path("/sys/fs/cgroup").rglob(f"{mark_processes(client.folder)}/*")
+        assert [each for each in groups if each.is_dir()] == []
+
+
+async def test_a_host_without_user_namespaces_has_no_sandboxes(tmp_path: Path) -> None:
+    folder = tmp_path / "sandboxes"
+    folder.mkdir()
+    words = ["--unshare-user", "--disable-userns", "--uid", "1000", "--dev-bind", "/", "/", "--proc", "/proc"]
+    supervisor = [sys.executable, "-m", "deputize.sandboxes.supervisor", str(folder), "--stay"]
+    with subprocess.Popen(["/usr/bin/bwrap", *words, "--die-with-parent", "--", *supervisor]) as process:
+        try:
+            for _ in range(3_000):
+                if (folder / SOCKET_NAME).exists():
+                    break
+                await asyncio.sleep(0.01)
+            with pytest.raises(SandboxUnavailable, match="no namespaces"):
+                await run_python(SandboxClient(folder, accept_weak_limits=True), "pass")
+        finally:
+            process.kill()
 
 
 @pytest.mark.nightly

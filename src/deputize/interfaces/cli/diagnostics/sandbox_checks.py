@@ -51,7 +51,7 @@ async def check_sandboxes(settings: Settings) -> list[Finding]:
     try:
         return await _check_namespaces(client, settings)
     except SandboxUnavailable as error:
-        todo = _INSTALL if "not installed" in str(error) else ""
+        todo = _INSTALL if "not installed" in str(error) else _advise(str(error))
         return [Finding(check="namespaces", status="broken", summary=str(error), todo=todo)]
     finally:
         await client.aclose()
@@ -113,10 +113,11 @@ def _report_limits(client: SandboxClient, settings: Settings) -> list[Finding]:
 
 def _explain_failure(result: SandboxResult) -> Finding:
     words = result.stderr.decode(errors="replace").strip()[-300:] or result.end.note or result.end.ending
-    is_refused = any(each in words.lower() for each in ("permission", "permitted", "namespace"))
     return Finding(
-        check="namespaces",
-        status="broken",
-        summary=f"a sandbox cannot be started: {words}",
-        todo=_ALLOW_NAMESPACES if is_refused else "",
+        check="namespaces", status="broken", summary=f"a sandbox cannot be started: {words}", todo=_advise(words)
     )
+
+
+def _advise(words: str) -> str:
+    is_refused = any(each in words.lower() for each in ("permission", "permitted", "namespace"))
+    return _ALLOW_NAMESPACES if is_refused else ""
