@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -255,3 +256,69 @@ async def test_a_migration_that_ended_before_the_engines_schema_is_not_done(
 
 def test_the_engine_has_the_version_that_commands_expect() -> None:
     assert len(get_dbos_migrations("dbos", use_listen_notify=True)) == schema_revision.ENGINE_VERSION
+
+
+async def test_a_newer_schema_is_named_and_left_alone_by_an_older_release(
+    make_empty_database: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = make_empty_database("newer")
+    await asyncio.to_thread(migrate.upgrade, dsn)
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("update deputize.schema_version set version_num = '9999_later'")
+    await connection.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEPUTIZE_DATABASE__URL", dsn)
+    (tmp_path / "deputize.toml").write_text("")
+    for words in (["migrate"], ["migrate", "--check"], ["doctor"]):
+        run = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", "deputize", *words], capture_output=True, text=True, check=False
+        )
+        output = run.stdout + run.stderr
+        assert "9999_later" in output, output
+        assert "newer release" in output
+        assert "run deputize migrate" not in output
+        assert run.returncode == 0 or words == ["doctor"], output
+    assert await _fetch_revision(dsn) == "9999_later"
+
+
+# Of the release before: its functions are called with the parameters by name.
+COMMIT_CALLS_0_1_0 = """
+    select * from deputize.commit_calls(tenants => $1, boot => $2, closings_tenant => $1, closings_call_id => $3,
+        closings_epoch => $4, closings_state => $1, closings_error => $1, closings_release => $5,
+        closings_ciphertext => $6, closings_entry_id => $3, closings_entry => $6, closings_salt => $6)
+"""
+SETTLE_UNKNOWN_CALL_0_1_0 = """
+    select deputize.settle_unknown_call(closing_tenant => 'a', closing_call_id => $1, closing_epoch => 1,
+        closing_state => 'failed', closing_error => 'x', closing_release => true, closing_ciphertext => null,
+        closing_entry_id => $1, closing_entry => '', closing_salt => '')
+"""
+
+
+async def test_the_release_before_commits_calls_while_and_after_the_schema_is_migrated(
+    make_empty_database: Callable[[str], str],
+) -> None:
+    dsn = make_empty_database("rolling")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute((Path(migrate.__file__).with_name("migrations") / "roles.sql").read_text())
+    await connection.execute("create schema if not exists deputize authorization deputize_owner")
+    config: Config = migrate.alembic_config()
+
+    def upgrade_to_release(sync_connection: Connection) -> None:
+        config.attributes["connection"] = sync_connection
+        command.upgrade(config, "0032_release")
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(dsn))
+    async with engine.connect() as engine_connection:
+        await engine_connection.exec_driver_sql("set role deputize_owner")
+        await engine_connection.commit()
+        await engine_connection.run_sync(upgrade_to_release)
+    await engine.dispose()
+    some_id = uuid.uuid4()
+    commits = await connection.prepare(COMMIT_CALLS_0_1_0)
+    settles = await connection.prepare(SETTLE_UNKNOWN_CALL_0_1_0)
+    for _ in range(2):
+        assert await commits.fetch([], some_id, [], [], [], []) == []
+        assert await settles.fetchval(some_id) is False
+        assert await connection.fetch(COMMIT_CALLS_0_1_0, [], some_id, [], [], [], []) == []
+        await migrate.upgrade_async(dsn)
+    await connection.close()

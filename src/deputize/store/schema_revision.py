@@ -39,6 +39,11 @@ class SchemaState:
         """Whether the engine's schema can be used: the next release may have migrated it already."""
         return self.engine_version is not None and self.engine_version >= ENGINE_VERSION
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer release has migrated it: this one can be started on it again, and cannot migrate it."""
+        return self.current is not None and self.current > self.newest and self.has_current_engine
+
     def describe(self) -> str:
         """Name what the database has, for a message that goes on with what this release needs."""
         if self.current is None or self.has_current_engine:

@@ -128,7 +128,7 @@ async def _check_database(settings: Settings, dsn: str, development: bool) -> As
     yield _make_finding(
         "pgvector", facts.has_vector, vector, "install it: semantic search will need it", failure_status="warning"
     )
-    if facts.schema.is_current and not facts.is_standby:
+    if (facts.schema.is_current or facts.schema.is_newer) and not facts.is_standby:
         yield await check_lineage(settings, dsn)
     for each in (
         *_check_schema(facts),
@@ -144,7 +144,10 @@ def _check_schema(facts: DatabaseFacts) -> Iterator[Finding]:
     todo = f"run deputize migrate (this release needs {schema.newest})"
     if is_from_development(schema.current):
         todo = "create a new database: this one was made by a development version, see deputize migrate"
-    yield _make_finding("schema", schema.is_current, schema.describe(), todo)
+    summary = schema.describe()
+    if schema.is_newer:
+        summary = f"{summary}, of a newer release; it serves the release before it, and this one needs {schema.newest}"
+    yield _make_finding("schema", schema.is_current or schema.is_newer, summary, todo)
     if schema.current is None:
         return
     missing_roles = [role.name for role in facts.roles if not role.is_there or not role.may_become]

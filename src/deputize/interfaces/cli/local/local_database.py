@@ -55,7 +55,7 @@ def _stop_server(server: LocalPostgres, before_stop: Callable[[], None]) -> None
 def prepare_schema(dsn: str) -> None:
     """Bring the database to the newest schema, and print what changed."""
     schema = database.read_schema_state(dsn)
-    if schema.is_current:
+    if schema.is_current or schema.is_newer:
         return
     with printer.spinner("Preparing the schema …"):
         database.upgrade_schema(dsn)

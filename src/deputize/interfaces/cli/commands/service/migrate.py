@@ -10,9 +10,7 @@ from deputize.interfaces.cli.render.output import EXIT_FAILED, Json, exit_with_e
 
 
 def migrate(
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if the schema is not current.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 if the schema is older.")] = False,
     print_roles: Annotated[
         bool,
         typer.Option(
@@ -41,6 +39,15 @@ def migrate(
         )
     schema = database.read_schema_state(dsn)
     facts = {"database": database.describe_dsn(dsn), "from": schema.current, "to": schema.newest}
+    if schema.is_newer:
+        # After a rollback: each migration works with the release before it, and none leads back.
+        if json:
+            printer.json({**facts, "changed": False})
+        printer.success(
+            f"{facts['database']} is at schema {schema.current} of a newer release, which serves the release before "
+            f"it: nothing to migrate to {schema.newest}"
+        )
+        return
     if check and not schema.is_current:
         state_text = f"The schema at {facts['database']} is {schema.describe()}"
         message = f"{state_text}, but this release needs {schema.newest}: run deputize migrate."
