@@ -258,6 +258,7 @@ def test_the_engine_has_the_version_that_commands_expect() -> None:
     assert len(get_dbos_migrations("dbos", use_listen_notify=True)) == schema_revision.ENGINE_VERSION
 
 
+@pytest.mark.requirement("EXE-6")
 async def test_a_newer_schema_is_named_and_left_alone_by_an_older_release(
     make_empty_database: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +295,7 @@ SETTLE_UNKNOWN_CALL_0_1_0 = """
 """
 
 
+@pytest.mark.requirement("EXE-6")
 async def test_the_release_before_commits_calls_while_and_after_the_schema_is_migrated(
     make_empty_database: Callable[[str], str],
 ) -> None:
