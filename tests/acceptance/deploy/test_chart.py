@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deputize.core.contract.timing import TimeoutClass
 from tests.acceptance.deploy.containers import DEPLOY, run
 
 CHART = DEPLOY / "chart/deputize"
@@ -67,6 +68,14 @@ def test_pods_meet_the_restricted_standard_and_can_write_to_one_volume(programs:
         }
         writable = [each["name"] for each in container.get("volumeMounts", ()) if not each.get("readOnly")]
         assert writable in ([], ["state"])
+
+
+def test_pods_are_replaced_once_the_next_is_ready_and_have_time_for_the_longest_call(programs: Path) -> None:
+    manifests = index(render(programs))
+    for name in ("shop-gateway", "shop-worker"):
+        pod = manifests["StatefulSet", name]["spec"]["template"]["spec"]
+        assert pod["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert pod["terminationGracePeriodSeconds"] > TimeoutClass.LONG_RUNNING.seconds
 
 
 def test_only_the_migration_can_read_the_login_that_owns_the_schema(programs: Path) -> None:
