@@ -1,7 +1,6 @@
 """Add the tools that come with the gateway to those of the project, as far as the settings name what they may reach."""
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from itertools import takewhile
 from pathlib import Path
@@ -86,8 +85,8 @@ def _can_match(pattern: str, folder: Path, base: Path) -> bool:
         return True
     # The project may have other folders beside those that the pattern has a place for.
     signs = [*names[len(fixed) :], *([last] if last == "**" else [])]
-    fixed_signs = takewhile(lambda sign: sign != "**", signs)
-    return bool(signs) and all(map(fnmatchcase, folder.relative_to(start).parts, fixed_signs))
+    pairs = zip(folder.relative_to(start).parts, takewhile(lambda sign: sign != "**", signs), strict=False)
+    return bool(signs) and all(has_magic(sign) or name == sign for name, sign in pairs)
 
 
 def _locate(path: Path) -> tuple[Path, Path]:
