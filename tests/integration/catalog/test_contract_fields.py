@@ -124,7 +124,7 @@ OBSERVATIONS: dict[str, str] = {
     "handler.request.idempotency_header": f"{_SERVICES}::"
     "test_a_repeated_write_is_sent_once_and_its_key_is_handed_on",
     "handler.pin": "integration/execute/upstreams/test_mcp_driver.py::"
-    "test_a_changed_tool_is_held_and_a_rule_lets_it_only_read",
+    "test_a_changed_tool_is_held_and_a_rule_lets_it_read_or_also_write",
     "input_schema": f"{_COMPILED}::test_every_error_says_where_and_what_would_do",
     "output_schema": _PREDICATES,
     "error_schema": f"{_FAILURES}::test_an_error_that_is_not_declared_keeps_its_kind_and_loses_its_text",
