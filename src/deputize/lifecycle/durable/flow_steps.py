@@ -85,8 +85,11 @@ class FlowSteps:
 
 
 def build_step_key(flow_id: str, path: str) -> str:
-    """Build the idempotency key of a step: the same for every worker that makes the call, so that it is made once."""
-    return f"flow:{flow_id}:{path}"
+    """Build the idempotency key of a step: the same for every worker that makes the call, so that it is made once.
+
+    No client can send it: a call of its own, with other arguments, would count as the step.
+    """
+    return f"flow\0{flow_id}\0{path}"
 
 
 async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSteps:
@@ -104,9 +107,16 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
     return FlowSteps(
         calls=calls,
         joins={name: tuple(each) for name, each in document["joins"].items()},
-        plans={path: plan["tool"] for path, plan in document["plans"].items() if path not in calls},
+        plans={path: plan["tool"] for path, plan in document["plans"].items() if path not in call_ids},
         has_flow_ended=flow is not None and flow["has_ended"],
     )
+
+
+async def has_flow_ended(runtime: Runtime, tenant: str, flow_id: str) -> bool:
+    """Tell whether a flow has ended, from the primary; one that was deleted has ended long ago."""
+    async with runtime.store.write_transaction() as connection:
+        is_open: bool | None = await connection.fetchval(_SQL["is_flow_open"], tenant, flow_id)
+    return not is_open
 
 
 async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str, *, has_input: bool) -> FlowSteps:

@@ -48,7 +48,7 @@ from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
-from deputize.lifecycle.durable.flow_steps import FlowSteps, load_steps_of_lost_flow, settle_plans
+from deputize.lifecycle.durable.flow_steps import FlowSteps, has_flow_ended, load_steps_of_lost_flow, settle_plans
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
 from deputize.lifecycle.limits import Charge, admit_run, compute_hold_seconds, release_lost_execution
 from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
@@ -259,6 +259,7 @@ async def claim_run(runtime: Runtime, run: PendingRun) -> ClaimedRun | None:
     try:
         with validated.call.trail.start_phase(Span.AUTHORIZE):
             _require_runnable(runtime, run)
+            await _require_open_flow(runtime, run)
             authority = await runtime.authority.load_tenant(validated.call.tenant)
             authorized = await authorize(runtime, validated, authority, may_ask=run.has_approval_request)
             if run.has_approval_request:
@@ -373,6 +374,16 @@ def _require_runnable(runtime: Runtime, run: PendingRun) -> None:
         )
     if run.is_expired:
         raise GrantEnded("the delegation behind this call ended while it waited", nothing_happened=True)
+
+
+async def _require_open_flow(runtime: Runtime, run: PendingRun) -> None:
+    """Refuse to begin a step whose flow has ended: a worker that stood still for long made it too late."""
+    call = run.validated.call
+    origin = call.request.origin
+    if call.request.flow_depth == 0 or origin is None or origin.parent_call_id is None or run.epoch > 0:
+        return
+    if await has_flow_ended(runtime, call.tenant, origin.parent_call_id):
+        raise Canceled("the flow that made this call had ended before it began", nothing_happened=True)
 
 
 async def _record_unknown(runtime: Runtime, authorized: Authorized, run: PendingRun) -> None:

@@ -6,6 +6,7 @@ a flow that was canceled                the same, if none of its steps may have 
 anything else                           refused: it may have acted, so a person has to check
 """
 
+from dataclasses import replace
 from typing import NoReturn
 from uuid import UUID
 
@@ -54,9 +55,10 @@ async def build_retry_request(runtime: Runtime, caller: Caller, call_id: str) ->
         _refuse_retry(call_id, state, "it failed after it started, and may have acted")
     if state is State.CANCELED and (await load_flow_steps(runtime, caller.tenant, call_id)).may_have_acted:
         _refuse_retry(call_id, state, "some of its steps were done before it was canceled, and would be done again")
-    # Retrying several times makes only one more call.
+    # Retrying several times makes only one more call. It is nobody's step: the flow of a step went on without it.
     key = f"retry:{call_id}"
-    return stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", idempotency_key=key)
+    request = stored_input.build_request(row["tool"], row["version"], row["session"], mode="async", idempotency_key=key)
+    return replace(request, flow_depth=0, max_seconds=None)
 
 
 async def _load_call(runtime: Runtime, caller: Caller, call_id: str) -> asyncpg.Record:

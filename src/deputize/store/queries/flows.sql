@@ -7,6 +7,9 @@ from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'flow'
 where k.tenant = $1 and k.id = $2;
 
+-- name: is_flow_open
+select state in ('queued', 'running', 'unknown') from deputize.calls where tenant = $1 and id = $2;
+
 -- name: lock_waiting_flow
 -- Nobody begins it, and so concludes it, before this transaction has recorded what it is about to do.
 select true from deputize.calls where tenant = $1 and id = $2 and state = 'queued' and owner_epoch = $3 for share;

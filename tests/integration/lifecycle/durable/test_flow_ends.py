@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from deputize.core.errors import NotRetryable
+from deputize.core.errors import MalformedRequest, NotRetryable
+from deputize.core.outcome import Outcome
 from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.interfaces.call_request import parse_idempotency_key
 from deputize.lifecycle.durable import flow_steps
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.flow_run import _build_request
-from deputize.lifecycle.durable.flow_steps import load_flow_steps, plan_calls
+from deputize.lifecycle.durable.flow_steps import build_step_key, load_flow_steps, plan_calls, save_calls
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, load_pending_run
 from deputize.runs.flow_state import ReadyCall
 from tests.integration.lifecycle.durable.test_flow_run import list_paths, load_envelope, start_flow
@@ -176,14 +178,16 @@ async def plan_step(lab: GatewayLab, tag: str) -> PendingRun:
     return run
 
 
-async def make_planned_call(lab: GatewayLab, run: PendingRun) -> None:
+async def make_planned_call(lab: GatewayLab, run: PendingRun) -> Outcome:
     """As that worker makes it, and dies before it has recorded it; the call itself goes on."""
     flow, call = run.validated.contract.flow, run.validated.call
     assert flow is not None
     step = flow.steps[0]
     ready = ReadyCall(path="one", step="one", call=step.calls[0], arguments=call.request.arguments, time_share=1.0)
     made = await lab.runtime.run_call(lab.runtime, call.caller, _build_request(run, ready))
-    await resume(lab, made.call_id)
+    if made.is_accepted:
+        await resume(lab, made.call_id)
+    return made
 
 
 async def test_a_call_of_a_worker_that_died_before_it_recorded_it_counts_more_than_a_refusal(
@@ -209,6 +213,10 @@ async def test_a_call_of_a_worker_that_died_before_it_recorded_it_counts_more_th
         assert await lab.fetch_state(ids[3]) == "denied"
         # Whoever comes too late makes no call of a flow that has ended.
         assert not await plan_calls(lab.runtime, unmade.validated.call, unmade.epoch, "late", {"one": "lab.note"})
+        # Also if it stood still since it planned that call.
+        too_late = await make_planned_call(lab, unmade)
+        assert (await lab.fetch_state(too_late.call_id), list_effects("lost-unmade")) == ("canceled", [])
+        twice = await plan_step(lab, "lost-twice")
         await lab.gateway.commands.put_policies(await lab.make_admin(), [PolicyFile(path="rules.cedar", text=_RULES)])
         with pytest.raises(RunNotReady):
             await resume(lab, ids[2])
@@ -218,3 +226,15 @@ async def test_a_call_of_a_worker_that_died_before_it_recorded_it_counts_more_th
         await resume(lab, ids[1])
         assert (await load_envelope(lab, ids[1]))["state"] == "succeeded"
         assert [each.tool for each in list_effects("lost-refused")] == ["note"]
+        # What one worker plans after another one was refused keeps the flow open, too.
+        call, tools = twice.validated.call, {"one": "lab.note"}
+        refusal = await make_planned_call(lab, twice)
+        assert await save_calls(lab.runtime, call, "other", tools, {"one": refusal}, ())
+        assert await plan_calls(lab.runtime, call, twice.epoch, "another", tools)
+        steps = await load_flow_steps(lab.runtime, "dev", call.call_id)
+        assert (await list_paths(lab, call.call_id), steps.plans) == ({"one": "denied"}, tools)
+
+
+def test_no_client_can_make_the_call_of_a_step() -> None:
+    with pytest.raises(MalformedRequest):
+        parse_idempotency_key(build_step_key("01890000-0000-7000-8000-000000000000", "one"))
