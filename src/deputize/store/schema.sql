@@ -2024,15 +2024,18 @@ CREATE FUNCTION deputize.continue_call_as_run(
 ) RETURNS SETOF deputize.commit_result
     LANGUAGE plpgsql
     AS $$
+declare
+    began_at timestamptz;
 begin
     perform deputize.acquire_barrier_shared(array[p_tenant]);
     update deputize.calls k
     set state = 'queued', ended_at = null, error = null, cancel_requested_at = null
     where k.tenant = p_tenant and k.id = p_call_id and k.owner_epoch = p_epoch
-      and (k.state = 'unknown' or k.state = 'running' and k.owner = p_boot and k.cancel_requested_at is null);
+      and (k.state = 'unknown' or k.state = 'running' and k.owner = p_boot and k.cancel_requested_at is null)
+    returning k.created_at into began_at;
     if found then
-        insert into deputize.runs as r (tenant, id, priority, caller, not_after, release)
-            values (p_tenant, p_call_id, run_priority, run_caller, run_not_after, run_release)
+        insert into deputize.runs as r (tenant, id, priority, caller, not_after, release, started_at)
+            values (p_tenant, p_call_id, run_priority, run_caller, run_not_after, run_release, began_at)
             on conflict (tenant, id) do update set priority = excluded.priority, caller = excluded.caller,
                 not_after = excluded.not_after, release = excluded.release, queued_at = now();
         insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values (p_tenant, p_call_id, 'input', run_input)

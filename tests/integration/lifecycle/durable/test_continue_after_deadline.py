@@ -49,6 +49,13 @@ async def test_what_may_be_done_again_goes_on_instead_of_timing_out(lab: Gateway
     assert (await _fetch_result(lab, outcome.call_id))["result"] == {"value": "done"}
     keys = {effect.key for effect in list_effects(tag)}
     assert (len(list_effects(tag)), keys) == (2, {outcome.call_id})
+    # The first attempt may have acted, so whoever wrote since then wrote at the same time.
+    rows = await lab.db.fetch(
+        "select j.began_at = k.created_at from deputize.journal j "
+        "join deputize.calls k on k.tenant = j.tenant and k.id = j.call_id where j.call_id = $1",
+        outcome.call_id,
+    )
+    assert [row[0] for row in rows] == ([] if tool == "look" else [True])
 
 
 async def test_without_leave_it_times_out_as_before(lab: GatewayLab) -> None:

@@ -539,6 +539,32 @@ $$;
 comment on function deputize.find_later_effects(p_tenant text, p_resource text, p_scope text, p_id uuid, p_ordinal bigint, p_began_at timestamptz) is
     'Find every effect after this one, or that may be after it, still there, whose scope overlaps the given one.';
 
+-- A run that continues a call began with that call, which may have acted already.
+create or replace function deputize.continue_call_as_run(p_boot uuid, p_tenant text, p_call_id uuid, p_epoch integer, run_input bytea, run_caller bytea, run_not_after timestamp with time zone, run_priority integer, run_release text) returns setof deputize.commit_result
+    language plpgsql
+    as $$
+declare
+    began_at timestamptz;
+begin
+    perform deputize.acquire_barrier_shared(array[p_tenant]);
+    update deputize.calls k
+    set state = 'queued', ended_at = null, error = null, cancel_requested_at = null
+    where k.tenant = p_tenant and k.id = p_call_id and k.owner_epoch = p_epoch
+      and (k.state = 'unknown' or k.state = 'running' and k.owner = p_boot and k.cancel_requested_at is null)
+    returning k.created_at into began_at;
+    if found then
+        insert into deputize.runs as r (tenant, id, priority, caller, not_after, release, started_at)
+            values (p_tenant, p_call_id, run_priority, run_caller, run_not_after, run_release, began_at)
+            on conflict (tenant, id) do update set priority = excluded.priority, caller = excluded.caller,
+                not_after = excluded.not_after, release = excluded.release, queued_at = now();
+        insert into deputize.sealed_payloads (tenant, id, kind, ciphertext) values (p_tenant, p_call_id, 'input', run_input)
+            on conflict (tenant, id, kind) do update set ciphertext = excluded.ciphertext;
+        perform deputize.enqueue_run(p_tenant, p_call_id, run_priority);
+        return query select 'continued', p_tenant, p_call_id, p_call_id, null::bigint, null::bigint, null::bigint;
+    end if;
+    return query select * from deputize.select_epochs(array[p_tenant]);
+end $$;
+
 revoke execute on all routines in schema deputize from public;
 grant execute on all routines in schema deputize to deputize_writer;
 revoke execute on function
