@@ -106,13 +106,11 @@ class Changes:
     def open_kept(self) -> Iterator[int]:
         """Open the folder of what is kept; raise `ToolPrecondition` if nothing was changed yet."""
         with ExitStack() as stack:
-            try:
-                with _explain_reserved():
+            with _explain_reserved():
+                try:
                     kept = stack.enter_context(self._folder.open_reserved(*_FOLDER))
-            except ToolPrecondition as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    raise ToolPrecondition("no change of this folder is kept, so none can be taken back") from error
-                raise
+                except FileNotFoundError:
+                    raise ToolPrecondition("no change of this folder is kept, so none can be taken back") from None
             yield kept
 
     @contextmanager

@@ -258,14 +258,15 @@ def explain_errors(path: str) -> Iterator[None]:
     """Say what was wrong with a path, while nothing was done yet."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise ToolPrecondition(f"there is no {path}: list its folder to see what there is") from error
+    except FileNotFoundError:
+        # An answer, not a fault: from None, so that `deputize dev` prints no traceback of it.
+        raise ToolPrecondition(f"there is no {path}: list its folder to see what there is") from None
     except OSError as error:
         if error.errno in _LEADS_OUT:
             raise ToolPrecondition(
                 f"{path} is not below plain folders: symbolic links, mounts and files in the place of a folder are not "
                 "followed"
-            ) from error
+            ) from None
         raise ToolFailed(f"{path} cannot be used: {error.strerror}", nothing_happened=True) from error
 
 
