@@ -21,6 +21,7 @@ MOST_ERRORS: Final = 20
 _MAX_LISTED_EVALUATIONS: Final = 500
 _MAX_LISTED_LENGTH: Final = 16_384
 _MAX_NAME_LENGTH: Final = 64
+_MAX_SHOWN_PATTERN: Final = 100
 # Instead of a list that would take too long.
 UNLISTED_ERROR: Final = {"path": "", "message": "does not match the schema", "rule": "schema"}
 
@@ -81,6 +82,11 @@ def _describe_error(error: jsonschema_rs.ValidationError, schema: Schema) -> lis
             # What the operator of this gateway demands of a path that policies read.
             message = f"must be {PATH_FORM}"
             return [{"path": format_pointer(path), "message": message, "rule": "path"}]
+        case Kind.Pattern(pattern=pattern) if len(pattern) > _MAX_SHOWN_PATTERN:
+            # People read what it is for, and no long expression.
+            description = _find_node(schema, path).get("description", "")
+            message = f"does not have the form that this needs: {description}".removesuffix(": ")
+            return [{"path": format_pointer(path), "message": message, "rule": "pattern"}]
         case Kind.Format(format=name):
             return [
                 {
@@ -100,10 +106,15 @@ def _add_article(word: str) -> str:
 
 def _list_property_names(schema: Schema, path: tuple[str | int, ...]) -> list[str]:
     """List the known property names at a path, so that an unknown one can be corrected."""
+    return sorted(_find_node(schema, path).get("properties", {}))[:MOST_ERRORS]
+
+
+def _find_node(schema: Schema, path: tuple[str | int, ...]) -> dict[str, Any]:
+    """Find the schema of a value by its path; empty if the path leads through a combination of schemas."""
     node = resolve_refs(schema, schema)
     for step in path:
         inside = node.get("items") if isinstance(step, int) else node.get("properties", {}).get(step)
         node = resolve_refs(schema, inside)
         if not isinstance(node, dict):
-            return []
-    return sorted(node.get("properties", {}))[:MOST_ERRORS]
+            return {}
+    return node if isinstance(node, dict) else {}

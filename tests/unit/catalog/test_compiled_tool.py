@@ -67,6 +67,14 @@ def test_no_message_repeats_a_value() -> None:
     assert secret not in repr(found)
 
 
+def test_a_long_pattern_is_told_by_the_description_of_its_property() -> None:
+    long = {"type": "string", "pattern": f"^({'a|' * 60}b)$", "description": "Path of a file, as in src/main.py."}
+    schema = make_input_schema(short={"type": "string", "pattern": "^x"}, files={"type": "array", "items": long})
+    messages = {each["path"]: each["message"] for each in find_errors(schema, {"short": "a", "files": ["/a"]})}
+    assert "^x" in messages["/short"]
+    assert messages["/files/0"] == "does not have the form that this needs: Path of a file, as in src/main.py."
+
+
 def test_a_flood_of_errors_is_cut_short() -> None:
     assert len(find_errors(INPUT, {f"unknown{place}": 1 for place in range(100)})) == 20
 
