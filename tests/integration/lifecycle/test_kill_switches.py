@@ -107,11 +107,13 @@ async def test_a_tenant_that_is_off_can_be_turned_on_by_its_administrator(lab: G
 async def test_what_is_off_is_listed_as_it_was_first_turned(lab: GatewayLab) -> None:
     first = await _set_switch(lab, "tool", "lab.put", off=True, reason="first")
     again = await _set_switch(lab, "tool", "lab.put", off=True, reason="second")
-    await _set_switch(lab, "agent", "a", off=True)
+    # A reason that was missing is taken.
+    for reason in ("", "late", "later"):
+        await _set_switch(lab, "agent", "a", off=True, reason=reason)
     assert again == first + 1
     listed = await lab.gateway.commands.list_switches(await lab.make_admin())
     assert [(each.kind, each.value, each.reason, each.by) for each in listed] == [
-        ("agent", "a", "", "root"),
+        ("agent", "a", "late", "root"),
         ("tool", "lab.put", "first", "root"),
     ]
     for kind, value in (("tool", "lab.put"), ("agent", "a"), ("agent", "never")):

@@ -38,7 +38,7 @@ class SwitchPages(ConsolePages):
             "switches.html",
             session,
             has_script=True,
-            switches=[_build_switch(each, now=now) for each in switches[:_MAX_SWITCHES]],
+            switches=[build_switch(each, now=now) for each in switches[:_MAX_SWITCHES]],
             more_switches=max(0, len(switches) - _MAX_SWITCHES),
         )
 
@@ -119,7 +119,7 @@ class SwitchPages(ConsolePages):
             "switch_on.html",
             session,
             status=200 if problem is None else problem.spec.http,
-            switch=_build_switch(switch, now=gateway.clock.now()),
+            switch=build_switch(switch, now=gateway.clock.now()),
             kind=switch.kind,
             value=switch.value,
             alert=None if problem is None else build_alert(problem),
@@ -133,7 +133,7 @@ def build_off_path(kind: SwitchKind, value: str) -> str:
     return format_address(f"{SWITCHES_PAGE_PATH}/off", {"kind": kind, "value": value})
 
 
-def _build_switch(switch: KillSwitch, *, now: datetime) -> dict[str, Any]:
+def build_switch(switch: KillSwitch, *, now: datetime) -> dict[str, Any]:
     return {
         "kind": switch.kind,
         "name": format_line(switch.value),

@@ -12,7 +12,7 @@ from deputize.interfaces.console.call_view import build_rows
 from deputize.interfaces.console.charts import format_milliseconds
 from deputize.interfaces.console.entry_query import format_address
 from deputize.interfaces.console.pages import ConsolePages
-from deputize.interfaces.console.switch_pages import build_off_path
+from deputize.interfaces.console.switch_pages import build_off_path, build_switch
 from deputize.interfaces.console.view import EFFECT_BADGES, build_badge, build_value_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
@@ -80,8 +80,18 @@ class ToolPages(ConsolePages):
             levels=[] if levels is None else [_build_level(each) for each in levels["versions"]],
             circuit=circuit,
             off_path=build_off_path("tool", tool["name"]) if caller.is_admin else None,
+            switch=await self._find_switch(session, tool["name"]),
             rows=build_rows(page["entries"], is_admin=caller.is_admin, user=caller.user),
         )
+
+    async def _find_switch(self, session: ConsoleSession, name: str) -> dict[str, Any] | None:
+        """Find out for an administrator whether a tool is switched off, and by whom."""
+        if not session.caller.is_admin:
+            return None
+        gateway = self._get_gateway()
+        switches = await gateway.commands.list_switches(session.caller)
+        switch = next((each for each in switches if (each.kind, each.value) == ("tool", name)), None)
+        return None if switch is None else build_switch(switch, now=gateway.clock.now())
 
     async def _find_circuit(self, session: ConsoleSession, contract: Mapping[str, Any]) -> str:
         """Find the state of the circuit of the service behind a tool; empty if it has counted no failures."""

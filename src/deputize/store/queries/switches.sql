@@ -12,7 +12,7 @@ where e.tenant = $1;
 
 -- name: turn_off_switch
 -- The row lock on the epoch is held until commit, so epochs become visible in order. A switch that is off already
--- stays as it is, and the epoch is raised, so that every gateway reads again.
+-- stays as it is but for a reason that it lacked, and the epoch is raised, so that every gateway reads again.
 with raised as (
     update deputize.epochs set revocation = revocation + 1 where tenant = $1 returning revocation
 ), noted as (
@@ -20,6 +20,9 @@ with raised as (
     select $1, $2, $3, raised.revocation, $4, $5 from raised
     where not exists (select from deputize.switches
                       where tenant = $1 and kind = $2 and value = $3 and on_epoch is null)
+), explained as (
+    update deputize.switches set reason = $4
+    where tenant = $1 and kind = $2 and value = $3 and on_epoch is null and reason = '' and $4 <> ''
 )
 select revocation from raised;
 

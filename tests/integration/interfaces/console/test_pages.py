@@ -441,6 +441,10 @@ async def test_a_switch_is_turned_off_and_by_an_operator_on_again(console: Conso
         assert "document.title='owned'" in visible_text(misspelt)
         assert (await browser.post(f"{path}/off", form)).headers["location"] == path
         assert (await console.gateway.call("shop.login", {"password": "x"})).json()["error"]["slug"] == "switched-off"
+        tool = await browser.get("/console/tools/shop.login")
+        assert "Switched off by" in visible_text(tool)
+        assert f"{path}/off" not in tool.text
+        assert f"{path}/on?kind=tool&amp;value=shop.login" in tool.text
         listed = await browser.get(path)
         assert find_page_fault(listed.content) is None
         assert "tool shop.login" in visible_text(listed)
