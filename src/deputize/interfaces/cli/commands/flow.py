@@ -46,6 +46,8 @@ def graph(
         definition: Any = gateway.get(build_tool_path(name))["contract"].get("flow")
     else:
         view = gateway.get(f"/v1/flows/{run}")
+        if view["tool"] != name:
+            exit_with_error(f"{run} is a call of {view['tool']}: deputize flow graph {view['tool']} --run {run}")
         definition, statuses = view["flow"], _read_statuses(view)
     if definition is None:
         exit_with_error(f"{name} is not a flow: deputize tool show {name} shows what it is.")

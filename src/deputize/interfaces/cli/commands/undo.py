@@ -33,6 +33,8 @@ def undo(
     """Undo a call, a session or what an agent did: first the plan, then what is ready, newest first."""
     if sum(map(bool, (call_id, session, agent))) != 1:
         exit_with_error("Name one of: a call, --session, --agent with --since.")
+    if agent and not since:
+        exit_with_error("Say since when: deputize undo --agent NAME --since 4h.")
     moment = parse_time(since, "since") if since else ""
     selection = {
         name: value
@@ -71,7 +73,10 @@ def _finish_plan(planned: dict[str, Any], json: bool) -> None:
     elif planned["steps"]:
         _print_plan(planned)
     else:
-        printer.line("Nothing to undo: the journal has no such change that you may see.")
+        printer.line(
+            "Nothing to undo: the journal has no such change that you may see. Reads leave none; deputize calls list "
+            "shows the ids of calls."
+        )
 
 
 def _print_plan(planned: dict[str, Any]) -> None:

@@ -314,6 +314,8 @@ def check_tool_file(file: Path) -> ToolFileCheck:
     contracts: list[Contract] = []
     if file.suffix != ".py" and not is_listed:
         contracts = _check_unlisted_manifest(file, relative_path, project_tools)
+        if files.python or files.manifests:
+            contracts = _refuse_unlisted_conflicts(contracts, relative_path, project_tools, files.external_namespaces)
     if files.python or files.manifests:
         _refuse_conflicts(project_tools, files.external_namespaces)
     contracts += [
@@ -360,6 +362,38 @@ def _check_unlisted_manifest(file: Path, relative_path: str, project_tools: Proj
     return contracts
 
 
+def _refuse_unlisted_conflicts(
+    contracts: Sequence[Contract], relative_path: str, project_tools: ProjectTools, external_namespaces: frozenset[str]
+) -> list[Contract]:
+    """Refuse what does not fit the tools of the project, such as a flow whose step is none of them."""
+    known = {each.full_name: each for each in (*(each.contract for each in project_tools.tools), *contracts)}
+    fitting = []
+    for contract in contracts:
+        reasons = _find_conflicts(contract, {}, {}, known, external_namespaces)
+        if reasons:
+            what = f"{contract.full_name} {contract.version}"
+            lines = tuple(map(_format_reason, reasons))
+            project_tools.refusals.append(Refusal(what=what, file=relative_path, reasons=lines))
+        else:
+            fitting.append(contract)
+    return fitting
+
+
+def _find_conflicts(
+    contract: Contract,
+    owners: Mapping[str, str],
+    facts: Mapping[str, tuple[FactType, str]],
+    contracts: Mapping[str, Contract],
+    external_namespaces: frozenset[str],
+) -> list[Reason]:
+    try:
+        check_conflicts(contract, find_owner=owners.get, find_fact=facts.get, find_contract=contracts.get)
+    except ToolNotAdmitted as problem:
+        reasons = [Reason(**each) for each in problem.details["reasons"]]
+        return [each for each in reasons if not _names_external_tool(each, external_namespaces)]
+    return []
+
+
 def _refuse_conflicts(project_tools: ProjectTools, external_namespaces: frozenset[str]) -> None:
     """Refuse what conflicts with other tools of the project, in the order in which a gateway registers them."""
     tools = sorted(project_tools.tools, key=lambda each: each.contract.effects is not Effects.READ)
@@ -368,15 +402,11 @@ def _refuse_conflicts(project_tools: ProjectTools, external_namespaces: frozense
     facts: dict[str, tuple[FactType, str]] = {}
     for tool in tools:
         contract = tool.contract
-        try:
-            check_conflicts(contract, find_owner=owners.get, find_fact=facts.get, find_contract=contracts.get)
-        except ToolNotAdmitted as problem:
-            reasons = [Reason(**each) for each in problem.details["reasons"]]
-            reasons = [each for each in reasons if not _names_external_tool(each, external_namespaces)]
-            if reasons:
-                file = project_tools.find_file(contract)
-                project_tools.add_refusal(contract, explain_tool_reasons(tool, file, reasons))
-                continue
+        reasons = _find_conflicts(contract, owners, facts, contracts, external_namespaces)
+        if reasons:
+            file = project_tools.find_file(contract)
+            project_tools.add_refusal(contract, explain_tool_reasons(tool, file, reasons))
+            continue
         for name in (contract.full_name, *contract.aliases):
             owners.setdefault(name, contract.full_name)
         for fact in iter_facts(contract.input_schema):

@@ -40,6 +40,22 @@ output_schema: {type: integer}
 examples: [{id: 7}]
 handler: HANDLER
 """
+FLOW = """
+name: crm.look_twice
+version: 1.0.0
+description: Look at something through a flow.
+effects: read
+auth: {scopes: [crm:read]}
+timeout: 3600
+input_schema:
+  type: object
+  additionalProperties: false
+  properties: {id: {type: integer, description: Which one., examples: [7]}}
+output_schema: {type: integer}
+examples: [{id: 7}]
+flow:
+  steps: [{name: one, tool: TOOL}]
+"""
 
 
 def load_project(folder: Path, handler: str, more: str = "") -> ProjectTools:
@@ -98,6 +114,18 @@ def test_a_file_is_checked_among_the_files_of_its_project(tmp_path: Path) -> Non
         "tools/books.py:4 add: undo books.nope is not a callable tool; declare it with @tool in a file of the project, "
         "or correct the name",
     )
+
+
+def test_a_flow_in_a_file_that_is_not_listed_is_checked_with_the_tools_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "deputize.toml").write_text('[tools]\npython = ["tools/*.py"]\n')
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "crm.py").write_text(PYTHON)
+    file = tmp_path / "look.yaml"
+    for tool, is_refused in (("crm.look", False), ("crm.loook", True)):
+        file.write_text(FLOW.replace("TOOL", tool))
+        checked = check_tool_file(file)
+        assert (len(checked.contracts), bool(checked.refusals)) == (not is_refused, is_refused), checked.refusals
+    assert "crm.loook" in checked.refusals[0].reasons[0]
 
 
 async def test_a_function_of_the_same_files_previews(tmp_path: Path) -> None:

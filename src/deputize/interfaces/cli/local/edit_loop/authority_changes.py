@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
+from pydantic_core import to_jsonable_python
 
 from deputize.core.contract.contract import Contract
 from deputize.core.sensitive.text import redact_secrets
@@ -47,7 +48,7 @@ def compare_settings(old: BaseModel, new: BaseModel, prefix: str = "") -> Iterat
 def _format_value(value: Any) -> str:
     if isinstance(value, SecretStr):
         return "(secret)"
-    return redact_secrets(repr(value))
+    return redact_secrets(json.dumps(to_jsonable_python(value), ensure_ascii=False))
 
 
 def build_contract_document(old: Contract | None, new: Contract) -> Document:

@@ -13,7 +13,7 @@ from deputize.interfaces.cli.render.file_changes import PagedLines, describe_dif
 from deputize.interfaces.cli.render.output import PAUSE, printer, style_sign
 
 _MAX_REASON_LENGTH = 400
-_HOW_TO_APPLY = "start deputize dev in a terminal to be asked, or with --accept-changes if you know all of it"
+HOW_TO_APPLY = "start deputize dev in a terminal to be asked, or with --accept-changes if you know all of it"
 
 
 def print_loaded(file: str, contracts: Sequence[Contract]) -> None:
@@ -92,7 +92,7 @@ def build_settings_question(changes: Sequence[SettingChange], old: bytes, new: b
 
 
 def print_settings_left() -> None:
-    printer.warn(f"deputize.toml changed, and the settings confirmed last are used: {_HOW_TO_APPLY}.")
+    printer.warn(f"deputize.toml changed, and the settings confirmed last are used: {HOW_TO_APPLY}.")
 
 
 def print_files_taken(*, is_first: bool) -> None:
@@ -105,10 +105,10 @@ def print_files_taken(*, is_first: bool) -> None:
     )
 
 
-def print_restart(message: str) -> None:
+def print_restart(message: str, how: str = "restart deputize dev to apply") -> None:
     if printer.as_json:
         printer.json({"event": "restart_needed", "message": message})
-    printer.warn(f"{message}: restart deputize dev to apply.")
+    printer.warn(f"{message}: {how}.")
 
 
 def print_not_watching(reason: str) -> None:
@@ -131,7 +131,7 @@ def build_question(
 
 def print_not_asked() -> None:
     printer.warn(
-        f"This changes what callers may do and was not taken over; what was confirmed last is used: {_HOW_TO_APPLY}."
+        f"This changes what callers may do and was not taken over; what was confirmed last is used: {HOW_TO_APPLY}."
     )
 
 
@@ -146,7 +146,7 @@ def print_left(*, is_answered: bool) -> None:
         "Not applied: what was active stays active. The file still has the change, and the next start of deputize dev "
         "asks again: undo it in the file if you do not want it."
         if is_answered
-        else f"The terminal cannot answer, so nothing was taken over: {_HOW_TO_APPLY}."
+        else f"The terminal cannot answer, so nothing was taken over: {HOW_TO_APPLY}."
     )
 
 

@@ -198,7 +198,9 @@ class EditLoop:
         if is_first:
             # The start asked about them, or could not ask.
             if changes:
-                edit_messages.print_restart(f"{SETTINGS_FILE} differs from what this gateway was started with")
+                edit_messages.print_restart(
+                    f"{SETTINGS_FILE} differs from what this gateway was started with", edit_messages.HOW_TO_APPLY
+                )
             return
         if changes:
             self._new_settings, self._setting_changes = content, changes
