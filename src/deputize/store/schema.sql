@@ -496,7 +496,9 @@ CREATE INDEX grants_by_parent ON deputize.grants USING btree (tenant, parent) WH
 -- Secured by secure_table(): forced row-level security, the three policies.
 GRANT SELECT,INSERT ON TABLE deputize.grants TO deputize_writer;
 
--- Reconciliation tasks (kind reconcile) and approval requests (kind approval; more in approvals under the same id).
+-- What a person has to do: approve a call (kind approval; more in approvals under the same id), say whether one took
+-- effect (reconcile), answer for tools that were not available (fallback), take back what a flow could not
+-- (compensate), or undo what an agent asks to be undone (undo).
 CREATE TABLE deputize.human_tasks (
     tenant text NOT NULL,
     id uuid NOT NULL,
@@ -511,7 +513,7 @@ CREATE TABLE deputize.human_tasks (
     resolution text,
     reason text,
     CONSTRAINT human_tasks_check CHECK (((state = 'open'::text) = (resolved_at IS NULL))),
-    CONSTRAINT human_tasks_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text]))),
+    CONSTRAINT human_tasks_kind_check CHECK ((kind = ANY (ARRAY['reconcile'::text, 'approval'::text, 'fallback'::text, 'compensate'::text, 'undo'::text]))),
     CONSTRAINT human_tasks_state_check CHECK ((state = ANY (ARRAY['open'::text, 'resolved'::text, 'expired'::text])))
 );
 ALTER TABLE ONLY deputize.human_tasks
