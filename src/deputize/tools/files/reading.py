@@ -157,7 +157,8 @@ def read_if_present(folder: Folder, path: str) -> tuple[str, bytes | None]:
     try:
         page = _read_content(folder, path)
     except ToolPrecondition as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        # Not its cause: as an answer to a call, it has none.
+        if isinstance(error.__context__, FileNotFoundError):
             return ABSENT, None
         raise
     return hashlib.sha256(page).hexdigest(), page
