@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from deputize import tool
+from deputize import Preview, tool
 from deputize.catalog.importers.python import ATTRIBUTE
 
 Name = Annotated[str, Field(description="The name of the note", examples=["a"])]
@@ -103,6 +103,27 @@ def unstamp(name: Name) -> dict[str, str]:
     return {"name": name}
 
 
+def preview_reopen(name: str) -> Preview:
+    is_kept = f"closed {name}" in notes
+    return Preview(preconditions=[{"name": "kept", "holds": is_kept, "detail": "its text was not kept"}])
+
+
+@tool(effects="write", resources=["update book.folders/{name}"], undo="book.reopen", **_OPTIONS)
+def close(name: Name) -> dict[str, str]:
+    """Close a note, and keep its text."""
+    notes[f"closed {name}"] = notes.pop(name)
+    return {"name": name}
+
+
+@tool(
+    effects="write", resources=["update book.folders/{name}"], undo="book.close", preview=preview_reopen, **_OPTIONS
+)  # fmt: skip
+def reopen(name: Name) -> dict[str, str]:
+    """Open a note with the text that was kept."""
+    notes[name] = notes.pop(f"closed {name}")
+    return {"name": name}
+
+
 @tool(effects="write", resources=["create book.lines"], undo="book.cut", **_OPTIONS)
 def append(text: Text) -> dict[str, int]:
     """Append a line under a number of its own."""
@@ -135,5 +156,6 @@ def mail(name: Name) -> dict[str, str]:
 
 
 TOOLS: Final = [
-    getattr(each, ATTRIBUTE) for each in (add, remove, change, pin, unpin, stamp, unstamp, append, cut, title, mail)
+    getattr(each, ATTRIBUTE)
+    for each in (add, remove, change, pin, unpin, stamp, unstamp, close, reopen, append, cut, title, mail)
 ]

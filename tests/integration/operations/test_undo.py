@@ -235,6 +235,33 @@ async def test_what_the_caller_may_not_take_back_stays_and_the_plan_says_why(lab
     assert notes == {"stamp a": "", "b": "bread"}
 
 
+async def test_a_tool_that_would_refuse_is_asked_before_it_is_promised(lab: GatewayLab, session: str) -> None:
+    notes.update(a="1", b="2")
+    for name in ("a", "b"):
+        await call(lab, "close", session, name=name)
+    assert list_verdicts(await plan(lab, session=session)) == [("close", "ready", None)] * 2
+    del notes["closed b"]
+    planned = await plan(lab, session=session)
+    assert list_verdicts(planned) == [("close", "blocked", "would_fail"), ("close", "ready", None)]
+    assert planned["steps"][0]["detail"] == "kept: its text was not kept"
+    # Whoever cannot undo asks no tool.
+    reader = await lab.make_caller(scopes=("book:write",))
+    assert (await plan(lab, reader, session=session))["ready"] == 2
+    assert [each["state"] for each in (await undo(lab, session=session))["made"]] == ["succeeded"]
+    assert notes == {"a": "1"}
+
+
+async def test_a_step_below_another_one_is_not_asked_before_its_turn(lab: GatewayLab, session: str) -> None:
+    notes["a"] = "1"
+    await call(lab, "close", session, name="a")
+    ana = await lab.make_caller(scopes=("book:write",))
+    await call(lab, "reopen", session, by=ana, name="a")
+    planned = await plan(lab, session=session)
+    assert list_verdicts(planned) == [("reopen", "ready", None), ("close", "ready", None)]
+    assert [each["state"] for each in (await undo(lab, session=session))["made"]] == ["succeeded"] * 2
+    assert notes == {"a": "1"}
+
+
 async def test_after_the_window_and_without_its_tool_nothing_is_taken_back(lab: GatewayLab, session: str) -> None:
     added = await call(lab, "add", session, name="a", text="milk")
     pinned = await call(lab, "pin", session, name="a", text="top")

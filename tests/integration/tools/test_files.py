@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import shutil
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -59,10 +60,17 @@ class FilesGateway:
         envelope: dict[str, Any] = answer.json()
         return envelope
 
+    async def plan_undo(self, call_id: str) -> dict[str, Any]:
+        answer = await self.gateway.post("/v1/undo/plan", {"call_id": call_id}, token=self._make_undo_token())
+        plan: dict[str, Any] = answer.json()
+        return plan
+
+    def _make_undo_token(self) -> str:
+        return self.gateway.token(scopes=("files:read", "files:write", "deputize:undo"))
+
     async def undo(self, call_id: str) -> dict[str, Any]:
         """Take a call back, and return the step that did it."""
-        token = self.gateway.token(scopes=("files:read", "files:write", "deputize:undo"))
-        plan = (await self.gateway.post("/v1/undo/plan", {"call_id": call_id}, token=token)).json()
+        token, plan = self._make_undo_token(), await self.plan_undo(call_id)
         body = {"call_id": call_id, "digest": plan["digest"]}
         done = (await self.gateway.post("/v1/undo", body, token=token)).json()
         (step,) = done["made"]
@@ -200,6 +208,22 @@ async def test_taking_a_move_back_is_judged_by_both_paths(files: FilesGateway) -
         assert envelope["state"] == "denied", envelope
     assert (files.root / "src" / "in").read_text() == "in\n"
     (files.root / "src" / "in").unlink()
+
+
+async def test_a_new_file_is_previewed(files: FilesGateway) -> None:
+    envelope = await files.call("write", path="src/new.py", content="n\n", expected_sha256="absent", dry_run=True)
+    assert envelope["would"]["behavior"] == "run", envelope
+    assert envelope["preview"]["impact"]["diff"][-1] == "+n"
+
+
+async def test_a_change_whose_file_is_no_longer_kept_is_not_promised(files: FilesGateway) -> None:
+    changed = await files.call("write", path="src/main.py", content="2\n", expected_sha256=digest("one\n"))
+    assert (await files.plan_undo(changed["call_id"]))["ready"] == 1
+    shutil.rmtree(files.root / ".deputize" / "files")
+    (step,) = (await files.plan_undo(changed["call_id"]))["steps"]
+    assert (step["verdict"], step["reason"]) == ("blocked", "would_fail")
+    assert "is kept" in step["detail"]
+    await files.get_result("write", path="src/main.py", content="one\n", expected_sha256=digest("2\n"))
 
 
 async def test_undo_takes_a_move_back_and_brings_it_again(files: FilesGateway) -> None:

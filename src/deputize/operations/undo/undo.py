@@ -5,19 +5,24 @@ since. Its idempotency key is made of the journal entry, so that whoever repeats
 on where it stopped. The first step that does not succeed ends the request, and the plan of what is left is returned.
 """
 
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
-from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import UNDO_SCOPE, Caller
 from deputize.core.errors import ScopeMissing, UndoPlanChanged
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.run import Lifecycle
-from deputize.operations.undo.undo_plan import UndoPlan, UndoPlans, UndoSelection, UndoStep
-
-# So many in one request, within the time that clients wait; they go on with the digest of what is left.
-MAX_STEPS: Final = 50
+from deputize.operations.undo.undo_plan import (
+    MAX_STEPS,
+    UndoPlan,
+    UndoPlans,
+    UndoSelection,
+    UndoStep,
+    build_undo_request,
+    may_undo,
+)
 
 
 class Undo:
@@ -53,27 +58,16 @@ class Undo:
         return made
 
     async def _run_step(self, caller: Caller, step: UndoStep) -> Outcome:
-        compensation = step.compensation
-        if compensation is None:
-            raise ValueError("a step that is ready has a compensation")
-        request = CallRequest(
-            tool=compensation.tool,
-            arguments=dict(compensation.arguments),
-            idempotency_key=await find_undo_key(
-                self._lifecycle.runtime, caller.tenant, step.entry_id, compensation.tool
-            ),
-            session=caller.session,
-            origin=CallOrigin(parent_call_id=step.call_id),
-            undoes=step.entry_id,
-        )
-        return await self._lifecycle.run(caller, request)
+        request = build_undo_request(caller, step)
+        key = await find_undo_key(self._lifecycle.runtime, caller.tenant, step.entry_id, request.tool)
+        return await self._lifecycle.run(caller, replace(request, idempotency_key=key))
 
 
 def _require_undo(caller: Caller) -> None:
     """Refuse agents: what an agent did is taken back by a person, with authority of their own."""
     if caller.agents:
         raise ScopeMissing("an agent cannot undo: ask the person it acts for", details={"missing_scopes": [UNDO_SCOPE]})
-    if UNDO_SCOPE not in caller.scopes:
+    if not may_undo(caller):
         raise ScopeMissing(f"undoing calls needs the scope {UNDO_SCOPE}", details={"missing_scopes": [UNDO_SCOPE]})
 
 

@@ -1,9 +1,11 @@
 """Plan how calls are taken back: what, in which order, what cannot be, and what others changed since.
 
 The newest effect comes first. An effect on which a later one stands that stays is never overwritten: its step is
-blocked, and so are those of the plan below it. Nothing is changed here.
+blocked, and so are those of the plan below it. A tool that previews its calls is asked whether it still can take back
+what it should. Nothing is changed here.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +16,8 @@ from uuid import UUID
 import asyncpg
 
 from deputize.catalog.snapshot import TenantTools
-from deputize.core.caller import Caller, parse_agents
+from deputize.core.call import CallOrigin, CallRequest
+from deputize.core.caller import UNDO_SCOPE, Caller, parse_agents
 from deputize.core.canonical import canonicalize
 from deputize.core.clock import make_first_id
 from deputize.core.contract.compensation_binding import BoundCompensation
@@ -37,6 +40,10 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 MAX_PLAN_CALLS: Final = 1000
+# So many in one request, within the time that clients wait; they go on with the digest of what is left.
+MAX_STEPS: Final = 50
+_PREVIEWS_AT_ONCE: Final = 8
+_PREVIEW_MS: Final = 5_000
 # By how much the clock of a gateway may differ from that of the database.
 _MAX_SKEW_MS: Final = 3_600_000
 _SQL = load_statements("journal")
@@ -155,12 +162,71 @@ class UndoPlans:
             each.entry_id: refusal for each in steps if (refusal := _find_refusal(caller, each, authority)) is not None
         }
         steps = _block_steps(steps, blocks, refusals)
+        if may_undo(caller):
+            steps = _block_steps(steps, await self._preview_steps(caller, steps, authority.tools), {})
         return UndoPlan(steps=tuple(steps), digest=_digest_steps(keys, steps), is_complete=is_complete)
+
+    async def _preview_steps(
+        self, caller: Caller, steps: Sequence[UndoStep], tools: TenantTools
+    ) -> dict[str, tuple[str, str]]:
+        """Ask the tools of the next steps whether they would do it, and return the reasons of those that would not.
+
+        A step on which another one of the plan stands is not asked: what it finds is not there yet.
+        """
+        slots = asyncio.Semaphore(_PREVIEWS_AT_ONCE)
+
+        async def preview(step: UndoStep) -> str | None:
+            async with slots:
+                return await self._preview_step(caller, step)
+
+        next_steps = [each for each in steps if each.verdict == "ready"][:MAX_STEPS]
+        asked = [
+            step
+            for number, step in enumerate(next_steps)
+            if step.compensation is not None
+            and tools.resolve_version(step.compensation.tool).contract.preview
+            and not any(_overlap(each, step) for each in next_steps[:number])
+        ]
+        answers = await asyncio.gather(*map(preview, asked))
+        return {
+            step.entry_id: ("would_fail", answer)
+            for step, answer in zip(asked, answers, strict=True)
+            if answer is not None
+        }
+
+    async def _preview_step(self, caller: Caller, step: UndoStep) -> str | None:
+        """Return why the step would fail, if its tool knows that."""
+        request = replace(build_undo_request(caller, step), dry_run=True, deadline_ms=_PREVIEW_MS)
+        outcome = await self._runtime.run_call(self._runtime, caller, request)
+        fields = await outcome.envelope.load_fields()
+        if outcome.spec is not None:
+            return None if outcome.spec.retryable else str(fields["detail"])
+        because = fields["would"]["because"]
+        return str(because[0]) if because else None
 
     async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
         if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
             return False
         return caller.is_auditor or await is_within_token(self._runtime, caller, row["tool"], row["version"])
+
+
+def may_undo(caller: Caller) -> bool:
+    """Tell whether the caller may undo at all: a person with the authority for it, and no agent."""
+    return not caller.agents and UNDO_SCOPE in caller.scopes
+
+
+def build_undo_request(caller: Caller, step: UndoStep) -> CallRequest:
+    """Build the call that takes a step back, without its key."""
+    compensation = step.compensation
+    if compensation is None:
+        raise ValueError("a step that is ready has a compensation")
+    return CallRequest(
+        tool=compensation.tool,
+        arguments=dict(compensation.arguments),
+        session=caller.session,
+        origin=CallOrigin(parent_call_id=step.call_id),
+        undoes=step.entry_id,
+    )
 
 
 async def _find_entries(connection: Connection, caller: Caller, selection: UndoSelection) -> list[UUID]:

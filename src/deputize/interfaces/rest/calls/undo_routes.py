@@ -59,7 +59,7 @@ class UndoStepModel(BaseModel):
     reason: (
         Literal[
             "already_undone", "is_undo", "undo_uncertain", "uncertain", "irreversible", "window_over", "not_kept",
-            "not_bound", "no_tool", "changed_since", "concurrent", "not_allowed",
+            "not_bound", "no_tool", "changed_since", "concurrent", "not_allowed", "would_fail",
         ]
         | None
     ) = Field(description="Why it is not taken back.")  # fmt: skip
