@@ -16,6 +16,7 @@ _PATH = "/deputize.v1.Deputize/"
 _RESPONSES: dict[str, type[Message]] = {
     "Call": messages.CallResponse,
     "CallWithProgress": messages.CallStep,
+    "CallBatch": messages.CallBatchResponse,
     "GetCall": messages.GetCallResponse,
     "FollowCall": messages.CallEvent,
     "CancelCall": messages.CancelCallResponse,

@@ -1,11 +1,10 @@
 """Parse the fields of a call into a `CallRequest`, for every interface."""
 
 import re
-from typing import Any, Final, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn
 from uuid import UUID
 
 from deputize.core.call import MAX_KEY_LENGTH, MAX_SESSION_LENGTH, Callback, CallOrigin, CallRequest
-from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall, CallBatch, FailurePolicy
 from deputize.core.errors import MalformedRequest
 from deputize.core.mcp.elicitation import NO_CAPABILITIES, ClientCapability, InputResponses
 
@@ -26,8 +25,6 @@ _FIELD_SET = frozenset(FIELDS)
 _CAPABILITY_SET = frozenset(ClientCapability)
 _CALLBACK_FIELDS = frozenset({"url", "secret", "include_result"})
 _NO_ARGUMENTS: dict[str, Any] = {}
-_BATCH_FIELDS: Final = frozenset({"calls", "on_failure"})
-_FAILURE_POLICIES: Final[tuple[FailurePolicy, ...]] = get_args(FailurePolicy)
 
 
 def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str | None = None) -> CallRequest:
@@ -37,9 +34,9 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
     get = fields.get
     tool, arguments = get("tool"), get("arguments", _NO_ARGUMENTS)
     if type(tool) is not str or not 0 < len(tool) <= MAX_TOOL_LENGTH:
-        _raise_malformed("tool", f"must be the name of a tool, 1 to {MAX_TOOL_LENGTH} characters")
+        raise_malformed("tool", f"must be the name of a tool, 1 to {MAX_TOOL_LENGTH} characters")
     if type(arguments) is not dict:
-        _raise_malformed("arguments", "must be an object with the tool's arguments by name")
+        raise_malformed("arguments", "must be an object with the tool's arguments by name")
     if len(fields) <= 2 and "arguments" in fields:
         return CallRequest(tool=tool, arguments=arguments, idempotency_key=key, traceparent=traceparent)
     if not fields.keys() <= _FIELD_SET:
@@ -70,38 +67,6 @@ def parse_call_request(fields: Any, *, key: str | None = None, traceparent: str 
     )
 
 
-def parse_call_batch(fields: Any, *, traceparent: str | None = None) -> CallBatch:
-    """Parse several calls, or raise `MalformedRequest` with the first that is wrong; none of them is run then."""
-    if type(fields) is not dict or not fields.keys() <= _BATCH_FIELDS or type(fields.get("calls")) is not list:
-        raise MalformedRequest("a batch is an object with calls, a list, and perhaps on_failure")
-    calls, on_failure = fields["calls"], fields.get("on_failure", "cancel_dependent")
-    if on_failure not in _FAILURE_POLICIES:
-        _raise_malformed("on_failure", f"must be one of {', '.join(_FAILURE_POLICIES)}")
-    if len(calls) > MAX_BATCH_SIZE:
-        _raise_malformed("calls", f"must be 1 to {MAX_BATCH_SIZE}")
-    parsed_calls = []
-    for index, each in enumerate(calls):
-        try:
-            parsed_calls.append(_parse_batched_call(each, traceparent))
-        except MalformedRequest as problem:
-            details = {**problem.details, "call": index}
-            raise problem.replace(message=f"calls[{index}]: {problem.message}", details=details) from None
-    return CallBatch(calls=parsed_calls, on_failure=on_failure)
-
-
-def _parse_batched_call(fields: Any, traceparent: str | None) -> BatchedCall:
-    if type(fields) is not dict:
-        raise MalformedRequest("a call is a JSON object", details={"fields": list(FIELDS)})
-    fields = dict(fields)
-    key, depends_on = fields.pop("idempotency_key", None), fields.pop("depends_on", [])
-    if type(depends_on) is not list or not all(type(each) is int for each in depends_on):
-        _raise_malformed("depends_on", "must be a list of positions of earlier calls, from 0")
-    request = parse_call_request(
-        fields, key=None if key is None else parse_idempotency_key(key), traceparent=traceparent
-    )
-    return BatchedCall(request=request, depends_on=frozenset(depends_on))
-
-
 def parse_origin(fields: dict[str, Any]) -> CallOrigin | None:
     """Parse where a call comes from, as its caller states it; None if it states nothing."""
     native_call_id, flow_id = (_parse_text(fields, name, MAX_SESSION_LENGTH) for name in ("native_call_id", "flow_id"))
@@ -110,7 +75,7 @@ def parse_origin(fields: dict[str, Any]) -> CallOrigin | None:
         try:
             parent_call_id = str(UUID(parent_call_id))
         except ValueError:
-            _raise_malformed("parent_call_id", "must be the id of a call")
+            raise_malformed("parent_call_id", "must be the id of a call")
     if native_call_id is None and parent_call_id is None and flow_id is None:
         return None
     return CallOrigin(native_call_id=native_call_id, parent_call_id=parent_call_id, flow_id=flow_id)
@@ -122,13 +87,13 @@ def _parse_mode(fields: dict[str, Any]) -> Literal["sync", "async"] | None:
         case None | "sync" | "async":
             return value
         case _:
-            _raise_malformed("mode", "must be sync or async")
+            raise_malformed("mode", "must be sync or async")
 
 
 def _parse_flag(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is not None and type(value) is not bool:
-        _raise_malformed(name, "must be true or false")
+        raise_malformed(name, "must be true or false")
     return bool(value)
 
 
@@ -138,12 +103,12 @@ def _parse_callback(fields: dict[str, Any]) -> Callback | None:
     if value is None:
         return None
     if type(value) is not dict or not value.keys() <= _CALLBACK_FIELDS:
-        _raise_malformed("callback", "must be an object with url, and perhaps secret and include_result")
+        raise_malformed("callback", "must be an object with url, and perhaps secret and include_result")
     url, secret = _parse_text(value, "url", MAX_URL_LENGTH), value.get("secret")
     if url is None or not (url.isascii() and url.isprintable()) or " " in url:
-        _raise_malformed("callback", "needs a url of visible ASCII characters")
+        raise_malformed("callback", "needs a url of visible ASCII characters")
     if secret is not None and (type(secret) is not str or not re.match(KEY_NAME, secret)):
-        _raise_malformed("callback", "has a secret whose name is not of lower case letters, digits, - and _")
+        raise_malformed("callback", "has a secret whose name is not of lower case letters, digits, - and _")
     return Callback(url=url, secret=secret or "default", include_result=_parse_flag(value, "include_result"))
 
 
@@ -153,7 +118,7 @@ def _parse_capabilities(fields: dict[str, Any]) -> frozenset[ClientCapability]:
         return NO_CAPABILITIES
     if type(value) is not list or not all(type(each) is str and each in _CAPABILITY_SET for each in value):
         names = ", ".join(ClientCapability)
-        _raise_malformed("client_capabilities", f"must be a list of input requests that you can answer: {names}")
+        raise_malformed("client_capabilities", f"must be a list of input requests that you can answer: {names}")
     return frozenset(ClientCapability(each) for each in value)
 
 
@@ -163,11 +128,9 @@ def _parse_input_responses(fields: dict[str, Any]) -> InputResponses | None:
     if value is None:
         return None
     if type(value) is not dict or value.keys() != {"round_token", "responses"}:
-        _raise_malformed(
-            "input_responses", "must be an object with round_token, and responses by the names of requests"
-        )
+        raise_malformed("input_responses", "must be an object with round_token, and responses by the names of requests")
     if type(value["round_token"]) is not str or type(value["responses"]) is not dict:
-        _raise_malformed("input_responses", "must have round_token as a text, and responses as an object")
+        raise_malformed("input_responses", "must have round_token as a text, and responses as an object")
     return InputResponses(round_token=value["round_token"], responses=value["responses"])
 
 
@@ -176,7 +139,7 @@ def _parse_text(fields: dict[str, Any], name: str, max_length: int) -> str | Non
     if value is None:
         return None
     if type(value) is not str or not 0 < len(value) <= max_length:
-        _raise_malformed(name, f"must be text of 1 to {max_length} characters")
+        raise_malformed(name, f"must be text of 1 to {max_length} characters")
     return value
 
 
@@ -188,7 +151,7 @@ def _parse_whole_number(fields: dict[str, Any], name: str, lowest: int, highest:
     if type(value) is float and value.is_integer():
         value = int(value)
     if type(value) is not int or not lowest <= value <= highest:
-        _raise_malformed(name, f"must be a whole number{unit}, {lowest} to {highest}")
+        raise_malformed(name, f"must be a whole number{unit}, {lowest} to {highest}")
     return value
 
 
@@ -199,11 +162,11 @@ def parse_idempotency_key(value: Any) -> str:
         if len(value) > 2 and value[0] == value[-1] == '"':
             value = value[1:-1]
     if type(value) is not str or not 0 < len(value) <= MAX_KEY_LENGTH:
-        _raise_malformed("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} characters")
+        raise_malformed("Idempotency-Key", f"must be 1 to {MAX_KEY_LENGTH} characters")
     if not (value.isascii() and value.isprintable()) or " " in value:
-        _raise_malformed("Idempotency-Key", "must be visible ASCII characters without spaces")
+        raise_malformed("Idempotency-Key", "must be visible ASCII characters without spaces")
     return value
 
 
-def _raise_malformed(field: str, rule: str) -> NoReturn:
+def raise_malformed(field: str, rule: str) -> NoReturn:
     raise MalformedRequest(f"{field} {rule}", details={"field": field})

@@ -80,6 +80,18 @@ class CallResponse(_message.Message):
     is_joined: bool
     def __init__(self, call_id: _Optional[str] = ..., state: _Optional[str] = ..., envelope: _Optional[bytes] = ..., is_accepted: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ..., is_replay: _Optional[bool] = ..., is_joined: _Optional[bool] = ...) -> None: ...
 
+class CallBatchRequest(_message.Message):
+    __slots__ = ("batch",)
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    batch: bytes
+    def __init__(self, batch: _Optional[bytes] = ...) -> None: ...
+
+class CallBatchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: bytes
+    def __init__(self, results: _Optional[bytes] = ...) -> None: ...
+
 class CallStep(_message.Message):
     __slots__ = ("progress", "outcome")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]

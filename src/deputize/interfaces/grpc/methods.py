@@ -2,25 +2,29 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from deputize.core.contract.tools import ToolProgress
 from deputize.core.errors import MalformedRequest, Unavailable
 from deputize.core.outcome import Outcome
+from deputize.interfaces.call_batch import parse_call_batch, render_batch_results
 from deputize.interfaces.call_request import MAX_TOOL_LENGTH
 from deputize.interfaces.grpc import deputize_v1_pb2 as messages
 from deputize.interfaces.grpc.request_fields import build_call_request, compute_deadline_ms
 from deputize.interfaces.grpc.rpc import ProgressReports, Rpc
 from deputize.interfaces.grpc.status import FailedRpc, describe_outcome, encode_headers
+from deputize.interfaces.json_body import read_json_off_loop
 from deputize.operations.gateway import CallEvent, Gateway
 
 _MAX_ID_LENGTH: Final = 100
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 500
 
+T = TypeVar("T")
 # Returns how the RPC failed, or None.
 Method = Callable[[Gateway, Rpc], Awaitable[FailedRpc | None]]
 
@@ -31,11 +35,12 @@ class GrpcMethods:
     def __init__(self, shutdown: asyncio.Event) -> None:
         self._shutdown = shutdown
         # Calls go on when their clients have left, as over HTTP: what they did is recorded either way.
-        self._calls: set[asyncio.Future[Outcome]] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.by_name: dict[str, Method] = {
             "Call": self._call,
             "CallWithProgress": self._call_with_progress,
+            "CallBatch": self._call_batch,
             "GetCall": _get_call,
             "FollowCall": self._follow_call,
             "CancelCall": _cancel_call,
@@ -53,40 +58,43 @@ class GrpcMethods:
             await asyncio.wait(self._calls)
 
     async def _call(self, gateway: Gateway, rpc: Rpc) -> FailedRpc | None:
-        with self._start_call(gateway, rpc) as call:
+        with self._start_calls(gateway, partial(_reach_outcome, gateway, rpc)) as call:
             return await _answer_call(gateway, rpc, await asyncio.shield(call), lambda response: response)
 
     async def _call_with_progress(self, gateway: Gateway, rpc: Rpc) -> FailedRpc | None:
         reports = ProgressReports()
-        with self._start_call(gateway, rpc, reports) as call:
+        with self._start_calls(gateway, partial(_reach_outcome, gateway, rpc, reports)) as call:
             async for each in reports.follow(call):
                 await rpc.send_message(messages.CallStep(progress=_build_progress(each)))
             return await _answer_call(
                 gateway, rpc, await asyncio.shield(call), lambda response: messages.CallStep(outcome=response)
             )
 
+    async def _call_batch(self, gateway: Gateway, rpc: Rpc) -> None:
+        with self._start_calls(gateway, partial(_reach_outcomes, gateway, rpc)) as calls:
+            results = orjson.dumps(render_batch_results(await asyncio.shield(calls), rpc.trace_id))
+            await rpc.send_message(messages.CallBatchResponse(results=results))
+
     @contextlib.contextmanager
-    def _start_call(
-        self, gateway: Gateway, rpc: Rpc, reports: ProgressReports | None = None
-    ) -> "Iterator[asyncio.Future[Outcome]]":
-        """Start a call for an RPC: the block must answer it."""
-        call: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def _start_calls(self, gateway: Gateway, run: Callable[[], Awaitable[T]]) -> "Iterator[asyncio.Future[T]]":
+        """Start the calls of an RPC: the block must answer it."""
+        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         is_answered = asyncio.Event()
-        self._calls.add(call)
-        call.add_done_callback(self._end_call)
-        task = asyncio.create_task(_run_call(gateway, rpc, reports, call, is_answered), name="grpc-call")
+        self._calls.add(ended)
+        ended.add_done_callback(self._end_calls)
+        task = asyncio.create_task(_run_calls(gateway, run, ended, is_answered), name="grpc-call")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            yield call
+            yield ended
         finally:
             is_answered.set()
 
-    def _end_call(self, call: "asyncio.Future[Outcome]") -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
+    def _end_calls(self, ended: "asyncio.Future[Any]") -> None:
+        self._calls.discard(ended)
+        if not ended.cancelled():
             # Its client may have left, so that there is none to raise it to; the lifecycle has recorded it.
-            call.exception()
+            ended.exception()
 
     async def _follow_call(self, gateway: Gateway, rpc: Rpc) -> None:
         with gateway.open_request():
@@ -119,26 +127,36 @@ class GrpcMethods:
                 await next_event
 
 
-async def _run_call(
-    gateway: Gateway,
-    rpc: Rpc,
-    reports: ProgressReports | None,
-    call: "asyncio.Future[Outcome]",
-    is_answered: asyncio.Event,
+async def _run_calls(
+    gateway: Gateway, run: Callable[[], Awaitable[T]], ended: "asyncio.Future[T]", is_answered: asyncio.Event
 ) -> None:
-    """Run a call to its outcome. It keeps its caller's slot until then, and until the client has read it or left."""
+    """Run calls to their outcomes. They keep their caller's slot until then, and until the client has read or left."""
     with gateway.open_request():
         try:
-            call.set_result(await _reach_outcome(gateway, rpc, reports))
+            ended.set_result(await run())
         except Exception as error:  # noqa: BLE001 -- the RPC raises it
-            call.set_exception(error)
+            ended.set_exception(error)
         except asyncio.CancelledError:
-            call.cancel()
+            ended.cancel()
             raise
         await is_answered.wait()
 
 
-async def _reach_outcome(gateway: Gateway, rpc: Rpc, reports: ProgressReports | None) -> Outcome:
+async def _reach_outcomes(gateway: Gateway, rpc: Rpc) -> Sequence[Outcome | Exception]:
+    caller = await gateway.authenticate_for_call(rpc.authorization)
+    message = await rpc.read_message(messages.CallBatchRequest)
+    if "idempotency-key" in rpc.metadata:
+        raise MalformedRequest("each call of a batch has a key of its own, in its field idempotency_key")
+    traceparent = rpc.metadata.get("traceparent")
+    batch = parse_call_batch(
+        await read_json_off_loop(message.batch, gateway.settings.server.max_depth),
+        traceparent=None if traceparent is None else traceparent.decode("latin-1"),
+        deadline_ms=compute_deadline_ms(rpc.remaining_seconds),
+    )
+    return await gateway.run_calls(caller, batch)
+
+
+async def _reach_outcome(gateway: Gateway, rpc: Rpc, reports: ProgressReports | None = None) -> Outcome:
     caller = await gateway.authenticate_for_call(rpc.authorization)
     message = await rpc.read_message(messages.CallRequest)
     deadline_ms = compute_deadline_ms(rpc.remaining_seconds)

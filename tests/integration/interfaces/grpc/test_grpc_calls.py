@@ -82,6 +82,54 @@ async def repeat_until_ended(
             await asyncio.sleep(0.05)
 
 
+def build_batch(*calls: Any, **more: Any) -> messages.CallBatchRequest:
+    return messages.CallBatchRequest(batch=orjson.dumps({"calls": list(calls), **more}))
+
+
+@pytest.mark.requirement("INV-9", "INV-1")
+async def test_a_batch_over_grpc_is_the_batch_of_rest(gateway: HttpGateway, client: GrpcClient) -> None:
+    calls = [
+        {"tool": "shop.rename_user", "arguments": {"id": 1, "name": "Ana"}, "idempotency_key": "grpc-batch"},
+        {"tool": "grpclab.tell_deadline"},
+        {"tool": "shop.nothing"},
+        {"tool": "shop.get_user", "arguments": {"id": 7}, "depends_on": [2]},
+    ]
+    answer = await client.start("CallBatch", build_batch(*calls), timeout=30)
+    results = orjson.loads(answer.results)["results"]
+    assert [each["status"] for each in results] == [200, 200, 404, 409]
+    # The deadline of the RPC is that of its calls.
+    assert 10 < results[1]["envelope"]["result"] <= 30
+    over_rest = await gateway.call("shop.rename_user", {"id": 1, "name": "Ana"}, key="grpc-batch")
+    assert over_rest.headers["idempotency-replayed"] == "true"
+    assert over_rest.content in answer.results
+
+
+@pytest.mark.parametrize(
+    ("request_", "metadata", "message"),
+    [
+        (build_batch(), (), "a batch holds 1 to 50 calls"),
+        (build_batch({"tool": 7}), (), "calls[0]: tool must be"),
+        (messages.CallBatchRequest(batch=b"[]"), (), "a batch is an object with calls"),
+        (messages.CallBatchRequest(), (), "the body is not JSON"),
+        (build_batch({"tool": "shop.get_user"}), (("idempotency-key", "all"),), "each call of a batch has a key"),
+    ],
+)
+async def test_a_batch_with_a_mistake_runs_nothing(
+    client: GrpcClient, request_: messages.CallBatchRequest, metadata: Any, message: str
+) -> None:
+    before = len(shop_tools.effects)
+    error = await fail(client.start("CallBatch", request_, metadata=metadata))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.details() or "").startswith(message)
+    assert len(shop_tools.effects) == before
+
+
+async def test_a_batch_over_grpc_reaches_no_tool_of_another_tenant(gateway: HttpGateway, client: GrpcClient) -> None:
+    batch = build_batch({"tool": "shop.get_user", "arguments": {"id": 7}})
+    answer = await client.start("CallBatch", batch, token=gateway.other_token())
+    assert [each["status"] for each in orjson.loads(answer.results)["results"]] == [404]
+
+
 @pytest.mark.requirement("INV-1")
 async def test_a_call_over_grpc_is_the_same_call(gateway: HttpGateway, client: GrpcClient) -> None:
     over_grpc = await client.call("shop.get_user", {"id": 7})
@@ -166,6 +214,7 @@ async def test_only_tokens_that_rest_accepts_are_accepted(gateway: HttpGateway, 
     bound_token = jwt.encode(bound, gateway.other_key, algorithm="EdDSA", headers={"kid": "other"})
     requests: dict[str, Any] = {
         "Call": messages.CallRequest(tool="shop.get_user"),
+        "CallBatch": build_batch({"tool": "shop.get_user"}),
         "GetCall": messages.GetCallRequest(call_id="x"),
         "CancelCall": messages.CancelCallRequest(call_id="x"),
         "ListTools": messages.ListToolsRequest(),

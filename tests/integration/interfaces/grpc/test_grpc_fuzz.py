@@ -18,6 +18,7 @@ _CASES = 400
 _METHODS: dict[str, Any] = {
     "Call": messages.CallRequest,
     "CallWithProgress": messages.CallRequest,
+    "CallBatch": messages.CallBatchRequest,
     "GetCall": messages.GetCallRequest,
     "FollowCall": messages.FollowCallRequest,
     "CancelCall": messages.CancelCallRequest,

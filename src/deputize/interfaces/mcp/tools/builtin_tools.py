@@ -14,7 +14,7 @@ from deputize.core.contract.contract import TimeoutClass
 from deputize.core.errors import CallNotFound, ErrorSpec, MalformedRequest, NotCancelable, Problem, SchemaViolation
 from deputize.core.outcome import Outcome, build_problem_fields
 from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
-from deputize.interfaces.call_request import parse_call_batch
+from deputize.interfaces.call_batch import parse_call_batch
 from deputize.interfaces.mcp.call_origin import parse_call_origin
 from deputize.interfaces.mcp.context import McpContext
 from deputize.interfaces.mcp.errors import get_advice

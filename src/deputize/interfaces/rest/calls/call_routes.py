@@ -28,9 +28,9 @@ from deputize.core.errors import (
     VersionNotInCapability,
     list_problem_types,
 )
-from deputize.core.outcome import Outcome, build_problem_fields
-from deputize.interfaces.asgi_http import hide_internal_error, make_retry_after_header, read_trace_id
-from deputize.interfaces.call_request import parse_call_batch
+from deputize.core.outcome import build_problem_fields
+from deputize.interfaces.asgi_http import make_retry_after_header, read_trace_id
+from deputize.interfaces.call_batch import parse_call_batch, render_batch_results
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
     AgentToolCallModel,
@@ -88,17 +88,8 @@ async def post_batch(request: Request, gateway: CurrentGateway, caller: CurrentC
         raise MalformedRequest("each call of a batch has a key of its own, in its field idempotency_key")
     fields = await read_json_body(request, gateway)
     batch = parse_call_batch(fields, traceparent=request.headers.get("traceparent"))
-    results, trace_id = await gateway.run_calls(caller, batch), read_trace_id(request.scope)
-    return make_json_response({"results": [_render_result(each, trace_id) for each in results]})
-
-
-def _render_result(result: Outcome | Exception, trace_id: str) -> dict[str, Any]:
-    if isinstance(result, Outcome):
-        facts = {"status": result.http_status, "is_replay": result.is_replay, "is_joined": result.is_joined}
-        return {**facts, "envelope": orjson.Fragment(result.body)}
-    problem = hide_internal_error(result, trace_id)
-    envelope = build_problem_fields(problem, trace_id=trace_id)
-    return {"status": problem.spec.http, "is_replay": False, "is_joined": False, "envelope": envelope}
+    results = await gateway.run_calls(caller, batch)
+    return make_json_response(render_batch_results(results, read_trace_id(request.scope)))
 
 
 @router.get(
