@@ -1,8 +1,12 @@
 """A flow is admitted only if its steps fit together; each reason names the step, the field and what to write."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, product
+from typing import Any, Final
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from deputize.catalog.flow_rules import check_flow, check_flow_tools
 from deputize.core.contract.contract import Contract
@@ -172,3 +176,105 @@ def test_the_result_must_be_what_the_contract_declares() -> None:
         "/flow/output/more is missing: output_schema requires more",
         "/flow/output/text comes from /steps/a/text, which does not fit: it must be integer, and can be string",
     ]
+
+
+_LEAVES: Final = ("look", "put", "erase")
+
+
+@st.composite
+def _draw_graph(draw: st.DrawFn, names: Iterator[str], depth: int = 2) -> list[dict[str, Any]]:
+    """Steps inside each other; whose results they take is drawn later."""
+    steps: list[dict[str, Any]] = []
+    for _ in range(draw(st.integers(1, 2))):
+        kind = draw(st.sampled_from(("call", "parallel", "steps") if depth else ("call",)))
+        step: dict[str, Any] = {"name": next(names)}
+        if kind == "call":
+            step |= {"tool": f"lab.{draw(st.sampled_from(_LEAVES))}", "bind": {"tag": "/input/tag"}}
+            if draw(st.integers(0, 5)) == 0:
+                step["map"] = {"over": "/input/tags", "max_items": 2}
+        elif kind == "steps":
+            step["steps"] = draw(_draw_graph(names, depth - 1))
+        else:
+            step["parallel"] = [
+                {"name": next(names), "steps": draw(_draw_graph(names, depth - 1))} for _ in range(2)
+            ]  # fmt: skip
+            step["join"] = draw(st.sampled_from(("all", "first")))
+        if draw(st.integers(0, 3)) == 0:
+            step["when"] = '/input/tag == "x"'
+            if draw(st.booleans()):
+                step["otherwise"] = draw(_draw_graph(names, 0))
+        steps.append(step)
+    return steps
+
+
+def _list_runs(steps: Sequence[Mapping[str, Any]]) -> set[tuple[str, ...]]:
+    """List every order in which the calls of steps can be made, in the plainest way: try all of them."""
+    runs: set[tuple[str, ...]] = {()}
+    for step in steps:
+        runs = {before + own for before in runs for own in _list_runs_of_step(step)}
+    return runs
+
+
+def _list_runs_of_step(step: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    if "tool" in step:
+        runs = {(step["name"],) * (2 if "map" in step else 1)}
+    elif "steps" in step:
+        runs = _list_runs(step["steps"])
+    else:
+        branches = [_list_runs_of_step(each) for each in step["parallel"]]
+        if step["join"] == "first":
+            # Of the one that was slower, any beginning may have run.
+            begun = [{run[:end] for run in branch for end in range(len(run) + 1)} for branch in branches]
+            pairs = {*product(branches[0], begun[1]), *product(begun[0], branches[1])}
+        else:
+            pairs = set(product(branches[0], branches[1]))
+        runs = {run for pair in pairs for run in _interleave(*pair)}
+    return runs | _list_runs(step.get("otherwise", ())) if "when" in step else runs
+
+
+def _interleave(a: tuple[str, ...], b: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if not a or not b:
+        yield a + b
+        return
+    yield from ((a[0], *rest) for rest in _interleave(a[1:], b))
+    yield from ((b[0], *rest) for rest in _interleave(a, b[1:]))
+
+
+def _walk(steps: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for step in steps:
+        yield step
+        for kind in ("steps", "parallel", "otherwise"):
+            yield from _walk(step.get(kind, ()))
+
+
+@given(data=st.data())
+def test_a_graph_is_refused_if_and_only_if_one_of_its_runs_would_go_wrong(data: st.DataObject) -> None:
+    steps = data.draw(_draw_graph(f"s{number}" for number in count()))
+    calls = {each["name"]: each for each in _walk(steps) if "tool" in each}
+    assume(len(calls) <= 6)
+    sources: dict[str, str] = {}
+    for name in calls:
+        source = data.draw(st.sampled_from([None, *(each for each in calls if "map" not in calls[each])]), label=name)
+        if source is not None:
+            sources[name] = source
+            calls[name]["bind"] = {"tag": f"/steps/{source}/text"}
+    runs = _list_runs(steps)
+    changes = {name for name, each in calls.items() if each["tool"] != "lab.look"}
+    final = {name for name, each in calls.items() if each["tool"] == "lab.erase"}
+    changes_too_late = any(
+        name in final and not changes.isdisjoint(run[place + 1 :]) for run in runs for place, name in enumerate(run)
+    )
+    misses_a_value = any(
+        name in sources and sources[name] not in run[:place] for run in runs for place, name in enumerate(run)
+    )
+    schema = {
+        "type": "object",
+        "properties": {"tag": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
+        "required": ["tag", "tags"],
+    }
+    fields = {"output": {"t": "/input/tag"}, "input_schema": schema, "effects": "destructive"}
+    reasons = _find_reasons(make_flow("drawn", *steps, **fields))
+    assert any("which cannot be taken back" in each for each in reasons) == changes_too_late, reasons
+    missing = ("which may be missing", "is not a step before this one")
+    assert any(text in each for each in reasons for text in missing) == misses_a_value, reasons
+    assert bool(reasons) == (changes_too_late or misses_a_value), reasons
