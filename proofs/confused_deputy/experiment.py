@@ -270,7 +270,7 @@ async def _build_endpoints(testbed: Testbed, participants: Participants, seed_da
         "POST /v1/tools/{name}/negotiation": {"version": "*"},
         "rpc surface.get": {},
         "POST /v1/calls/{call_id}/rollback": {"checkpoint": CHECKPOINT},
-        "POST /v1/reconciliation-tasks/{task_id}/resolve": resolution,
+        "POST /v1/human-tasks/{task_id}/resolve": resolution,
         "POST /v1/tools/{name}/versions/{version}/state": {"state": "available"},
         "PUT /v1/tools/{name}/versions/{version}/deprecation": {},
         "POST /v1/tools/{name}/versions/{version}/tests": {

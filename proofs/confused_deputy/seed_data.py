@@ -52,7 +52,7 @@ async def create_seed_data(testbed: Testbed) -> SeedData:
     await _send_call(http, READ_TOOL, mode="async", callback={"url": _UNREACHABLE_URL})
     deliveries = await _wait_for_items(lambda: _fetch_items(http, "/v1/webhooks/deadletters", "deadletters"))
     # Asked of a person, it is not tried again by itself.
-    tasks = await _wait_for_items(lambda: _fetch_items(http, "/v1/reconciliation-tasks", "tasks"))
+    tasks = await _wait_for_items(lambda: _fetch_items(http, "/v1/human-tasks", "tasks"))
     await worker.stop()
     approval_id = (await _send_call(http, APPROVAL_TOOL))["approval"]["approval_id"]
     canceled_call = (await _send_call(http, READ_TOOL, mode="async"))["call_id"]

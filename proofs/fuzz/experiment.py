@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import orjson
 
 from deputize.interfaces.rest.approvals.approval_models import ApprovalModel
-from deputize.interfaces.rest.approvals.reconciliation_task_models import ReconciliationTaskModel
+from deputize.interfaces.rest.approvals.human_task_models import HumanTaskModel
 from proofs.fuzz.console_fuzzer import fuzz_pages
 from proofs.fuzz.mcp_fuzzer import fuzz_mcp
 from proofs.fuzz.rpc_fuzzer import fuzz_rpc
@@ -369,7 +369,7 @@ async def _run_controls(
     return {
         "a planted fault, by our own fuzzer": rpc_result.wrong["internal"] > 0,
         "a planted wrong answer, by our own fuzzer": wrong_count > 0,
-        "a planted wrong answer about a task": run_result.wrong[f"not a {ReconciliationTaskModel.__name__}"] > 0,
+        "a planted wrong answer about a task": run_result.wrong[f"not a {HumanTaskModel.__name__}"] > 0,
         "a planted wrong answer about an approval": run_result.wrong[f"not a {ApprovalModel.__name__}"] > 0,
         "a planted fault, on a page": page_result.wrong["server error"] > 0,
         "a planted fault, by schemathesis": search_result.wrong["server error"] > 0,

@@ -28,7 +28,7 @@ from proofs.fuzz.values import (
 )
 from proofs.kit.http_client import HttpConnection, HttpResponse
 
-_TASKS = "/v1/reconciliation-tasks"
+_TASKS = "/v1/human-tasks"
 _APPROVALS, _SUGGESTIONS = "/v1/approvals", "/v1/approvals/suggestions"
 # What waits for people tells of itself for as long as it waits, which is longer than a fuzzer listens.
 _STREAM = "/v1/calls/{call_id}/events"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from deputize.core.caller import Caller
-from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.admin.human_tasks import HumanTasks
 from deputize.operations.approvals.decisions import ApprovalDecisions
 from deputize.operations.gateway import Gateway
 from deputize.operations.views.surface import Surface, ToolListPage
@@ -35,7 +35,7 @@ def _without_digest(tool: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tool.items() if key != "digest"}
 
 
-class QuestionlessTasks(ReconciliationTasks):
+class QuestionlessTasks(HumanTasks):
     async def show_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
         task = await super().show_task(caller, task_id)
         return {key: value for key, value in task.items() if key != "question"}
@@ -55,9 +55,7 @@ class RulelessApprovals(ApprovalDecisions):
 def change(gateway: Gateway) -> Gateway:
     runtime = get_runtime(gateway)
     approvals = RulelessApprovals(gateway.approvals)
-    return replace(
-        gateway, surface=FaultySurface(runtime), reconciliation_tasks=QuestionlessTasks(runtime), approvals=approvals
-    )
+    return replace(gateway, surface=FaultySurface(runtime), human_tasks=QuestionlessTasks(runtime), approvals=approvals)
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ class Intruder:
     async def search(self) -> Finding:
         paths = [
             "/v1/calls?limit=100", "/v1/calls?tenant=acme", "/v1/approvals", "/v1/approvals/suggestions",
-            "/v1/tools/search?q=yacht", "/v1/grants", "/v1/revocations", "/v1/switches", "/v1/reconciliation-tasks",
+            "/v1/tools/search?q=yacht", "/v1/grants", "/v1/revocations", "/v1/switches", "/v1/human-tasks",
             "/v1/webhooks/deadletters", "/v1/secrets", "/v1/servers", "/v1/circuits", "/v1/surface",
         ]  # fmt: skip
         headers = {"x-tenant": "acme", "deputize-tenant": "acme", "x-forwarded-prefix": "/t/acme"}

@@ -17,12 +17,12 @@ from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTests
 from deputize.operations.admin.delegations import Delegations
 from deputize.operations.admin.deprecations import Deprecations
+from deputize.operations.admin.human_tasks import HumanTasks
 from deputize.operations.admin.legal_holds import LegalHolds
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
 from deputize.operations.admin.project_edits import ProjectEdits
-from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
 from deputize.operations.admin.service_levels import ServiceLevels
 from deputize.operations.admin.tool_health import ToolHealth
 from deputize.operations.approvals.decisions import ApprovalDecisions
@@ -113,7 +113,7 @@ def build_gateway(
         cancellations=Cancellations(runtime, calls),
         flows=FlowViews(runtime, calls),
         webhooks=WebhookAdmin(runtime),
-        reconciliation_tasks=ReconciliationTasks(runtime),
+        human_tasks=HumanTasks(runtime),
         approvals=approvals,
         suggestions=PermitSuggestions(runtime, backtests),
         servers=ServerInventory(runtime, monitor),

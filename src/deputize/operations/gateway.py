@@ -34,13 +34,13 @@ from deputize.operations.admin.commands import Commands
 from deputize.operations.admin.contract_tests import ContractTestClaim, ContractTests, ReportedCase
 from deputize.operations.admin.delegations import Delegations, IssuedToken
 from deputize.operations.admin.deprecations import DeprecationRequest, Deprecations
+from deputize.operations.admin.human_tasks import HumanTasks
 from deputize.operations.admin.legal_holds import HoldRequest, LegalHolds
 from deputize.operations.admin.operator_tokens import OperatorTokens
 from deputize.operations.admin.policy.backtests import Backtests
 from deputize.operations.admin.policy.explain import PolicyExplanations
 from deputize.operations.admin.policy.suggestions import PermitSuggestions
 from deputize.operations.admin.project_edits import ProjectEdits
-from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
 from deputize.operations.admin.service_levels import ServiceLevels
 from deputize.operations.admin.tool_health import ToolHealth
 from deputize.operations.approvals.console_sessions import ConsoleAccess
@@ -149,7 +149,7 @@ class Gateway:
     cancellations: Cancellations
     flows: FlowViews
     webhooks: WebhookAdmin
-    reconciliation_tasks: ReconciliationTasks
+    human_tasks: HumanTasks
     approvals: ApprovalDecisions
     suggestions: PermitSuggestions
     servers: ServerInventory

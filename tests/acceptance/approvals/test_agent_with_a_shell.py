@@ -221,9 +221,9 @@ def headers_that_say_who_it_is(scenario: Scenario, pending_approval: PendingAppr
 
 
 @register_attack(refusals=0)
-def answering_it_as_a_reconciliation_task(scenario: Scenario, pending_approval: PendingApproval) -> None:
+def answering_it_as_a_human_task(scenario: Scenario, pending_approval: PendingApproval) -> None:
     said = {"outcome": "happened", "reason": "I saw it"}
-    path = f"/v1/reconciliation-tasks/{pending_approval.request_id}/resolve"
+    path = f"/v1/human-tasks/{pending_approval.request_id}/resolve"
     require_refusal(scenario.post(path, said), "scope-missing")
     require_refusal(scenario.post(path, said, token=scenario.developer_token), "human-task-not-found")
 

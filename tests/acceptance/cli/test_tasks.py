@@ -1,4 +1,4 @@
-"""Use `deputize tasks` as a person does: list a reconciliation task, show it, and resolve it."""
+"""Use `deputize tasks` as a person does: list a task, show it, and resolve it."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ def _mark_outcome_unknown(shop: Path, call: str) -> None:
     )
 
 
-def test_a_reconciliation_task_is_listed_shown_and_resolved(shop_project: Path) -> None:
-    assert run_deputize("tasks", "list", folder=shop_project).out == "No open reconciliation tasks.\n"
+def test_a_human_task_is_listed_shown_and_resolved(shop_project: Path) -> None:
+    assert run_deputize("tasks", "list", folder=shop_project).out == "No open tasks.\n"
     call = run_deputize("call", "hello.remember", "text=milk", "--json", folder=shop_project).json["call_id"]
     _mark_outcome_unknown(shop_project, call)
     listing = run_deputize("tasks", "list", folder=shop_project).out

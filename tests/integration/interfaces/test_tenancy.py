@@ -11,7 +11,7 @@ import pytest_asyncio
 from deputize.interfaces.asgi import build_api
 from deputize.interfaces.jsonrpc import METHODS
 from tests.integration.conftest import ADMIN, SCOPES, HttpGateway
-from tests.integration.interfaces.rest.approvals.test_reconciliation_tasks import make_reconciliation_task
+from tests.integration.interfaces.rest.approvals.test_human_tasks import make_human_task
 from tests.support import shop_tools
 
 pytestmark = pytest.mark.requirement("GOV-1")
@@ -44,7 +44,7 @@ WITHOUT_IDS = {
     ("get", "/v1/agents"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),
     ("get", "/.well-known/oauth-protected-resource/mcp"), ("get", "/.well-known/oauth-client"),
-    ("get", "/v1/reconciliation-tasks"),
+    ("get", "/v1/human-tasks"),
     ("get", "/v1/webhooks/key"), ("get", "/v1/webhooks/deadletters"),
     ("get", "/v1/servers"), ("get", "/v1/audit"), ("get", "/v1/audit/tail"), ("get", "/v1/audit/export"),
     ("get", "/v1/observations"), ("get", "/v1/activity"),
@@ -94,7 +94,7 @@ async def our_grant(gateway: HttpGateway) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def our_task(gateway: HttpGateway) -> str:
-    return (await make_reconciliation_task(gateway, "ours-lost"))[1]
+    return (await make_human_task(gateway, "ours-lost"))[1]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -20,7 +20,7 @@ def test_every_route_about_runs_is_asked_with_what_it_takes() -> None:
 
     assert list(routes["POST /v1/calls/{call_id}/rollback"].fields) == ["checkpoint"]
     assert routes["GET /v1/calls/{call_id}/events"].parameters["header"] == ["last-event-id"]
-    assert routes["GET /v1/reconciliation-tasks"].parameters["query"] == ["state", "before", "limit"]
+    assert routes["GET /v1/human-tasks"].parameters["query"] == ["state", "kind", "before", "limit"]
     assert "POST /v1/webhooks/deadletters/{delivery_id}/retry" in routes
     assert list(routes["POST /v1/approvals/batch"].fields) == ["approval_ids", "decision", "reason", "vary", "bindings"]
     assert routes["POST /v1/approvals/{approval_id}/approve"].is_for_approvers

@@ -91,7 +91,7 @@ class HumanTaskNotFound(AsyncProblem):
     spec = ErrorSpec(
         slug="human-task-not-found", code=ErrorCode.TOOL_NOT_FOUND, error_class="unknown_tool", number=3713, http=404,
         grpc="NOT_FOUND",
-        title="Approval request or reconciliation task not found",
+        title="Approval request or human task not found",
         advice="List the open ones: deputize approvals list and deputize tasks list.",
     )  # fmt: skip
 

@@ -32,9 +32,7 @@ class RunSettings(SettingsSection):
     reconcile_seconds: float = Field(
         10.0, gt=0, le=3600, description="Pause before the second attempt to reconcile; each further pause doubles."
     )
-    reconcile_tries: int = Field(
-        5, ge=1, le=20, description="Attempts to reconcile before a reconciliation task for a person is opened."
-    )
+    reconcile_tries: int = Field(5, ge=1, le=20, description="Attempts to reconcile before a human task is opened.")
     unable_seconds: float = Field(
         900.0, ge=0, le=86_400, description="How long a run waits for a worker that has its tool before it fails."
     )

@@ -25,9 +25,9 @@ from deputize.interfaces.cli.commands import (
     erase,
     flow,
     grants,
+    human_tasks,
     import_servers,
     policy,
-    reconciliation_tasks,
     revoke,
     sandboxes,
     secrets,
@@ -217,7 +217,7 @@ app.command(epilog="Example: deputize verify call.receipt --key log.key")(receip
 app.add_typer(approvals.group, name="approvals", epilog="Example: deputize approvals list")
 app.add_typer(policy.group, name="policy", epilog="Example: deputize policy check")
 app.add_typer(webhooks.group, name="webhooks", epilog="Example: deputize webhooks deadletters")
-app.add_typer(reconciliation_tasks.group, name="tasks", epilog="Example: deputize tasks list")
+app.add_typer(human_tasks.group, name="tasks", epilog="Example: deputize tasks list")
 app.add_typer(servers.group, name="servers", epilog="Example: deputize servers list")
 app.add_typer(services.group, name="services", epilog="Example: deputize services show petstore")
 app.add_typer(sandboxes.group, name="sandboxes", epilog="Example: deputize sandboxes check")

@@ -27,6 +27,12 @@ from deputize.interfaces.console.view import build_list_view, format_line
 from deputize.operations.gateway import AuditQuery, ConsoleSession, EntryFilter
 
 _MAX_TASKS: Final = 10
+_TASK_TEXTS: Final = {
+    "reconcile": "the outcome is unknown",
+    "fallback": "no alternative answers",
+    "compensate": "a step could not be taken back",
+    "undo": "an undo is asked for",
+}
 _NEWEST: Final = 15
 _MAX_REFUSALS: Final = 200
 _MINUTES: Final = 60
@@ -71,7 +77,7 @@ class HomePages(ConsolePages):
             return self._redirect(f"{TOOLS_PAGE_PATH}?{urlencode({'q': text})}")
 
     async def _list_tasks(self, caller: Caller) -> list[dict[str, str]]:
-        """List what waits for this person: approval requests, unknown outcomes, servers that changed or are away."""
+        """List what waits for this person: approval requests, human tasks, servers that changed or are away."""
         gateway = self._get_gateway()
         now = gateway.clock.now()
         requests = build_list_view(await gateway.approvals.list_requests(caller, limit=_MAX_TASKS), now=now)
@@ -89,11 +95,11 @@ class HomePages(ConsolePages):
         tasks += [
             {
                 "icon": "?",
-                "text": f"{format_line(each['call']['tool']['name'])}: the outcome is unknown",
-                "aside": "check what happened, then: deputize tasks resolve",
+                "text": f"{format_line((each['call']['tool'] or {}).get('name', ''))}: {_TASK_TEXTS[each['kind']]}",
+                "aside": f"{format_line(each['question']['asked'])} · deputize tasks show {each['task_id']}",
                 "path": f"{CALLS_PAGE_PATH}/{each['call']['call_id']}",
             }
-            for each in await gateway.reconciliation_tasks.list_tasks(caller, limit=_MAX_TASKS)
+            for each in await gateway.human_tasks.list_tasks(caller, limit=_MAX_TASKS)
         ]
         for server in await gateway.servers.list_servers(caller):
             name, path = format_line(server["name"]), f"{ACCOUNTS_PAGE_PATH}/{server['name']}/changes"

@@ -32,7 +32,7 @@ from deputize.interfaces.rest.admin import (
     tools,
     webhooks,
 )
-from deputize.interfaces.rest.approvals import approval_routes, reconciliation_tasks, suggestions
+from deputize.interfaces.rest.approvals import approval_routes, human_tasks, suggestions
 from deputize.interfaces.rest.audit import audit_routes, log_routes, observation_routes
 from deputize.interfaces.rest.calls import call_routes, cost_routes, flow_routes, undo_routes
 from deputize.interfaces.rest.common import GetGateway, get_metadata_url, make_malformed_problem, make_problem_response
@@ -67,7 +67,7 @@ _ROUTERS = (
     webhooks.router,
     suggestions.router,
     approval_routes.router,
-    reconciliation_tasks.router,
+    human_tasks.router,
     servers.router,
     circuits.router,
     agents.router,

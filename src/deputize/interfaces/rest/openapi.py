@@ -31,7 +31,7 @@ from deputize.interfaces.asgi_http import PROBLEM_MEDIA
 from deputize.interfaces.negotiation_request import NegotiationBody
 from deputize.interfaces.rest.admin.server_models import ConfirmEffectsBody, ServerChangeDecisionBody
 from deputize.interfaces.rest.approvals.approval_models import ApproveBody, BreakGlassBody, DecisionBatchBody, DenyBody
-from deputize.interfaces.rest.approvals.reconciliation_task_models import ReconciliationTaskBody
+from deputize.interfaces.rest.approvals.human_task_models import HumanTaskBody
 from deputize.interfaces.rest.calls.call_models import (
     AcceptedCallModel,
     CallBatchBody,
@@ -75,7 +75,7 @@ _EXTRA_MODELS: Sequence[type[BaseModel]] = (
     SwitchBody,
     PoliciesBody,
     BacktestBody,
-    ReconciliationTaskBody,
+    HumanTaskBody,
     ConfirmEffectsBody,
     ServerChangeDecisionBody,
     RollbackBody,

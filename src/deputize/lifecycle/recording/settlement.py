@@ -1,13 +1,12 @@
 """Settle a call recorded as UNKNOWN once its real outcome is established.
 
 The outcome comes from the tool's status or from a person; here it is written into the call's envelope, encrypted, and
-recorded, by compare-and-set. Used by `background/reconciler.py` and `admin/reconciliation_tasks.py` in operations.
+recorded, by compare-and-set. Used by `background/reconciler.py` and `admin/human_tasks.py` in operations.
 """
 
 from typing import Any, Literal
 
 import asyncpg
-import orjson
 
 from deputize.catalog.compiled_tool import CompiledTool
 from deputize.core.call import CallRequest
@@ -32,10 +31,7 @@ from deputize.store.commit_rows import CloseCallRow, JournalRow
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
-_SQL = load_statements("reconciliation")
 _JOURNAL = load_statements("journal")
-# When an administrator should have resolved a task. Nothing happens then: an unknown outcome never expires.
-_DUE_SECONDS = 7 * 86_400.0
 SETTLED_ELSEWHERE = "settled_elsewhere"
 
 ActualOutcome = Literal["happened", "did_not_happen"]
@@ -160,7 +156,7 @@ def _build_verified(
 def _record_as_decision(
     runtime: Runtime, unknown_call: UnknownCall, settlement: Settlement, closing_row: CloseCallRow
 ) -> CloseCallRow:
-    """Record a person's settlement as a decision that names the reconciliation task with their reason."""
+    """Record a person's settlement as a decision that names the task with their reason."""
     about = AuditContext(
         caller=settlement.by,
         trace_id=unknown_call.trace,
@@ -181,14 +177,3 @@ def _record_as_decision(
         passage=trace_step(State.UNKNOWN, State(closing_row.state)),
     )
     return closing_row._replace(entry=body, salt=None)
-
-
-async def open_reconciliation_task(
-    runtime: Runtime, connection: Connection, tenant: str, call_id: str, question: dict[str, Any]
-) -> str | None:
-    """Open a task and return its id; None if the call has one already."""
-    task_id = runtime.clock.new_id()
-    row_id = await connection.fetchval(
-        _SQL["open_reconciliation_task"], tenant, task_id, "reconcile", call_id, orjson.dumps(question), _DUE_SECONDS
-    )
-    return None if row_id is None else task_id

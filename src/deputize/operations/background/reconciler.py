@@ -3,7 +3,7 @@
 a run whose upstream deduplicates by key   is requeued, with the same key
 the contract names a `status` tool         that tool is called with the call's key and answers {"state": …}: `happened`
                                            (and the `result`, if still known), `did_not_happen` or `unknown`
-otherwise, or without a clear answer       a person is asked, in a reconciliation task
+otherwise, or without a clear answer       a person is asked, in a human task
 
 Runs in every worker; they share the work by skipping locked rows. An unknown call is retried ever more seldom, also
 while a person is asked: a status that answers later settles the call and closes the task.
@@ -31,6 +31,7 @@ from deputize.core.value_types import frozen
 from deputize.evidence.audit_entries import AuditContext, encode_entry
 from deputize.govern.token_authorization import RECONCILIATION_RULE
 from deputize.lifecycle.recording.audit import trace_step
+from deputize.lifecycle.recording.human_tasks import open_human_task
 from deputize.lifecycle.recording.redaction import get_redaction_plan
 from deputize.lifecycle.recording.settlement import (
     SETTLED_ELSEWHERE,
@@ -38,7 +39,6 @@ from deputize.lifecycle.recording.settlement import (
     Settlement,
     UnknownCall,
     load_unknown_call,
-    open_reconciliation_task,
     settle_unknown_call,
 )
 from deputize.lifecycle.recording.stored_call import StoredInput, restore_caller
@@ -66,7 +66,7 @@ class StatusAnswer:
 
 
 class Reconciler(PeriodicTask):
-    """Establishes unknown outcomes by asking each tool's status, and opens a reconciliation task where it cannot."""
+    """Establishes unknown outcomes by asking each tool's status, and opens a human task where it cannot."""
 
     task_name = "reconciler"
     tolerated_errors = CONNECTION_ERRORS
@@ -114,9 +114,7 @@ class Reconciler(PeriodicTask):
         async with self._runtime.store.write_transaction() as connection:
             row = await connection.fetchrow(_SQL["load_unknown_call"], tenant, due["id"])
             if row is None or row["state"] in FINAL_STATES:
-                await connection.execute(
-                    _SQL["resolve_reconciliation_tasks_of_call"], tenant, due["id"], SETTLED_ELSEWHERE
-                )
+                await connection.execute(_SQL["resolve_reconciliation_tasks"], tenant, due["id"], SETTLED_ELSEWHERE)
                 await connection.execute(_SQL["delete_reconciliation"], tenant, due["id"], due["generation"])
                 return
             if row["state"] != State.UNKNOWN:
@@ -232,7 +230,7 @@ class Reconciler(PeriodicTask):
         async with self._runtime.store.write_transaction() as connection:
             if await settle_unknown_call(self._runtime, connection, call, settlement):
                 await connection.execute(
-                    _SQL["resolve_reconciliation_tasks_of_call"], call.tenant, call.call_id, answer.actual_outcome
+                    _SQL["resolve_reconciliation_tasks"], call.tenant, call.call_id, answer.actual_outcome
                 )
                 log.info("call_settled", call_id=call.call_id, found=answer.actual_outcome, source=source)
 
@@ -248,10 +246,10 @@ class Reconciler(PeriodicTask):
             "arguments": await self._load_arguments(call, row),
         }
         async with self._runtime.store.write_transaction() as connection:
-            task_id = await open_reconciliation_task(self._runtime, connection, call.tenant, call.call_id, question)
-            if task_id is not None:
-                await self._record_task(connection, call, task_id)
-                log.warning("reconciliation_task_opened", call_id=call.call_id, task_id=task_id)
+            task = await open_human_task(self._runtime, connection, call.tenant, "reconcile", call.call_id, question)
+            if task.is_new:
+                await self._record_task(connection, call, task.id)
+                log.warning("human_task_opened", call_id=call.call_id, task_id=task.id)
 
     async def _load_arguments(self, call: UnknownCall, row: asyncpg.Record) -> dict[str, Any] | None:
         """Load a run's stored arguments, redacted for people; None if there are none to show."""

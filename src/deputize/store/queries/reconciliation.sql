@@ -1,34 +1,6 @@
--- Reconciliation tasks and unknown outcomes: operations/admin/reconciliation_tasks.py and background/reconciler.py.
+-- Unknown outcomes: background/reconciler.py.
 
--- name: open_reconciliation_task
-insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
-values ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
-on conflict (tenant, call_id, kind) where state = 'open' do nothing
-returning id;
-
--- name: list_reconciliation_tasks
--- Newest first, below a cursor, with the present state of their calls.
-select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
-       t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
-from deputize.human_tasks t
-join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
-where t.tenant = $1 and t.kind = 'reconcile' and ($2::text is null or t.state = $2) and ($3::uuid is null or t.id < $3)
-order by t.id desc
-limit $4;
-
--- name: load_reconciliation_task
-select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
-       t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
-from deputize.human_tasks t
-join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
-where t.tenant = $1 and t.id = $2 and t.kind = 'reconcile';
-
--- name: resolve_reconciliation_task
-update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = $4, reason = $5
-where tenant = $1 and id = $2 and state = 'open'
-returning id;
-
--- name: resolve_reconciliation_tasks_of_call
+-- name: resolve_reconciliation_tasks
 -- The call was settled in another way, so no one has to decide.
 update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = '', resolution = $3, reason = ''
 where tenant = $1 and call_id = $2 and kind = 'reconcile' and state = 'open';

@@ -239,7 +239,7 @@ async def test_who_was_lent_to_administer_and_to_change_nothing_changes_nothing(
         ("/v1/revocations", {"kind": "user", "value": "nobody"}),
         ("/v1/switches", {"kind": "agent", "value": "nobody", "off": True}),
         ("/v1/secrets", {"name": "some", "value": "long-enough"}),
-        (f"/v1/reconciliation-tasks/{UNKNOWN_ID}/resolve", {"outcome": "happened", "reason": "seen"}),
+        (f"/v1/human-tasks/{UNKNOWN_ID}/resolve", {"outcome": "happened", "reason": "seen"}),
         (f"/v1/webhooks/deadletters/{UNKNOWN_ID}/retry", None),
     ):
         refused = await gateway.post(path, body, token=looking)

@@ -207,7 +207,7 @@ async def _check_runs(checker: OpenApiChecker) -> None:
     await ask("get", f"{hooks}/key", f"{hooks}/key?name=No", 400, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 200, token=root)
     await ask("get", f"{hooks}/deadletters", f"{hooks}/deadletters", 403, token=ana)
-    tasks = "/v1/reconciliation-tasks"
+    tasks = "/v1/human-tasks"
     await ask("get", tasks, tasks, 200, token=root)
     await ask("get", tasks, tasks, 403, token=ana)
     task, unknown_task = f"{tasks}/{{task_id}}", f"{tasks}/{UNKNOWN_ID}"

@@ -301,14 +301,14 @@ async def _run_worker_once(approval_lab: ApprovalLab, call: str) -> None:
     await wait_until(has_ended)
 
 
-async def test_an_approval_request_is_not_a_reconciliation_task(approval_lab: ApprovalLab) -> None:
+async def test_an_approval_request_is_not_a_human_task(approval_lab: ApprovalLab) -> None:
     _, ticket = await approval_lab.request_approval("put", "a-other-door")
     admin = await approval_lab.lab.make_admin()
     assert ticket not in [
-        each["approval_id"] for each in await approval_lab.lab.gateway.reconciliation_tasks.list_tasks(admin, limit=200)
+        each["approval_id"] for each in await approval_lab.lab.gateway.human_tasks.list_tasks(admin, limit=200)
     ]
     with pytest.raises(HumanTaskNotFound):
-        await approval_lab.lab.gateway.reconciliation_tasks.resolve_task(admin, ticket, "happened", "seen")
+        await approval_lab.lab.gateway.human_tasks.resolve_task(admin, ticket, "happened", "seen")
 
 
 @pytest.mark.requirement("NEW-7")

@@ -12,7 +12,7 @@ from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.errors import ToolFailed, ToolPrecondition
 from deputize.core.states import State
 from deputize.lifecycle.recording.journal import unseal_compensation
-from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.admin.human_tasks import HumanTasks
 from tests.support import notebook_tools
 from tests.support.gateway_lab import GatewayLab, open_lab
 from tests.support.notebook_tools import failures, notes
@@ -124,4 +124,4 @@ async def settle(lab: GatewayLab, call_id: str, outcome: Any) -> None:
     task_id = lab.runtime.clock.new_id()
     insert = "insert into deputize.human_tasks (tenant, id, kind, call_id, question) values ('dev', $1, $2, $3, '{}')"
     await lab.db.execute(insert, task_id, "reconcile", call_id)
-    await ReconciliationTasks(lab.runtime).resolve_task(await lab.make_admin(), task_id, outcome, "looked")
+    await HumanTasks(lab.runtime).resolve_task(await lab.make_admin(), task_id, outcome, "looked")

@@ -11,7 +11,7 @@ from deputize.core.contract.contract import LifecycleState
 from deputize.core.errors import ToolNotAdmitted, UpstreamUnavailable
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
-from deputize.operations.admin.reconciliation_tasks import ReconciliationTasks
+from deputize.operations.admin.human_tasks import HumanTasks
 from deputize.operations.background.reconciler import Reconciler
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, error_slug, parse_body
@@ -141,12 +141,12 @@ async def test_a_status_that_does_not_know_leads_to_a_person_after_so_many_tries
     status_answers[call] = {"state": "happened"}
     await run_reconciler(lossy_lab, call)
     assert await lossy_lab.fetch_state(call) == "succeeded"
-    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
+    shown = await HumanTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
     assert (shown["state"], shown["resolution"], shown["resolved_by"]) == ("resolved", "happened", None)
 
 
 async def _list_open_tasks(lab: GatewayLab, call: str) -> list[dict[str, Any]]:
-    page = await ReconciliationTasks(lab.runtime).list_tasks(await lab.make_admin(), limit=200)
+    page = await HumanTasks(lab.runtime).list_tasks(await lab.make_admin(), limit=200)
     return [each for each in page if each["call"]["call_id"] == call]
 
 
@@ -232,7 +232,7 @@ async def test_a_late_outcome_settles_the_call_and_closes_the_task(
     gate.open.set()
     assert (await running).state is State.SUCCEEDED
     await run_reconciler(lossy_lab, call)
-    shown = await ReconciliationTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
+    shown = await HumanTasks(lossy_lab.runtime).show_task(await lossy_lab.make_admin(), ticket["task_id"])
     assert (shown["state"], shown["resolution"]) == ("resolved", "settled_elsewhere")
     assert parse_body(await repeat_call(lossy_lab, "drop", "late"))["result"] == {"value": "done"}
     assert await lossy_lab.db.fetchval("select count(*) from deputize.reconciliations where id = $1", call) == 0

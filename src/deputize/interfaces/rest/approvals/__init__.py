@@ -1,1 +1,1 @@
-"""Serve the REST routes on which people decide: approvals, reconciliation tasks, suggestions."""
+"""Serve the REST routes on which people decide: approvals, human tasks, suggestions."""

@@ -197,7 +197,7 @@ async def test_a_token_for_deciding_does_nothing_else(approval_gateway: Approval
     for answer in (
         await approval_gateway.gateway.call("shop.delete_user", {"id": 1}, token=bo, key="console"),
         await approval_gateway.gateway.get("/v1/calls", token=bo),
-        await approval_gateway.gateway.get("/v1/reconciliation-tasks", token=bo),
+        await approval_gateway.gateway.get("/v1/human-tasks", token=bo),
     ):
         assert (answer.status_code, answer.json()["error"]["slug"]) == (401, "token-audience")
 
@@ -443,7 +443,7 @@ async def test_no_answer_ever_holds_a_code(approval_gateway: ApprovalGateway) ->
         f"/v1/approvals/{ticket}",
         "/v1/approvals",
         f"/v1/calls/{told['call_id']}",
-        "/v1/reconciliation-tasks",
+        "/v1/human-tasks",
     ):
         for token in (approval_gateway.gateway.token(), root):
             said += (await approval_gateway.gateway.get(path, token=token)).text

@@ -1,4 +1,4 @@
-"""Serve reconciliation tasks to administrators: calls whose outcome is unknown, and the outcomes they establish."""
+"""Serve human tasks to administrators: unknown outcomes, and what else a person has to do."""
 
 from typing import Annotated
 
@@ -17,11 +17,11 @@ from deputize.core.errors import (
     UnsupportedMedia,
     VersionNotInCapability,
 )
-from deputize.interfaces.rest.approvals.reconciliation_task_models import (
-    ReconciliationTaskBody,
-    ReconciliationTaskModel,
-    ReconciliationTaskPage,
-    ReconciliationTasksQuery,
+from deputize.interfaces.rest.approvals.human_task_models import (
+    HumanTaskBody,
+    HumanTaskModel,
+    HumanTaskPage,
+    HumanTasksQuery,
 )
 from deputize.interfaces.rest.common import (
     CurrentCaller,
@@ -33,7 +33,7 @@ from deputize.interfaces.rest.common import (
 )
 from deputize.interfaces.rest.openapi import describe_body, describe_problems
 
-router = APIRouter(prefix="/v1/reconciliation-tasks", tags=["administration"])
+router = APIRouter(prefix="/v1/human-tasks", tags=["administration"])
 _RESOLUTION_PROBLEMS = (
     HumanTaskNotFound, HumanTaskClosed, ToolNotFound, ParseFailed, RequestTooLarge, UnsupportedMedia, ScopeMissing,
     VersionNotInCapability, OperatorConfirmationRequired, DisabledByKillSwitch,
@@ -42,46 +42,45 @@ _RESOLUTION_PROBLEMS = (
 
 @router.get(
     "",
-    summary="List reconciliation tasks",
-    response_model=ReconciliationTaskPage,
+    summary="List human tasks",
+    response_model=HumanTaskPage,
     responses=describe_problems(ScopeMissing),
 )
-async def list_reconciliation_tasks(
-    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[ReconciliationTasksQuery, Query()]
+async def list_human_tasks(
+    gateway: CurrentGateway, caller: CurrentCaller, query: Annotated[HumanTasksQuery, Query()]
 ) -> Response:
     """Newest first; open ones, unless `state` names another state."""
     before = None if query.before is None else str(query.before)
     state = None if query.state == "all" else query.state
-    tasks = await gateway.reconciliation_tasks.list_tasks(caller, state=state, before=before, limit=query.limit)
+    tasks = await gateway.human_tasks.list_tasks(caller, state=state, kind=query.kind, before=before, limit=query.limit)
     next_before = tasks[-1]["task_id"] if len(tasks) == query.limit else None
     return make_json_response({"tasks": tasks, "next_before": next_before})
 
 
 @router.get(
     "/{task_id}",
-    summary="Show a reconciliation task",
-    response_model=ReconciliationTaskModel,
+    summary="Show a human task",
+    response_model=HumanTaskModel,
     responses=describe_problems(HumanTaskNotFound, ScopeMissing),
 )
-async def show_reconciliation_task(gateway: CurrentGateway, caller: CurrentCaller, task_id: str) -> Response:
-    return make_json_response(await gateway.reconciliation_tasks.show_task(caller, task_id))
+async def show_human_task(gateway: CurrentGateway, caller: CurrentCaller, task_id: str) -> Response:
+    return make_json_response(await gateway.human_tasks.show_task(caller, task_id))
 
 
 @router.post(
     "/{task_id}/resolve",
-    summary="Resolve a reconciliation task",
-    response_model=ReconciliationTaskModel,
+    summary="Resolve a human task",
+    response_model=HumanTaskModel,
     responses=describe_problems(*_RESOLUTION_PROBLEMS),
-    openapi_extra=describe_body("ReconciliationTaskBody"),
+    openapi_extra=describe_body("HumanTaskBody"),
 )
-async def resolve_reconciliation_task(
+async def resolve_human_task(
     request: Request, gateway: CurrentGateway, caller: CurrentOperator, task_id: str
 ) -> Response:
-    """Settles the call with the outcome you established. Repeating the call with its key returns that outcome.
+    """The outcome of a task of kind `reconcile` settles its call: repeating it with its key returns that outcome. Any
+    other changes no call.
 
     It is recorded as an operator's word, so it needs one, as changes of policies do.
     """
-    body = validate_body(ReconciliationTaskBody, await read_json_body(request, gateway))
-    return make_json_response(
-        await gateway.reconciliation_tasks.resolve_task(caller, task_id, body.outcome, body.reason)
-    )
+    body = validate_body(HumanTaskBody, await read_json_body(request, gateway))
+    return make_json_response(await gateway.human_tasks.resolve_task(caller, task_id, body.outcome, body.reason))

@@ -1,12 +1,14 @@
-"""Let operators resolve reconciliation tasks: unknown outcomes that the gateway cannot establish by itself.
+"""List and resolve human tasks: what the gateway cannot establish or put right by itself, and a person can.
 
-The answer settles the call: it happened, or it did not and its key is free again. `background/reconciler.py` opens the
-tasks; their questions hold redacted facts only. Administrators read them; the answer counts as a person's word, so an
-agent or a token that was delegated cannot give it.
+A task of kind `reconcile` is about an unknown outcome, and its answer settles the call: it happened, or it did not and
+its key is free again. A task of another kind asks for an act outside the gateway; its resolution says whether that was
+done, and changes no call. `lifecycle/recording/human_tasks.py` opens them; their questions hold redacted facts only.
+Administrators read them. A resolution counts as a person's word, so an agent or a token that was delegated cannot give
+it.
 """
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
 import asyncpg
@@ -18,6 +20,7 @@ from deputize.core.decision import Decision
 from deputize.core.errors import HumanTaskClosed, HumanTaskNotFound, MalformedRequest
 from deputize.core.states import State
 from deputize.govern.token_authorization import ADMIN_RULE, require_admin, require_full_admin
+from deputize.lifecycle.recording.human_tasks import TaskKind
 from deputize.lifecycle.recording.settlement import (
     SETTLED_ELSEWHERE,
     ActualOutcome,
@@ -30,21 +33,30 @@ from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 TaskState = Literal["open", "resolved", "expired"]
+TaskOutcome = Literal[ActualOutcome, "done", "dismissed"]
 
-_SQL = load_statements("reconciliation")
+_SQL = load_statements("human_tasks")
+_RECONCILIATION = load_statements("reconciliation")
+_ACTUAL_OUTCOMES: Final = get_args(ActualOutcome)
 
 
-class ReconciliationTasks:
+class HumanTasks:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def list_tasks(
-        self, caller: Caller, *, state: TaskState | None = "open", before: str | None = None, limit: int = 50
+        self,
+        caller: Caller,
+        *,
+        state: TaskState | None = "open",
+        kind: TaskKind | None = None,
+        before: str | None = None,
+        limit: int = 50,
     ) -> list[dict[str, Any]]:
         """List tasks, newest first; by default the open ones."""
         await self._check_admin(caller)
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            rows = await connection.fetch(_SQL["list_reconciliation_tasks"], caller.tenant, state, before, limit)
+            rows = await connection.fetch(_SQL["list_human_tasks"], caller.tenant, state, kind, before, limit)
         return [_describe_task(row) for row in rows]
 
     async def show_task(self, caller: Caller, task_id: str) -> dict[str, Any]:
@@ -52,24 +64,30 @@ class ReconciliationTasks:
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
             return _describe_task(await _load_row(connection, caller, task_id))
 
-    async def resolve_task(
-        self, caller: Caller, task_id: str, actual_outcome: ActualOutcome, reason: str
-    ) -> dict[str, Any]:
-        """Settle the call with the outcome that an operator established, and record by which rule they are one."""
+    async def resolve_task(self, caller: Caller, task_id: str, outcome: TaskOutcome, reason: str) -> dict[str, Any]:
+        """Resolve a task by an operator's word, and record by which rule they are one.
+
+        The outcome of an unknown call settles it; another task is done or dismissed.
+        """
         require_full_admin(caller)
         if not reason.strip():
-            raise MalformedRequest("a reason is required: say how you know", details={"field": "reason"})
+            raise MalformedRequest(
+                "a reason is required: say how you know, or what you did", details={"field": "reason"}
+            )
 
         # An operator is not asked to confirm what cannot be done; the act itself checks it again.
         async with self._runtime.store.read_transaction(caller.tenant) as connection:
-            _require_open(await _load_row(connection, caller, task_id), task_id)
+            task = await _load_row(connection, caller, task_id)
+            _require_open(task, task_id)
+        _require_outcome_of_kind(task["kind"], outcome)
 
         async def act(connection: Connection, rule: str | None) -> dict[str, Any] | None:
-            return await self._settle_call(connection, caller, rule, task_id, actual_outcome, reason)
+            if outcome == "happened" or outcome == "did_not_happen":
+                return await self._settle_call(connection, caller, rule, task_id, outcome, reason)
+            await _close_task(connection, caller.tenant, task_id, caller.user, outcome, reason)
+            return _describe_task(await _load_row(connection, caller, task_id))
 
-        result = await commit_operator_act(
-            self._runtime, caller, f"resolve:{actual_outcome}", task_id, act, content=reason
-        )
+        result = await commit_operator_act(self._runtime, caller, f"resolve:{outcome}", task_id, act, content=reason)
         if result is None:
             raise HumanTaskClosed("the call was settled meanwhile", details={"task_id": task_id})
         return result
@@ -86,9 +104,9 @@ class ReconciliationTasks:
         runtime = self._runtime
         task = await _load_row(connection, caller, task_id)
         _require_open(task, task_id)
-        row = await connection.fetchrow(_SQL["load_unknown_call"], caller.tenant, task["call_id"])
+        row = await connection.fetchrow(_RECONCILIATION["load_unknown_call"], caller.tenant, task["call_id"])
         if row is None:
-            raise HumanTaskNotFound("the call of this reconciliation task is no longer stored")
+            raise HumanTaskNotFound("the call of this task is no longer stored")
         call = await load_unknown_call(runtime, caller.tenant, row)
         outcome_text = "happened" if actual_outcome == "happened" else "did not happen"
         settlement = Settlement(
@@ -102,15 +120,9 @@ class ReconciliationTasks:
         # Lock the call first, like every settlement: a different order could deadlock.
         is_settled = await settle_unknown_call(runtime, connection, call, settlement)
         if is_settled:
-            row_id = await connection.fetchval(
-                _SQL["resolve_reconciliation_task"], caller.tenant, task_id, caller.user, actual_outcome, reason
-            )
+            await _close_task(connection, caller.tenant, task_id, caller.user, actual_outcome, reason)
         else:
-            row_id = await connection.fetchval(
-                _SQL["resolve_reconciliation_task"], caller.tenant, task_id, "", SETTLED_ELSEWHERE, ""
-            )
-        if row_id is None:
-            raise HumanTaskClosed("another person has just resolved this task", details={"task_id": task_id})
+            await _close_task(connection, caller.tenant, task_id, "", SETTLED_ELSEWHERE, "")
         if not is_settled:
             return None
         return _describe_task(await _load_row(connection, caller, task_id))
@@ -120,39 +132,50 @@ class ReconciliationTasks:
         (await self._runtime.authority.load_tenant(caller.tenant)).revocations.check(caller)
 
 
+async def _close_task(connection: Connection, tenant: str, task_id: str, by: str, resolution: str, reason: str) -> None:
+    row_id = await connection.fetchval(_SQL["resolve_human_task"], tenant, task_id, by, resolution, reason)
+    if row_id is None:
+        raise HumanTaskClosed("another person has just resolved this task", details={"task_id": task_id})
+
+
 async def _load_row(connection: Connection, caller: Caller, task_id: str) -> asyncpg.Record:
     try:
         task_uuid = str(UUID(task_id))
     except ValueError:
         task_uuid = None
-    row = (
-        None
-        if task_uuid is None
-        else await connection.fetchrow(_SQL["load_reconciliation_task"], caller.tenant, task_uuid)
-    )
+    row = None if task_uuid is None else await connection.fetchrow(_SQL["load_human_task"], caller.tenant, task_uuid)
     if row is None:
-        raise HumanTaskNotFound("no reconciliation task has this id")
+        raise HumanTaskNotFound("no task has this id")
     return row
 
 
 def _require_open(task: asyncpg.Record, task_id: str) -> None:
     if task["state"] != "open":
-        raise HumanTaskClosed(f"this reconciliation task is already {task['state']}", details={"task_id": task_id})
+        raise HumanTaskClosed(f"this task is already {task['state']}", details={"task_id": task_id})
+
+
+def _require_outcome_of_kind(kind: TaskKind, outcome: TaskOutcome) -> None:
+    if (kind == "reconcile") != (outcome in _ACTUAL_OUTCOMES):
+        choice = "happened or did_not_happen" if kind == "reconcile" else "done or dismissed"
+        raise MalformedRequest(
+            f"a task of kind {kind} is not resolved with {outcome}: say {choice}", details={"field": "outcome"}
+        )
 
 
 def _describe_task(row: asyncpg.Record) -> dict[str, Any]:
+    question = orjson.loads(row["question"])
     return {
         "task_id": str(row["id"]),
         "kind": row["kind"],
         "state": row["state"],
         "call": {
             "call_id": str(row["call_id"]),
-            "state": State(row["call_state"]),
-            "tool": {"name": row["tool"], "version": row["version"]},
+            "state": None if row["call_state"] is None else State(row["call_state"]),
+            "tool": question.get("tool") if row["tool"] is None else {"name": row["tool"], "version": row["version"]},
             "user": row["caller_user"],
-            "agent": parse_nearest_agent(row["caller_agent"]) or None,
+            "agent": parse_nearest_agent(row["caller_agent"] or "") or None,
         },
-        "question": orjson.loads(row["question"]),
+        "question": question,
         "opened_at": _format_time(row["opened_at"]),
         "due_at": _format_time(row["due_at"]),
         "resolved_at": _format_time(row["resolved_at"]),

@@ -1,4 +1,4 @@
-"""Reconciliation tasks over REST: listed, shown and resolved by administrators of their own tenant."""
+"""Human tasks over REST: listed, shown and resolved by administrators of their own tenant."""
 
 import asyncpg
 import pytest
@@ -9,12 +9,12 @@ from tests.support.gateway_internals import get_lifecycle
 
 pytestmark = [pytest.mark.requirement("NEW-3"), pytest.mark.requirement("INV-4")]
 
-TASKS_PATH = "/v1/reconciliation-tasks"
+TASKS_PATH = "/v1/human-tasks"
 MARK_UNKNOWN = "update deputize.calls set state = 'unknown', deadline_at = now() - interval '1 hour' where id = $1"
 
 
-async def make_reconciliation_task(gateway: HttpGateway, key: str) -> tuple[str, str]:
-    """Make a call whose outcome is unknown; return its id and that of its reconciliation task."""
+async def make_human_task(gateway: HttpGateway, key: str) -> tuple[str, str]:
+    """Make a call whose outcome is unknown; return its id and that of its task."""
     made = (await gateway.call("shop.rename_user", {"id": 1, "name": "Ana"}, key=key)).json()
     assert gateway.settings.database.url is not None
     database = await asyncpg.connect(gateway.settings.database.url.get_secret_value())
@@ -33,9 +33,9 @@ async def make_reconciliation_task(gateway: HttpGateway, key: str) -> tuple[str,
     return made["call_id"], next(each["task_id"] for each in listed if each["call"]["call_id"] == made["call_id"])
 
 
-async def test_an_administrator_lists_and_answers_a_reconciliation_task(gateway: HttpGateway) -> None:
+async def test_an_administrator_lists_and_answers_a_human_task(gateway: HttpGateway) -> None:
     admin = gateway.token("root", scopes=[ADMIN])
-    call, task = await make_reconciliation_task(gateway, "answered")
+    call, task = await make_human_task(gateway, "answered")
     shown = (await gateway.get(f"{TASKS_PATH}/{task}", token=admin)).json()
     assert (shown["state"], shown["kind"], shown["question"]["key"]) == ("open", "reconcile", call)
     answer = {"outcome": "happened", "reason": "the new name is there"}
@@ -47,10 +47,16 @@ async def test_an_administrator_lists_and_answers_a_reconciliation_task(gateway:
     assert (await gateway.get(TASKS_PATH, token=admin)).json()["tasks"] == []
     every = (await gateway.get(TASKS_PATH, token=admin, state="all")).json()["tasks"]
     assert [each["resolved_by"] for each in every] == ["root"]
+    of_kind = [(await gateway.get(TASKS_PATH, token=admin, state="all", kind=each)) for each in ("reconcile", "undo")]
+    assert [len(each.json()["tasks"]) for each in of_kind] == [1, 0]
+    assert (await gateway.get(TASKS_PATH, token=admin, kind="approval")).status_code == 400
+    for act in ("done", "dismissed"):
+        refused = await gateway.post(f"{TASKS_PATH}/{task}/resolve", {"outcome": act, "reason": "x"}, token=admin)
+        assert refused.status_code == 409
 
 
 async def test_nobody_else_sees_or_answers_them(gateway: HttpGateway) -> None:
-    _, task = await make_reconciliation_task(gateway, "hidden")
+    _, task = await make_human_task(gateway, "hidden")
     answer = {"outcome": "happened", "reason": "I say so"}
     assert (await gateway.get(TASKS_PATH)).status_code == 403
     assert (await gateway.get(f"{TASKS_PATH}/{task}")).status_code == 403
@@ -66,6 +72,6 @@ async def test_nobody_else_sees_or_answers_them(gateway: HttpGateway) -> None:
     list(enumerate([{}, {"outcome": "happened"}, {"outcome": "maybe", "reason": "x"}, [], {"reason": "x"}])),
 )
 async def test_an_answer_says_what_and_why(case: int, body: object, gateway: HttpGateway) -> None:
-    _, task = await make_reconciliation_task(gateway, f"unsaid-{case}")
+    _, task = await make_human_task(gateway, f"unsaid-{case}")
     admin = gateway.token("root", scopes=[ADMIN])
     assert (await gateway.post(f"{TASKS_PATH}/{task}/resolve", body, token=admin)).status_code == 400

@@ -1,0 +1,32 @@
+-- Tasks for people: lifecycle/recording/human_tasks.py opens them, operations/admin/human_tasks.py resolves them. Approval
+-- requests are rows of this table too, and have queries of their own.
+
+-- name: open_human_task
+-- Returns the id of the open task about the call: this one, or the one that it has already.
+insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
+values ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
+on conflict (tenant, call_id, kind) where state = 'open' do update set kind = excluded.kind
+returning id;
+
+-- name: list_human_tasks
+-- Newest first, below a cursor, with the present state of their calls. Reads have no row in calls.
+select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
+       t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
+from deputize.human_tasks t
+left join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
+where t.tenant = $1 and t.kind <> 'approval' and ($2::text is null or t.state = $2)
+      and ($3::text is null or t.kind = $3) and ($4::uuid is null or t.id < $4)
+order by t.id desc
+limit $5;
+
+-- name: load_human_task
+select t.id, t.kind, t.call_id, t.state, t.question, t.due_at, t.opened_at, t.resolved_at, t.resolved_by, t.resolution,
+       t.reason, k.state as call_state, k.tool, k.version, k.caller_user, k.caller_agent
+from deputize.human_tasks t
+left join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
+where t.tenant = $1 and t.id = $2 and t.kind <> 'approval';
+
+-- name: resolve_human_task
+update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = $4, reason = $5
+where tenant = $1 and id = $2 and state = 'open'
+returning id;
