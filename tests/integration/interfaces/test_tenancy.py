@@ -40,6 +40,7 @@ WITHOUT_IDS = {
     ("post", "/v1/tools"), ("get", "/v1/revocations"), ("post", "/v1/revocations"), ("post", "/rpc"),
     ("post", "/v1/erasures"), ("post", "/v1/holds"), ("get", "/v1/holds"),
     ("post", "/v1/calls"), ("post", "/v1/calls/batch"), ("post", "/v1/undo"), ("post", "/v1/undo/plan"),
+    ("post", "/v1/undo/requests"), ("get", "/v1/undo/requests"),
     ("get", "/v1/secrets"), ("post", "/v1/secrets"), ("delete", "/v1/secrets"),
     ("get", "/v1/agents"),
     ("get", "/v1/grants"), ("get", "/.well-known/oauth-protected-resource"), ("post", "/oauth/token"),

@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,11 +17,20 @@ from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.caller import AUDIT_SCOPE, UNDO_SCOPE, Caller
 from deputize.core.clock import Clock
 from deputize.core.contract.contract import LifecycleState
-from deputize.core.errors import ChangedSince, MalformedRequest, ScopeMissing, ToolFailed, UndoPlanChanged
+from deputize.core.errors import (
+    CallNotFound,
+    ChangedSince,
+    MalformedRequest,
+    QueueFull,
+    ScopeMissing,
+    ToolFailed,
+    UndoPlanChanged,
+)
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.operations.gateway import UndoSelection
+from deputize.operations.undo import undo_requests
 from tests.support import notebook_tools
 from tests.support.gateway_internals import get_lifecycle
 from tests.support.gateway_lab import GatewayLab, open_lab, parse_body, wait_until
@@ -215,6 +225,45 @@ async def test_undo_needs_its_own_scope_and_no_agent_has_it(lab: GatewayLab, ses
     # Someone else does not even see it.
     assert (await plan(lab, await make_person(lab, "bob"), call_id=added))["steps"] == []
     assert notes == {"a": "milk"}
+
+
+async def test_an_agent_asks_and_the_undo_of_its_person_is_the_answer(lab: GatewayLab, session: str) -> None:
+    requests = lab.gateway.undo.requests
+    bot = await lab.make_caller(agent="bot", scopes=("book:write",))
+    added = await call(lab, "add", session, name="a", text="milk")
+    asked = await requests.request_undo(bot, added)
+    assert (await requests.request_undo(bot, added))["task_id"] == asked["task_id"]
+    ana, bob = await make_person(lab), await make_person(lab, "bob")
+    assert [each["call_id"] for each in await requests.list_requests(ana)] == [added]
+    assert await requests.list_requests(bob) == []
+    assert await requests.list_requests(replace(ana, tenant="other")) == []
+    root = await lab.make_admin()
+    (task,) = await lab.gateway.human_tasks.list_tasks(root, kind="undo")
+    assert task["task_id"] == asked["task_id"]
+    assert task["question"]["why"] == "an agent asked for it: 1 call can be undone"
+    await undo(lab, ana, call_id=added)
+    assert (notes, await requests.list_requests(ana)) == ({}, [])
+    task = await lab.gateway.human_tasks.show_task(root, asked["task_id"])
+    assert (task["state"], task["resolved_by"], task["resolution"]) == ("resolved", "ana", "done")
+    # What is taken back already, cannot be, or is another one's, is asked of nobody.
+    assert (await requests.request_undo(bot, added))["task_id"] is None
+    mailed = await call(lab, "mail", session, name="a")
+    assert (await requests.request_undo(bot, mailed))["task_id"] is None
+    with pytest.raises(CallNotFound):
+        await requests.request_undo(await lab.make_caller("bob", agent="bot", scopes=("book:write",)), added)
+
+
+async def test_agents_fill_no_list_of_requests_without_end(
+    lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undo_requests, "_MAX_REQUESTS", 1)
+    bot = await lab.make_caller("eve", agent="bot", scopes=("book:write",))
+    first, second = [await call(lab, "add", session, by=bot, name=name, text="t") for name in "ab"]
+    for _ in range(2):
+        await lab.gateway.undo.requests.request_undo(bot, first)
+    with pytest.raises(QueueFull):
+        await lab.gateway.undo.requests.request_undo(bot, second)
+    assert len(await lab.gateway.undo.requests.list_requests(await make_person(lab, "eve"))) == 1
 
 
 async def test_what_the_caller_may_not_take_back_stays_and_the_plan_says_why(lab: GatewayLab, session: str) -> None:

@@ -90,6 +90,15 @@ class HomePages(ConsolePages):
             }
             for each in requests
         ]
+        tasks += [
+            {
+                "icon": "↶",
+                "text": f"{format_line(each['tool'])}: {_TASK_TEXTS['undo']}",
+                "aside": f"by {format_line(each['agent'] or each['user'])} · deputize undo {each['call_id']}",
+                "path": f"{CALLS_PAGE_PATH}/{each['call_id']}",
+            }
+            for each in (await gateway.undo.requests.list_requests(caller))[:_MAX_TASKS]
+        ]
         if not caller.is_admin:
             return tasks
         tasks += [
@@ -100,6 +109,7 @@ class HomePages(ConsolePages):
                 "path": f"{CALLS_PAGE_PATH}/{each['call']['call_id']}",
             }
             for each in await gateway.human_tasks.list_tasks(caller, limit=_MAX_TASKS)
+            if each["kind"] != "undo"
         ]
         for server in await gateway.servers.list_servers(caller):
             name, path = format_line(server["name"]), f"{ACCOUNTS_PAGE_PATH}/{server['name']}/changes"

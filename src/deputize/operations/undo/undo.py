@@ -23,6 +23,7 @@ from deputize.operations.undo.undo_plan import (
     build_undo_request,
     may_undo,
 )
+from deputize.operations.undo.undo_requests import UndoRequests, answer_requests
 
 
 class Undo:
@@ -31,6 +32,7 @@ class Undo:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._plans = UndoPlans(lifecycle.runtime)
+        self.requests = UndoRequests(lifecycle.runtime)
 
     async def plan_undo(self, caller: Caller, selection: UndoSelection) -> dict[str, Any]:
         """Show what would be taken back, in which order, and what cannot be."""
@@ -44,6 +46,8 @@ class Undo:
             raise UndoPlanChanged(
                 "the plan is not the one that you saw: something changed since", nothing_happened=True
             )
+        asked = {each.call_id for each in plan.steps} | ({selection.call_id} if selection.call_id else set())
+        await answer_requests(self._lifecycle.runtime, caller, asked)
         made = await self._run_steps(caller, plan)
         left = await self._plans.plan_undo(caller, selection) if made else plan
         return {"made": made, "left": left.to_json()}

@@ -144,7 +144,7 @@ class UndoPlans:
             entry_ids = await _find_entries(connection, caller, selection)
             is_complete = len(entry_ids) <= MAX_PLAN_CALLS
             entries = await load_entries(connection, tenant, entry_ids[:MAX_PLAN_CALLS])
-        entries = [each for each in entries if await self._may_see(caller, each[0])]
+        entries = [each for each in entries if await may_see(runtime, caller, each[0])]
         keys = await runtime.keys.get(tenant)
         authority = await runtime.authority.load_tenant(tenant)
         selected_ids = {row[0]["id"] for row in entries}
@@ -204,10 +204,12 @@ class UndoPlans:
         because = fields["would"]["because"]
         return str(because[0]) if because else None
 
-    async def _may_see(self, caller: Caller, row: asyncpg.Record) -> bool:
-        if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
-            return False
-        return caller.is_auditor or await is_within_token(self._runtime, caller, row["tool"], row["version"])
+
+async def may_see(runtime: Runtime, caller: Caller, row: asyncpg.Record) -> bool:
+    """Tell whether the caller may see this call: it is their own or their agent's, or they audit the tenant."""
+    if not (caller.is_auditor or caller.is_maker_of(row["caller_user"], row["caller_agent"])):
+        return False
+    return caller.is_auditor or await is_within_token(runtime, caller, row["tool"], row["version"])
 
 
 def may_undo(caller: Caller) -> bool:
@@ -271,7 +273,8 @@ def _plan_step(rows: Sequence[asyncpg.Record], selected_ids: set[UUID], keys: Ke
 
 def _find_refusal(caller: Caller, step: UndoStep, authority: TenantAuthority) -> str | None:
     """Say why the caller may not take this back, by their token. The policies decide on each step when it is called."""
-    if step.compensation is None:
+    if step.compensation is None or caller.agents:
+        # An agent takes back nothing: what it plans, it can ask a person for.
         return None
     if not (caller.is_admin or caller.user == step.user):
         # An auditor sees what others did, and takes back nothing of it.

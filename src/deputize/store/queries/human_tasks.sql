@@ -30,3 +30,22 @@ where t.tenant = $1 and t.id = $2 and t.kind <> 'approval';
 update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = $4, reason = $5
 where tenant = $1 and id = $2 and state = 'open'
 returning id;
+
+-- name: count_undo_requests
+-- About the calls of a user.
+select count(*) from deputize.human_tasks t
+join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
+where t.tenant = $1 and t.kind = 'undo' and t.state = 'open' and t.due_at > now() and k.caller_user = $2;
+
+-- name: list_undo_requests
+select t.id, t.call_id, t.opened_at, k.tool, k.version, k.caller_user, k.caller_agent
+from deputize.human_tasks t
+join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
+where t.tenant = $1 and t.kind = 'undo' and t.state = 'open' and t.due_at > now()
+  and ($2::text is null or k.caller_user = $2)
+order by t.id desc
+limit $3;
+
+-- name: answer_undo_requests
+update deputize.human_tasks set state = 'resolved', resolved_at = now(), resolved_by = $3, resolution = 'done', reason = ''
+where tenant = $1 and call_id = any($2::uuid[]) and kind = 'undo' and state = 'open';

@@ -51,10 +51,10 @@ async def test_every_method_keeps_tenants_apart(gateway: HttpGateway, version: s
         answers.append(_strip_ids(answer, call_id, tool, tool.replace("__", ".")))
     assert answers[0] == answers[1]
     if method == "tools/list":
-        assert set(await client.list_tools()) == {"calls_batch", "calls_get", "calls_cancel"}
+        assert set(await client.list_tools()) == {"calls_batch", "calls_get", "calls_cancel", "calls_undo"}
 
 
-@pytest.mark.parametrize("name", ["calls_get", "calls_cancel"])
+@pytest.mark.parametrize("name", ["calls_get", "calls_cancel", "calls_undo"])
 async def test_calls_of_others_are_not_shown_and_not_stopped(gateway: HttpGateway, name: str) -> None:
     ours = await _make_own_call(gateway)
     for token in (

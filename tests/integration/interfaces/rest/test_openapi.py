@@ -99,6 +99,9 @@ async def _check_calls(checker: OpenApiChecker) -> None:
     planned = await ask("post", "/v1/undo/plan", "/v1/undo/plan", 200, token=ana, body=undo)
     assert [each["call_id"] for each in planned["steps"]] == [made["call_id"]]
     await ask("post", "/v1/undo/plan", "/v1/undo/plan", 400, token=ana, body={"session": "s", "agent": "a"})
+    await ask("post", "/v1/undo/requests", "/v1/undo/requests", 200, token=ana, body=undo)
+    await ask("post", "/v1/undo/requests", "/v1/undo/requests", 400, token=ana, body={"call_id": "x"})
+    await ask("get", "/v1/undo/requests", "/v1/undo/requests", 200, token=ana)
     undoer = checker.gateway.token("ana", scopes=(*SCOPES, "deputize:undo"))
     for status, token, digest in ((403, ana, planned["digest"]), (409, undoer, "0"), (200, undoer, planned["digest"])):
         await ask("post", "/v1/undo", "/v1/undo", status, token=token, body={**undo, "digest": digest})

@@ -25,14 +25,18 @@ def undo(
     agent: Annotated[str, typer.Option(help="Undo what this agent did since --since.")] = "",
     since: Annotated[str, typer.Option(help="Only calls since this time, such as 2h or 2026-05-01T08:00Z.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be undone, and change nothing.")] = False,
+    requests: Annotated[bool, typer.Option("--requests", help="List what agents ask to be undone.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation on a terminal.")] = False,
     url: Url = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
     """Undo a call, a session or what an agent did: first the plan, then what is ready, newest first."""
-    if sum(map(bool, (call_id, session, agent))) != 1:
-        exit_with_error("Name one of: a call, --session, --agent with --since.")
+    if sum(map(bool, (call_id, session, agent, requests))) != 1:
+        exit_with_error("Name one of: a call, --session, --agent with --since, or --requests.")
+    if requests:
+        _list_requests(find_gateway(url, token).get("/v1/undo/requests"), json)
+        return
     if agent and not since:
         exit_with_error("Say since when: deputize undo --agent NAME --since 4h.")
     moment = parse_time(since, "since") if since else ""
@@ -65,6 +69,20 @@ def undo(
         if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
             break
     _finish(made, left, json)
+
+
+def _list_requests(answer: dict[str, Any], json: bool) -> None:
+    if json:
+        printer.json(answer)
+    elif not answer["requests"]:
+        printer.line("No agent asks for an undo.")
+    else:
+        rows = [
+            [each["tool"], each["agent"] or each["user"], each["asked_at"], each["call_id"]]
+            for each in answer["requests"]
+        ]
+        printer.table(["TOOL", "CALLED BY", "ASKED", "CALL"], rows)
+        printer.note("  See what would be undone, and decide: deputize undo CALL")
 
 
 def _finish_plan(planned: dict[str, Any], json: bool) -> None:

@@ -1,6 +1,7 @@
-"""Serve built-in tools that stand in every list: `calls_batch` makes calls, `calls_get` and `calls_cancel` follow one.
+"""Serve built-in tools that stand in every list: `calls_batch` makes calls, the others follow, cancel or undo one.
 
-They are no calls of their own: they make, read or cancel calls of the caller, as the REST routes of calls do.
+They are no calls of their own: they make, read or cancel calls of the caller, as the REST routes of calls do, and undo
+none: they ask a person to.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,15 @@ import orjson
 
 from deputize.core.call_batch import MAX_BATCH_SIZE, BatchedCall
 from deputize.core.contract.contract import TimeoutClass
-from deputize.core.errors import CallNotFound, ErrorSpec, MalformedRequest, NotCancelable, Problem, SchemaViolation
+from deputize.core.errors import (
+    CallNotFound,
+    ErrorSpec,
+    MalformedRequest,
+    NotCancelable,
+    Problem,
+    QueueFull,
+    SchemaViolation,
+)
 from deputize.core.outcome import Outcome, build_problem_fields
 from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
 from deputize.interfaces.call_batch import parse_call_batch
@@ -31,6 +40,8 @@ from deputize.interfaces.mcp.render import (
 from deputize.interfaces.mcp.tools.tool_definitions import is_tool_of_server
 
 MAX_WAIT_MS: Final = 20_000
+# Of a plan, so many steps that are not undone are named.
+_MAX_STAYS: Final = 10
 _CALL_ID = {"type": "string", "description": "The call_id of a pending result.", "minLength": 1, "maxLength": 64}
 _INPUT_REQUIRED_MESSAGE: Final = (
     "The tool's server requires input before it answers. Make the same call again with the same idempotency key: your "
@@ -147,6 +158,25 @@ BUILTIN_DEFINITIONS: Final[dict[str, dict[str, Any]]] = {
             "openWorldHint": False,
         },
     },
+    "calls_undo": {
+        "name": "calls_undo",
+        "title": "Ask for an undo",
+        "description": "Ask the person you work for to take back a call that you made, or the steps of a flow. They "
+        "see the plan and decide; nothing is undone before.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"call_id": {**_CALL_ID, "description": "The call_id of the call to take back."}},
+            "required": ["call_id"],
+            "additionalProperties": False,
+        },
+        "outputSchema": _OUTPUT_SCHEMA,
+        "annotations": {
+            "readOnlyHint": False,
+            "destructiveHint": False,
+            "idempotentHint": True,
+            "openWorldHint": False,
+        },
+    },
 }
 
 
@@ -247,6 +277,25 @@ async def _cancel_call(context: McpContext, arguments: dict[str, Any]) -> dict[s
     return {"content": [build_text_block(cancellation["detail"])], "structuredContent": facts, "isError": False}
 
 
+async def _request_undo(context: McpContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    call_id = str(arguments["call_id"])
+    try:
+        requested = await context.gateway.undo.requests.request_undo(context.caller, call_id)
+    except (CallNotFound, MalformedRequest, QueueFull) as problem:
+        return _build_refusal(problem)
+    plan = requested["plan"]
+    stays = [f"{each['tool']} ({each['call_id']}): {each['detail']}" for each in plan["steps"] if each["detail"]]
+    if requested["task_id"] is None:
+        status, message = "nothing_to_undo", "Nothing can be undone."
+    else:
+        status = "undo_requested"
+        message = f"The person you work for can undo {plan['ready']} of {len(plan['steps'])} calls: tell them to run "
+        message += f"deputize undo {call_id}."
+    message = " ".join([message, *(f"Not undone: {each}." for each in stays[:_MAX_STAYS])])
+    facts = {"status": status, "call_id": call_id, "message": message}
+    return {"content": [build_text_block(message)], "structuredContent": facts, "isError": False}
+
+
 def _build_answer(
     context: McpContext, envelope: EnvelopeJson, facts: dict[str, Any], content: list[dict[str, Any]]
 ) -> dict[str, Any]:
@@ -281,4 +330,5 @@ BUILTIN_TOOLS: Final = {
     "calls_batch": _make_calls,
     "calls_get": _check_arguments(_get_call, "wait_ms"),
     "calls_cancel": _check_arguments(_cancel_call),
+    "calls_undo": _check_arguments(_request_undo),
 }

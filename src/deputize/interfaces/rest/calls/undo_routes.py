@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from deputize.core.call import MAX_SESSION_LENGTH
-from deputize.core.errors import MalformedRequest, ScopeMissing, UndoPlanChanged
+from deputize.core.errors import CallNotFound, MalformedRequest, QueueFull, ScopeMissing, UndoPlanChanged
 from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
 from deputize.interfaces.rest.models import RequestModel
 from deputize.interfaces.rest.openapi import describe_problems
@@ -87,6 +87,28 @@ class MadeStepModel(BaseModel):
     error: str | None
 
 
+class UndoRequestRequest(RequestModel):
+    call_id: str = Field(min_length=1, max_length=64, description="The call to take back, or the flow.")
+
+
+class RequestedUndoModel(BaseModel):
+    task_id: str | None = Field(description="The request that a person finds; null if nothing can be undone.")
+    plan: UndoPlanModel = Field(description="What would be taken back, and what cannot be.")
+
+
+class OpenUndoRequestModel(BaseModel):
+    task_id: str
+    call_id: str
+    tool: str
+    user: str
+    agent: str | None = Field(description="The agent that made the call.")
+    asked_at: str
+
+
+class OpenUndoRequestsModel(BaseModel):
+    requests: list[OpenUndoRequestModel]
+
+
 class UndoAnswerModel(BaseModel):
     made: list[MadeStepModel] = Field(description="At most 50; the last one did not succeed if `left` has ready steps.")
     left: UndoPlanModel = Field(description="What is left, with the digest to go on with.")
@@ -116,3 +138,20 @@ async def undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequest
     at the first step that does not succeed; repeat it to go on. Needs the scope `deputize:undo`, and no agent.
     """
     return make_json_response(await gateway.undo.execute_undo(caller, body.to_selection(), body.digest))
+
+
+@router.post(
+    "/requests",
+    summary="Request an undo",
+    response_model=RequestedUndoModel,
+    responses=describe_problems(CallNotFound, MalformedRequest, QueueFull),
+)
+async def request_undo(gateway: CurrentGateway, caller: CurrentCaller, body: UndoRequestRequest) -> Response:
+    """Ask a person to take back a call that you made, as an agent must. Undoing it answers the request."""
+    return make_json_response(await gateway.undo.requests.request_undo(caller, body.call_id))
+
+
+@router.get("/requests", summary="List requests to undo", response_model=OpenUndoRequestsModel)
+async def list_undo_requests(gateway: CurrentGateway, caller: CurrentCaller) -> Response:
+    """List what agents ask to be undone: of your own calls and your agents'; an administrator sees the tenant's."""
+    return make_json_response({"requests": await gateway.undo.requests.list_requests(caller)})

@@ -11,7 +11,7 @@ from deputize import tool
 from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.mcp.constants import HANDSHAKE_VERSIONS, MODERN_VERSION, SERVER_INFO
 from tests.integration.conftest import HttpGateway, serve_gateway
-from tests.support import shop_tools
+from tests.support import notebook_tools, shop_tools
 from tests.support.mcp_client import McpClient
 
 ERAS = pytest.mark.parametrize("version", [MODERN_VERSION, *HANDSHAKE_VERSIONS])
@@ -118,6 +118,7 @@ async def test_what_went_wrong_fits_what_the_tool_declares_to_answer(gateway: Ht
         ("calls_get", {"call_id": 7}),
         ("calls_get", {"call_id": "no such call"}),
         ("calls_cancel", {"call_id": "no such call"}),
+        ("calls_undo", {"call_id": "no such call"}),
         ("calls_batch", {"calls": []}),
     ):
         answer = await client.call_tool(name, arguments)
@@ -161,7 +162,8 @@ async def test_the_clients_deadline_ends_the_call(fresh_database: str, tmp_path:
 async def test_a_token_that_lists_tools_sees_only_those_and_ours(gateway: HttpGateway) -> None:
     token = gateway.token(tools={"shop.get_user": "*"})
     client = McpClient(gateway, token=token)
-    assert set(await client.list_tools()) == {"calls_batch", "calls_cancel", "calls_get", "shop__get_user"}
+    ours = {"calls_batch", "calls_cancel", "calls_get", "calls_undo"}
+    assert set(await client.list_tools()) == {*ours, "shop__get_user"}
     assert (await client.call_tool("shop__hidden", {"id": 1})).error["code"] == -32602
 
 
@@ -180,3 +182,25 @@ async def test_an_agent_negotiates_a_version_and_calls_it(gateway: HttpGateway, 
     assert called.result["isError"] is False
     refused = await client.call_tool("shop__get_user", {"id": 7}, meta={"dev.deputize/version": "^9"})
     assert refused.error["data"]["error"]["slug"] == "version-not-found"
+
+
+@pytest.mark.requirement("NEW-2")
+async def test_a_model_asks_its_person_for_an_undo(fresh_database: str, tmp_path: Path) -> None:
+    async with serve_gateway(fresh_database, tmp_path, gateway_options={"tools": notebook_tools.TOOLS}) as gateway:
+        client = McpClient(gateway, token=gateway.token("ana", agent="bot", scopes=("book:write",)))
+        listed = {each["name"]: each for each in (await client.send_request("tools/list")).result["tools"]}
+        statuses = []
+        for name, arguments in (
+            ("book__add", {"name": "a", "text": "milk"}),
+            ("book__title", {"name": "a", "text": "A"}),
+        ):
+            made = await client.call_tool(name, arguments)
+            call_id = made.result["_meta"]["dev.deputize/call"]["id"]
+            answer = (await client.call_tool("calls_undo", {"call_id": call_id})).structured_content
+            assert jsonschema_rs.Draft202012Validator(listed["calls_undo"]["outputSchema"]).is_valid(answer)
+            statuses.append(answer["status"])
+            assert (f"deputize undo {call_id}" in answer["message"]) == (answer["status"] == "undo_requested")
+        assert statuses == ["undo_requested", "nothing_to_undo"]
+        token = gateway.token("ana", scopes=("book:write", "deputize:undo"))
+        requests = (await gateway.get("/v1/undo/requests", token=token)).json()["requests"]
+        assert [(each["tool"], each["agent"]) for each in requests] == [("book.add", "bot")]
