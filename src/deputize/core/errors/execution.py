@@ -77,7 +77,7 @@ class ToolConflict(ExecutionProblem):
         slug="tool-conflict", code=ErrorCode.CONFLICT, error_class="execution_failed", number=3412, http=409,
         grpc="ABORTED", retryable=True,
         title="The data was changed at the same time",
-        advice="Read the current state, then call again with a new key.",
+        advice="Read the current state, then call again with arguments that fit it.",
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from deputize.interfaces.cli.render.output import (
     format_json,
     printer,
 )
-from deputize.interfaces.cli.render.problems import show_problem
+from deputize.interfaces.cli.render.problems import is_repeatable, show_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +140,7 @@ def _send_call(
     except GatewayRefusal as error:
         tool = {"name": body["tool"]}
         show_problem({"tool": tool, **error.problem})
-        if is_write and error.problem.get("error", {}).get("retryable"):
+        if is_write and is_repeatable(error.problem.get("error", {})):
             printer.note(f"  To retry this call safely, repeat it with --key {key}")
         raise CommandExit(EXIT_FAILED) from None
     except KeyboardInterrupt:

@@ -24,6 +24,11 @@ def show_problem(problem: Mapping[str, Any]) -> None:
         printer.note(f"  {line}")
 
 
+def is_repeatable(error: Mapping[str, Any]) -> bool:
+    """Tell whether the same call may simply be made again: after a conflict its arguments may be out of date."""
+    return bool(error.get("retryable")) and error.get("slug") != "tool-conflict"
+
+
 def _render_problem(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
     details: Mapping[str, Any] = error.get("details") or {}
     tool = str((problem.get("tool") or {}).get("name") or "")
@@ -34,7 +39,7 @@ def _render_problem(problem: Mapping[str, Any], error: Mapping[str, Any]) -> Ite
     if example := details.get("example"):
         yield f"Example: deputize call {tool or 'NAME'} {format_arguments(example)}"
     after = error.get("retry_after_ms")
-    if error.get("retryable"):
+    if is_repeatable(error):
         yield f"You can retry in {_format_wait(after)}." if after else "You can retry."
     elif after:
         yield f"Do not retry for {_format_wait(after)}."
