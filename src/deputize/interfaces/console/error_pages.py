@@ -6,12 +6,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deputize.core.display_text import to_display_text
 from deputize.core.errors import Problem
 from deputize.core.settings.urls import SIGN_IN_PATH
 from deputize.interfaces.asgi_http import hide_internal_error, read_trace_id
 from deputize.interfaces.console.pages import ConsolePages
 from deputize.interfaces.console.paths import choose_own_path, strip_form_action
+from deputize.interfaces.console.view import format_advice, format_sentence
 
 
 class ErrorPages(ConsolePages):
@@ -25,8 +25,8 @@ class ErrorPages(ConsolePages):
             sign_in_path = f"{SIGN_IN_PATH}?{urlencode({'to': choose_own_path(strip_form_action(request.url.path))})}"
         return self._render_message(
             problem.spec.title,
-            to_display_text(problem.message[:1].upper() + problem.message[1:], 600) + ".",
-            to_display_text(problem.advice, 600),
+            format_sentence(problem.message),
+            format_advice(problem),
             sign_in_path=sign_in_path,
             trace=f"{problem.spec.e_number} · trace {read_trace_id(request.scope)}",
             status=problem.spec.http,

@@ -6,10 +6,19 @@ Templates get nothing else, so no text of a caller reaches a page without passin
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from deputize.core.display_text import to_display_lines, to_display_text
-from deputize.core.errors import Problem
+from deputize.core.errors import (
+    GrantNotFound,
+    MalformedRequest,
+    NoSuchRoute,
+    PolicyInvalid,
+    Problem,
+    RateLimited,
+    ScopeMissing,
+    Unavailable,
+)
 
 _MAX_LINE_LENGTH, _MAX_NAME_LENGTH = 300, 120
 # What a person who unlinked an account is told about its tokens at the server.
@@ -334,10 +343,31 @@ def _build_vote(vote: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
 
 def build_alert(problem: Problem) -> dict[str, str]:
     """Describe a refusal above what was typed."""
-    return {
-        "message": to_display_text(problem.message[:1].upper() + problem.message[1:], 600) + ".",
-        "advice": to_display_text(problem.advice, 600),
-    }
+    return {"message": format_sentence(problem.message), "advice": format_advice(problem)}
+
+
+_ADVICE_AT_PAGE: Final[Mapping[type[Problem], str]] = {
+    GrantNotFound: "Choose one on the page of agents.",
+    MalformedRequest: "Go back to the page, correct what you entered or the address, and try again.",
+    NoSuchRoute: "Go back to the page that you came from.",
+    PolicyInvalid: "Fix the errors that are listed by file and line.",
+    RateLimited: "Wait a moment, then try again.",
+    ScopeMissing: "Ask an administrator for the permission, then sign in again.",
+    Unavailable: "Wait a moment, then try again. If it persists, ask the operator of this gateway.",
+}
+
+
+def format_sentence(message: str) -> str:
+    """Make a message a sentence: names of files, tools and settings at its start stay as they are written."""
+    start = message.partition(" ")[0].rstrip(",;:").replace("'", "")
+    text = message[:1].upper() + message[1:] if start.isalpha() and start.islower() else message
+    return to_display_text(text if text.endswith((".", "?", "!", "…")) else f"{text}.", 600)
+
+
+def format_advice(problem: Problem) -> str:
+    """Format what a person at a page can do: headers, routes and keys are advice for programs."""
+    is_general = problem.advice == problem.spec.advice
+    return to_display_text(_ADVICE_AT_PAGE.get(type(problem), problem.advice) if is_general else problem.advice, 600)
 
 
 def strip_unprintable(text: str) -> str:

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deputize.core.errors import MalformedRequest
 from deputize.interfaces.console.csrf import SECURITY_HEADERS
 from deputize.interfaces.console.render import STYLESHEET, STYLESHEET_PATH, render_template
-from deputize.interfaces.console.view import build_list_view, build_request_view, build_time_view
+from deputize.interfaces.console.view import (
+    build_alert,
+    build_list_view,
+    build_request_view,
+    build_time_view,
+    format_sentence,
+)
 from tests.unit.interfaces.console.sample_requests import NOW, REQUEST_ID, make_list_item, make_request
 
 pytestmark = pytest.mark.requirement("GOV-3")
@@ -310,3 +317,23 @@ def test_what_looks_like_an_injection_attempt_is_shown_and_escaped() -> None:
     page = render_request(make_request(suspicions=[suspicion]))
     assert "looks like SQL injection in /&lt;b&gt;</bdi> (E3305)." in page
     assert "Caution" not in render_request(make_request())
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("the form cannot be read", "The form cannot be read."),
+        ("which tools?", "Which tools?"),
+        ("it's over!", "It's over!"),
+        ("policies/default.cedar has no rules", "policies/default.cedar has no rules."),
+        ("crm.get_user is off", "crm.get_user is off."),
+        ("max_age must be a number", "max_age must be a number."),
+    ],
+)
+def test_a_message_becomes_a_sentence_whose_names_stay_as_they_are_written(message: str, sentence: str) -> None:
+    assert format_sentence(message) == sentence
+
+
+def test_a_person_at_a_form_is_not_sent_to_the_document_of_the_api() -> None:
+    assert "/docs" not in build_alert(MalformedRequest("a field of the form was sent twice"))["advice"]
+    assert build_alert(MalformedRequest("no", advice="Choose one."))["advice"] == "Choose one."
