@@ -5,7 +5,7 @@ from typing import Any
 
 from deputize.core.caller import Caller
 from deputize.core.contract.flow import Flow
-from deputize.core.errors import Problem
+from deputize.core.errors import MalformedRequest, Problem
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.call_access import may_reach
 from deputize.lifecycle.durable.flow_steps import FlowSteps, StepCall, load_flow_steps
@@ -27,9 +27,14 @@ class FlowViews:
         """Show the flow of a call, to whoever may see the call."""
         row = await self._calls.load_row(caller, call_id)
         flow = None if row is None else await self._find_flow(caller.tenant, row["tool"], row["version"])
-        if row is None or flow is None:
-            # Like a call that is out of reach.
+        if row is None:
             raise build_not_found(call_id)
+        if flow is None:
+            raise MalformedRequest(
+                f"this is a call of {row['tool']}, which is not a flow",
+                details={"call_id": str(row["id"]), "tool": row["tool"]},
+                advice=f"Show it as a call: deputize calls show {row['id']}, or GET /v1/calls/{row['id']}.",
+            )
         steps = await load_flow_steps(self._runtime, caller.tenant, str(row["id"]))
         steps = replace(steps, calls={path: await self._hide_error(caller, each) for path, each in steps.calls.items()})
         state = State(row["state"])

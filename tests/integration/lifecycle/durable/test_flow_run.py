@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from deputize.core.contract.tools import FlowTool
-from deputize.core.errors import CallNotFound, ToolFailed, ToolPrecondition
+from deputize.core.errors import CallNotFound, MalformedRequest, ToolFailed, ToolPrecondition
 from deputize.lifecycle.durable.flow_steps import load_flow_steps
 from tests.integration.operations.background.test_worker import begin_run, expire_lease, open_worker_lab
 from tests.support.approval_lab import open_approval_lab
@@ -311,6 +311,11 @@ async def test_a_flow_waits_as_a_row_while_people_decide_about_a_step(fresh_data
         await lab.wait_for_state(call_id, "succeeded")
         with pytest.raises(CallNotFound):
             await lab.gateway.flows.show_flow(await lab.make_caller("eve"), call_id)
+        step_id = view["steps"][0]["calls"][0]["call_id"]
+        with pytest.raises(MalformedRequest, match=r"which is not a flow"):
+            await lab.gateway.flows.show_flow(await lab.make_caller(), step_id)
+        with pytest.raises(CallNotFound):
+            await lab.gateway.flows.show_flow(await lab.make_caller("eve"), step_id)
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from deputize.core.contract.contract import MutationClass
-from deputize.core.errors import CallNotFound, UnsealFailed
+from deputize.core.errors import CallNotFound, MalformedRequest, UnsealFailed
 from deputize.core.states import State
 from deputize.interfaces.rest.common import CurrentCaller, CurrentGateway, make_json_response
 from deputize.interfaces.rest.openapi import describe_problems
@@ -44,7 +44,7 @@ class FlowModel(BaseModel):
     "/{call_id}",
     summary="Show a flow",
     response_model=FlowModel,
-    responses=describe_problems(CallNotFound, UnsealFailed),
+    responses=describe_problems(CallNotFound, MalformedRequest, UnsealFailed),
 )
 async def show_flow(gateway: CurrentGateway, caller: CurrentCaller, call_id: str) -> Response:
     """Show how far each step of a flow is, and the calls that were made for it."""
