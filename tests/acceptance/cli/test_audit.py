@@ -80,6 +80,11 @@ def test_a_tail_with_a_token_that_is_none_is_refused_and_ends(shop_project: Path
     assert done.code == 1, done.output
 
 
+def test_a_format_that_is_none_is_refused_with_all_that_are(shop_project: Path) -> None:
+    refused = run_deputize("audit", "export", "--format", "xml", folder=shop_project)
+    assert (refused.code, "'jsonl', 'csv', 'parquet'" in refused.err) == (2, True), refused.output
+
+
 def test_an_export_as_parquet_has_what_json_lines_have(shop_project: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pip install 'deputize[parquet]'")
     run_deputize("call", "hello.greet", "name=Ana", folder=shop_project)

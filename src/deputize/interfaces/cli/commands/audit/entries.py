@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -162,7 +162,7 @@ def export(
     trace: TraceId = None,
     kind: KindName = None,
     file_format: Annotated[
-        str,
+        Literal["jsonl", "csv", "parquet"],
         typer.Option(
             "--format", metavar="FORMAT", help="jsonl, csv, or parquet, which needs deputize[parquet] and --output."
         ),
