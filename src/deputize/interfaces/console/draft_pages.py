@@ -94,10 +94,7 @@ class DraftPages(ConsolePages):
             days=typed.get("days", ""),
             periods=_DAYS,
             alert=None if problem is None else build_alert(problem),
-            errors=[
-                {"where": format_line(f"{each['file']}:{each['line']}"), "message": format_line(each["message"])}
-                for each in errors
-            ],
+            errors=_build_issues(errors),
             is_answer=bool(result),
             report=result.get("report"),
         )
@@ -126,6 +123,7 @@ def _build_report(result: Mapping[str, Any]) -> dict[str, Any]:
             for name in ("calls", "changed", "looser", "stricter", "asked_of_others", "undetermined", "unrecorded")
         },
         "is_same": not result["changed"],
+        "mismatches": _build_issues(result["mismatches"]),
         "changes": [
             {
                 **_build_subject(each),
@@ -141,6 +139,13 @@ def _build_report(result: Mapping[str, Any]) -> dict[str, Any]:
             for each in unknown[:_MAX_ROWS]
         ],
     }
+
+
+def _build_issues(issues: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    return [
+        {"where": format_line(f"{each['file']}:{each['line']}"), "message": format_line(each["message"])}
+        for each in issues[:_MAX_ROWS]
+    ]
 
 
 def _get_strictness(answer: Mapping[str, Any]) -> int:

@@ -419,6 +419,8 @@ async def test_a_draft_is_backtested_and_what_was_typed_is_kept(console: Console
         # An added file leaves the others as they are.
         added = {**stricter, "file": "more.cedar", "text": '@id("also")\nforbid (principal, action, resource);\n'}
         assert "also (more.cedar:1)" in visible_text(await browser.post(path, added))
+        vain = {**added, "text": '@id("vain")\nforbid (principal, action, resource == Tool::"shop.nothing");'}
+        assert "never matches: unknown tool shop.nothing" in visible_text(await browser.post(path, vain))
     active = await console.gateway.get("/v1/policies", token=console.gateway.token("root", scopes=[ADMIN_SCOPE]))
     assert [each["path"] for each in active.json()["files"]] == ["asking.cedar"]
 

@@ -154,6 +154,8 @@ def show_backtest(result: Mapping[str, Any]) -> None:
         printer.line(f"  undetermined for {calls} of {each['tool']} by {caller}: not recorded: {lacks}")
     if result["unrecorded"]:
         printer.line(f"  no recorded decision: {format_count(result['unrecorded'], 'call')}")
+    for each in result.get("mismatches", ()):
+        printer.warn(f"{each['file']}:{each['line']}: {each['message']}")
     if result["changed"]:
         printer.warn(
             f"{format_count(result['changed'], 'call')} would be decided differently: "

@@ -25,6 +25,7 @@ from deputize.govern.policy.active_policies import load_default_files
 from deputize.govern.policy.cedar import CompiledPolicies
 from deputize.govern.policy.cedar_schema import PolicyQuery
 from deputize.govern.policy.checks.backtest import Backtest, BacktestCall
+from deputize.govern.policy.checks.validate import PolicyFindings
 from deputize.govern.policy.evaluation_job import evaluate_costly_slice
 from deputize.govern.policy.policy_parser import PolicyFile
 from deputize.govern.policy.slices import PolicySlice
@@ -93,20 +94,22 @@ class Backtests:
         start_ms = int((start if start.tzinfo else start.replace(tzinfo=UTC)).timestamp() * 1000)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._runtime.request_limits.hold_backtest(caller))
-            (await check_policies(self._runtime, authority, files)).raise_errors()
+            findings = await check_policies(self._runtime, authority, files)
+            findings.raise_errors()
             draft = await asyncio.to_thread(CompiledPolicies, tuple(files) or load_default_files())
             slot = stack.pop_all()
-        return self._stream_backtest(slot, caller.tenant, draft, authority.policy.digest, max(start_ms, 0))
+        lines = self._replay_calls(caller.tenant, draft, authority.policy.digest, max(start_ms, 0), findings)
+        return self._stream_backtest(slot, lines)
 
     async def _stream_backtest(
-        self, slot: AsyncExitStack, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
+        self, slot: AsyncExitStack, lines: AsyncIterator[dict[str, Any]]
     ) -> AsyncGenerator[dict[str, Any], None]:
         async with slot:
-            async for line in self._replay_calls(tenant, draft, active_digest, since_ms):
+            async for line in lines:
                 yield line
 
     async def _replay_calls(
-        self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int
+        self, tenant: str, draft: CompiledPolicies, active_digest: str, since_ms: int, findings: PolicyFindings
     ) -> AsyncIterator[dict[str, Any]]:
         start_time, until_ms = self._runtime.clock.monotonic(), self._runtime.clock.epoch_ms()
         verdicts = _VerdictsApart()
@@ -137,6 +140,8 @@ class Backtests:
                 "seconds": round(self._runtime.clock.monotonic() - start_time, 3),
                 "entries": entries,
                 **report.to_json(),
+                # Rules that decided nothing because there is nothing that they could match.
+                "mismatches": [each.to_json() for each in findings.mismatches],
             }
         }
 

@@ -149,6 +149,16 @@ async def test_a_refused_call_is_replayed_too_and_may_become_allowed(gateway: Ht
     assert (result["looser"], result["changes"][0]["user"]) == (1, "ida")
 
 
+@pytest.mark.requirement("NEW-4")
+async def test_a_backtest_names_the_rules_that_can_match_nothing(gateway: HttpGateway, admin_token: str) -> None:
+    vain = {"path": "v.cedar", "text": '@id("v")\nforbid (principal, action, resource == Tool::"shop.nothing");'}
+
+    result = (await _run_backtest(gateway, admin_token, OPEN_FILE, vain))[-1]["result"]
+
+    assert [(each["file"], each["line"]) for each in result["mismatches"]] == [("v.cedar", 1)]
+    assert "never matches: unknown tool shop.nothing" in result["mismatches"][0]["message"]
+
+
 @pytest.mark.requirement("GOV-1", "NEW-4")
 async def test_a_backtest_sees_one_tenant(gateway: HttpGateway) -> None:
     await gateway.call("shop.get_user", {"id": 1})
