@@ -29,6 +29,8 @@ _MAX_ID_LENGTH = 64
 _MAX_REASON_LENGTH = 400
 _INVALID_IN_ID = re.compile(r"[^A-Za-z0-9_.:/-]+")
 _REASON_FIELDS = ("reason_user", "reason_admin")
+# What an answer may oblige the gateway to. Every call is recorded, so the second is met already.
+_ASK, _LOG = "ask", "log"
 
 
 class PostJson(Protocol):
@@ -95,6 +97,7 @@ class AuthZenClient:
             raise self._build_failure("context.ask in the response is neither true nor false")
         behavior = Behavior.DENY
         if answer["decision"]:
+            should_ask = should_ask or _ASK in self._extract_obligations(context)
             behavior = Behavior.ASK if should_ask else Behavior.ALLOW
         reason = _extract_text(context.get("reason_user")) or _extract_text(context.get("reason"))
         rules = tuple(
@@ -109,6 +112,20 @@ class AuthZenClient:
             reason=reason,
             requirements=build_approval_requirements(rules) if behavior is Behavior.ASK else (),
         )
+
+    def _extract_obligations(self, context: dict[str, Any]) -> set[str]:
+        """Extract what an answer that allows obliges the gateway to. What it cannot do makes the answer none: allowed
+        was only the call with the obligation.
+        """
+        obligations = context.get("obligations", [])
+        if not isinstance(obligations, list):
+            raise self._build_failure("context.obligations in the response is not a list")
+        names = {_extract_text(each.get("id") if isinstance(each, dict) else each) for each in obligations}
+        unknown = sorted(names - {_ASK, _LOG})
+        if unknown:
+            what = f": {unknown[0]}" if unknown[0] else ""
+            raise self._build_failure(f"it obliges the gateway to what it cannot do{what}")
+        return names
 
     def _extract_rule_ids(self, context: dict[str, Any]) -> list[str]:
         """Extract rule ids: from our extension `rules`, else from the API's `id` or reason keys, else one default."""

@@ -131,6 +131,24 @@ async def test_rule_ids_come_from_the_reasons_in_the_response(
     assert verdict.requirements == (build_approval_requirements(verdict.rules) if behavior is Behavior.ASK else ())
 
 
+@pytest.mark.parametrize(
+    ("mood", "behavior"),
+    [("ask-obliged", Behavior.ASK), ("log-obliged", Behavior.ALLOW), ("deny-obliged", Behavior.DENY)],
+)
+async def test_what_an_answer_obliges_to_is_done(
+    make_client: Callable[..., AuthZenClient], mood: str, behavior: Behavior
+) -> None:
+    verdict = await make_client(mood).decide(make_question())
+
+    assert verdict.behavior is behavior
+    assert bool(verdict.requirements) == (behavior is Behavior.ASK)
+
+
+async def test_what_cannot_be_done_is_named(make_client: Callable[..., AuthZenClient]) -> None:
+    with pytest.raises(PolicyFailed, match="cannot do: mask"):
+        await make_client("mask-obliged").decide(make_question())
+
+
 async def test_each_request_gets_the_answer_for_its_own_user(make_client: Callable[..., AuthZenClient]) -> None:
     assert (await make_client("by-user").decide(make_question())).behavior is Behavior.ALLOW
     assert (await make_client("by-user").decide(make_question(user="bo"))).behavior is Behavior.DENY
@@ -140,7 +158,8 @@ async def test_each_request_gets_the_answer_for_its_own_user(make_client: Callab
     "mood",
     [
         "garbage", "empty", "twice", "deep", "endless", "no-decision", "text", "number", "list", "odd-context",
-        "odd-ask", "odd-rules", "created", "denied-by-status", "broken", "elsewhere",
+        "odd-ask", "odd-rules", "odd-obligations", "odd-obligation",
+        "number-obligation", "mask-obliged", "created", "denied-by-status", "broken", "elsewhere",
     ],
 )  # fmt: skip
 async def test_a_malformed_response_denies(make_client: Callable[..., AuthZenClient], mood: str) -> None:
