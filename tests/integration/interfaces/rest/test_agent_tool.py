@@ -80,6 +80,9 @@ async def test_a_call_is_exported_with_its_decision_its_result_and_its_entries(g
     assert {each["kind"] for each in export["tool_invocation"]["evidence_refs"]} == {"intent", "outcome"}
     assert export["tool_permission_decision"]["behavior"] == "allow"
     assert export["tool_permission_decision"]["rule_refs"] == call["decision"]["rules"]
+    assert export["tool_permission_decision"]["mode"] == "rules"
+    assert export["tool_permission_decision"]["user_modified"] is False
+    assert export["tool_permission_decision"]["pending_classifier_check"] is False
     assert export["tool_result"]["structured_content"] == call["result"]
     assert export["tool_result"]["redaction_state"] == "none"
     assert export["tool_result_persistence"]["mode"] == "inline"
