@@ -48,7 +48,7 @@ def test_what_init_made_is_admitted(folder: Path) -> None:
         (("call", "hello.greet", "--url", "http://127.0.0.1:1", "--token", "x"), 2, "nothing listens there"),
         (("call", "hello.greet", "--url", "http://127.0.0.1:1"), 2, "set DEPUTIZE_TOKEN or --token"),
         (("call", "hello.greet", "--url", "http://127.0.0.1:1", "--token", "${TOKEN}"), 2, "was not expanded"),
-        (("call",), 2, "Missing argument 'NAME'"),
+        (("call",), 2, "Name the tool to call"),
         (("servers", "pin"), 2, "✗ Missing argument 'SERVER'."),
         (("servers", "pin"), 2, "More: deputize servers pin --help"),
         (("cal",), 2, "Did you mean 'call'"),
@@ -125,7 +125,7 @@ def test_with_json_a_mistake_is_json_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("call", "--json"), "Missing argument 'NAME'"),
+        (("call", "--json"), "Name the tool to call"),
         (("cal", "--json"), "Did you mean 'call'"),
         (("call", "--kee", "x", "--json"), "No such option: --kee"),
         (("switch", "off", "tol", "x", "--json"), "'tol' is not one of"),
