@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deputize.store.local_postgres import LocalPostgres
-from tests.acceptance.cli.cli_process import run_deputize
+from tests.acceptance.cli.cli_process import run_as_operator, run_deputize
 
 pytestmark = [pytest.mark.requirement("NEW-3"), pytest.mark.nightly]
 
@@ -37,7 +37,9 @@ def test_a_human_task_is_listed_shown_and_resolved(shop_project: Path) -> None:
     assert run_deputize("tasks", "show", TASK_ID, "--json", folder=shop_project).json["call"]["call_id"] == call
     without_reason = run_deputize("tasks", "resolve", TASK_ID, "happened", folder=shop_project)
     assert without_reason.code == 2
-    answer = run_deputize("tasks", "resolve", TASK_ID, "happened", "--reason", "it is in the list", folder=shop_project)
+    answer = run_as_operator(
+        "tasks", "resolve", TASK_ID, "happened", "--reason", "it is in the list", folder=shop_project
+    )
     assert answer.out == f"✓ Task resolved: call {call} is now succeeded.\n"
     settled_call = run_deputize("calls", "show", call, "--json", folder=shop_project).json
     assert "it is in the list" in settled_call["summary"]
