@@ -171,6 +171,8 @@ _MEANINGS: Mapping[str, str] = {
     "fallback": "Tools that answer instead while this one is "
     "[not available](../how-to/survive-failing-services.md#alternatives), in their order. Only of a tool that reads; "
     "each takes the same arguments by name.",
+    "fallback_task": "What a person is to do when neither the tool nor an alternative answers: it opens a "
+    "[task](../how-to/survive-failing-services.md#a-person-at-the-end). Only of a tool that reads.",
     "concurrency_safe": "Whether calls of one batch may run beside each other although they change the same resources.",
     "interrupt": "What the failure of a sibling in a batch with `cancel_siblings` does to a running call: `cancel` "
     "stops it, unless it runs in a thread; `block`, and no value, waits for its end.",

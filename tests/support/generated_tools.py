@@ -109,6 +109,7 @@ class ToolGenerator:
             "sandbox": {"tier": draw.randrange(4), "permissions": ["filesystem:read:/data"]},
             "freshness": {"max_age_seconds": draw.randrange(1, 900)},
             "fallback": [f"{word}.older"],
+            "fallback_task": f"Ask the desk of {word}.",
             "concurrency_safe": True,
             "interrupt": draw.choice(("cancel", "block")),
             "max_inline": draw.randrange(1, 10_000),

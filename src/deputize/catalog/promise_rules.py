@@ -218,6 +218,9 @@ def _check_data_use(contract: Contract) -> Iterator[Reason]:
     if contract.fallback and contract.effects is not Effects.READ:
         reason = "is set, but the tool changes data, and an alternative could change it twice"
         yield _make_reason(_MUTATION, "/fallback", reason, "remove it")
+    if contract.fallback_task is not None and contract.effects is not Effects.READ:
+        reason = "is set, but the tool changes data, and a person could change it twice"
+        yield _make_reason(_MUTATION, "/fallback_task", reason, "remove it")
     for place, alternative in enumerate(contract.fallback):
         if alternative == contract.full_name or alternative in contract.fallback[:place]:
             reason = f"names {alternative}, which is this tool or named before"

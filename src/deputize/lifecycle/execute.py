@@ -48,7 +48,8 @@ def execute(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Coro
     `guard` answers for the claim from the moment it is acquired.
     """
     execution = _execute_tool(runtime, authorized, guard)
-    return execution if not authorized.contract.fallback else execute_with_fallback(runtime, authorized, execution)
+    has_fallback = authorized.contract.fallback or authorized.contract.fallback_task is not None
+    return execute_with_fallback(runtime, authorized, execution) if has_fallback else execution
 
 
 async def _execute_tool(runtime: Runtime, authorized: Authorized, guard: ClaimGuard) -> Executed | Outcome:

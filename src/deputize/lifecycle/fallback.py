@@ -1,12 +1,17 @@
-"""Answer a read with an alternative tool, where its own is not available and its contract names others.
+"""Answer a read with an alternative tool, or ask a person, where its own is not available and its contract says so.
 
 Each alternative is a call of its own, by the same caller, through all phases: it is authorized, limited and audited for
 itself, as part of the call that it answers. None of them asks a person, outlives the request or falls back further.
+
+If none answers, a task for a person opens where the contract has one. The call fails all the same, and names the task.
 """
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from uuid import UUID, uuid5
+
+import structlog
 
 from deputize.catalog.schemas import get_properties
 from deputize.core.call import CallOrigin, CallRequest
@@ -24,14 +29,22 @@ from deputize.core.errors import (
 )
 from deputize.core.outcome import Outcome, Result
 from deputize.core.states import State
+from deputize.evidence.audit_entries import encode_entry
 from deputize.execute.upstreams.faults import UnreadableAnswer
 from deputize.govern.token_authorization import is_tool_visible, list_version_ranges
 from deputize.lifecycle.phases import Authorized, Executed, FallbackAnswer, SkippedTool
+from deputize.lifecycle.recording.audit import build_context
+from deputize.lifecycle.recording.human_tasks import open_human_task
 from deputize.lifecycle.runtime import Runtime
+from deputize.store.queries import load_statements
 
 _UNAVAILABLE: Final = (
     CircuitOpen, ServiceBusy, UpstreamRateLimited, UpstreamUnavailable, UpstreamTimeout, ToolTimeout, UnreadableAnswer,
 )  # fmt: skip
+# Tasks are about a tool, not about one of the many calls that an outage fails: under this id, one is open at a time.
+_TOOL_TASKS: Final = UUID("6f0a5d3e-3c1b-4f57-9a86-0d1f6c2b7e94")
+_RUNS = load_statements("runs")
+log = structlog.get_logger(__name__)
 
 
 async def execute_with_fallback(
@@ -59,7 +72,9 @@ async def execute_with_fallback(
                 seconds = runtime.clock.monotonic() - started_at
                 return _build_execution(authorized, answer, fallback, attempts=attempts, seconds=seconds)
             skipped.append(SkippedTool(tool=name, reason=answer))
-        failure = _add_skipped_tools(failure, skipped)
+        if skipped:
+            failure = _add_skipped_tools(failure, skipped)
+        failure = await _ask_person(runtime, authorized, failure, skipped)
     if executed is None:
         raise failure
     return replace(executed, problem=failure)
@@ -152,3 +167,44 @@ def _add_skipped_tools(failure: Problem, skipped: list[SkippedTool]) -> Problem:
     reasons = "; ".join(f"{each.tool}: {each.reason}" for each in skipped)
     details = {**failure.details, "fallback": [each.to_json() for each in skipped]}
     return failure.replace(message=f"{failure.message}; no alternative answered ({reasons})", details=details)
+
+
+async def _ask_person(
+    runtime: Runtime, authorized: Authorized, failure: Problem, skipped: list[SkippedTool]
+) -> Problem:
+    """Open the task that the contract has for a person, unless it is open already, and name it in the failure.
+
+    Its question has no arguments: a read leaves no row with which retention and erasure could delete them.
+    """
+    call, contract = authorized.call, authorized.contract
+    is_over = call.deadline is not None and call.deadline.remaining_seconds(runtime.clock.monotonic()) <= 0
+    # A caller who left too little time may find a tool that answers others.
+    if contract.fallback_task is None or is_over:
+        return failure
+    question = {
+        "asked": contract.fallback_task,
+        "why": f"{contract.full_name} is not available ({failure.spec.slug}), and no alternative answered",
+        "tool": {"name": contract.full_name, "version": contract.version},
+        "call_id": call.call_id,
+        "trace": call.trail.trace_id,
+        "alternatives": [each.to_json() for each in skipped],
+    }
+    about = str(uuid5(_TOOL_TASKS, contract.full_name))
+    async with runtime.store.write_transaction() as connection:
+        task = await open_human_task(runtime, connection, call.tenant, "fallback", about, question)
+        if task.is_new:
+            entry_id = runtime.clock.new_id()
+            entry = encode_entry(
+                build_context(authorized),
+                id=entry_id,
+                kind="decision",
+                time=runtime.stamps.now(),
+                decision=authorized.decision,
+                error=failure.spec.e_number,
+                command="ask_a_person",
+                subject=task.id,
+            )
+            await connection.execute(_RUNS["insert_audit_entry"], call.tenant, entry_id, call.call_id, entry, None)
+            log.warning("human_task_opened", call_id=call.call_id, task_id=task.id)
+    details = {**failure.details, "task_id": task.id}
+    return failure.replace(message=f"{failure.message}; a person is asked in task {task.id}", details=details)

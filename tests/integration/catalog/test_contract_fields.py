@@ -245,6 +245,8 @@ OBSERVATIONS: dict[str, str] = {
     ),
     "fallback": "integration/lifecycle/test_fallback.py::"
     "test_alternatives_answer_in_their_order_and_the_outcome_says_so",
+    "fallback_task": "integration/lifecycle/test_fallback.py::"
+    "test_if_none_answers_a_person_is_asked_once_for_each_tool",
     **dict.fromkeys(
         ("network.allowed_domains", "network.allowed_ports", "network.deny_all_egress"),
         "unit/execute/test_network_policy.py::test_a_tool_reaches_the_hosts_and_ports_that_its_contract_declares",

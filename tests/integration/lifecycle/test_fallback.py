@@ -1,5 +1,6 @@
 """A read whose service is not available is answered by an alternative, by the same caller, and says so."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from deputize.catalog.importers.python import ATTRIBUTE
 from deputize.core.contract.tools import PythonTool
 from deputize.core.errors import ToolFailed, UpstreamTimeout, UpstreamUnavailable
 from deputize.govern.policy.policy_parser import PolicyFile
+from deputize.operations.admin.human_tasks import HumanTasks
 from tests.support.failing_service import BREAKER
 from tests.support.gateway_lab import GatewayLab, error_slug, open_lab, parse_body
 from tests.support.policies import OPEN_FILES
@@ -60,7 +62,14 @@ async def third_rate(tag: Tag, context: ToolContext, detail: str = "") -> dict[s
     return await _answer("third_rate", context)
 
 
-TOOLS_HERE: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in (first_rate, paused_rate, second_rate, third_rate)]
+@tool(namespace="lab", effects="read", retry=ONCE, fallback=["lab.third_rate"], fallback_task="Quote it by telephone.")
+async def quoted_rate(tag: Tag, context: ToolContext) -> dict[str, Any]:
+    """Read the rate that a person quotes if nothing else does."""
+    return await _answer("quoted_rate", context)
+
+
+FUNCTIONS = (first_rate, paused_rate, second_rate, third_rate, quoted_rate)
+TOOLS_HERE: list[PythonTool] = [getattr(each, ATTRIBUTE) for each in FUNCTIONS]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -158,3 +167,39 @@ async def test_a_paused_service_is_skipped_without_a_call_to_it(lab: GatewayLab)
     body = parse_body(await lab.call("paused_rate", "open"))
     assert (body["degraded"]["reason"], body["result"]) == ("circuit-open", {"value": "second_rate"})
     assert callers == [("second_rate", "ana")]
+
+
+async def test_if_none_answers_a_person_is_asked_once_for_each_tool(lab: GatewayLab) -> None:
+    tasks, admin = HumanTasks(lab.runtime), await lab.make_admin()
+    failures["quoted_rate"] = UpstreamUnavailable("no answer")
+    assert "degraded" in parse_body(await lab.call("quoted_rate", "answered"))
+    assert await tasks.list_tasks(admin) == []
+    failures["third_rate"] = UpstreamTimeout("too slow")
+    outcomes = await asyncio.gather(*(lab.call("quoted_rate", f"storm-{n}") for n in range(20)))
+    errors = [parse_body(each)["error"] for each in outcomes]
+    (task,) = await tasks.list_tasks(admin, kind="fallback")
+    assert {each["details"]["task_id"] for each in errors} == {task["task_id"]}
+    assert all(task["task_id"] in each["message"] for each in errors)
+    assert {each["slug"] for each in errors} == {"upstream-unavailable"}
+    assert task["question"]["asked"] == "Quote it by telephone."
+    assert task["question"]["alternatives"] == [{"tool": "lab.third_rate", "reason": "upstream-timeout"}]
+    assert task["call"]["tool"] == {"name": "lab.quoted_rate", "version": "0.1.0"}
+    assert task["call"]["call_id"] in {parse_body(each)["call_id"] for each in outcomes}
+    assert "storm-" not in orjson.dumps(task).decode()
+    rows = await lab.db.fetch("select entry from deputize.audit_entries where tenant = 'dev'")
+    entries = [orjson.loads(row["entry"]) for row in rows]
+    (asked,) = [each for each in entries if each.get("subject") == task["task_id"]]
+    assert (asked["kind"], asked["command"], asked["call"]) == ("decision", "ask_a_person", task["call"]["call_id"])
+    # While nothing answers, a resolved task is followed by another.
+    await tasks.resolve_task(admin, task["task_id"], "done", "quoted")
+    again = parse_body(await lab.call("quoted_rate", "again"))["error"]["details"]["task_id"]
+    assert again != task["task_id"]
+    await tasks.resolve_task(admin, again, "dismissed", "it answers now")
+
+
+async def test_a_verdict_and_a_tool_without_such_a_task_ask_nobody(lab: GatewayLab) -> None:
+    failures.update(quoted_rate=ToolFailed("no such rate"), first_rate=UpstreamUnavailable("no answer"))
+    failures.update(second_rate=UpstreamUnavailable("no answer"), third_rate=UpstreamUnavailable("no answer"))
+    for name in ("quoted_rate", "first_rate"):
+        assert "task_id" not in parse_body(await lab.call(name, "asks-nobody"))["error"]["details"]
+    assert await HumanTasks(lab.runtime).list_tasks(await lab.make_admin()) == []

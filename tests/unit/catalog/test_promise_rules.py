@@ -85,6 +85,7 @@ def test_promises_that_fit_the_contract_are_admitted(changes: dict[str, Any]) ->
         ({**WRITE, "freshness": {"max_age_seconds": 60}}, "/freshness"),
         ({**WRITE, "fallback": ["crm.other"]}, "/fallback"),
         ({"fallback": ["crm.other", "crm.other"]}, "/fallback/1"),
+        ({**WRITE, "fallback_task": "Call them."}, "/fallback_task"),
         ({"open_world": False, "kind": "web_search"}, "/open_world"),
         ({"recipient_argument": "to"}, "/recipient_argument"),
         ({"labels": {}}, "/labels"),

@@ -41,7 +41,7 @@ _PATCH_FIELDS: Final = frozenset(
 _MINOR_FIELDS: Final = frozenset(
     {"kind", "preview_rules", "validates", "verifies", "reads_state", "rolls_back", "observability", "retry", "breaker",
      "limits", "checkpoints", "external_service", "service_limits", "priority", "tags", "capability_refs", "native_ids",
-     "external_mappings", "annotations", "authority_rank", "fallback", "flow", "life"}
+     "external_mappings", "annotations", "authority_rank", "fallback", "fallback_task", "flow", "life"}
 )  # fmt: skip
 
 

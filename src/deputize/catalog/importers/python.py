@@ -99,6 +99,7 @@ class ToolOptions(TypedDict, total=False):
     sandbox: contract_types.Sandbox | Mapping[str, Any]
     freshness: contract_types.Freshness | Mapping[str, Any]
     fallback: Sequence[str]
+    fallback_task: str
     concurrency_safe: bool
     interrupt: Literal["cancel", "block"]
     max_inline: int

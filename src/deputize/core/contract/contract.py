@@ -67,7 +67,7 @@ LATER_FIELDS: Final = (
     "preview_rules", "reads_state", "rolls_back", "behaviours", "compensation", "requires_user_interaction",
     "open_world", "recipient_argument", "labels", "sandbox", "freshness", "concurrency_safe", "interrupt", "max_inline",
     "objectives", "alerts", "authority_rank", "native_ids", "service_limits",
-    "fallback", "flow",
+    "fallback", "fallback_task", "flow",
 )  # fmt: skip
 
 
@@ -124,6 +124,8 @@ class Contract(ContractPart):
     freshness: Freshness | None = None
     # Tools that answer instead while this one is not available, in their order; only of reads.
     fallback: Annotated[tuple[ToolRef, ...], Field(max_length=5)] = ()
+    # What a person does when none of them answers.
+    fallback_task: Annotated[str, StringConstraints(min_length=1, max_length=300)] | None = None
     # Whether calls may run beside each other, and what happens to a running one that is interrupted.
     concurrency_safe: bool = False
     interrupt: Literal["cancel", "block"] | None = None

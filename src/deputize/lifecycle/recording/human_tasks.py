@@ -41,7 +41,8 @@ async def open_human_task(
     """Open a task of this kind about a call, or return the one that is open already, whatever it asks.
 
     `question` says in `asked` what the person is to do, and in `why`, each in a line; its further fields are facts for
-    them, redacted by the caller.
+    them, redacted by the caller. A task about more than one call has an id of its own for `call_id`, and the question
+    has the `call_id` and the `tool` that people look at.
     """
     task_id = runtime.clock.new_id()
     due = _DUE_SECONDS if due_seconds is None else due_seconds

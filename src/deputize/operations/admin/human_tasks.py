@@ -169,7 +169,7 @@ def _describe_task(row: asyncpg.Record) -> dict[str, Any]:
         "kind": row["kind"],
         "state": row["state"],
         "call": {
-            "call_id": str(row["call_id"]),
+            "call_id": question.get("call_id") or str(row["call_id"]),
             "state": None if row["call_state"] is None else State(row["call_state"]),
             "tool": question.get("tool") if row["tool"] is None else {"name": row["tool"], "version": row["version"]},
             "user": row["caller_user"],

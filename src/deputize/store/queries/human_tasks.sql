@@ -2,11 +2,16 @@
 -- requests are rows of this table too, and have queries of their own.
 
 -- name: open_human_task
--- Returns the id of the open task about the call: this one, or the one that it has already.
-insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
-values ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
-on conflict (tenant, call_id, kind) where state = 'open' do update set kind = excluded.kind
-returning id;
+-- Returns the id of the open task about the call: this one, or the one that it has already, which only a race writes.
+with found as (
+    select t.id from deputize.human_tasks t where t.tenant = $1 and t.call_id = $4 and t.kind = $3 and t.state = 'open'
+), opened as (
+    insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
+    select $1, $2, $3, $4, $5, now() + make_interval(secs => $6) where not exists (select from found)
+    on conflict (tenant, call_id, kind) where state = 'open' do update set kind = excluded.kind
+    returning id
+)
+select id from found union all select id from opened;
 
 -- name: list_human_tasks
 -- Newest first, below a cursor, with the present state of their calls. Reads have no row in calls.

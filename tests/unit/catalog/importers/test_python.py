@@ -207,7 +207,7 @@ def test_everything_a_contract_may_say_can_be_said() -> None:
     }
     assert defaults <= {
         "kind", "breaking_changes", "capability_refs", "documentation_url", "source_code_url", "validates",
-        "freshness", "fallback",  # only of reads
+        "freshness", "fallback", "fallback_task",  # only of reads
         "flow",  # of tools without a function
     }  # fmt: skip
 

@@ -278,6 +278,7 @@ REVISION_2: dict[str, Any] = {
     "sandbox": {"tier": 3, "permissions": ["filesystem:read"]},
     "freshness": {"max_age_seconds": 60, "shared_by": "tenant"},
     "fallback": ["crm.find_user"],
+    "fallback_task": "Ask the desk.",
     "flow": {"steps": [{"name": "look", "tool": "crm.find_user", "bind": {"id": "/input/id"}}]},
     "concurrency_safe": True,
     "interrupt": "block",

@@ -147,7 +147,7 @@ EXECUTION_PROFILE: Final = ObjectMapping(
     fields=_move(
         "handler", "timeout", "retry", "breaker", "limits", "checkpoints", "idempotency", "observability",
         "external_service", "service_limits", "priority", "freshness", "objectives", "alerts", "authority_rank",
-        "behaviours", "fallback", "flow",
+        "behaviours", "fallback", "fallback_task", "flow",
     ),
     computations={
         "executor": _choose_executor,

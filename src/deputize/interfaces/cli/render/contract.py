@@ -18,6 +18,7 @@ _TITLES: Final[Mapping[str, str]] = {
     "compensation": "compensation",
     "freshness": "freshness",
     "fallback": "alternatives while it is not available",
+    "fallback_task": "task for a person, if none answers",
     "flow": "flow",
     "interrupt": "when interrupted",
     "max_inline": "inline up to, in characters",
