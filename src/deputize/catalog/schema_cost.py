@@ -170,9 +170,9 @@ class _EvaluationCounter:
         properties, patterns = schema.get("properties"), schema.get("patternProperties")
         count = max(map(self.count, properties.values()), default=0) if isinstance(properties, dict) else 0
         count += sum(map(self.count, patterns.values())) if isinstance(patterns, dict) else 0
-        return count + sum(self.count(schema.get(keyword)) for keyword in _MEMBER_SCHEMAS)
+        return count + sum(self.count(schema[keyword]) for keyword in _MEMBER_SCHEMAS if keyword in schema)
 
     def _count_items(self, schema: Schema) -> int:
         prefix = schema.get("prefixItems")
         count = max(map(self.count, prefix), default=0) if isinstance(prefix, list) else 0
-        return count + sum(self.count(schema.get(keyword)) for keyword in _ITEM_SCHEMAS)
+        return count + sum(self.count(schema[keyword]) for keyword in _ITEM_SCHEMAS if keyword in schema)

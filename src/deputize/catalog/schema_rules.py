@@ -3,10 +3,14 @@
 `registration_rules.py` uses these checks and adds the conditions that are not about schemas.
 """
 
+import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+import orjson
 
 from deputize.catalog.schema_cost import MAX_EVALUATIONS, MAX_PARTS, MAX_PATTERN_COST, iterate_patterns, measure_schema
 from deputize.catalog.schemas import (
@@ -36,6 +40,11 @@ _FORBIDDEN_REFERENCES = ("$id", "$dynamicRef", "$dynamicAnchor", "$recursiveRef"
 MOST_FAULTS = 5
 LACKS_DESCRIPTION, LACKS_EXAMPLE = "has no description", "has no example"
 NOT_CALLABLE = "is not a callable tool"
+_ONLY_JSON = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_NULL = re.compile(rb"[:,\[]null[,\]}]")
+# Digests of schemas without faults, so at most a few hundred kilobytes.
+_MAX_REMEMBERED = 4_096
+_correct_schemas: set[bytes] = set()
 _META_SCHEMA = Validator({"$ref": DRAFT}, offline=True)
 _TYPE_KEYWORDS = ("type", "enum", "const", "anyOf", "oneOf", "allOf")
 
@@ -51,13 +60,39 @@ class Reason:
 
 
 def check_schema(where: str, schema: Schema) -> Iterator[Reason]:
-    """Check any schema of a contract: it compiles, refers only to itself, and its `x-` marks are known."""
+    """Check any schema of a contract: it compiles, refers only to itself, and its `x-` marks are known.
+
+    What was found to be correct is remembered: the operations of a service share most of their schemas.
+    """
+    key = _compute_key(schema)
+    if key is not None and key in _correct_schemas:
+        return
+    reasons = list(_find_schema_faults(where, schema))
+    if key is not None and not reasons:
+        if len(_correct_schemas) >= _MAX_REMEMBERED:
+            _correct_schemas.clear()
+        _correct_schemas.add(key)
+    yield from reasons
+
+
+def _compute_key(schema: Schema) -> bytes | None:
+    """Compute a digest that only equal JSON has; None for what has none, such as a number of more than 64 bits."""
+    try:
+        content = orjson.dumps(schema, option=_ONLY_JSON)
+    except orjson.JSONEncodeError:
+        return None
+    # NaN, which no contract may have, is written as null.
+    return None if _NULL.search(content) else hashlib.sha256(content).digest()
+
+
+def _find_schema_faults(where: str, schema: Schema) -> Iterator[Reason]:
     structure = list(check_structure(where, schema))
     if structure:
         yield from structure
         return
-    details = [reason for path, node in walk_schema(schema) for reason in _check_node(where, path, node)]
-    details += [] if details else _check_cost(where, schema)
+    nodes = list(walk_schema(schema))
+    details = [reason for path, node in nodes for reason in _check_node(where, path, node)]
+    details += [] if details else _check_cost(where, schema, len(nodes))
     yield from details
     if not details:
         try:
@@ -118,8 +153,8 @@ def _check_patterns(where: str, path: Path, node: Schema) -> Iterator[Reason]:
             yield _make_reason(where, (*path, *steps), f"has a pattern that {error}", fix)
 
 
-def _check_cost(where: str, schema: Schema) -> Iterator[Reason]:
-    if next(islice(walk_schema(schema), MAX_PARTS, None), None) is not None:
+def _check_cost(where: str, schema: Schema, part_count: int) -> Iterator[Reason]:
+    if part_count > MAX_PARTS:
         fix = "move parts that repeat to $defs, or use fewer properties"
         yield _make_reason(where, (), f"has more than {MAX_PARTS:,} parts", fix)
         return

@@ -106,7 +106,12 @@ def _has_only_finite_numbers(value: Any) -> bool:
 
 def compute_digest(value: Any) -> str:
     """Compute `sha256:…` over the canonical bytes; contracts and policies are identified by it."""
-    return "sha256:" + hashlib.sha256(canonicalize(value)).hexdigest()
+    return digest_canonical(canonicalize(value))
+
+
+def digest_canonical(content: bytes) -> str:
+    """Compute the digest of what is canonical already."""
+    return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def compute_fingerprint(key: bytes, tool: str, arguments: bytes) -> bytes:

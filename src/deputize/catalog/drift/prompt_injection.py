@@ -6,7 +6,8 @@ them; the protection then is that a pinned definition cannot change without revi
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 from unicodedata import normalize
@@ -79,14 +80,25 @@ _SPACES = re.compile(r"[\s*_`]+")
 # Long enough for a sentence. Images, keys and tokens match too, but do not decode to a sentence.
 _BASE64_TEXT = re.compile(r"[A-Za-z0-9+/_-]{24,8000}")
 _MOST_BASE64: Final = 5
+_SHORT_TEXT: Final = 200
 _SHORTEST_BASE64: Final = 24
 _SENTENCE: Final = LinearPattern(r"[A-Za-z]{2,}(?:[ ,.:;!?'\n]+[A-Za-z]{2,}){2,}")
 
 
-def find_injections(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each suspicious phrase with what it does; spacing, emphasis and hidden characters are ignored."""
+def find_injections(text: str) -> Iterable[tuple[str, str]]:
+    """Find each suspicious phrase with what it does; spacing, emphasis and hidden characters are ignored."""
     if text.isalnum() and len(text) < _SHORTEST_BASE64:
-        return  # a single word, like most texts of a schema
+        return ()  # a single word, like most texts of a schema
+    return _find_in_short_text(text) if len(text) <= _SHORT_TEXT else _iterate_injections(text)
+
+
+@lru_cache(maxsize=8_192)
+def _find_in_short_text(text: str) -> tuple[tuple[str, str], ...]:
+    """Remember short texts: the operations of a service share most of theirs."""
+    return tuple(_iterate_injections(text))
+
+
+def _iterate_injections(text: str) -> Iterator[tuple[str, str]]:
     plain_text = _normalize_text(text)
     for pattern, what in _INJECTION_PATTERNS:
         # The original text is searched first, because `_` and `*` are not emphasis in tags, paths and names.

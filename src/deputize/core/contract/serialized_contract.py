@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from deputize.core.canonical import canonicalize
+from deputize.core.canonical import canonicalize, digest_canonical
 from deputize.core.contract.contract import Contract
 
 
@@ -18,10 +18,10 @@ class SerializedContract:
     @classmethod
     def from_contract(cls, contract: Contract) -> Self:
         """Serialize a contract."""
-        return cls(contract=contract, digest=contract.digest, raw=canonicalize(contract.model_dump(mode="json")))
+        raw = canonicalize(contract.model_dump(mode="json"))
+        return cls(contract=contract, digest=digest_canonical(raw), raw=raw)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
         """Read a contract that this release serialized."""
-        contract = Contract.model_validate_json(raw)
-        return cls(contract=contract, digest=contract.digest, raw=raw)
+        return cls(contract=Contract.model_validate_json(raw), digest=digest_canonical(raw), raw=raw)

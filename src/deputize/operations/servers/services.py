@@ -15,20 +15,21 @@ from typing import Final
 import orjson
 import structlog
 
-from deputize.acts.act import change_authority
+from deputize.acts.act import change_authority, record_act
 from deputize.catalog import registry
 from deputize.catalog.importers.mcp import increment_major
 from deputize.catalog.importers.openapi.document import MAX_DOCUMENT_BYTES
 from deputize.catalog.importers.openapi.service_job import ServiceContracts, build_service_off_loop
+from deputize.catalog.registration_rules import check_conflicts
 from deputize.catalog.snapshot import TenantTools, ToolEntry
 from deputize.core.caller import Caller
 from deputize.core.contract.contract import Contract, LifecycleState
+from deputize.core.contract.serialized_contract import SerializedContract
 from deputize.core.errors import ToolNotAdmitted
 from deputize.core.settings import ServiceSettings
 from deputize.lifecycle.runtime import Runtime
 from deputize.lifecycle.tenant_snapshot import TenantAuthority
 from deputize.operations.servers.versions import (
-    admit_version,
     bump_minor_version,
     choose_previous_state,
     register_version,
@@ -47,7 +48,7 @@ _DRIVERS: Final = ("http", "grpc")
 class _ServiceChanges:
     """The versions to register and the tools to retire, as found beside these tools."""
 
-    contracts: Sequence[Contract]
+    contracts: Sequence[SerializedContract]
     retired_names: Sequence[str]
     tools: TenantTools
 
@@ -62,17 +63,22 @@ async def register_service(runtime: Runtime, by: Caller, service: ServiceSetting
     async def prepare(authority: TenantAuthority) -> None:
         # Check again: another gateway with these settings may have been first.
         nonlocal changes
-        changes = await _list_changes(runtime, by.tenant, service, document, authority)
-        for each in changes.contracts:
-            await asyncio.to_thread(admit_version, each, changes.tools)
+        if authority.tools is not changes.tools:
+            changes = await _list_changes(runtime, by.tenant, service, document, authority)
+        await asyncio.to_thread(_check_conflicts, changes)
 
     async def apply_changes(connection: Connection) -> int:
         for name in changes.retired_names:
             await retire_tool(runtime, connection, by, name, changes.tools)
-        for each in changes.contracts:
-            entry = changes.tools.tools.get(each.full_name)
-            state = LifecycleState.DEPRECATED if entry is None else choose_previous_state(entry.versions[0], each)
-            await register_version(runtime, connection, by, each, changes.tools, previous_state=state)
+        new_tools = [each for each in changes.contracts if each.contract.full_name not in changes.tools.tools]
+        await registry.register_contracts(connection, by.tenant, new_tools, by=by.user)
+        for each in new_tools:
+            subject = f"{each.contract.full_name}@{each.contract.version}"
+            await record_act(runtime, connection, by, "register:available", subject, each.contract)
+        for contract in (each.contract for each in changes.contracts):
+            if entry := changes.tools.tools.get(contract.full_name):
+                state = choose_previous_state(entry.versions[0], contract)
+                await register_version(runtime, connection, by, contract, changes.tools, previous_state=state)
         if changes.retired_names:
             await connection.execute(registry.SQL["raise_registry_epoch"], by.tenant)
         return len(changes.retired_names) + len(changes.contracts)
@@ -80,6 +86,23 @@ async def register_service(runtime: Runtime, by: Caller, service: ServiceSetting
     return await change_authority(
         runtime, by, "import_service", service.name, apply_changes, prepare=prepare, content=service.sha256
     )
+
+
+def _check_conflicts(changes: _ServiceChanges) -> None:
+    """Check that contracts, which were admitted when they were built, fit beside each other and the tenant's tools."""
+    tools = changes.tools
+    new_contracts = {each.contract.full_name: each.contract for each in changes.contracts}
+
+    def find_contract(name: str) -> Contract | None:
+        return new_contracts.get(name) or tools.find_contract(name)
+
+    for each in changes.contracts:
+        check_conflicts(
+            each.contract,
+            find_owner=tools.find_owner,
+            find_fact=tools.find_fact,
+            find_contract=find_contract,
+        )
 
 
 def _read_document(service: ServiceSettings) -> bytes:
@@ -135,13 +158,14 @@ def _collect_names(service: ServiceSettings, tools: TenantTools) -> dict[str, st
 def _compare(
     service: ServiceSettings, service_contracts: ServiceContracts, entries: Mapping[str, ToolEntry], tools: TenantTools
 ) -> _ServiceChanges:
-    contracts: list[Contract] = []
+    contracts: list[SerializedContract] = []
     for each in service_contracts.contracts.values():
         entry = entries.get(each.contract.name)
         if entry is None:
-            contracts.append(each.contract)
+            contracts.append(each)
         elif entry.versions[0].digest != each.digest:
-            contracts.append(_raise_version(entry.versions[0].contract, each.contract))
+            raised = _raise_version(entry.versions[0].contract, each.contract)
+            contracts.append(SerializedContract.from_contract(raised))
     served_names = {each.contract.name for each in service_contracts.contracts.values()}
     retired_names = [
         f"{service.name}.{name}"

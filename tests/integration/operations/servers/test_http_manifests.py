@@ -1,11 +1,14 @@
 """An HTTP tool written by hand, called through the gateway."""
 
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from tests.integration.conftest import ADMIN
 from tests.integration.operations.servers.test_services import SECRET, open_services
+from tests.support.gateway_internals import get_runtime
 from tests.support.http_manifest import MANIFEST, make_manifest_service
 from tests.support.openapi_service import open_service
 
@@ -36,3 +39,27 @@ async def test_a_hand_written_tool_is_called_and_gets_a_new_version(fresh_databa
             assert (await gateway.call(TOOL, {"city": "Rio", "days": 9}, token=token)).status_code == 200
             versions = (await gateway.get(f"/v1/tools/{TOOL}/versions", token=token)).json()["versions"]
             assert [each["version"] for each in versions] == ["2.0.0", "1.0.0"]
+
+
+async def test_a_tool_may_name_one_that_stands_after_it_and_all_appear_at_once(
+    fresh_database: str, tmp_path: Path
+) -> None:
+    def make_tool(name: str, **fields: Any) -> dict[str, Any]:
+        properties = {"city": {"type": "string", "description": "Where.", "examples": ["Rio"]}}
+        return {
+            "name": f"weather.{name}", "http": f"GET /{name}/{{city}}", "description": f"Read the {name} of a city.",
+            "input_schema": {"type": "object", "additionalProperties": False, "properties": properties,
+                             "required": ["city"]},
+            **fields,
+        }  # fmt: skip
+
+    file = tmp_path / "weather.json"
+    file.write_bytes(orjson.dumps({"tools": [make_tool("now", fallback=["weather.climate"]), make_tool("climate")]}))
+    async with open_service() as service:
+        settings = make_manifest_service(file, url=service.url)
+        async with open_services(fresh_database, tmp_path, settings) as gateway:
+            assert gateway.in_process is not None
+            assert gateway.in_process.startup_problems == []
+            tools = (await get_runtime(gateway.in_process).authority.load_tenant("dev")).tools.tools
+            epochs = [tools[f"weather.{name}"].versions[0].changed_epoch for name in ("now", "climate")]
+            assert epochs[0] == epochs[1]

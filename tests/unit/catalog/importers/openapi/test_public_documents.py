@@ -19,8 +19,8 @@ DOCUMENTS = {
     "petstore.json": (20, 3), "galaxy.yaml": (9, 1), "readme.json.gz": (54, 4), "airflow.yaml.gz": (128, 0),
     "github.json.gz": (1223, 1),
 }  # fmt: skip
-# Processor time for a thousand operations, several times what it takes: to notice a cost that grows with the document.
-MAX_SECONDS_PER_THOUSAND = 40.0
+# Processor time for a thousand operations, three times what it takes: to notice a cost that grows with the document.
+MAX_SECONDS_PER_THOUSAND = 10.0
 
 
 @pytest.mark.parametrize(
