@@ -10,9 +10,11 @@ TAG: dict[str, Any] = {"type": "string"}
 VALUE: dict[str, Any] = {"type": "object"}
 
 
-def make_flow(name: str, *steps: dict[str, Any], output: Any = None, **fields: Any) -> Contract:
+def make_flow(
+    name: str, *steps: dict[str, Any], output: Any = None, on_failure: str | None = None, **fields: Any
+) -> Contract:
     """A flow with the argument `tag`, that takes ten minutes at most."""
-    flow: dict[str, Any] = {"steps": list(steps)}
+    flow: dict[str, Any] = {"steps": list(steps)} | ({} if on_failure is None else {"on_failure": on_failure})
     if output is not None:
         flow["output"] = output
     return parse_contract(

@@ -14,9 +14,12 @@ from deputize.core.value_types import frozen
 # By the name of a step, how far it is.
 Statuses = Mapping[str, str]
 
-_SIGNS: Final = {"succeeded": "✓", "failed": "✗", "running": "▶", "skipped": "↷", "discarded": "–", "waiting": "·"}
+_SIGNS: Final = {
+    "succeeded": "✓", "failed": "✗", "running": "▶", "skipped": "↷", "discarded": "–", "compensated": "↶", "waiting": "·",
+}  # fmt: skip
 _COLOURS: Final = {
     "succeeded": "#d3f0d8", "failed": "#f9d0d0", "running": "#fdf0c4", "skipped": "#eeeeee", "discarded": "#eeeeee",
+    "compensated": "#dde7f7",
 }  # fmt: skip
 # The same as in the console's stylesheet, for a document that stands alone.
 _STYLE: Final = (
@@ -24,10 +27,10 @@ _STYLE: Final = (
     ".flow .name{font-weight:bold;fill:#1b1f24}"
     ".flow rect{fill:#fff;stroke:#8c959f}.flow line{stroke:#8c959f}"
     ".flow .succeeded rect{fill:#d3f0d8}.flow .failed rect{fill:#f9d0d0}.flow .running rect{fill:#fdf0c4}"
-    ".flow .skipped rect,.flow .discarded rect{fill:#eee}"
+    ".flow .skipped rect,.flow .discarded rect{fill:#eee}.flow .compensated rect{fill:#dde7f7}"
     "@media(prefers-color-scheme:dark){.flow text{fill:#a3acb6}.flow .name{fill:#e6edf3}.flow rect{fill:#161b22}"
     ".flow .succeeded rect{fill:#17381f}.flow .failed rect{fill:#45201a}.flow .running rect{fill:#3a2f12}"
-    ".flow .skipped rect,.flow .discarded rect{fill:#2a2f36}}"
+    ".flow .skipped rect,.flow .discarded rect{fill:#2a2f36}.flow .compensated rect{fill:#1d2b45}}"
 )
 _WIDTH: Final = 200
 _HEIGHT: Final = 44

@@ -33,6 +33,8 @@ class StepStatus(StrEnum):
     SKIPPED = "skipped"
     FAILED = "failed"
     DISCARDED = "discarded"
+    # All that its calls did was taken back.
+    COMPENSATED = "compensated"
 
 
 @frozen

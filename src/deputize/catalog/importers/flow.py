@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from deputize.catalog.importers.declaration import WrongDeclaration
 from deputize.catalog.importers.manifest import parse_contract
@@ -11,12 +11,19 @@ from deputize.core.errors import ToolNotAdmitted
 
 
 def flow(
-    name: str, *, steps: Sequence[Mapping[str, Any]], output: str | Mapping[str, str] | None = None, **fields: Any
+    name: str,
+    *,
+    steps: Sequence[Mapping[str, Any]],
+    output: str | Mapping[str, str] | None = None,
+    on_failure: Literal["compensate", "keep"] | None = None,
+    **fields: Any,
 ) -> FlowTool:
     """Declare a flow with these steps; `fields` are those of a manifest. Assign it to a name of a tool file."""
     definition: dict[str, Any] = {"steps": list(steps)}
     if output is not None:
         definition["output"] = output
+    if on_failure is not None:
+        definition["on_failure"] = on_failure
     try:
         contract = parse_contract({"name": name, "flow": definition, **fields})
     except ToolNotAdmitted as error:

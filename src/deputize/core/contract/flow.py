@@ -93,6 +93,13 @@ class Flow(SparsePart):
 
     steps: Annotated[tuple[FlowStep, ...], Field(min_length=1, max_length=MAX_FLOW_STEPS)]
     output: Source | Bindings | None = None
+    # What becomes of what was done if the flow fails: it is taken back, unless the contract says `keep`.
+    on_failure: Literal["compensate", "keep"] | None = None
+
+    @property
+    def is_compensated(self) -> bool:
+        """True if what a failed flow did is taken back."""
+        return self.on_failure != "keep"
 
     def walk(self) -> Iterator[FlowStep]:
         """Yield all steps, those inside others too."""

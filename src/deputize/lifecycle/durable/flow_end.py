@@ -28,9 +28,20 @@ async def cancel_steps(runtime: Runtime, caller: Caller, calls: Iterable[StepCal
     return bool(open_rows)
 
 
-def name_steps(problem: Problem, steps: FlowSteps, failure: FlowFailure | None = None) -> Problem:
-    """Add to the problem of a flow what its steps did; nothing happened only if none of them can have acted."""
+def name_steps(
+    problem: Problem,
+    steps: FlowSteps,
+    failure: FlowFailure | None = None,
+    compensation: Mapping[str, Any] | None = None,
+) -> Problem:
+    """Add to the problem of a flow what its steps did, and what of it was taken back.
+
+    Nothing happened only if none of them can have acted: what was taken back has happened, and is not to be repeated
+    unseen.
+    """
     details = {**problem.details, **_describe_steps(steps, failure)}
+    if compensation is not None:
+        details["compensation"] = compensation
     return problem.replace(details=details, nothing_happened=not steps.may_have_acted)
 
 

@@ -6,6 +6,8 @@ worker while its steps run or wait for approval. Each step is a call of its own 
 is derived from the flow and the step. A worker that dies is therefore no reason to call twice, and two workers that
 advance a flow at once make the same calls.
 
+A flow that has failed takes back what its calls did (`flow_compensation.py`), as long as it takes.
+
 When nothing is left, the flow is begun once more to record its outcome. That is never refused: whatever has ended its
 authority meanwhile stops it from making more calls, and its outcome says so beside what was done.
 """
@@ -15,22 +17,31 @@ from typing import Any, Final
 
 from deputize.core.call import CallOrigin, CallRequest
 from deputize.core.contract.flow import Flow
-from deputize.core.errors import Canceled, FlowFailed, Problem, ToolTimeout, TooManyTakeovers, Unavailable
+from deputize.core.errors import Canceled, FlowFailed, Problem, ToolTimeout, TooManyTakeovers
 from deputize.core.outcome import Outcome
 from deputize.core.states import State
+from deputize.lifecycle.durable.flow_compensation import (
+    compensate_flow,
+    is_compensated,
+    restore_ending,
+    save_ending,
+)
+from deputize.lifecycle.durable.flow_effects import NOT_NEEDED
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
 from deputize.lifecycle.durable.flow_steps import (
     FlowSteps,
     StepCall,
     build_step_key,
+    get_root_flow,
     load_flow_steps,
     plan_calls,
     save_calls,
     save_joins,
     settle_plans,
+    should_retry,
 )
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, authorize_flow
-from deputize.lifecycle.phases import Authorized, CallContext, Claim, Executed, Validated
+from deputize.lifecycle.phases import Authorized, Claim, Executed, Validated
 from deputize.lifecycle.runtime import Runtime
 from deputize.runs.flow_state import FlowState, ReadyCall, evaluate_flow
 from deputize.store.queries import load_statements
@@ -49,6 +60,8 @@ async def advance_flow(runtime: Runtime, run: PendingRun) -> bool:
     planner, retry_seconds = runtime.clock.new_id(), None
     while True:
         steps = await load_flow_steps(runtime, call.tenant, call.call_id)
+        if steps.ending is not None and not steps.has_flow_ended:
+            return await compensate_flow(runtime, run)
         is_stopping = run.cancel_requested or _is_over(run) or refusal is not None or steps.has_flow_ended
         state = evaluate_flow(
             flow, validated.call_input, steps.records, steps.joins, await _load_estimates(runtime, validated, flow),
@@ -61,7 +74,12 @@ async def advance_flow(runtime: Runtime, run: PendingRun) -> bool:
         if state.has_ended:
             if unwanted_plans:
                 raise RunNotReady("another worker may be making a call of it", seconds=_RETRY_SECONDS)
-            return True
+            problem = _find_problem(run, steps, state, refusal)
+            if problem is None or steps.has_flow_ended or not is_compensated(validated) or not steps.may_have_acted:
+                return True
+            if not await save_ending(runtime, run, steps, problem, state.failure):
+                raise RunNotReady("another worker goes on with it", seconds=_RETRY_SECONDS)
+            continue
         if state.joins:
             await save_joins(runtime, call.tenant, call.call_id, state.joins)
         elif await cancel_steps(runtime, call.caller, [steps.calls[path] for path in state.canceled]):
@@ -87,19 +105,32 @@ async def conclude_flow(
     """Build the execution of a flow whose calls have all ended; None if it goes on. A refusal is why it had to stop."""
     validated = authorized.validated
     steps = await load_flow_steps(runtime, validated.call.tenant, validated.call.call_id)
-    flow = _get_flow(validated)
-    is_stopping = run.cancel_requested or _is_over(run) or refusal is not None
-    state = evaluate_flow(flow, validated.call_input, steps.records, steps.joins, is_stopping=is_stopping)
-    if not state.has_ended or steps.plans:
+    output: Any = None
+    problem: Problem | None
+    if steps.ending is None:
+        is_stopping = run.cancel_requested or _is_over(run) or refusal is not None
+        state = evaluate_flow(
+            _get_flow(validated), validated.call_input, steps.records, steps.joins, is_stopping=is_stopping
+        )
+        if not state.has_ended or steps.plans:
+            return None
+        problem, failure, report = _find_problem(run, steps, state, refusal), state.failure, None
+        if problem is None:
+            output = state.output
+        elif is_compensated(validated):
+            if steps.may_have_acted:
+                await save_ending(runtime, run, steps, problem, failure, is_owner=True)
+                return None
+            report = NOT_NEEDED
+    elif steps.report is None:
         return None
-    problem = _find_problem(run, steps, state, refusal)
+    else:
+        report = steps.report
+        problem, failure = restore_ending(steps.ending)
+    if problem is not None:
+        problem = name_steps(problem, steps, failure, report)
     return Executed(
-        authorized=authorized,
-        claim=claim,
-        output=state.output if problem is None else None,
-        problem=problem,
-        attempts=1,
-        seconds=run.age_seconds,
+        authorized=authorized, claim=claim, output=output, problem=problem, attempts=1, seconds=run.age_seconds
     )
 
 
@@ -121,7 +152,7 @@ def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: 
         assert failure is not None
         reason = failure.reason or _explain_end(steps.calls.get(failure.path))
         problem = FlowFailed(f"the step {failure.path} failed: {reason}")
-    return name_steps(problem, steps, failure)
+    return problem
 
 
 def _explain_end(call: StepCall | None) -> str:
@@ -186,26 +217,11 @@ async def _make_calls(runtime: Runtime, run: PendingRun, planner: str, ready: tu
 
     made = await asyncio.gather(*(make_call(each) for each in ready))
     outcomes = {each.path: outcome for each, outcome in zip(ready, made, strict=True)}
-    retried = {path: outcome for path, outcome in outcomes.items() if _should_retry(outcome)}
+    retried = {path: outcome for path, outcome in outcomes.items() if should_retry(outcome)}
     waits = [(each.retry_after_ms or 1000 * _RETRY_SECONDS) / 1000 for each in retried.values()]
     if not await save_calls(runtime, call, planner, _list_tools(ready), outcomes, retried.keys()):
         waits.append(_RETRY_SECONDS)
     return min(waits, default=None)
-
-
-def _should_retry(outcome: Outcome) -> bool:
-    """Tell whether a call could not be made now, and may be later."""
-    if outcome.is_accepted or outcome.is_replay or outcome.spec is None:
-        return False
-    return outcome.spec.retryable or outcome.spec is Unavailable.spec
-
-
-def _get_root_flow(call: CallContext) -> str:
-    """Return the flow that a person or an agent called: steps of flows within it are taken back with it."""
-    origin = call.request.origin
-    if call.request.flow_depth == 0 or origin is None or origin.flow_id is None:
-        return call.call_id
-    return origin.flow_id
 
 
 def _build_request(run: PendingRun, ready: ReadyCall) -> CallRequest:
@@ -219,7 +235,7 @@ def _build_request(run: PendingRun, ready: ReadyCall) -> CallRequest:
         step=ready.path,
         traceparent=call.trail.traceparent,
         mode="async",
-        origin=CallOrigin(parent_call_id=call.call_id, flow_id=_get_root_flow(call)),
+        origin=CallOrigin(parent_call_id=call.call_id, flow_id=get_root_flow(call)),
         max_seconds=max(_get_seconds_left(run) * ready.time_share, 0.001),
         flow_depth=call.request.flow_depth + 1,
     )

@@ -1,6 +1,7 @@
 """Load and save what is recorded of a flow: the calls of its steps, those that were refused, and decided joins.
 
 It is one sealed document beside the flow's input, kept and erased like it. The calls themselves say how they ended.
+Once the flow fails, the document has its end too, and what of its calls is taken back (`flow_compensation.py`).
 
 A worker records which calls it is about to make (`plan_calls`), makes them, and records what became of them
 (`save_calls`). It may die between any two of these. A call that was planned and of which nothing else is recorded is
@@ -19,7 +20,7 @@ import orjson
 
 from deputize.core.caller import parse_agent_chain
 from deputize.core.contract.contract import MutationClass
-from deputize.core.errors import UnsealFailed
+from deputize.core.errors import Unavailable, UnsealFailed
 from deputize.core.outcome import Envelope, Outcome
 from deputize.core.states import State
 from deputize.core.value_types import frozen
@@ -68,6 +69,13 @@ class FlowSteps:
     # By their paths, the tools of calls that a worker was about to make, where it is not recorded that it did.
     plans: Mapping[str, str] = field(default_factory=dict)
     has_flow_ended: bool = False
+    # Why the flow failed, once that is decided: no call of a step is made any more.
+    ending: Mapping[str, Any] | None = None
+    # By journal entries, the effects that were taken back, and by which call; and the calls that do so, or tried to.
+    taken_back: Mapping[str, Any] = field(default_factory=dict)
+    compensations: Mapping[str, Any] = field(default_factory=dict)
+    # What was taken back and what is left, once nothing more is tried.
+    report: Mapping[str, Any] | None = None
 
     @property
     def records(self) -> dict[str, StepRecord]:
@@ -97,7 +105,7 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
     keys = await runtime.keys.get(tenant)
     async with runtime.store.write_transaction() as connection:
         flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
-        document = _unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
+        document = unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
         call_ids = document["calls"]
         rows = await connection.fetch(_SQL["load_flow_calls"], tenant, list(call_ids.values())) if call_ids else ()
     by_id = {str(row["id"]): row for row in rows}
@@ -109,14 +117,24 @@ async def load_flow_steps(runtime: Runtime, tenant: str, flow_id: str) -> FlowSt
         joins={name: tuple(each) for name, each in document["joins"].items()},
         plans={path: plan["tool"] for path, plan in document["plans"].items() if path not in call_ids},
         has_flow_ended=flow is not None and flow["has_ended"],
+        ending=document["ending"],
+        taken_back=document["taken_back"],
+        compensations=document["compensations"],
+        report=document["report"],
     )
 
 
-async def has_flow_ended(runtime: Runtime, tenant: str, flow_id: str) -> bool:
-    """Tell whether a flow has ended, from the primary; one that was deleted has ended long ago."""
+async def has_flow_ended(runtime: Runtime, tenant: str, flow_id: str, *, is_step: bool) -> bool:
+    """Tell whether a flow has ended, from the primary; one that was deleted has ended long ago.
+
+    For its steps it has once its end is decided: only calls that take back what it did are made then.
+    """
     async with runtime.store.write_transaction() as connection:
-        is_open: bool | None = await connection.fetchval(_SQL["is_flow_open"], tenant, flow_id)
-    return not is_open
+        flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
+    if flow is None or flow["has_ended"]:
+        return True
+    keys = await runtime.keys.get(tenant)
+    return is_step and unseal_document(keys, flow_id, flow["ciphertext"])["ending"] is not None
 
 
 async def load_steps_of_lost_flow(runtime: Runtime, tenant: str, flow_id: str, *, has_input: bool) -> FlowSteps:
@@ -135,8 +153,12 @@ def _describe_lost_call(row: asyncpg.Record) -> StepCall:
     return StepCall(call_id=str(row["id"]), record=record, row=row)
 
 
-def _unseal_document(keys: KeySet, flow_id: str, ciphertext: bytes | None) -> dict[str, Any]:
-    empty: dict[str, Any] = {"calls": {}, "refusals": {}, "joins": {}, "plans": {}}
+def unseal_document(keys: KeySet, flow_id: str, ciphertext: bytes | None) -> dict[str, Any]:
+    """Decrypt what is recorded of a flow; the names of an earlier release that has fewer of them are added."""
+    empty: dict[str, Any] = {
+        "calls": {}, "refusals": {}, "joins": {}, "plans": {},
+        "ending": None, "taken_back": {}, "compensations": {}, "report": None,
+    }  # fmt: skip
     return empty if ciphertext is None else empty | orjson.loads(keys.unseal(flow_id, "flow", ciphertext))
 
 
@@ -172,13 +194,30 @@ def select_error_fields(envelope: Mapping[str, Any]) -> dict[str, Any]:
     return {name: error[name] for name in ("code", "number", "slug", "message") if name in error}
 
 
+def should_retry(outcome: Outcome) -> bool:
+    """Tell whether a call could not be made now, and may be later."""
+    if outcome.is_accepted or outcome.is_replay or outcome.spec is None:
+        return False
+    return outcome.spec.retryable or outcome.spec is Unavailable.spec
+
+
+def get_root_flow(call: CallContext) -> str:
+    """Return the flow that a person or an agent called: steps of flows within it are taken back with it."""
+    origin = call.request.origin
+    if call.request.flow_depth == 0 or origin is None or origin.flow_id is None:
+        return call.call_id
+    return origin.flow_id
+
+
 async def plan_calls(runtime: Runtime, call: CallContext, epoch: int, planner: str, tools: Mapping[str, str]) -> bool:
-    """Record which calls this worker is about to make; False if another one has begun the flow, to conclude it."""
+    """Record which calls this worker is about to make; False if another one has begun the flow, or decided its end."""
     keys, now_ms = await runtime.keys.get(call.tenant), runtime.clock.epoch_ms()
     async with runtime.store.write_transaction() as connection:
         if not await connection.fetchval(_SQL["lock_waiting_flow"], call.tenant, call.call_id, epoch):
             return False
-        async with _edit_document(connection, keys, call.tenant, call.call_id) as document:
+        async with edit_document(connection, keys, call.tenant, call.call_id) as document:
+            if document["ending"] is not None:
+                return False
             for path, tool in tools.items():
                 plan = document["plans"].setdefault(path, {"tool": tool, "by": {}})
                 plan["by"][planner] = now_ms
@@ -205,18 +244,18 @@ async def save_calls(
     call_ids = await _name_flow(runtime, tenant, flow_id, call_ids, refused_tools)
     async with (
         runtime.store.write_transaction() as connection,
-        _edit_document(connection, keys, tenant, flow_id) as document,
+        edit_document(connection, keys, tenant, flow_id) as document,
     ):
         _add_calls(document, call_ids)
         for path in (each for each in refused_tools if each not in document["calls"]):
             outcome = outcomes[path]
             # It is unknown if its commit was not acknowledged.
             if outcome.state is not State.UNKNOWN:
-                _forget_plan(document, path, planner, now_ms)
+                _forget_plan(document["plans"], path, planner, now_ms)
             if path in document["plans"]:
                 is_settled = False
             elif path not in retried_paths:
-                document["refusals"].setdefault(path, _describe_outcome(outcome))
+                document["refusals"].setdefault(path, describe_outcome(outcome))
     return is_settled
 
 
@@ -229,12 +268,12 @@ async def settle_plans(runtime: Runtime, tenant: str, flow_id: str, tools: Mappi
     call_ids = await _name_flow(runtime, tenant, flow_id, {}, tools)
     async with (
         runtime.store.write_transaction() as connection,
-        _edit_document(connection, keys, tenant, flow_id) as document,
+        edit_document(connection, keys, tenant, flow_id) as document,
     ):
         plan_count = len(document["plans"])
         _add_calls(document, call_ids)
         for path in tools:
-            _forget_plan(document, path, None, now_ms)
+            _forget_plan(document["plans"], path, None, now_ms)
         return len(document["plans"]) < plan_count
 
 
@@ -243,19 +282,19 @@ async def save_joins(runtime: Runtime, tenant: str, flow_id: str, joins: Mapping
     keys = await runtime.keys.get(tenant)
     async with (
         runtime.store.write_transaction() as connection,
-        _edit_document(connection, keys, tenant, flow_id) as document,
+        edit_document(connection, keys, tenant, flow_id) as document,
     ):
         document["joins"] = {**joins, **document["joins"]}
 
 
 @contextlib.asynccontextmanager
-async def _edit_document(
+async def edit_document(
     connection: Connection, keys: KeySet, tenant: str, flow_id: str
 ) -> AsyncIterator[dict[str, Any]]:
     """Lock the record of a flow, and save what was changed of it."""
     await connection.fetchval(_SQL["lock_flow"], tenant, flow_id)
     flow = await connection.fetchrow(_SQL["load_flow"], tenant, flow_id)
-    document = _unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
+    document = unseal_document(keys, flow_id, None if flow is None else flow["ciphertext"])
     yield document
     sealed = keys.seal(flow_id, "flow", orjson.dumps(document))
     await connection.execute(_SQL["save_flow"], tenant, flow_id, sealed)
@@ -300,18 +339,22 @@ def _add_calls(document: dict[str, Any], call_ids: Mapping[str, str]) -> None:
         document[name] = {path: each for path, each in document[name].items() if path not in document["calls"]}
 
 
-def _forget_plan(document: dict[str, Any], path: str, planner: str | None, now_ms: int) -> None:
-    """Forget that this worker plans a call, and every other one that has had the time to make it."""
-    plan = document["plans"].get(path)
-    if plan is None:
-        return
+def _forget_plan(plans: dict[str, Any], path: str, planner: str | None, now_ms: int) -> None:
+    """Forget that this worker plans a call, and drop the plan if nobody can be making the call any more."""
+    plan = plans.get(path)
+    if plan is not None and not forget_planner(plan, planner, now_ms):
+        del plans[path]
+
+
+def forget_planner(plan: dict[str, Any], planner: str | None, now_ms: int) -> bool:
+    """Forget that this worker plans a call, and all others that have had the time to make it; False if none is left."""
     plan["by"] = {
         name: at_ms for name, at_ms in plan["by"].items() if name != planner and now_ms - at_ms < 1000 * PLAN_SECONDS
     }
-    if not plan["by"]:
-        del document["plans"][path]
+    return bool(plan["by"])
 
 
-def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
+def describe_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Describe how a call was refused."""
     error = select_error_fields(outcome.envelope.fields)
     return {"call_id": outcome.call_id, "state": outcome.state, "error": error}

@@ -47,6 +47,7 @@ from deputize.lifecycle.approval.recheck_approval import PreviewChanged, request
 from deputize.lifecycle.approval.unstarted_call import end_unstarted_call
 from deputize.lifecycle.authorize import authorize
 from deputize.lifecycle.claim import confirm_authorization
+from deputize.lifecycle.durable.flow_effects import report_lost_flow
 from deputize.lifecycle.durable.flow_end import cancel_steps, name_steps
 from deputize.lifecycle.durable.flow_steps import FlowSteps, has_flow_ended, load_steps_of_lost_flow, settle_plans
 from deputize.lifecycle.durable.resource_locks import list_resource_locks
@@ -382,7 +383,7 @@ async def _require_open_flow(runtime: Runtime, run: PendingRun) -> None:
     origin = call.request.origin
     if call.request.flow_depth == 0 or origin is None or origin.parent_call_id is None or run.epoch > 0:
         return
-    if await has_flow_ended(runtime, call.tenant, origin.parent_call_id):
+    if await has_flow_ended(runtime, call.tenant, origin.parent_call_id, is_step=call.request.undoes is None):
         raise Canceled("the flow that made this call had ended before it began", nothing_happened=True)
 
 
@@ -451,7 +452,8 @@ async def _end_run(runtime: Runtime, call: CallContext, row: asyncpg.Record, pro
         claim = Claim(call_id=call.call_id, epoch=epoch + 1, is_untouched=is_untouched)
         problem = problem.replace(nothing_happened=not claim.is_takeover)
         if steps.has_calls:
-            problem = name_steps(problem, steps)
+            report = await report_lost_flow(runtime, call, steps, problem.spec.slug) if steps.may_have_acted else None
+            problem = name_steps(problem, steps, compensation=report)
         await runtime.writer.put(audit.build_unmade_closing_row(runtime, call, claim, problem))
 
 

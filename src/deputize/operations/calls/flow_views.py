@@ -45,6 +45,7 @@ class FlowViews:
             "state": state,
             "steps": _describe_steps(flow, steps, await self._load_statuses(caller.tenant, str(row["id"]), flow, steps),
                                      has_ended=state in TERMINAL_STATES),
+            "compensation": _describe_compensation(steps),
             "flow": flow.model_dump(mode="json"),
         }  # fmt: skip
 
@@ -83,6 +84,8 @@ def _describe_steps(
     by_step: dict[str, list[dict[str, Any]]] = {}
     for path, call in steps.calls.items():
         by_step.setdefault(get_step_name(path), []).append(_describe_call(path, call))
+    for name in _find_compensated(steps):
+        statuses[name] = StepStatus.COMPENSATED
     return [
         {
             "name": step.name,
@@ -92,6 +95,29 @@ def _describe_steps(
         }
         for step in flow.walk()
     ]
+
+
+def _describe_compensation(steps: FlowSteps) -> dict[str, Any] | None:
+    """Describe what of a failed flow was taken back and what is left; as long as that goes on, what was until now."""
+    if steps.report is not None:
+        return dict(steps.report)
+    if steps.ending is None:
+        return None
+    return {"state": "compensating", "compensated": list(steps.taken_back.values()), "left": [], "task_id": None}
+
+
+def _find_compensated(steps: FlowSteps) -> set[str]:
+    """Find the steps of which all that was done was taken back."""
+    compensation = _describe_compensation(steps)
+    if compensation is None:
+        return set()
+    # Of a step that is a flow, the paths of its own steps follow; it counts once nothing more is tried.
+    done = {each["step"] for each in compensation["compensated"]}
+    if steps.report is not None:
+        done = {each.partition(".")[0] for each in done}
+    done -= {each["step"].partition(".")[0] for each in compensation["left"]}
+    acted = {path for path, each in steps.calls.items() if each.may_have_acted}
+    return {get_step_name(path) for path in done} - {get_step_name(path) for path in acted - done}
 
 
 def _judge_status(status: StepStatus, *, has_ended: bool) -> StepStatus:

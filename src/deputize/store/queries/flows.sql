@@ -7,9 +7,6 @@ from deputize.calls k
 left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'flow'
 where k.tenant = $1 and k.id = $2;
 
--- name: is_flow_open
-select state in ('queued', 'running', 'unknown') from deputize.calls where tenant = $1 and id = $2;
-
 -- name: lock_waiting_flow
 -- Nobody begins it, and so concludes it, before this transaction has recorded what it is about to do.
 select true from deputize.calls where tenant = $1 and id = $2 and state = 'queued' and owner_epoch = $3 for share;
@@ -48,3 +45,27 @@ from deputize.calls k where k.tenant = $1 and k.id > $2 and k.flow_id = $2;
 -- name: clear_unable
 -- A worker has just gone on with this flow.
 update deputize.runs set unable_since = null where tenant = $1 and id = $2 and unable_since is not null;
+
+-- name: load_calls_to_compensate
+-- The calls of a failed flow; of those that are flows, what is recorded of them.
+select k.id, k.tool, k.state, k.mutation_class, k.nothing_happened, s.ciphertext, s.ciphertext is not null as has_steps
+from deputize.calls k
+left join deputize.sealed_payloads s on s.tenant = k.tenant and s.id = k.id and s.kind = 'flow'
+where k.tenant = $1 and k.id = any($2::uuid[]);
+
+-- name: find_effects_of_calls
+-- What these calls did, newest first. $3 is the oldest of them, so that older days are not looked at.
+select j.id, j.call_id from deputize.journal j
+where j.tenant = $1 and j.call_id = any($2::uuid[]) and j.number = 0 and j.undoes is null
+  and j.id >= deputize.first_uuid_of_eve($3)
+  and deputize.counts_as_effect(j.tenant, j.call_id, j.certainty)
+order by j.ordinal desc;
+
+-- name: load_compensation
+select state, error from deputize.calls where tenant = $1 and id = $2;
+
+-- name: open_compensation_task
+insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
+values ($1, $2, 'compensate', $3, $4, now() + make_interval(secs => $5))
+on conflict (tenant, call_id, kind) where state = 'open' do update set question = excluded.question
+returning id;

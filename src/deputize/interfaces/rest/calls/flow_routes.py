@@ -27,8 +27,33 @@ class StepCallModel(BaseModel):
 class FlowStepModel(BaseModel):
     name: str
     tool: str | None = Field(description="The tool it calls; null for a step that consists of others.")
-    status: Literal["waiting", "running", "succeeded", "skipped", "failed", "discarded"]
+    status: Literal["waiting", "running", "succeeded", "skipped", "failed", "discarded", "compensated"]
     calls: list[StepCallModel] = Field(description="The calls that were made for it, with their ids.")
+
+
+class CompensatedModel(BaseModel):
+    step: str = Field(description="The path of the call; of a flow within this one, after the path of that flow.")
+    call_id: UUID
+    entry_id: UUID = Field(description="The entry of the journal.")
+    tool: str | None
+    compensation_class: Literal["full", "semantic", "partial"] = Field(alias="class")
+    undo_call_id: UUID = Field(description="The call that took it back.")
+
+
+class LeftModel(BaseModel):
+    step: str
+    call_id: UUID
+    entry_id: UUID | None = Field(description="Null if what the call did is not in the journal.")
+    tool: str | None
+    reason: str = Field(description="Why it stays, as in the plan of an undo; `not_tried` if a later one stays.")
+    detail: str
+
+
+class CompensationModel(BaseModel):
+    state: Literal["compensating", "compensated", "incomplete", "not_needed"]
+    compensated: list[CompensatedModel] = Field(description="What was taken back, newest first.")
+    left: list[LeftModel] = Field(description="What stays, newest first.")
+    task_id: UUID | None = Field(description="The task of a person, if something stays.")
 
 
 class FlowModel(BaseModel):
@@ -37,6 +62,7 @@ class FlowModel(BaseModel):
     version: str
     state: State = Field(description="The state of the flow's own call; `queued` while it waits for its steps.")
     steps: list[FlowStepModel]
+    compensation: CompensationModel | None = Field(description="What of a failed flow was taken back, and what is left.")
     flow: dict[str, Any] = Field(description="The definition, as the contract has it.")
 
 
