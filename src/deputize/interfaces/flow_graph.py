@@ -15,7 +15,8 @@ from deputize.core.value_types import frozen
 Statuses = Mapping[str, str]
 
 _SIGNS: Final = {
-    "succeeded": "✓", "failed": "✗", "running": "▶", "skipped": "↷", "discarded": "–", "compensated": "↶", "waiting": "·",
+    "succeeded": "✓", "failed": "✗", "running": "▶", "skipped": "↷", "discarded": "–", "compensated": "↶",
+    "waiting": "·",
 }  # fmt: skip
 _COLOURS: Final = {
     "succeeded": "#d3f0d8", "failed": "#f9d0d0", "running": "#fdf0c4", "skipped": "#eeeeee", "discarded": "#eeeeee",

@@ -77,6 +77,7 @@ _FAILURES, _CHECKS = "integration/lifecycle/test_declared_failures.py", "integra
 _PREVIEWS, _RETRY = "integration/lifecycle/preview/test_preview_safety.py", "unit/execute/test_retry.py"
 _CIRCUIT = "unit/execute/circuits/test_circuit.py"
 _FLOW = "integration/lifecycle/durable/test_flow_run.py"
+_COMPENSATION = "integration/lifecycle/durable/test_flow_compensation.py"
 _CACHE = "integration/lifecycle/test_cached_reads.py"
 _BULKHEADS, _RATES = "unit/execute/test_bulkheads.py", "unit/execute/test_service_rates.py"
 _JOURNAL = "integration/lifecycle/recording/test_journal.py"
@@ -231,6 +232,7 @@ OBSERVATIONS: dict[str, str] = {
         ("flow.steps.parallel", "flow.steps.join"),
         f"{_FLOW}::test_the_first_success_counts_and_the_others_are_canceled",
     ),
+    "flow.on_failure": f"{_COMPENSATION}::test_what_a_flow_keeps_stays_as_it_is",
     "flow.steps.quorum": "unit/runs/test_flow_state.py::test_a_quorum_that_cannot_be_reached_stops_the_rest",
     **dict.fromkeys(
         ("flow.steps.map.over", "flow.steps.map.max_items", "flow.steps.loop.until", "flow.steps.loop.max_rounds"),

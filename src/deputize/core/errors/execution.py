@@ -115,8 +115,8 @@ class FlowFailed(ExecutionProblem):
         slug="composite-partial-failure", code=ErrorCode.INTERNAL_TOOL_ERROR, error_class="partial_failure",
         number=3416, http=502, grpc="ABORTED",
         title="A step of the flow failed",
-        advice="Read details: failed_step says where, completed_steps what was done before, partial_results what it "
-        "returned. Take back what must not stay, correct the cause, and call the flow again with a new key.",
+        advice="Read details: failed_step says where, completed_steps what was done before, compensation what "
+        "of it was taken back. Take back or keep what is left, correct the cause, and call the flow again with a new key.",
     )  # fmt: skip
 
 

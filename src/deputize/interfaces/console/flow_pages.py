@@ -25,6 +25,7 @@ _STEP_BADGES: Final = {
     "skipped": ("↷", "skipped", "plain"),
     "failed": ("✗", "failed", "bad"),
     "discarded": ("–", "not run, or stopped", "plain"),
+    "compensated": ("↶", "taken back", "plain"),
 }
 # Of a step in many rounds the newest calls are shown.
 _MAX_STEP_CALLS: Final = 20
@@ -56,12 +57,19 @@ def build_flow_view(view: Mapping[str, Any]) -> dict[str, Any]:
         "graph": Markup(graph),
         "steps": [_build_step(each) for each in view["steps"]],
         # After a success there is nothing to clean up.
-        "left": list_left_calls(view["steps"]) if state in TERMINAL_STATES and state != "succeeded" else [],
+        "left": list_left_calls(view) if state in TERMINAL_STATES and state != "succeeded" else [],
+        "compensation": None if view["compensation"] is None else view["compensation"]["state"],
     }
 
 
-def list_left_calls(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List the calls of a failed flow that changed something, or may have: nothing takes them back by itself."""
+def list_left_calls(view: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the calls of a failed flow that changed something, or may have, and stay: why, if taking back was tried."""
+    if view["compensation"] is not None:
+        return [
+            {"id": each["call_id"], "path": format_line(each["step"]), "reason": to_display_text(each["detail"], 600)}
+            for each in view["compensation"]["left"]
+        ]
+    steps: Sequence[Mapping[str, Any]] = view["steps"]
     return [
         _build_step_call(each)
         for step in steps

@@ -77,7 +77,8 @@ async def load_remainder(
         ids = list(calls)
         rows = await connection.fetch(_SQL["find_effects_of_calls"], tenant, ids, min(ids)) if ids else []
     taken_back: dict[str, Mapping[str, Any]] = {}
-    for prefix, each in documents.items():
+    # Flows within it have taken theirs back before.
+    for prefix, each in reversed(documents.items()):
         for entry_id, fields in each["taken_back"].items():
             taken_back[entry_id] = {**fields, "step": f"{prefix}{fields['step']}"}
     effects = [Effect(call=calls[str(row["call_id"])], entry_id=str(row["id"])) for row in rows]

@@ -1,6 +1,7 @@
 """A failed flow takes back what it did, or says exactly what is left: whatever fails, and whenever its worker dies."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,17 +14,16 @@ from deputize.core.call import CallRequest
 from deputize.core.caller import UNDO_SCOPE, Caller
 from deputize.core.contract.tools import FlowTool
 from deputize.core.errors import ToolFailed, ToolPrecondition
-from deputize.core.outcome import Outcome
-from deputize.lifecycle.durable import flow_compensation
+from deputize.lifecycle.durable import flow_compensation, flow_run
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.flow_steps import load_flow_steps
 from deputize.lifecycle.durable.resume import RunNotReady
 from deputize.operations.gateway import UndoSelection
-from tests.integration.operations.background.test_worker import expire_lease, open_worker_lab
+from tests.integration.operations.background.test_worker import open_worker_lab
 from tests.support import notebook_tools
 from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_internals import get_lifecycle
-from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
+from tests.support.gateway_lab import GatewayLab, open_lab
 from tests.support.notebook_tools import failures, mails, notes
 from tests.support.scripted_tools import TOOLS, Gate, raise_error, set_behaviour
 
@@ -54,7 +54,9 @@ FLOW = make_flow_tool("order", *CHANGES, FAILING, book_step("never", "add", name
 
 
 @asynccontextmanager
-async def open_saga_lab(dsn: str, folder: Path, *flows: FlowTool, with_worker: bool = True) -> AsyncIterator[GatewayLab]:
+async def open_saga_lab(
+    dsn: str, folder: Path, *flows: FlowTool, with_worker: bool = True
+) -> AsyncIterator[GatewayLab]:
     set_behaviour("comp-broken", raise_error(ToolFailed("no such account")))
     tools = (*TOOLS, *notebook_tools.TOOLS, *flows)
     if with_worker:
@@ -258,7 +260,9 @@ async def resume(lab: GatewayLab, call_id: str) -> None:
 
 
 async def list_open(lab: GatewayLab) -> list[str]:
-    rows = await lab.db.fetch("select id from deputize.calls where state = 'queued' and flow_id is not null order by id")
+    rows = await lab.db.fetch(
+        "select id from deputize.calls where state = 'queued' and flow_id is not null order by id"
+    )
     return [str(row["id"]) for row in rows]
 
 
@@ -283,14 +287,30 @@ class Killed(BaseException):
 _POINTS = ("save_ending", "find_undo_key", "_plan_call", "_save_call", "_name_flow", "_save_taken_back", "save_report")
 
 
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("point", _POINTS)
 async def test_a_worker_that_dies_at_any_point_takes_nothing_back_twice_and_leaves_nothing(
-    fresh_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, is_after: bool
+    fresh_database: str, tmp_path: Path
 ) -> None:
-    deaths = {"left": 2}
-    owner: Any = flow_compensation if hasattr(flow_compensation, point) else flow_compensation._Compensator
-    genuine = getattr(owner, point)
+    async with open_saga_lab(fresh_database, tmp_path, FLOW, with_worker=False) as lab:
+        for point in _POINTS:
+            for is_after in (False, True):
+                undo_count = await count_undos(lab)
+                flow_id = await start(lab, "order", f"{point} {is_after}")
+                with pytest.MonkeyPatch.context() as patch:
+                    deaths = plant_deaths(patch, point, is_after=is_after)
+                    for _ in range(3):
+                        with contextlib.suppress(Killed):
+                            await drive(lab, flow_id)
+                assert deaths["left"] < 2, point
+                report = (await load_envelope(lab, flow_id))["error"]["details"]["compensation"]
+                assert (report["state"], list_steps(report["compensated"])) == ("compensated", ["three", "two", "one"])
+                assert (notes, await count_undos(lab)) == ({"old": "o", "kept": "k"}, undo_count + 3)
+
+
+def plant_deaths(patch: pytest.MonkeyPatch, point: str, *, is_after: bool) -> dict[str, int]:
+    """Let the worker die twice at a point, if it comes there twice."""
+    owners: list[Any] = [each for each in (flow_run, flow_compensation) if hasattr(each, point)]
+    owners = owners or [flow_compensation._Compensator]
+    genuine, deaths = getattr(owners[0], point), {"left": 2}
 
     async def die(*args: Any, **more: Any) -> Any:
         deaths["left"] -= 1
@@ -301,20 +321,9 @@ async def test_a_worker_that_dies_at_any_point_takes_nothing_back_twice_and_leav
             raise Killed
         return found
 
-    async with open_saga_lab(fresh_database, tmp_path, FLOW, with_worker=False) as lab:
-        monkeypatch.setattr(owner, point, die)
-        if point == "save_ending":
-            monkeypatch.setattr("deputize.lifecycle.durable.flow_run.save_ending", die)
-        flow_id = await start(lab, "order")
-        for _ in range(5):
-            try:
-                await drive(lab, flow_id)
-            except Killed:
-                continue
-        assert deaths["left"] <= 0
-        report = (await load_envelope(lab, flow_id))["error"]["details"]["compensation"]
-        assert (report["state"], list_steps(report["compensated"])) == ("compensated", ["three", "two", "one"])
-        assert (notes, await count_undos(lab)) == ({"old": "o", "kept": "k"}, 3)
+    for owner in owners:
+        patch.setattr(owner, point, die)
+    return deaths
 
 
 async def test_two_workers_and_a_person_take_each_effect_back_once(fresh_database: str, tmp_path: Path) -> None:

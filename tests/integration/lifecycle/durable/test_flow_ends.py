@@ -29,7 +29,7 @@ from tests.support.scripted_tools import TOOLS, list_effects
 pytestmark = pytest.mark.requirement("RES-3")
 
 _STEPS = (call_step("one", "put", "/input/tag"), call_step("other", "put", "/input/tag"))
-_FLOW = make_flow_tool("two", *_STEPS)
+_FLOW = make_flow_tool("two", *_STEPS, on_failure="keep")
 _FALLING = make_flow_tool(
     "falling",
     call_step("one", "note", "/input/tag", fallback=[{"tool": "lab.put", "bind": {"tag": "/input/tag"}}]),
@@ -82,7 +82,7 @@ def list_done(envelope: dict[str, Any]) -> list[str]:
 async def test_whatever_ends_a_flow_its_outcome_names_what_was_done_and_no_step_outlives_it(
     fresh_database: str, tmp_path: Path
 ) -> None:
-    asking = make_flow_tool("asking", *_STEPS)
+    asking = make_flow_tool("asking", *_STEPS, on_failure="keep")
     async with open_approval_lab(
         fresh_database, tmp_path, with_worker=False, rules=_ASKING, tools=(*TOOLS, _FLOW, asking)
     ) as approving:

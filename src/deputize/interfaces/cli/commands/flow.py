@@ -94,6 +94,7 @@ def watch(call_id: CallId, url: Url = "", token: Token = "", json: Json = False)
         if view["state"] not in _OPEN_STATES:
             break
         time.sleep(_POLL_SECONDS)
+    _print_compensation(call_id, view["compensation"])
     printer.event("ended", {"call_id": call_id, "state": view["state"]}, f"{view['tool']} {view['state']}")
     if view["state"] != "succeeded":
         raise CommandExit(EXIT_FAILED)
@@ -101,6 +102,17 @@ def watch(call_id: CallId, url: Url = "", token: Token = "", json: Json = False)
 
 def _read_statuses(view: dict[str, Any]) -> dict[str, str]:
     return {step["name"]: step["status"] for step in view["steps"]}
+
+
+def _print_compensation(call_id: str, compensation: dict[str, Any] | None) -> None:
+    """Print what of a failed flow stays, and what a person can do about it."""
+    left = [] if compensation is None else compensation["left"]
+    for each in left:
+        if printer.as_json:
+            printer.json({"event": "left", **each})
+        printer.warn(f"{each['step']} stays ({each['reason']}): {each['detail']}")
+    if left:
+        printer.note(f"See what can be taken back: deputize undo {call_id} --plan")
 
 
 def _print_step(step: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class LeftModel(BaseModel):
 
 class CompensationModel(BaseModel):
     state: Literal["compensating", "compensated", "incomplete", "not_needed"]
-    compensated: list[CompensatedModel] = Field(description="What was taken back, newest first.")
+    compensated: list[CompensatedModel] = Field(description="What was taken back, in that order.")
     left: list[LeftModel] = Field(description="What stays, newest first.")
     task_id: UUID | None = Field(description="The task of a person, if something stays.")
 
@@ -62,7 +62,9 @@ class FlowModel(BaseModel):
     version: str
     state: State = Field(description="The state of the flow's own call; `queued` while it waits for its steps.")
     steps: list[FlowStepModel]
-    compensation: CompensationModel | None = Field(description="What of a failed flow was taken back, and what is left.")
+    compensation: CompensationModel | None = Field(
+        description="What of a failed flow was taken back, and what is left."
+    )
     flow: dict[str, Any] = Field(description="The definition, as the contract has it.")
 
 
