@@ -76,8 +76,8 @@ _MEANINGS: Mapping[str, str] = {
     "`monotone`: nothing is removed. `conserving`: sums stay the same. `reversible`: `undo` restores the state. One "
     "that contradicts the contract is refused.",
     "flow.output": "Where the result comes from: a pointer, or one for each field. Without it, the last step's result.",
-    "flow.on_failure": "What becomes of what was done if the flow fails: `compensate`, the default, takes it back, newest "
-    "first; `keep` leaves it.",
+    "flow.on_failure": "What becomes of what was done if the flow fails: `compensate`, the default, takes it back, "
+    "newest first; `keep` leaves it.",
     "flow.steps.name": "Its name, which no other step has.",
     "flow.steps.when": "A comparison such as `/steps/order/total <= 100`; the step runs only if it holds.",
     "flow.steps.tool": "The tool that it calls; a flow, too.",

@@ -116,7 +116,7 @@ class FlowFailed(ExecutionProblem):
         number=3416, http=502, grpc="ABORTED",
         title="A step of the flow failed",
         advice="Read details: failed_step says where, completed_steps what was done before, compensation what "
-        "of it was taken back. Take back or keep what is left, correct the cause, and call the flow again with a new key.",
+        "of it was taken back. Take back or keep what is left, correct the cause, and call it again with a new key.",
     )  # fmt: skip
 
 

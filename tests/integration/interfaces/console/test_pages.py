@@ -235,7 +235,7 @@ async def test_a_flow_shows_its_graph_its_steps_with_their_calls_and_what_it_lef
         assert '<svg xmlns="http://www.w3.org/2000/svg" class="flow" role="img"' in page.text
         assert "style=" not in page.text
         left, _, steps = visible_text(page).partition("Graph")
-        assert "note ✓ succeeded" in left
+        assert "note shop.rename_user needs id, and the contract binds nothing to it" in left
         # A read leaves nothing.
         assert "find ✓ succeeded" not in left
         assert "stop shop.fail ✗ failed stop ✕ failed ended in tool-failed as asked" in steps
