@@ -115,8 +115,8 @@ class Testbed:
             tasks = [orjson.loads(row["question"]) for row in await self.database.fetch(_TASKS, call_id)]
             changes.append(
                 Change(
-                    label=label, scenario=self.scenarios[label], state=answer["state"],
-                    compensation=details.get("compensation"), tasks=tasks,
+                    label=label, is_struck=label.startswith("struck"), scenario=self.scenarios[label],
+                    state=answer["state"], compensation=details.get("compensation"), tasks=tasks,
                 )
             )  # fmt: skip
         http.close()

@@ -49,6 +49,7 @@ class Change:
     label: str
     scenario: Scenario
     state: str
+    is_struck: bool = False
     compensation: Mapping[str, Any] | None = None
     tasks: Sequence[Mapping[str, Any]] = ()
 
@@ -116,6 +117,9 @@ def _judge_end(judgement: Judgement, change: Change, left: Mapping[str, str]) ->
     """Judge whether the change stopped where its scenario says, and no sooner."""
     scenario = change.scenario
     first = scenario.failing_step if scenario.failure == "doubtful" else scenario.stuck_step
+    if change.is_struck and left.get(f"s{scenario.failing_step}") == "uncertain":
+        # Its worker died in the step that fails: that the next one could not act proves nothing about the first.
+        first = scenario.failing_step
     expected = {f"s{number}" for number in range(1, first + 1)}
     if change.compensation is not None and (not scenario.failing_step or left.keys() != expected):
         judgement.unexpected_ends.append(f"{change.label}: {sorted(left)} are left, and {scenario} says otherwise")

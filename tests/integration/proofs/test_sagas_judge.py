@@ -35,6 +35,13 @@ def test_what_is_as_it_should_be_is_not_found_fault_with() -> None:
     assert (whole.list_sentences(), whole.ends["completed"]) == ([], 1)
 
 
+def test_a_worker_that_dies_in_the_step_that_fails_leaves_a_doubt() -> None:
+    left = [{"step": step, "reason": "uncertain"} for step in ("s3", "s2", "s1")]
+    facts = {"compensation": {**LEFT, "left": left, "compensated": []}, "tasks": [{"left": left}]}
+    assert not _judge("+1 +2", is_struck=True, **facts).list_sentences()
+    assert _judge("+1 +2", **facts).unexpected_ends
+
+
 @pytest.mark.parametrize(
     ("field", "effects", "facts"),
     [

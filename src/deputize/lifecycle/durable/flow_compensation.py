@@ -24,7 +24,7 @@ from deputize.core.errors import NotRetryable, Problem, find_problem_type
 from deputize.core.outcome import Outcome
 from deputize.core.states import TERMINAL_STATES, State
 from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries
-from deputize.lifecycle.compensation.later_writers import describe_later_writer, find_later_writers
+from deputize.lifecycle.compensation.later_writers import find_later_writers
 from deputize.lifecycle.compensation.undo_attempts import find_undo_key
 from deputize.lifecycle.durable.flow_effects import Effect, Remainder, explain_lost, load_remainder, save_report
 from deputize.lifecycle.durable.flow_end import cancel_steps
@@ -171,8 +171,12 @@ class _Compensator:
             await self._save_taken_back(effect, row["compensation_class"], str(row["undo_call_id"]))
             return
         if verdict.verdict == "ready" and entry_id in writers:
-            reason = "concurrent" if writers[entry_id]["is_concurrent"] else "changed_since"
-            verdict = EntryVerdict(reason=reason, detail=describe_later_writer(self.call.caller, writers[entry_id]))
+            # Who it was says the plan of an undo: a task is stored as it is read, and names nobody.
+            is_concurrent = writers[entry_id]["is_concurrent"]
+            verdict = EntryVerdict(
+                reason="concurrent" if is_concurrent else "changed_since",
+                detail=f"another call changed the same {'at the same time' if is_concurrent else 'later'}",
+            )
         if verdict.compensation is None:
             await self._stop_unplanned(remainder, entry_id, verdict)
             return

@@ -13,17 +13,19 @@ import pytest
 from deputize.core.call import CallRequest
 from deputize.core.caller import UNDO_SCOPE, Caller
 from deputize.core.contract.tools import FlowTool
-from deputize.core.errors import ToolFailed, ToolPrecondition
+from deputize.core.errors import Problem, ToolFailed, ToolPrecondition
+from deputize.govern.identity.dev_issuer import mint_dev_token
 from deputize.lifecycle.durable import flow_compensation, flow_run
 from deputize.lifecycle.durable.active_runs import ActiveRuns
 from deputize.lifecycle.durable.flow_steps import load_flow_steps
 from deputize.lifecycle.durable.resume import RunNotReady
 from deputize.operations.gateway import UndoSelection
-from tests.integration.operations.background.test_worker import open_worker_lab
+from tests.integration.operations.background.test_worker import begin_run, expire_lease, open_worker_lab
 from tests.support import notebook_tools
+from tests.support.approval_lab import open_approval_lab
 from tests.support.flows import call_step, make_flow_tool
 from tests.support.gateway_internals import get_lifecycle
-from tests.support.gateway_lab import GatewayLab, open_lab
+from tests.support.gateway_lab import GatewayLab, open_lab, wait_until
 from tests.support.notebook_tools import failures, mails, notes
 from tests.support.scripted_tools import TOOLS, Gate, raise_error, set_behaviour
 
@@ -361,3 +363,73 @@ async def test_a_flow_that_cannot_go_on_flags_all_that_it_did(fresh_database: st
         assert (report["state"], list_reasons(report)) == ("incomplete", [("two", "not_tried"), ("one", "not_tried")])
         (task,) = await load_tasks(lab, flow_id)
         assert (task["id"], task["why"]) == (report["task_id"], "tool-not-found")
+
+
+_ASKING = """
+@id("open")
+permit (principal, action, resource) unless { resource == Tool::"book.remove" };
+
+@id("removing-asks")
+@decision("ask")
+permit (principal, action, resource == Tool::"book.remove");
+"""
+
+
+async def test_taking_back_waits_for_approval_where_policy_wants_it(fresh_database: str, tmp_path: Path) -> None:
+    flow = make_flow_tool("asking", CHANGES[0], FAILING)
+    set_behaviour("comp-broken", raise_error(ToolFailed("no such account")))
+    tools = (*TOOLS, *notebook_tools.TOOLS, flow)
+    async with open_approval_lab(fresh_database, tmp_path, rules=_ASKING, tools=tools) as approving:
+        lab = approving.lab
+        waiting = "select id, call_id from deputize.human_tasks where kind = 'approval' and state = 'open'"
+
+        async def wait_for_request() -> str:
+            async def is_asked() -> bool:
+                return await lab.db.fetchval(waiting) is not None
+
+            await wait_until(is_asked)
+            return str(await lab.db.fetchval(waiting))
+
+        approved = await start(lab, "asking", "approved")
+        request_id = await wait_for_request()
+        assert await lab.fetch_state(approved) == "queued"
+        view = await lab.gateway.flows.show_flow(await make_person(lab), approved)
+        assert view["compensation"]["state"] == "compensating"
+        await approving.approve(await approving.make_approver("ada"), request_id)
+        assert (await wait_for_report(lab, approved))["state"] == "compensated"
+        denied = await start(lab, "asking", "denied")
+        request_id = await wait_for_request()
+        await approving.approvals.deny(await approving.make_approver("ada"), request_id, reason="it stays")
+        report = await wait_for_report(lab, denied)
+        assert list_reasons(report) == [("one", "compensation_failed")]
+        assert notes == {"old": "o", "kept": "k", "new": "n"}
+
+
+async def test_a_flow_whose_outcome_kills_workers_is_taken_back(fresh_database: str, tmp_path: Path) -> None:
+    flow = make_flow_tool("killing", *CHANGES)
+    async with open_saga_lab(fresh_database, tmp_path, flow, with_worker=False) as lab:
+        flow_id = await start(lab, "killing")
+        while "kept" in notes:
+            for call_id in (flow_id, *await list_open(lab)):
+                await resume(lab, call_id)
+        await begin_run(lab, flow_id)
+        await expire_lease(lab, lab)
+        await lab.db.execute("update deputize.runs set takeovers = 100 where id = $1", flow_id)
+        async with open_saga_lab(fresh_database, tmp_path, flow, with_worker=False) as other:
+            await drive(other, flow_id)
+            envelope = await load_envelope(other, flow_id)
+            assert envelope["type"] == "urn:deputize:problem:given-up"
+            assert envelope["error"]["details"]["compensation"]["state"] == "compensated"
+        assert notes == {"old": "o", "kept": "k"}
+
+
+async def test_another_tenant_sees_nothing_of_it_and_takes_nothing_back(fresh_database: str, tmp_path: Path) -> None:
+    async with open_saga_lab(fresh_database, tmp_path, FLOW) as lab:
+        flow_id = await start(lab, "order")
+        report = await wait_for_report(lab, flow_id)
+        token = mint_dev_token(lab.folder, subject="ana", scopes=(*SCOPES, "deputize:admin"), tenant="beside")
+        stranger = await lab.gateway.authenticate(f"Bearer {token}".encode())
+        with pytest.raises(Problem):
+            await lab.gateway.flows.show_flow(stranger, flow_id)
+        selection = UndoSelection(call_id=report["compensated"][0]["undo_call_id"])
+        assert (await lab.gateway.undo.plan_undo(stranger, selection))["steps"] == []
