@@ -15,6 +15,7 @@ from proofs.kit.sandbox import Sandbox
 from tests.acceptance.cli.cli_process import run_deputize
 from tests.acceptance.docs.snippets import Page, Reader, load_pages
 from tests.support.database_logins import DatabaseLogins, make_production_database
+from tests.support.sql_shop import make_sql_shop
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 # What a new user does first; the other pages take a quarter of an hour.
@@ -34,6 +35,15 @@ def workspace() -> Iterator[Path]:
 def database(postgres: LocalPostgres) -> Iterator[DatabaseLogins]:
     with make_production_database(postgres) as logins:
         yield logins
+
+
+@pytest.fixture
+def shop(postgres: LocalPostgres) -> Iterator[dict[str, str]]:
+    """The addresses of the database of a shop: of its owner, and of the login that the page makes."""
+    with make_sql_shop(postgres) as shop:
+        reader = shop.reader.replace("shop_reader:reader", "agent_reader:R")
+        yield {"SHOP": shop.administrator, "SHOP_READER": reader}
+    postgres.run_sql("drop role if exists agent_reader", database="postgres")
 
 
 @pytest_asyncio.fixture
@@ -59,10 +69,12 @@ def test_a_page_keeps_its_word(
     page: Page, workspace: Path, npm_programs: Path | None, request: pytest.FixtureRequest
 ) -> None:
     env: dict[str, str] = {}
-    if "database" in page.needs:
+    if "database" in page.needs and "shop" not in page.needs:
         logins: DatabaseLogins = request.getfixturevalue("database")
         is_production = "production" in page.needs
         env |= {**logins.env, **logins.migration_env} if is_production else {"DEPUTIZE_DATABASE__URL": logins.owner}
+    if "shop" in page.needs:
+        env |= request.getfixturevalue("shop")
     reader = Reader(workspace, env, npm_programs)
     if "project" in page.needs:
         assert run_deputize("init", "shop", folder=workspace).code == 0

@@ -21,7 +21,7 @@ from pydantic_settings import (
 
 from deputize.core.settings.approvals import ApprovalSettings, ConsoleSettings, NotificationTarget
 from deputize.core.settings.base import SettingsSection
-from deputize.core.settings.builtin import BuiltinSettings, FilesSettings
+from deputize.core.settings.builtin import BuiltinSettings, FilesSettings, SqlSettings
 from deputize.core.settings.consistency import ConsistencyRule, ConsistencySource
 from deputize.core.settings.database import DatabaseSettings, KeySettings, TimingSettings
 from deputize.core.settings.events import EventSettings, EventSinkSettings
@@ -70,6 +70,7 @@ __all__ = [
     "ServiceSettings",
     "Settings",
     "SettingsSection",
+    "SqlSettings",
     "TelemetrySettings",
     "TimingSettings",
     "ToolSettings",

@@ -1,8 +1,9 @@
 """Define what the tools that come with the gateway may reach: `[builtin]`. A group without its table is off."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SecretStr, StringConstraints
 
 from deputize.core.settings.base import SettingsSection
 
@@ -16,7 +17,39 @@ class FilesSettings(SettingsSection):
     )
 
 
+class SqlSettings(SettingsSection):
+    """The tools `sql.*`. They need `deputize[sql]`."""
+
+    url: SecretStr = Field(
+        description="URL of the PostgreSQL database, with a login that can only read: one that may change anything is "
+        "refused. Set it in the environment, as `DEPUTIZE_BUILTIN__SQL__URL`."
+    )
+    tables: tuple[Annotated[str, StringConstraints(pattern=r"^[^.\s]{1,63}\.[^.]{1,63}$")], ...] = Field(
+        ("public.*",),
+        min_length=1,
+        max_length=500,
+        description="Tables and views that statements may name, as `schema.table` or `schema.*`.",
+    )
+    functions: tuple[Annotated[str, StringConstraints(pattern=r"^[^.\s]{1,63}\.[^.]{1,63}$")], ...] = Field(
+        (),
+        max_length=500,
+        description="Functions of your own that statements may call, as `schema.function`, beside those of PostgreSQL "
+        "that only compute.",
+    )
+    samples: bool = Field(
+        False,
+        description="Show a few values of each column, with letters as x and digits as 9, when tables are described.",
+    )
+    seconds: float = Field(5.0, gt=0, le=60, description="How long one call may take in the database.")
+    max_cost: float = Field(
+        1_000_000.0,
+        gt=0,
+        description="Highest cost that PostgreSQL's planner may estimate; a statement above is not run.",
+    )
+
+
 class BuiltinSettings(SettingsSection):
     """Tools that come with the gateway; each is off without its table."""
 
     files: FilesSettings | None = Field(None, description="Reading and changing files.")
+    sql: SqlSettings | None = Field(None, description="Reading a PostgreSQL database.")

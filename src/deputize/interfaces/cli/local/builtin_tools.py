@@ -1,23 +1,33 @@
 """Add the tools that come with the gateway to those of the project, as far as the settings name what they may reach."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
 from glob import glob, has_magic
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from deputize.catalog.importers.python import ATTRIBUTE
-from deputize.core.settings import SETTINGS_FILE, FilesSettings, McpServerSettings, Settings
+from deputize.core.errors import ToolPrecondition, UpstreamUnavailable
+from deputize.core.settings import SETTINGS_FILE, FilesSettings, McpServerSettings, Settings, SqlSettings
 from deputize.interfaces.cli.local.tool_loader import ProjectTools, Refusal, add_tool
 from deputize.tools.files.declarations import declare_tools
 
 
 def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Path) -> None:
-    """Add the tools, or a refusal that says why their folder cannot be used."""
-    files = settings.builtin.files
-    if files is None:
-        return
+    """Add the tools, or a refusal that says why their folder or database cannot be used."""
+    if settings.builtin.files is not None:
+        _add_files(project_tools, settings.builtin.files, settings, base)
+    if settings.builtin.sql is not None:
+        _add_sql(project_tools, settings.builtin.sql)
+
+
+def _add_files(project_tools: ProjectTools, files: FilesSettings, settings: Settings, base: Path) -> None:
     folder = (base / files.folder).resolve()
     reason = _find_exposure(folder, base.resolve(), settings)
     try:
@@ -31,6 +41,37 @@ def add_builtin_tools(project_tools: ProjectTools, settings: Settings, base: Pat
         advice = "name another folder, or create it"
     refusal = f"folder {files.folder} cannot be used: {reason}; {advice}"
     project_tools.refusals.append(Refusal(what="[builtin.files]", file=str(SETTINGS_FILE), reasons=(refusal,)))
+
+
+def _add_sql(project_tools: ProjectTools, sql: SqlSettings) -> None:
+    try:
+        for function in _declare_sql_tools(sql):
+            add_tool(project_tools, getattr(function, ATTRIBUTE), str(SETTINGS_FILE))
+        return
+    except ModuleNotFoundError as error:
+        if error.name != "pgparse":
+            raise
+        reason = "the parser of statements is not installed: run pip install 'deputize[sql]'"
+    except ToolPrecondition as error:
+        reason = error.message
+    project_tools.refusals.append(Refusal(what="[builtin.sql]", file=str(SETTINGS_FILE), reasons=(reason,)))
+
+
+@lru_cache(maxsize=16)
+def _declare_sql_tools(sql: SqlSettings) -> tuple[Callable[..., Any], ...]:
+    """Declare the tools of a database, once. Raise `ToolPrecondition` if its login could write."""
+    from deputize.tools.sql.database import Database, Limits
+    from deputize.tools.sql.declarations import declare_tools as declare_sql_tools
+    from deputize.tools.sql.statements import Access
+
+    access = Access(tables=sql.tables, functions=frozenset(sql.functions))
+    limits = Limits(seconds=sql.seconds, cost=sql.max_cost)
+    database = Database(sql.url.get_secret_value(), access, limits)
+    # In a thread of its own: an event loop may run in this one.
+    with ThreadPoolExecutor(max_workers=1) as threads, suppress(UpstreamUnavailable):
+        # A database that does not answer now is tried again by each call, which also looks at the login.
+        threads.submit(asyncio.run, database.require_reader()).result()
+    return declare_sql_tools(database, shows_samples=sql.samples)
 
 
 def _find_exposure(folder: Path, base: Path, settings: Settings) -> str | None:

@@ -1,0 +1,1 @@
+"""Read one PostgreSQL database by statements that can only read: `[builtin.sql]`."""

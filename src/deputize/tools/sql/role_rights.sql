@@ -1,0 +1,48 @@
+-- Lists what the login could change, through any role that it is a member of. Empty for a role that only reads.
+with roles as (
+  select oid, rolname, rolsuper, rolbypassrls, rolcreaterole, rolcreatedb, rolreplication
+  from pg_catalog.pg_roles
+  where pg_has_role(session_user, oid, 'MEMBER')
+), login as (
+  select * from roles where rolname = session_user
+), rights as (
+  select 1 as place, 'is a superuser' as what from login where rolsuper
+  union all
+  select 2, format('is a member of %I, which is a superuser, bypasses row security, replicates, or creates roles or '
+    'databases', rolname)
+  from roles
+  where rolbypassrls or rolcreaterole or rolcreatedb or rolreplication or rolsuper
+  union all
+  -- What they grant is not seen in the privileges of tables, or reaches files, programs and other sessions.
+  select 3, format('is a member of %I', rolname) from roles where rolname ~ '^pg_' and rolname <> 'pg_read_all_data'
+  union all
+  select 4, format('may change %I.%I', nspname, relname)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace, roles
+  where relkind in ('r', 'p', 'v', 'm', 'f') and c.oid <> 'pg_catalog.pg_settings'::regclass
+    and (
+      has_table_privilege(roles.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+      or has_any_column_privilege(roles.oid, c.oid, 'INSERT, UPDATE, REFERENCES')
+      or relowner = roles.oid
+    )
+  union all
+  select 5, format('may advance sequence %I.%I', nspname, relname)
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace, roles
+  where relkind = 'S' and has_sequence_privilege(roles.oid, c.oid, 'USAGE, UPDATE')
+  union all
+  select 6, format('may create in schema %I', nspname)
+  from pg_catalog.pg_namespace n, roles
+  where has_schema_privilege(roles.oid, n.oid, 'CREATE')
+  union all
+  select 7, format('may create %s in the database: REVOKE %s ON DATABASE %I FROM PUBLIC', kind, privilege,
+    current_database())
+  from (values ('schemas', 'CREATE'), ('temporary tables', 'TEMP')) as kinds (kind, privilege), roles
+  where has_database_privilege(roles.oid, current_database(), privilege)
+  union all
+  -- They run with the rights of their owner, or on another connection.
+  select 8, format('may call %s, which can write: REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure,
+    p.oid::regprocedure)
+  from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = pronamespace, roles
+  where nspname not in ('pg_catalog', 'information_schema') and provolatile = 'v'
+    and (prosecdef or proname ~ '^dblink') and has_function_privilege(roles.oid, p.oid, 'EXECUTE')
+)
+select what from (select distinct place, what from rights) as found order by place, what limit 5

@@ -1,0 +1,253 @@
+"""Admit one statement that reads, parsed by PostgreSQL's own grammar, and refuse everything that no list here names.
+
+`reading.py` runs what is admitted. Names that stand after a dot can be functions of one argument, which only the
+database can tell: `Statement.attributes` are those to ask it about.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pgparse
+
+from deputize import SemanticViolation
+
+MAX_SQL: Final = 10_000
+MAX_JOINS: Final = 5
+MAX_NESTING: Final = 3
+MAX_SELECTS: Final = 20
+CATALOG: Final = "pg_catalog"
+
+# No effect outside of the statement, no SQL in a text that they run, nothing read but their arguments.
+SAFE_FUNCTIONS: Final = frozenset(Path(__file__).with_name("safe_functions.txt").read_text().split())
+
+# The parts of a parse tree. All others, those of later versions too, are refused.
+_PARTS: Final = {
+    "A_ArrayExpr", "A_Const", "A_Expr", "A_Indices", "A_Indirection", "A_Star", "Alias", "BitString", "BoolExpr",
+    "Boolean", "BooleanTest", "CTECycleClause", "CTESearchClause", "CaseExpr", "CaseWhen", "CoalesceExpr",
+    "CollateClause", "ColumnDef", "ColumnRef", "CommonTableExpr", "Float", "FuncCall", "GroupingFunc",
+    "GroupingSet", "Integer", "JoinExpr", "JsonAggConstructor", "JsonArgument", "JsonArrayAgg",
+    "JsonArrayConstructor", "JsonArrayQueryConstructor", "JsonBehavior", "JsonFuncExpr", "JsonIsPredicate",
+    "JsonKeyValue", "JsonObjectAgg", "JsonObjectConstructor", "JsonOutput", "JsonParseExpr", "JsonReturning",
+    "JsonScalarExpr", "JsonSerializeExpr", "JsonTable", "JsonTableColumn", "JsonTablePathSpec", "JsonValueExpr",
+    "List", "MinMaxExpr", "NamedArgExpr", "NullTest", "ParamRef", "RangeFunction", "RangeSubselect",
+    "RangeTableSample", "RangeVar", "ResTarget", "RowExpr", "SQLValueFunction", "SelectStmt", "SortBy", "String",
+    "SubLink", "TypeCast", "TypeName", "WindowDef", "WithClause",
+}  # fmt: skip
+# Fields whose value the parse tree writes without its type.
+_PLAIN_FIELDS: Final = {
+    "alias", "arg", "boolval", "bsval", "collClause", "constructor", "context_item", "cycle_clause", "format",
+    "fval", "ival", "join_using_alias", "on_empty", "on_error", "output", "over", "pathspec", "returning",
+    "search_clause", "sval", "value",
+}  # fmt: skip
+_OPERATOR_FIELDS: Final = {"A_Expr": "name", "SortBy": "useOp", "SubLink": "operName"}
+_SAMPLE_METHODS: Final = frozenset({"bernoulli", "system"})
+# Casts to all other reg* types read the catalogs.
+_SAFE_REG_TYPES: Final = frozenset({"regconfig", "regdictionary"})
+_EXPLAIN_OPTIONS: Final = frozenset({"costs", "format", "verbose"})
+_HINT_READ: Final = "send one SELECT, VALUES, WITH … SELECT, or EXPLAIN without ANALYZE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """What statements may name: tables as `schema.table` or `schema.*`, and further functions as `schema.name`."""
+
+    tables: tuple[str, ...]
+    functions: frozenset[str] = frozenset()
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The schemas in which names without one are looked up, in this order."""
+        return tuple(dict.fromkeys(each.partition(".")[0] for each in self.tables))
+
+    def allows_table(self, schema: str, table: str) -> bool:
+        return f"{schema}.*" in self.tables or f"{schema}.{table}" in self.tables
+
+    def allows_function(self, schema: str, name: str) -> bool:
+        """Tell whether a function may be called; one without a schema is looked up in the catalog first."""
+        if schema in ("", CATALOG) and name in SAFE_FUNCTIONS:
+            return True
+        schemas = (schema,) if schema else self.schemas
+        return any(f"{each}.{name}" in self.functions for each in schemas)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """A statement that reads, as `text` without the semicolon and what stands around it."""
+
+    text: str
+    is_explain: bool
+    attributes: frozenset[str]
+
+
+def refuse(rule: str, problem: str, hint: str) -> SemanticViolation:
+    """Build the refusal of a statement by a rule."""
+    return SemanticViolation(f"{problem} (rule {rule}): {hint}", details={"rule": rule, "hint": hint})
+
+
+def admit_statement(sql: str, access: Access) -> Statement:
+    """Admit a statement that reads, or raise `SemanticViolation` with the rule that it breaks and a hint."""
+    if len(sql) > MAX_SQL or "\0" in sql:
+        raise refuse(
+            "length", f"the statement has more than {MAX_SQL} characters, or a zero byte", "send a shorter one"
+        )
+    try:
+        return _admit(sql, pgparse.parse(sql), access)
+    except pgparse.PGQueryError as error:
+        hint = f"correct it at character {error.position}" if error.position else "correct it"
+        raise refuse("syntax", str(error.message)[:200], hint) from error
+    except RecursionError as error:
+        raise refuse("nesting", "the statement is nested too deeply", "use IN (…) or fewer operators") from error
+    except UnicodeEncodeError as error:
+        raise refuse("syntax", "the statement is not Unicode", "send text without lone surrogates") from error
+
+
+def _admit(sql: str, statements: list[dict[str, Any]], access: Access) -> Statement:
+    if len(statements) != 1:
+        raise refuse("one-statement", f"these are {len(statements)} statements", _HINT_READ)
+    ((tag, fields),) = statements[0]["stmt"].items()
+    is_explain = tag == "ExplainStmt"
+    if is_explain:
+        for option in fields.get("options", ()):
+            name = option["DefElem"]["defname"]
+            if name not in _EXPLAIN_OPTIONS:
+                raise refuse("explain", f"EXPLAIN with {name} can run the statement", "use FORMAT, COSTS and VERBOSE")
+        ((tag, fields),) = fields["query"].items()
+    if tag != "SelectStmt":
+        raise refuse("reads-only", f"{tag.removesuffix('Stmt').upper()} is not a statement that only reads", _HINT_READ)
+    judge = _Judge(access)
+    judge.judge_select(fields, frozenset(), 0)
+    start = statements[0].get("stmt_location", 0)
+    end = start + statements[0]["stmt_len"] if "stmt_len" in statements[0] else None
+    text = sql.encode()[start:end].decode()
+    return Statement(text=text, is_explain=is_explain, attributes=frozenset(judge.attributes))
+
+
+class _Judge:
+    """Goes through a parse tree. `tables` are the names that WITH defines where a part stands, and hide real tables."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._selects = 0
+        self.attributes: set[str] = set()
+
+    def judge_select(self, fields: Mapping[str, Any], tables: frozenset[str], depth: int) -> None:
+        self._selects += 1
+        if depth > MAX_NESTING or self._selects > MAX_SELECTS:
+            raise refuse(
+                "nesting",
+                f"there are more than {MAX_NESTING} levels of subqueries, or more than {MAX_SELECTS} SELECTs",
+                "ask in several smaller queries",
+            )
+        if "intoClause" in fields:
+            raise refuse("reads-only", "SELECT INTO creates a table", "leave INTO out")
+        if "lockingClause" in fields:
+            raise refuse("locks", "FOR UPDATE and FOR SHARE lock rows", "leave the lock out")
+        sources = fields.get("fromClause", [])
+        joins = max(len(sources) - 1, 0) + sum(map(_count_joins, sources))
+        if joins > MAX_JOINS:
+            raise refuse("joins", f"one SELECT joins {joins + 1} tables", f"join at most {MAX_JOINS + 1}")
+        tables = self._judge_with(fields.get("withClause", {}), tables, depth)
+        for name, value in fields.items():
+            if name in ("larg", "rarg"):
+                self.judge_select(value, tables, depth)
+            elif name != "withClause":
+                self._judge_field(name, value, tables, depth)
+
+    def _judge_with(self, clause: Mapping[str, Any], tables: frozenset[str], depth: int) -> frozenset[str]:
+        parts = [each["CommonTableExpr"] for each in clause.get("ctes", ())]
+        if clause.get("recursive"):
+            tables |= {part["ctename"] for part in parts}
+        for part in parts:
+            if "SelectStmt" not in part["ctequery"]:
+                raise refuse("reads-only", "a part of WITH changes data", "put only SELECTs into WITH")
+            for name, value in part.items():
+                self._judge_field(name, value, tables, depth)
+            tables |= {part["ctename"]}
+        return tables
+
+    def _judge_field(self, name: str, value: Any, tables: frozenset[str], depth: int) -> None:
+        if isinstance(value, list):
+            for each in value:
+                self._judge_field(name, each, tables, depth)
+        elif isinstance(value, dict) and value:
+            tag, content = next(iter(value.items()))
+            if tag[0].isupper():
+                self._judge_part(tag, content, tables, depth)
+            elif name == "typeName":
+                self._judge_part("TypeName", value, tables, depth)
+            elif name in _PLAIN_FIELDS:
+                self._judge_fields(value, tables, depth)
+            else:
+                raise refuse("grammar", f"{name} is not among the parts of SQL that are allowed here", _HINT_READ)
+
+    def _judge_fields(self, fields: Mapping[str, Any], tables: frozenset[str], depth: int) -> None:
+        for name, value in fields.items():
+            self._judge_field(name, value, tables, depth)
+
+    def _judge_part(self, tag: str, fields: Mapping[str, Any], tables: frozenset[str], depth: int) -> None:
+        if tag not in _PARTS:
+            raise refuse("grammar", f"{tag} is not among the parts of SQL that are allowed here", _HINT_READ)
+        if tag == "SelectStmt":
+            return self.judge_select(fields, tables, depth + 1)
+        if tag == "RangeVar":
+            self._judge_table(fields, tables)
+        elif tag == "FuncCall":
+            self._judge_function(_list_names(fields["funcname"]))
+        elif tag in _OPERATOR_FIELDS:
+            self._judge_operator(_list_names(fields.get(_OPERATOR_FIELDS[tag], ())))
+        elif tag == "TypeName":
+            self._judge_type(_list_names(fields.get("names", ())))
+        elif tag == "RangeTableSample":
+            self._judge_sample(_list_names(fields["method"]))
+        elif tag == "ColumnRef":
+            self.attributes.update(_list_names(fields["fields"])[1:])
+        elif tag == "A_Indirection":
+            self.attributes.update(_list_names(fields["indirection"]))
+        self._judge_fields(fields, tables, depth)
+
+    def _judge_table(self, fields: Mapping[str, Any], tables: frozenset[str]) -> None:
+        schema, table = fields.get("schemaname", ""), fields["relname"]
+        if not schema and table in tables and "catalogname" not in fields:
+            return
+        name = f"{schema}.{table}" if schema else table
+        allowed = ", ".join(self._access.tables)[:200]
+        if schema in (CATALOG, "information_schema") or (not schema and table.startswith("pg_")):
+            raise refuse("catalogs", f"{name} is a system catalog", "call sql.schema to learn of tables and columns")
+        if "catalogname" in fields or not all(
+            self._access.allows_table(each, table) for each in ((schema,) if schema else self._access.schemas)
+        ):
+            hint = f"use {allowed}" if schema else f"write its schema before it; allowed are {allowed}"
+            raise refuse("tables", f"table {name} is not allowed", hint)
+
+    def _judge_function(self, names: list[str]) -> None:
+        schema, name = names[0] if len(names) == 2 else "", names[-1]
+        if len(names) > 2 or not self._access.allows_function(schema, name):
+            raise refuse(
+                "functions",
+                f"function {'.'.join(names)} is not allowed",
+                "use a built-in function that only computes, or ask the operator to name yours in [builtin.sql] "
+                "functions",
+            )
+
+    def _judge_operator(self, names: list[str]) -> None:
+        if names[:-1] not in ([], [CATALOG]):
+            raise refuse("functions", f"operator {'.'.join(names)} is not allowed", "use it without OPERATOR(…)")
+
+    def _judge_type(self, names: list[str]) -> None:
+        if names and names[-1].startswith("reg") and names[-1] not in _SAFE_REG_TYPES:
+            raise refuse("catalogs", f"a value of type {names[-1]} reads the catalogs", "use text instead")
+
+    def _judge_sample(self, names: list[str]) -> None:
+        if names[:-1] not in ([], [CATALOG]) or names[-1] not in _SAMPLE_METHODS:
+            raise refuse("functions", f"method {'.'.join(names)} is not allowed", "use SYSTEM or BERNOULLI")
+
+
+def _list_names(parts: Any) -> list[str]:
+    return [each["String"]["sval"] for each in parts if "String" in each]
+
+
+def _count_joins(source: Mapping[str, Any]) -> int:
+    fields = source.get("JoinExpr")
+    return 0 if fields is None else 1 + _count_joins(fields["larg"]) + _count_joins(fields["rarg"])
