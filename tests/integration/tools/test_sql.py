@@ -20,6 +20,7 @@ from deputize.tools.sql import database as sql_database
 from deputize.tools.sql import reading
 from deputize.tools.sql.database import Database, Limits
 from deputize.tools.sql.statements import Access, Statement
+from deputize.tools.sql.validation import Check, validate_table
 from tests.integration.conftest import HttpGateway, serve_gateway
 from tests.support.policies import open_policy
 from tests.support.sql_shop import SqlShop, make_sql_shop
@@ -104,6 +105,51 @@ async def test_a_refusal_names_its_rule_and_a_hint(gateway: HttpGateway) -> None
     error = (await call(gateway, "query", sql="select pg_sleep(9)"))["error"]
     assert (error["slug"], error["details"]["rule"]) == ("semantic-violation", "functions")
     assert error["details"]["hint"] in error["message"]
+
+
+async def test_rows_are_checked_by_names_alone(gateway: HttpGateway, shop: SqlShop) -> None:
+    checks = [
+        {"kind": "complete", "columns": ["id", "placed"]},
+        {"kind": "complete", "columns": ["note"]},
+        {"kind": "unique", "columns": ["id"]},
+        {"kind": "unique", "columns": ["customer", "state"]},
+        {"kind": "references", "columns": ["customer"], "to_table": "public.customers", "to_columns": ["id"]},
+        {"kind": "references", "columns": ["id"], "to_table": "public.customers", "to_columns": ["id"]},
+        {"kind": "fresh", "columns": ["placed"], "max_age_seconds": 2**40},
+        {"kind": "fresh", "columns": ["placed"], "max_age_seconds": 1},
+    ]
+    result = (await call(gateway, "validate", table="public.orders", checks=checks))["result"]
+    assert [each["holds"] for each in result["checks"]] == [True, False, True, False, True, False, True, False]
+    assert [each["failing_rows"] for each in result["checks"]] == [0, 160, 0, 140, 0, 140, 0, 0]
+    assert not result["holds"]
+    empty = await call(gateway, "validate", table="public.orders", checks=[])
+    assert empty["error"]["slug"] == "schema-violation"
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "more", "rule"),
+    [
+        ("private.salaries", ["id"], {"kind": "unique"}, "tables"),
+        ("pg_catalog.pg_authid", ["oid"], {"kind": "unique"}, "tables"),
+        ("public.customers; drop table orders", ["id"], {"kind": "unique"}, "syntax"),
+        ("public.customers", ['id" is null) or pg_sleep(9) is null --'], {"kind": "complete"}, "syntax"),
+        (
+            "public.customers",
+            ["id"],
+            {"kind": "references", "to_table": "private.salaries", "to_columns": ["id"]},
+            "tables",
+        ),
+        ("public.customers", ["id"], {"kind": "references", "to_table": "public.orders"}, "checks"),
+        ("public.orders", ["placed"], {"kind": "fresh"}, "checks"),
+        ("public.orders", ["note"], {"kind": "fresh", "max_age_seconds": 1}, "syntax"),
+    ],
+)
+async def test_a_check_of_other_things_is_refused(
+    database: Database, table: str, columns: list[str], more: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(SemanticViolation) as caught:
+        await validate_table(database, table, [Check(columns=columns, **more)], 30.0)
+    assert caught.value.details["rule"] == rule, caught.value
 
 
 async def test_values_are_exact_and_bounded(database: Database) -> None:
@@ -397,7 +443,7 @@ async def test_a_login_that_could_write_is_not_used(shop: SqlShop, tmp_path: Pat
 
 async def test_a_database_that_does_not_answer_is_tried_again_by_each_call(tmp_path: Path) -> None:
     url = "postgresql://nobody@127.0.0.1:9/none"
-    assert len(load_project(load_settings(url), tmp_path).tools) == 2
+    assert len(load_project(load_settings(url), tmp_path).tools) == 3
     with pytest.raises(UpstreamUnavailable):
         await run(Database(url, PUBLIC, Limits()), "select 1")
 

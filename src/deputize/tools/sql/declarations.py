@@ -5,11 +5,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from deputize import ToolContext, tool
+from deputize import Fact, ToolContext, tool
 from deputize.catalog.importers.python import ToolOptions
 from deputize.tools.sql import reading
 from deputize.tools.sql.database import Database
 from deputize.tools.sql.statements import MAX_SQL
+from deputize.tools.sql.validation import TABLE_PATTERN, Check, Validation, validate_table
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,6 +30,10 @@ Offset = Annotated[int, Field(description="Where to begin: next_offset of the an
 RowLimit = Annotated[int, Field(description="The most rows that are returned.", ge=1, le=reading.MAX_ROWS)]
 TableLimit = Annotated[int, Field(description="The most tables that are returned.", ge=1, le=200)]
 TableSearch = Annotated[str, Field(description="Part of the names of tables; empty for all.", max_length=130)]
+TableName = Annotated[
+    str, Field(description="A table, as in public.orders.", pattern=TABLE_PATTERN, max_length=127), Fact("table")
+]
+Checks = Annotated[list[Check], Field(description="What should hold of its rows.", min_length=1, max_length=20)]
 
 _READS: Final[ToolOptions] = {
     "namespace": "sql", "version": "1.0.0", "kind": "retrieval", "provider": "deputize", "open_world": False,
@@ -68,4 +73,14 @@ def declare_tools(database: Database, *, shows_samples: bool) -> tuple[Callable[
         """Run one statement that reads. Order the rows if you need more than one page."""
         return await reading.run_query(database, sql, parameters or [], offset, limit, context.seconds_left)
 
-    return schema, query
+    @tool(
+        effects="read",
+        examples=[{"table": "public.orders", "checks": [{"kind": "unique", "columns": ["id"]}]}],
+        **_READS,
+    )
+    @_name_plainly
+    async def validate(table: TableName, checks: Checks, context: ToolContext) -> Validation:
+        """Check whether the rows of a table are complete, unique, refer to rows that exist, and are fresh."""
+        return await validate_table(database, table, checks, context.seconds_left)
+
+    return schema, query, validate

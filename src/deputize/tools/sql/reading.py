@@ -100,7 +100,7 @@ async def run_query(
             )
         types = [each.type.name for each in attributes]
         paged = _build_page(statement.text, types, offset, limit + 1)
-        cost = await _require_cheap(connection, paged, values, database.limits.cost)
+        cost = await require_cheap(connection, paged, values, database.limits.cost)
         rows, cut_values, is_full = await _fetch(connection, paged, values, types, limit)
         return Rows(
             columns=[Column(name=each.name, type=each.type.name) for each in attributes],
@@ -220,7 +220,7 @@ def _build_value(name: str, type_name: str) -> str:
     return f"left({name}::text, {MAX_TEXT + 1})"
 
 
-async def _require_cheap(connection: Connection, sql: str, values: Sequence[Any], limit: float) -> float:
+async def require_cheap(connection: Connection, sql: str, values: Sequence[Any], limit: float) -> float:
     plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *values)
     cost = float(orjson.loads(plan)[0]["Plan"]["Total Cost"])
     if cost > limit:
