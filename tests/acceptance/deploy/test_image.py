@@ -88,7 +88,7 @@ class TestBuiltImage:
     def test_its_sbom_names_every_wheel_and_package(self, image: BuiltImage, env: dict[str, str]) -> None:
         document = json.loads((image.folder / "sbom.cdx.json").read_text())
         found = {each["purl"].partition("?")[0] for each in document["components"]}
-        wheels = read_pins(DEPLOY / "image/requirements.txt") | {"deputize": "0.1.0"}
+        wheels = read_pins(DEPLOY / "image/requirements.txt") | {"deputize": "0.2.0"}
         installed = run_python(
             "from importlib.metadata import distributions\nfor d in distributions(): print(d.name, d.version)", env
         )
