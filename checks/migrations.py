@@ -1,6 +1,7 @@
 """Fail on a migration that could hold up a live gateway: without a lock timeout, or with an index built in the way.
 
-Fail also where the revisions are not one line in the order of their names: a database could not be migrated.
+Fail also where the revisions are not one line in the order of their names: a database could not be migrated; and where
+one does not say whether it is an expand or a contract, or drops what older releases use and does not say so.
 
 Every revision begins with `set_lock_timeout()`, and builds indexes on tables that exist with
 `create_index_concurrently`, in a revision that does nothing else; `store/migrations/__init__.py` has the rules and the
@@ -21,6 +22,8 @@ _CREATE_INDEX = re.compile(
     r"\bcreate\s+(?:unique\s+)?index\s+(?!concurrently)(?:if\s+not\s+exists\s+)?\w+\s+on\s+(?:only\s+)?deputize\.(\w+)",
     re.IGNORECASE,
 )
+_RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_DROPS = re.compile(r"\bdrop\s+(?:table|column)\b|\brename\s+(?:column\s+\w+\s+)?to\b", re.IGNORECASE)
 
 
 def find_faults(folder: Path) -> list[str]:
@@ -39,6 +42,33 @@ def find_chain_faults(folder: Path) -> list[str]:
         if _read_constant(tree, "down_revision") != previous:
             faults.append(f"{path.name}: does not follow the revision before it: write down_revision = {previous!r}")
         previous = path.stem
+    return faults
+
+
+def find_release_faults(folder: Path) -> list[str]:
+    """Find revisions that do not say, or say wrongly, which releases run on the schema after them."""
+    faults: list[str] = []
+    previous: tuple[int, ...] | None = None
+    for path in sorted(folder.glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        kind, oldest = _read_constant(tree, "kind"), _read_constant(tree, "oldest_release")
+        if kind not in ("expand", "contract"):
+            faults.append(f'{path.name}: kind is neither "expand" nor "contract": write one')
+        if not isinstance(oldest, str) or not _RELEASE.fullmatch(oldest):
+            faults.append(f'{path.name}: oldest_release is no release: write it as "0.1.0"')
+            continue
+        numbers = tuple(map(int, oldest.split(".")))
+        if previous is not None and (numbers < previous or (kind == "expand" and numbers != previous)):
+            faults.append(
+                f"{path.name}: oldest_release {oldest} is not that of the revision before: only a contract raises it"
+            )
+        previous = numbers
+        statements = [_COMMENT.sub("", text) for text in (*_strings_of(tree), *map(Path.read_text, _sql_of(path)))]
+        dropped = next((found[0] for found in map(_DROPS.search, statements) if found), None)
+        if kind == "expand" and dropped is not None:
+            faults.append(
+                f"{path.name}: {' '.join(dropped.split())} takes away what older releases use: make it a contract"
+            )
     return faults
 
 
@@ -91,7 +121,7 @@ def _sql_of(revision: Path) -> list[Path]:
 
 def main() -> int:
     """Check the revisions of this checkout."""
-    faults = [*find_chain_faults(FOLDER), *find_faults(FOLDER)]
+    faults = [*find_chain_faults(FOLDER), *find_release_faults(FOLDER), *find_faults(FOLDER)]
     for fault in faults:
         print(f"migrations: {fault}", file=sys.stderr)
     if not faults:

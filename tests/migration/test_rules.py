@@ -1,6 +1,8 @@
 """A migration waits for no one for long, and no one for it: what is refused, and what the helpers do."""
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +14,8 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from checks import migrations
+from deputize.core.config_error import ConfigError
+from deputize.interfaces.cli.local import database
 from deputize.store import migrate, schema_revision
 
 CALL = """
@@ -25,6 +29,8 @@ REVISION = """
     from deputize.store.migrations import create_index_concurrently, run_sql, run_sql_files, set_lock_timeout
     revision = "9999_next"
     down_revision = "{newest}"
+    kind = "expand"
+    oldest_release = "0.1.0"
 
     def upgrade():
         {body}
@@ -43,6 +49,31 @@ def test_the_revisions_of_this_package_keep_the_rules() -> None:
 
 def test_the_revisions_of_this_package_are_one_line() -> None:
     assert migrations.find_chain_faults(migrations.FOLDER) == []
+    assert migrations.find_release_faults(migrations.FOLDER) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "oldest", "sql", "fault"),
+    [
+        ("expand", "0.1.0", "alter table t add column a text", None),
+        ("contract", "0.2.0", "alter table t drop column a", None),
+        ("grow", "0.1.0", "", "kind is neither"),
+        ("expand", "0.1", "", "oldest_release is no release"),
+        ("expand", "0.2.0", "", "only a contract raises it"),
+        ("contract", "0.0.9", "", "only a contract raises it"),
+        ("expand", "0.1.0", "-- drop table t\nalter table t drop  column a", "drop column takes away"),
+        ("expand", "0.1.0", "alter table t rename column a to b", "rename column a to takes away"),
+    ],
+)
+def test_a_revision_says_which_releases_run_after_it(
+    kind: str, oldest: str, sql: str, fault: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "0001_a.py").write_text('kind = "expand"\noldest_release = "0.1.0"\n')
+    (tmp_path / "0002_b.py").write_text(f"kind = {kind!r}\noldest_release = {oldest!r}\n")
+    (tmp_path / "0002_b.sql").write_text(sql)
+    faults = migrations.find_release_faults(tmp_path)
+    assert len(faults) == (fault is not None)
+    assert fault is None or fault in faults[0]
 
 
 def test_two_revisions_that_follow_the_same_one_are_refused(tmp_path: Path) -> None:
@@ -97,11 +128,16 @@ def test_a_revision_that_does_more_than_build_indexes_concurrently_is_refused(tm
     )
 
 
-async def _upgrade(dsn: str, folder: Path) -> None:
-    """Run the revisions of another folder after those of the package."""
-    config: Config = migrate.alembic_config()
+def _config_with(folder: Path) -> Config:
+    """Configure the revisions of another folder after those of the package."""
+    config = migrate.alembic_config()
     config.set_main_option("version_locations", f"{migrations.FOLDER} {folder}")
     config.set_main_option("path_separator", "space")
+    return config
+
+
+async def _upgrade(dsn: str, folder: Path) -> None:
+    config = _config_with(folder)
 
     def up(connection: Connection) -> None:
         config.attributes["connection"] = connection
@@ -181,3 +217,45 @@ async def test_an_index_that_was_left_unfinished_is_built_anew(fresh_database: s
     await _upgrade(fresh_database, index_migration)
     assert await owner.fetchval("select indisvalid from pg_index where indexrelid = 'deputize.runs_late'::regclass")
     await owner.close()
+
+
+@pytest.fixture
+def contract_migration(tmp_path: Path) -> Path:
+    folder = _revision(tmp_path, "set_lock_timeout(0.2); run_sql('alter table deputize.grants drop column late')")
+    path = folder / "9999_next.py"
+    path.write_text(path.read_text().replace('"expand"', '"contract"').replace('"0.1.0"', '"99.0.0"'))
+    return folder
+
+
+@pytest.mark.requirement("EXE-6")
+async def test_a_contract_waits_until_no_older_process_is_alive(fresh_database: str, contract_migration: Path) -> None:
+    steps = migrate.list_steps(schema_revision.newest_revision(), _config_with(contract_migration))
+    assert [(each.revision, each.kind, each.oldest_release) for each in steps] == [("9999_next", "contract", "99.0.0")]
+    connection = await asyncpg.connect(fresh_database)
+    lease = "insert into deputize.leases (boot, expires_at, release) values (gen_random_uuid(), now() + $2, $1)"
+    for release, seconds in (("99.0.0", 60), ("100.1.0", 60), ("0.1.0", -1)):
+        await connection.execute(lease, release, timedelta(seconds=seconds))
+    await migrate.require_no_older_process(connection, steps)
+    await connection.execute(lease, "0.2.0", timedelta(seconds=60))
+    with pytest.raises(ConfigError, match=r"9999_next is a contract step.* 99\.0\.0 .*\(1 of 0\.2\.0\)"):
+        await migrate.require_no_older_process(connection, steps)
+    # An expand runs beside them.
+    await migrate.require_no_older_process(connection, [replace(steps[0], kind="expand")])
+    await connection.close()
+
+
+@pytest.mark.requirement("EXE-6")
+async def test_an_older_release_does_not_start_after_a_contract(fresh_database: str, contract_migration: Path) -> None:
+    connection = await asyncpg.connect(fresh_database)
+    state = await schema_revision.read_schema_state(connection)
+    assert (state.oldest_release, state.serves_this_release) == ("0.1.0", True)
+    await connection.execute("alter table deputize.grants add column late text")
+    await _upgrade(fresh_database, contract_migration)
+    state = await schema_revision.read_schema_state(connection)
+    assert (state.oldest_release, state.is_newer, state.serves_this_release) == ("99.0.0", True, False)
+    with pytest.raises(ConfigError, match=r"9999_next, of a newer release.*start release 99\.0\.0 or newer"):
+        await asyncio.to_thread(database.require_current_schema, fresh_database)
+    # A database that no migration has written this to yet.
+    await connection.execute("alter table deputize.schema_version drop column oldest_release")
+    assert (await schema_revision.read_schema_state(connection)).serves_this_release
+    await connection.close()

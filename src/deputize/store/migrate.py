@@ -1,27 +1,90 @@
 """Migrate a database to this release's schema. Used by `deputize migrate`, by `deputize dev`, and by tests."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from dbos import DBOS
 from sqlalchemy import Connection, pool
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings.database_urls import separate_hosts
-from deputize.store.schema_revision import current_revision, require_released, require_supported_server
+from deputize.store.schema_revision import (
+    current_revision,
+    parse_release,
+    require_released,
+    require_supported_server,
+)
 
 _FOLDER = Path(__file__).parent / "migrations"
 # One migration at a time. The lock is polled: the engine builds indexes concurrently, which waits for every running
 # statement, and would deadlock with one that waits for this lock.
 _LOCK = "select pg_try_advisory_lock(hashtextextended('deputize.migrate', 0))"
 _LOCK_SECONDS = 0.1
+_RELEASES_ALIVE = "select release, count(*) from deputize.leases where expires_at > now() group by release order by 1"
 
 # Alembic has one context per process, so that two databases cannot be migrated at once.
 _alembic_lock = asyncio.Lock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A revision that a database lacks: an `expand` only adds, a `contract` drops what older releases use."""
+
+    revision: str
+    kind: str
+    oldest_release: str
+    """The oldest release that runs on the schema after it."""
+    summary: str
+
+    @property
+    def is_contract(self) -> bool:
+        """Whether it may run only once no older release does."""
+        return self.kind == "contract"
+
+
+def list_steps(current: str | None, config: Config | None = None) -> list[Step]:
+    """List the revisions after that of a database, in their order."""
+    scripts = ScriptDirectory.from_config(config or alembic_config())
+    steps = [
+        Step(
+            revision=script.revision,
+            kind=script.module.kind,
+            oldest_release=script.module.oldest_release,
+            summary=script.doc,
+        )
+        for script in scripts.walk_revisions()
+        if current is None or script.revision > current
+    ]
+    return steps[::-1]
+
+
+async def require_no_older_process(connection: asyncpg.Connection, steps: list[Step]) -> None:
+    """Refuse a contract step while a gateway or worker is alive that does not run on the schema after it."""
+    contracts = [each for each in steps if each.is_contract]
+    if not contracts or not await connection.fetchval("select to_regclass('deputize.leases') is not null"):
+        return
+    async with connection.transaction():
+        await connection.execute("set local role deputize_owner")
+        alive = await connection.fetch(_RELEASES_ALIVE)
+    for step in contracts:
+        older = [f"{count} of {release}" for release, count in alive if _is_older(release, step.oldest_release)]
+        if older:
+            raise ConfigError(
+                f"Nothing was changed: {step.revision} is a contract step, after which only release "
+                f"{step.oldest_release} and newer run, but gateways or workers of older ones are alive "
+                f"({', '.join(older)}). Replace them with {step.oldest_release} or newer, or stop them, then run "
+                "deputize migrate again. One that was killed counts until its lease ends, for some seconds."
+            )
+
+
+def _is_older(release: str, oldest: str) -> bool:
+    return parse_release(release) < parse_release(oldest)
 
 
 def upgrade(dsn: str) -> None:
@@ -36,7 +99,9 @@ async def upgrade_async(dsn: str) -> None:
         await require_supported_server(connection)
         while not await connection.fetchval(_LOCK):  # noqa: ASYNC110 -- another process holds the lock
             await asyncio.sleep(_LOCK_SECONDS)
-        require_released(await current_revision(connection))
+        current = await current_revision(connection)
+        require_released(current)
+        await require_no_older_process(connection, list_steps(current))
         await connection.execute((_FOLDER / "roles.sql").read_text())
         await connection.execute("create schema if not exists deputize authorization deputize_owner")
         async with _alembic_lock:

@@ -1053,7 +1053,8 @@ CREATE INDEX runs_by_id ON deputize.runs USING btree (id);
 GRANT SELECT,INSERT,UPDATE ON TABLE deputize.runs TO deputize_writer;
 
 CREATE TABLE deputize.schema_version (
-    version_num character varying(32) NOT NULL
+    version_num character varying(32) NOT NULL,
+    oldest_release text
 );
 ALTER TABLE ONLY deputize.schema_version
     ADD CONSTRAINT schema_version_pkc PRIMARY KEY (version_num);

@@ -1,6 +1,8 @@
 """Compare a database's schema revision with the one this release needs, without loading the migration tools."""
 
+import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,9 @@ _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 # As `server_version_num` has it.
 MIN_SERVER_VERSION: Final = 160_000
 
+# By way of JSON, because a database that no migration of 0.2.0 has touched lacks the column.
+_OLDEST_RELEASE = "select to_jsonb(v) ->> 'oldest_release' from deputize.schema_version v"
+
 # The version of the durable engine's schema that this release needs. Importing the engine to ask takes half a second.
 ENGINE_VERSION: Final = 123
 
@@ -23,6 +28,8 @@ class SchemaState:
 
     current: str | None
     engine_version: int | None
+    oldest_release: str | None = None
+    """The oldest release that runs on the schema; None if no migration has said so yet."""
 
     @property
     def newest(self) -> str:
@@ -44,6 +51,11 @@ class SchemaState:
         """Whether a newer release has migrated it: this one can be started on it again, and cannot migrate it."""
         return self.current is not None and self.current > self.newest and self.has_current_engine
 
+    @property
+    def serves_this_release(self) -> bool:
+        """Whether this release runs on it: a contract step may have dropped what this release uses."""
+        return self.oldest_release is None or parse_release(version("deputize")) >= parse_release(self.oldest_release)
+
     def describe(self) -> str:
         """Name what the database has, for a message that goes on with what this release needs."""
         if self.current is None or self.has_current_engine:
@@ -57,7 +69,10 @@ async def read_schema_state(connection: asyncpg.Connection) -> SchemaState:
     engine_version: int | None = None
     if await connection.fetchval("select to_regclass('dbos.dbos_migrations') is not null"):
         engine_version = await connection.fetchval("select max(version) from dbos.dbos_migrations")
-    return SchemaState(current=await current_revision(connection), engine_version=engine_version)
+    current, oldest_release = await current_revision(connection), None
+    if current is not None:
+        oldest_release = await connection.fetchval(_OLDEST_RELEASE)
+    return SchemaState(current=current, engine_version=engine_version, oldest_release=oldest_release)
 
 
 async def require_supported_server(connection: asyncpg.Connection) -> None:
@@ -103,6 +118,21 @@ def require_released(revision: str | None) -> None:
             "database, set database.url to it and run deputize migrate. To recreate the local database of deputize "
             "dev, delete pg, pg.json and lineage in the folder .deputize."
         )
+
+
+def require_served(schema: SchemaState, address: str) -> None:
+    """Refuse a database from which a newer release has dropped what this one uses."""
+    if not schema.serves_this_release:
+        raise ConfigError(
+            f"The schema at {address} is {schema.current}, of a newer release, and no longer serves release "
+            f"{version('deputize')}: start release {schema.oldest_release} or newer. Migrations only go forward."
+        )
+
+
+def parse_release(release: str) -> tuple[int, ...]:
+    """Parse the number of a release, to compare it; one that is none is older than every other."""
+    match = re.match(r"\d+(\.\d+)*", release)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _list_revisions() -> list[str]:

@@ -8,7 +8,10 @@ It keeps these rules, which `python -m checks.migrations` checks:
    commits step by step, and can be repeated from anywhere. A plain `create index` is for tables of the same revision.
 3. A table with a tenant is secured with `select deputize.secure_table(...)`; a revision that adds functions repeats the
    statements of `0032_release/4_privileges.sql`.
-4. Only additions that the previous release does not stumble over. What it still uses is dropped one release later.
+4. `kind = "expand"` only adds what older releases do not stumble over. What they use is dropped in a later release, by
+   `kind = "contract"`. `oldest_release` names the oldest release that runs on the schema after it, which an expand
+   leaves as it was. `deputize migrate` refuses a contract while an older release is alive; one that starts later reads
+   it in `schema_version`, and refuses to.
 5. A revision that was released is never edited. `python -m checks.schema --write` renews `store/schema.sql`.
 """
 

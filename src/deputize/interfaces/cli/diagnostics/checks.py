@@ -147,7 +147,11 @@ def _check_schema(facts: DatabaseFacts) -> Iterator[Finding]:
     summary = schema.describe()
     if schema.is_newer:
         summary = f"{summary}, of a newer release; it serves the release before it, and this one needs {schema.newest}"
-    yield _make_finding("schema", schema.is_current or schema.is_newer, summary, todo)
+    if not schema.serves_this_release:
+        summary = f"{schema.current}, of a newer release, which serves only {schema.oldest_release} and newer"
+        todo = f"use release {schema.oldest_release} or newer"
+    is_usable = (schema.is_current or schema.is_newer) and schema.serves_this_release
+    yield _make_finding("schema", is_usable, summary, todo)
     if schema.current is None:
         return
     missing_roles = [role.name for role in facts.roles if not role.is_there or not role.may_become]

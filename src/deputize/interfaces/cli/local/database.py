@@ -1,6 +1,7 @@
 """Connect commands to the database: describe it without its password, read and upgrade its schema, explain errors."""
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -136,6 +137,7 @@ def read_schema_state(dsn: str) -> SchemaState:
     except CONNECTION_ERRORS as error:
         raise explain_error(error, dsn) from error
     schema_revision.require_released(schema.current)
+    schema_revision.require_served(schema, describe_dsn(dsn))
     return schema
 
 
@@ -212,6 +214,13 @@ async def _read_login_powers(dsn: str) -> tuple[str, tuple[str, ...]]:
         return login, await logins.list_login_powers(connection)
     finally:
         await connection.close()
+
+
+def list_migration_steps(schema: SchemaState) -> list[dict[str, str]]:
+    """List the steps from a schema to the newest: what each is, and the oldest release that runs after it."""
+    from deputize.store.migrate import list_steps
+
+    return [asdict(each) for each in list_steps(schema.current)]
 
 
 def upgrade_schema(dsn: str) -> None:

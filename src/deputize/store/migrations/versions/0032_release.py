@@ -9,6 +9,8 @@ revision = "0032_release"
 down_revision = None
 branch_labels = None
 depends_on = None
+kind = "expand"
+oldest_release = "0.1.0"
 
 
 def upgrade() -> None:

@@ -6,6 +6,8 @@ revision = "0034_flows"
 down_revision = "0033_journal"
 branch_labels = None
 depends_on = None
+kind = "expand"
+oldest_release = "0.1.0"
 
 
 def upgrade() -> None:

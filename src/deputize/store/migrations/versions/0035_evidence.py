@@ -11,6 +11,8 @@ revision = "0035_evidence"
 down_revision = "0034_flows"
 branch_labels = None
 depends_on = None
+kind = "expand"
+oldest_release = "0.1.0"
 
 
 def upgrade() -> None:

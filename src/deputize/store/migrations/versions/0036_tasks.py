@@ -9,6 +9,8 @@ revision = "0036_tasks"
 down_revision = "0035_evidence"
 branch_labels = None
 depends_on = None
+kind = "expand"
+oldest_release = "0.1.0"
 
 
 def upgrade() -> None:

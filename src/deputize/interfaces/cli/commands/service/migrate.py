@@ -1,6 +1,6 @@
 """Define `deputize migrate`: bring a database to this release's schema, forward only."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ def migrate(
 ) -> None:
     """Migrate the database to this release's schema. Safe to repeat, and while gateways run.
 
+    Says of each step whether it is an expand, which only adds, or a contract, which drops what older releases use. A
+    contract is refused while gateways or workers of those are alive.
+
     Uses database.migration_url, the login of the schema's owner, or database.url if there is none.
     """
     from deputize.interfaces.cli.local import database
@@ -38,7 +41,7 @@ def migrate(
             "deputize dev migrates its own database."
         )
     schema = database.read_schema_state(dsn)
-    facts = {"database": database.describe_dsn(dsn), "from": schema.current, "to": schema.newest}
+    facts: dict[str, Any] = {"database": database.describe_dsn(dsn), "from": schema.current, "to": schema.newest}
     if schema.is_newer:
         # After a rollback: each migration works with the release before it, and none leads back.
         if json:
@@ -48,6 +51,12 @@ def migrate(
             f"it: nothing to migrate to {schema.newest}"
         )
         return
+    steps = database.list_migration_steps(schema)
+    # On an empty database no release runs yet.
+    for step in steps if schema.current else ():
+        runs = f"Release {step['oldest_release']} and newer run on the schema after it."
+        printer.note(f"{step['revision']} ({step['kind']}): {step['summary']} {runs}")
+    facts["steps"] = steps
     if check and not schema.is_current:
         state_text = f"The schema at {facts['database']} is {schema.describe()}"
         message = f"{state_text}, but this release needs {schema.newest}: run deputize migrate."
