@@ -47,6 +47,7 @@ from deputize.interfaces.cli.commands.observe import group as observe
 from deputize.interfaces.cli.commands.service import (
     demo,
     doctor,
+    drill,
     events,
     init,
     keys,
@@ -180,6 +181,7 @@ app.command(epilog="Example: deputize doctor")(doctor.doctor)
 app.add_typer(keys.group, name="keys", epilog="Example: deputize keys status")
 app.add_typer(events.group, name="events", epilog="Example: deputize events status")
 app.add_typer(recover.group, name="recover", epilog="Example: deputize recover confirm")
+app.add_typer(drill.group, name="drill", epilog="Example: deputize drill restore")
 app.command(epilog="Example: deputize login --url https://deputize.example.com")(login.login)
 app.command(epilog="Example: deputize logout --url https://deputize.example.com")(login.logout)
 app.command(epilog="Example: deputize whoami --url https://deputize.example.com")(login.whoami)

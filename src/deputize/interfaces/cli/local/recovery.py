@@ -72,7 +72,7 @@ def run_recovery(settings: Settings, act: Callable[[RestoredDatabase], Awaitable
     folder = database.locate_lineage(settings)
 
     async def open_and_act(dsn: str) -> T:
-        async with _open_store(dsn) as store:
+        async with open_store(dsn) as store:
             records = read_records(folder)
             target = RestoredDatabase(
                 settings=settings,
@@ -106,7 +106,8 @@ def _start_local(folder: Path, stack: contextlib.ExitStack) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _open_store(dsn: str) -> AsyncIterator[Store]:
+async def open_store(dsn: str) -> AsyncIterator[Store]:
+    """Open a database for one command, whatever it lacks."""
     store = await Store.open(dsn, read_connections=2)
     try:
         yield store
