@@ -42,10 +42,12 @@ from proofs.kit.cpu_metrics import read_postgres_cpu_seconds
 from proofs.kit.facts import read_commit_facts, read_machine_facts
 from proofs.kit.gateway_internals import get_runtime
 
+KINDS = ("read", "write", "refused", "run")
 FILE = Path(__file__).parent / "measurements.json"
 _LANES = 16
 _WARM_UP = 100
 _LIST_SAMPLES = 20
+_STATISTICS_SECONDS = 11
 _FILL_BATCH = 50_000
 # A checkpoint in the middle of a measurement would add a copy of every page to the log; the first touch after one does.
 _POSTGRES = {"checkpoint_timeout": "1h", "max_wal_size": "16GB", "synchronous_commit": "on"}
@@ -77,7 +79,6 @@ class Cost:
     """CPU of the gateway's process, with its background tasks."""
     postgres_ms: float
     """CPU of all processes of the server."""
-    rows_written: float
     wal_bytes: float
     calls_per_second: float
 
@@ -92,6 +93,10 @@ class Point:
     list_ms: float
     """Median time of the newest page of a tenant's calls."""
     database_bytes: int
+    entry_bytes: float
+    """What an audit entry takes on the disk, with its indexes."""
+    leaf_bytes: float
+    """What it takes in its tenant's log."""
 
 
 Number = Annotated[int, Field(description="Which thing", examples=[7])]
@@ -137,7 +142,8 @@ class Bench:
             ),
         }
         await self._run(makers[kind], _WARM_UP)
-        rows, wal = await self._read_rows(), await self._read_wal()
+        await self._wait_for_background()
+        wal = await self._read_wal()
         cpu, server_cpu, began = time.process_time(), read_postgres_cpu_seconds(self.postmaster), time.monotonic()
         await self._run(makers[kind], count)
         seconds = time.monotonic() - began
@@ -148,10 +154,28 @@ class Bench:
             kind=kind,
             gateway_ms=round(cpu / count * 1000, 3),
             postgres_ms=round(server_cpu / count * 1000, 3),
-            rows_written=round((await self._read_rows() - rows) / count, 1),
             wal_bytes=round((await self._read_wal() - wal) / count),
             calls_per_second=round(count / seconds),
         )
+
+    async def count_rows(self, count: int) -> dict[str, float]:
+        """Count the rows that a call of each kind writes, changes and deletes, whatever is stored."""
+        counts = {}
+        for kind in KINDS:
+            rows = await self._read_rows()
+            await self.measure(kind, count)
+            counts[kind] = round((await self._read_rows() - rows) / (count + _WARM_UP), 1)
+        return counts
+
+    async def measure_row_bytes(self, table: str) -> float:
+        """Measure what a row of a partitioned table, or of a plain one, takes on the disk with its indexes."""
+        size: int = await self.database.fetchval(
+            "select (coalesce(sum(pg_total_relation_size(inhrelid)), 0) + pg_total_relation_size($1::text::regclass))"
+            "::bigint from pg_inherits where inhparent = $1::text::regclass",
+            table,
+        )
+        count: int = await self.database.fetchval(f"select count(*) from {table}")
+        return round(size / count)
 
     async def measure_list(self) -> float:
         """Measure the newest page of a tenant's calls."""
@@ -220,8 +244,8 @@ class Bench:
                 await asyncio.sleep(0.05)
 
     async def _read_rows(self) -> int:
-        # Each session reports what it wrote when it is idle for a second at most.
-        await asyncio.sleep(1.5)
+        # A session reports what it wrote when it was idle for ten seconds.
+        await asyncio.sleep(_STATISTICS_SECONDS)
         await self.database.execute("select pg_stat_clear_snapshot()")
         return int(await self.database.fetchval(_ROWS_WRITTEN))
 
@@ -284,8 +308,9 @@ async def open_bench(postgres: LocalPostgres, dsn: str, folder: Path, tenants: i
         )
 
 
-async def _measure_growth(tenants: int, sizes: Sequence[int], count: int) -> tuple[list[Point], str]:
-    points, version = [], ""
+async def _measure_growth(tenants: int, sizes: Sequence[int], count: int) -> dict[str, Any]:
+    points: list[Point] = []
+    version, rows_written = "", {}
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
         folder = Path(name)
         folder.chmod(0o711)
@@ -296,20 +321,23 @@ async def _measure_growth(tenants: int, sizes: Sequence[int], count: int) -> tup
             async with open_bench(postgres, postgres.dsn, folder / "gateway", tenants) as bench:
                 # One write of each tenant is what the others are copied from.
                 await bench.measure("write", max(tenants, 10))
+                rows_written = await bench.count_rows(count)
                 for rows in sizes:
                     await bench.fill(rows)
                     size: int = await bench.database.fetchval("select pg_database_size(current_database())")
-                    costs = [await bench.measure(kind, count) for kind in ("read", "write", "refused", "run")]
+                    costs = [await bench.measure(kind, count) for kind in KINDS]
                     point = Point(
                         tenants=tenants,
                         rows=rows,
                         costs=costs,
                         list_ms=await bench.measure_list(),
                         database_bytes=size,
+                        entry_bytes=await bench.measure_row_bytes("deputize.audit_entries"),
+                        leaf_bytes=await bench.measure_row_bytes("deputize.log_leaves"),
                     )
                     print(json.dumps(asdict(point)), flush=True)
                     points.append(point)
-    return points, version
+    return {"points": points, "postgres": version, "rows_written": rows_written}
 
 
 def main() -> int:
@@ -320,18 +348,18 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=400, help="calls of each kind at each point")
     arguments = parser.parse_args()
     tenants, rows = ([int(each) for each in text.split(",")] for text in (arguments.tenants, arguments.rows))
-    points, version, load = [], "", [os.getloadavg()[0]]
+    commit, load, growths = read_commit_facts(), [os.getloadavg()[0]], []
     for number in tenants:
-        measured, version = asyncio.run(_measure_growth(number, rows, arguments.calls))
-        points += measured
+        growths.append(asyncio.run(_measure_growth(number, rows, arguments.calls)))
         load.append(os.getloadavg()[0])
     document = {
         "measured_at": datetime.now(UTC).date().isoformat(),
         "calls": arguments.calls,
-        **read_commit_facts(),
-        **read_machine_facts(version),
+        **commit,
+        **read_machine_facts(growths[0]["postgres"]),
         "load": [round(min(load), 1), round(max(load), 1)],
-        "points": [asdict(each) for each in points],
+        "rows_written": growths[0]["rows_written"],
+        "points": [asdict(point) for growth in growths for point in growth["points"]],
     }
     FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
