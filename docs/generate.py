@@ -26,7 +26,7 @@ from deputize.interfaces.asgi import build_api
 from deputize.interfaces.cli.main import app
 from deputize.interfaces.cli.render.output import EXIT_CODES
 from deputize.operations.gateway import Gateway
-from docs import agent_tool, audit_entries, cedar_schema, contract_reference, promises
+from docs import agent_tool, audit_entries, cedar_schema, contract_reference, promises, scale
 
 FOLDER = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by `python -m docs.generate --write`; change the code it describes. -->"
@@ -402,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write = parser.parse_args(arguments).write
     stale = []
     files = {FOLDER / name: render for name, render in PAGES.items()} | {HELP_FILE: render_help_file}
+    files |= {scale.PAGE: scale.render_scale_page, **scale.list_pictures()}
     for file, render in files.items():
         text = render()
         if write:
