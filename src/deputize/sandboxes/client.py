@@ -1,4 +1,4 @@
-"""Run programs in sandboxes: the gateway's side of the supervisor."""
+"""Run programs in sandboxes, to their end or as long as they are needed: the gateway's side of the supervisor."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,38 @@ class _Output:
     is_cut: bool
 
 
+class RunningSandbox:
+    """A program that runs in a sandbox, and its pipes. It is killed when it is closed, or this process ends."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        stdin: asyncio.StreamWriter,
+        outputs: Sequence[asyncio.StreamReader],
+        stack: contextlib.AsyncExitStack,
+    ) -> None:
+        self.stdin = stdin
+        self.stdout, self.stderr = outputs
+        self._connection = connection
+        self._stack = stack
+        self._end_task = asyncio.get_running_loop().create_task(_receive_end(connection))
+
+    async def wait(self) -> SandboxEnd:
+        """Wait until it has ended and nothing of it is left; say who ended it."""
+        return await asyncio.shield(self._end_task)
+
+    def kill(self, ending: Ending = Ending.CANCEL) -> None:
+        """Have it ended because it is no longer needed, or has written too much."""
+        with contextlib.suppress(OSError):
+            self._connection.send(f"{ending}\n".encode())
+
+    async def aclose(self) -> None:
+        """End it, if it runs, and close its pipes."""
+        self._end_task.cancel()
+        await asyncio.gather(self._end_task, return_exceptions=True)
+        await self._stack.aclose()
+
+
 class SandboxClient:
     """Sandboxes of this host. A supervisor that does not run, or was killed, is started with the next sandbox."""
 
@@ -48,20 +80,49 @@ class SandboxClient:
         self._presence: socket.socket | None = None
         self._start_lock = asyncio.Lock()
         self.weak_limits: str | None = None
+        # The user of sandboxes, if it is not that of this process: what they are shown, it must be able to read.
+        self.uid: int | None = None
+
+    async def connect(self) -> None:
+        """Make sure that sandboxes can be started here, or raise SandboxUnavailable."""
+        with await self._connect():
+            pass
 
     async def run(self, spec: SandboxSpec, stdin: bytes = b"", *, max_output_bytes: int = 1_048_576) -> SandboxResult:
         """Run a program to its end; raise SandboxUnavailable if it could not be started at all.
 
         If this is cancelled, the sandbox is killed.
         """
-        async with self._connect() as connection, contextlib.AsyncExitStack() as stack:
+        async with contextlib.aclosing(await self.start(spec)) as sandbox:
+            if stdin:
+                sandbox.stdin.write(stdin)
+            sandbox.stdin.close()
+            outputs = (sandbox.stdout, sandbox.stderr)
+            collected = asyncio.gather(*(_collect(each, max_output_bytes, sandbox) for each in outputs))
+            try:
+                end = await sandbox.wait()
+                streams = await collected
+            finally:
+                collected.cancel()
+        if any(each.is_cut for each in streams) and end.ending in (Ending.EXIT, Ending.CRASH):
+            # The program ended before the supervisor heard of it; what it wrote is cut all the same.
+            end = replace(end, ending=Ending.OUTPUT)
+        stdout, stderr = (each.content for each in streams)
+        return SandboxResult(end=end, stdout=stdout, stderr=stderr)
+
+    async def start(self, spec: SandboxSpec, *, longest_line: int = 65_536) -> RunningSandbox:
+        """Start a program that runs on; raise SandboxUnavailable if it could not be started at all.
+
+        `longest_line` bounds what readers of its output collect before it is read.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            connection = stack.enter_context(await self._connect())
             loop = asyncio.get_running_loop()
             pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
             ours, theirs = [pipes[0][1], pipes[1][0], pipes[2][0]], [pipes[0][0], pipes[1][1], pipes[2][1]]
             try:
-                readers = [await _open_reader(each, stack) for each in ours[1:]]
-                writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(ours[0], "wb", 0))
-                stack.callback(writer.close)
+                outputs = [await _open_reader(each, longest_line, stack) for each in ours[1:]]
+                stdin = await _open_writer(ours[0], stack)
                 line = spec.to_json() + b"\n"
                 # The first part is smaller than the buffer of a new socket, so it never has to wait.
                 sent = socket.send_fds(connection, [line[:65_536]], theirs)
@@ -73,26 +134,7 @@ class SandboxClient:
             finally:
                 for each in theirs:
                     os.close(each)
-            if stdin:
-                writer.write(stdin)
-            writer.close()
-            collected = asyncio.gather(*(_collect(each, max_output_bytes, connection) for each in readers))
-            try:
-                answer = await _receive_line(connection)
-                streams = await collected
-            finally:
-                collected.cancel()
-        end = SandboxEnd(
-            ending=Ending(answer.get("ending", Ending.FAILURE)),
-            exit_code=answer.get("exit_code"),
-            note=answer.get("note", "the supervisor of this host's sandboxes ended"),
-            has_started=answer.get("has_started", True),
-        )
-        if any(each.is_cut for each in streams) and end.ending in (Ending.EXIT, Ending.CRASH):
-            # The program ended before the supervisor heard of it; what it wrote is cut all the same.
-            end = replace(end, ending=Ending.OUTPUT)
-        stdout, stderr = (each.content for each in streams)
-        return SandboxResult(end=end, stdout=stdout, stderr=stderr)
+            return RunningSandbox(connection, stdin, outputs, stack.pop_all())
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -100,16 +142,16 @@ class SandboxClient:
             self._presence.close()
             self._presence = None
 
-    @contextlib.asynccontextmanager
-    async def _connect(self) -> AsyncIterator[socket.socket]:
+    async def _connect(self) -> socket.socket:
         connection, greeting = await self._open()
-        with connection:
-            if greeting["problem"] is not None:
-                raise SandboxUnavailable(greeting["problem"])
-            self.weak_limits = greeting["weak_limits"]
-            if self.weak_limits is not None and not self._accept_weak_limits:
-                raise SandboxUnavailable(f"this host has only weak limits: {self.weak_limits}")
-            yield connection
+        self.weak_limits, self.uid = greeting["weak_limits"], greeting["uid"]
+        problem: str | None = greeting["problem"]
+        if problem is None and self.weak_limits is not None and not self._accept_weak_limits:
+            problem = f"this host has only weak limits: {self.weak_limits}"
+        if problem is not None:
+            connection.close()
+            raise SandboxUnavailable(problem)
+        return connection
 
     async def _open(self) -> tuple[socket.socket, dict[str, Any]]:
         """Connect, and start a supervisor if there is none."""
@@ -175,8 +217,8 @@ def find_default_folder() -> Path:
     return Path(runtime, "deputize") if runtime else Path(f"/tmp/deputize-{os.geteuid()}")  # owner checked
 
 
-async def _open_reader(descriptor: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
+async def _open_reader(descriptor: int, longest_line: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=longest_line)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
     )
@@ -184,19 +226,38 @@ async def _open_reader(descriptor: int, stack: contextlib.AsyncExitStack) -> asy
     return reader
 
 
-async def _collect(reader: asyncio.StreamReader, max_bytes: int, connection: socket.socket) -> _Output:
+async def _open_writer(descriptor: int, stack: contextlib.AsyncExitStack) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    # A protocol of readers is what the standard library has with flow control.
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(descriptor, "wb", 0)
+    )
+    stack.callback(transport.close)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def _collect(reader: asyncio.StreamReader, max_bytes: int, sandbox: RunningSandbox) -> _Output:
     """Read a stream to its end. At too many bytes, have the sandbox ended, and keep the beginning."""
     content = bytearray()
     while chunk := await reader.read(65_536):
         content += chunk
         if len(content) > max_bytes:
-            with contextlib.suppress(OSError):
-                connection.send(b"output\n")
+            sandbox.kill(Ending.OUTPUT)
             del content[max_bytes:]
             while await reader.read(65_536):
                 continue
             return _Output(content=bytes(content), is_cut=True)
     return _Output(content=bytes(content), is_cut=False)
+
+
+async def _receive_end(connection: socket.socket) -> SandboxEnd:
+    answer = await _receive_line(connection)
+    return SandboxEnd(
+        ending=Ending(answer.get("ending", Ending.FAILURE)),
+        exit_code=answer.get("exit_code"),
+        note=answer.get("note", "the supervisor of this host's sandboxes ended"),
+        has_started=answer.get("has_started", True),
+    )
 
 
 async def _receive_line(connection: socket.socket) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Build the command line of bubblewrap: what surrounds a program in the backend `namespaces`.
 
 Every namespace is new, the root is empty but for a read-only base, the environment has a few fixed variables, and
-nothing can be written but `/tmp` and `/dev/shm`, which have a size. The program runs without capabilities, as nobody,
-behind the filter of system calls.
+nothing can be written but `/tmp` and `/dev/shm`, which have a size, and the folders that are shared for it. The program
+runs without capabilities, as nobody, behind the filter of system calls.
 """
 
 import os
@@ -53,23 +53,33 @@ def build_options(spec: SandboxSpec, *, own_folder: str, seccomp: int, status: i
     options += ["--proc", "/proc", "--dev", "/dev"]
     options += ["--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]  # its own
     options += ["--size", str(spec.limits.storage_bytes), "--perms", "1777", "--tmpfs", "/tmp"]  # its own
-    for path in spec.folders:
-        options += ["--ro-bind", _check_folder(path, own_folder), path]
+    # What lies in another folder is shown on top of it.
+    for each in sorted(spec.folders, key=lambda folder: os.path.normpath(folder.path).count("/")):
+        _require_shareable(each.path, os.path.normpath(each.path))
+        source = _resolve_folder(each.source or each.path, own_folder)
+        options += ["--bind" if each.is_writable else "--ro-bind", source, each.path]
+    if spec.working_folder != "/tmp":  # its own
+        _require_shareable(spec.working_folder, os.path.normpath(spec.working_folder))
+        options += ["--dir", spec.working_folder]
     if program is not None:
         options += ["--perms", "0555", "--ro-bind-data", str(program), spec.command[0]]
-    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--clearenv"]  # its own
+    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.working_folder, "--clearenv"]
     for name, value in {**_ENVIRONMENT, **spec.environment}.items():
         options += ["--setenv", name, value]
     return options
 
 
-def _check_folder(path: str, own_folder: str) -> str:
+def _resolve_folder(path: str, own_folder: str) -> str:
     real, own = os.path.realpath(path), os.path.realpath(own_folder)
     if os.path.commonpath((real, own)) in (real, own):
         raise FolderRefused(
             f"the folder {path} is never shown to a sandbox: it holds the supervisor's socket, or is beside it"
         )
+    _require_shareable(path, real)
+    return real
+
+
+def _require_shareable(path: str, real: str) -> None:
     is_host = real in _NEVER_SHARED or real.startswith(("/proc/", "/sys/", "/dev/", "/run/"))
     if not os.path.isabs(path) or (is_host and not real.startswith("/dev/shm/")):  # files like others
         raise FolderRefused(f"the folder {path} is never shown to a sandbox: it leads to processes, devices or sockets")
-    return real

@@ -27,25 +27,37 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxLimits:
-    """What a sandbox may use. `storage_bytes` is the size of its only writable folder, `/tmp`."""
+    """What a sandbox may use. `storage_bytes` is the size of `/tmp`, which it writes to; `open_files` of a process."""
 
     memory_bytes: int = 512 * 1_048_576
     cpus: float = 1.0
     processes: int = 64
     storage_bytes: int = 100 * 1_048_576
+    open_files: int = 1_024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxFolder:
+    """A folder or file of the host that a sandbox sees at `path`: what is there, or else what is at `source`."""
+
+    path: str
+    source: str | None = None
+    is_writable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxSpec:
-    """One sandbox: a command, the folders that it may read, all of its environment, its time and its limits.
+    """One sandbox: a command, the folders that it sees, all of its environment, its time and its limits.
 
-    With `program_sha256`, the file of the command must have this digest, and exactly what was read is executed.
+    Without `seconds` it runs until its gateway ends it. With `program_sha256`, the file of the command must have this
+    digest, and exactly what was read is executed. It starts in `working_folder`, which is empty if no folder shows it.
     """
 
     command: tuple[str, ...]
-    seconds: float
+    seconds: float | None
     program_sha256: str | None = None
-    folders: tuple[str, ...] = ()
+    folders: tuple[SandboxFolder, ...] = ()
+    working_folder: str = "/tmp"  # its own
     environment: dict[str, str] = field(default_factory=dict)
     limits: SandboxLimits = SandboxLimits()
 
@@ -59,11 +71,12 @@ class SandboxSpec:
             **{
                 **value,
                 "command": tuple(value["command"]),
-                "folders": tuple(value["folders"]),
+                "folders": tuple(SandboxFolder(**each) for each in value["folders"]),
                 "limits": SandboxLimits(**value["limits"]),
             }
         )
-        texts = (*spec.command, *spec.folders, *spec.environment, *spec.environment.values())
+        paths = [path for each in spec.folders for path in (each.path, each.source or "")]
+        texts = (*spec.command, *paths, spec.working_folder, *spec.environment, *spec.environment.values())
         if not spec.command or any("\0" in each for each in texts):
             raise ValueError("a command has at least one word, and no word has a NUL character")
         return spec

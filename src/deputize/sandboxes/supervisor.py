@@ -37,7 +37,6 @@ from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
 SOCKET_NAME: Final = "supervisor.sock"
 _PR_SET_PDEATHSIG: Final = 1
 _NOBODY: Final = 65_534
-_OPEN_FILES: Final = 1_024
 _STREAMS: Final = 3
 # A supervisor that nobody has connected to yet waits this long.
 _FIRST_CONNECTION_SECONDS: Final = 10.0
@@ -140,7 +139,7 @@ class Supervisor:
         else:
             problem = self._find_obstacle(self._bubblewrap)
         weakness = None if isinstance(self._groups, ControlGroups) else self._groups
-        return {"problem": problem, "weak_limits": weakness}
+        return {"problem": problem, "weak_limits": weakness, "uid": self._uid}
 
     def _find_obstacle(self, bubblewrap: str) -> str | None:
         """Try to make namespaces until it has succeeded once; return why it failed."""
@@ -271,7 +270,11 @@ def _resolve_program(spec: SandboxSpec) -> SandboxSpec:
 
 
 async def _supervise(
-    process: subprocess.Popen[bytes], status: int, group: ControlGroup | None, connection: socket.socket, seconds: float
+    process: subprocess.Popen[bytes],
+    status: int,
+    group: ControlGroup | None,
+    connection: socket.socket,
+    seconds: float | None,
 ) -> SandboxEnd:
     """Wait until the program ends or must end, and until nothing of it is left; say who ended it."""
     ended_by: Ending | None = None
@@ -403,7 +406,7 @@ def read_peer_uid(connection: socket.socket) -> int:
 
 def _set_resource_limits(limits: SandboxLimits, *, is_weak: bool) -> None:
     """Limit each process; without control groups, that is all there is."""
-    values = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
+    values = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, limits.open_files)]
     if is_weak:
         # The data segment, not the address space: many runtimes reserve far more than they use. Processes have no
         # such limit: the kernel would count all of the user, those outside of the sandbox included.
@@ -473,6 +476,9 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(0)
+    # A sandbox that runs has three descriptors here, and a host has hundreds.
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     if is_root:
         os.setgroups([])
     supervisor = Supervisor(

@@ -17,7 +17,7 @@ import pytest
 
 from deputize.sandboxes.client import SandboxClient, SandboxResult, SandboxUnavailable
 from deputize.sandboxes.control_groups import ControlGroups
-from deputize.sandboxes.port import Ending, SandboxLimits, SandboxSpec
+from deputize.sandboxes.port import Ending, SandboxFolder, SandboxLimits, SandboxSpec
 from deputize.sandboxes.supervisor import SOCKET_NAME, Supervisor, list_marked_processes, mark_processes
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
@@ -152,13 +152,66 @@ async def test_a_listed_folder_is_read_and_not_written_and_no_other_is_seen(
         (each / "file").write_text(each.name)
         each.chmod(0o777)
     script = f"cat {shown}/file; cat {hidden}/file; echo more > {shown}/new"
-    spec = SandboxSpec(command=("/bin/sh", "-c", script), seconds=30, folders=(str(shown),))
+    spec = SandboxSpec(command=("/bin/sh", "-c", script), seconds=30, folders=(SandboxFolder(path=str(shown)),))
     result = await client.run(spec)
     assert result.stdout == b"shown"
     assert not (shown / "new").exists()
-    refused = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=("/run",)))
+    refused = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path="/run"),)))
     assert refused.end.ending is Ending.FAILURE
     assert "never shown" in refused.end.note
+
+
+async def test_a_folder_that_may_be_written_is_and_starts_the_program(client: SandboxClient, open_folder: Path) -> None:
+    shared, other = open_folder / "shared", open_folder / "other"
+    for each in (shared, other):
+        each.mkdir()
+        each.chmod(0o777)
+    (other / "file").write_text("from elsewhere")
+    folders = (
+        SandboxFolder(path=str(shared / "inner"), source=str(other)),
+        SandboxFolder(path=str(shared), is_writable=True),
+    )
+    spec = SandboxSpec(
+        command=("/bin/sh", "-c", "pwd > new; cat inner/file; echo x > inner/new"),
+        seconds=30,
+        folders=folders,
+        working_folder=str(shared),
+    )
+    (shared / "inner").mkdir()
+    result = await client.run(spec)
+    assert result.stdout == b"from elsewhere", result
+    assert (shared / "new").read_text() == f"{shared}\n"
+    assert not (other / "new").exists()
+
+
+async def test_a_running_program_is_talked_to_until_it_is_no_longer_needed(client: SandboxClient) -> None:
+    sandbox = await client.start(SandboxSpec(command=("/bin/cat",), seconds=None, limits=SMALL))
+    for word in (b"one\n", b"two\n"):
+        sandbox.stdin.write(word)
+        assert await sandbox.stdout.readline() == word
+    sandbox.kill()
+    assert (await sandbox.wait()).ending is Ending.CANCEL
+    await sandbox.aclose()
+    await wait_until_gone(client)
+
+
+async def test_a_running_program_ends_with_the_connection_of_its_gateway(client: SandboxClient) -> None:
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nprint(1, flush=True); time.sleep(600)"
+    sandbox = await client.start(SandboxSpec(command=(PYTHON, "-c", code), seconds=None, limits=SMALL))
+    assert await sandbox.stdout.readline() == b"1\n"
+    await sandbox.aclose()
+    await wait_until_gone(client)
+
+
+async def test_a_running_program_ends_with_its_supervisor_and_says_so(client: SandboxClient) -> None:
+    sandbox = await client.start(SandboxSpec(command=("/bin/cat",), seconds=None, limits=SMALL))
+    sandbox.stdin.write(b"here\n")
+    assert await sandbox.stdout.readline() == b"here\n"
+    os.kill(find_supervisor(client), signal.SIGKILL)
+    assert await sandbox.stdout.readline() == b""
+    assert (await sandbox.wait()).ending is Ending.FAILURE
+    await sandbox.aclose()
+    await wait_until_gone(client)
 
 
 async def test_a_cancelled_call_leaves_no_process(client: SandboxClient) -> None:
@@ -229,8 +282,8 @@ async def test_a_program_that_handles_a_refused_fork_ends_by_itself(client: Sand
 
 
 async def test_a_failure_says_whether_the_program_has_started(client: SandboxClient) -> None:
-    for command, folders in ((("/bin/true",), ("/none",)), (("/bin/true",), ("/run",))):
-        never = await client.run(SandboxSpec(command=command, seconds=30, folders=folders))
+    for folder in ("/none", "/run"):
+        never = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path=folder),)))
         assert (never.end.ending, never.end.has_started) == (Ending.FAILURE, False), never
     running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
     await wait_until_running(client)
@@ -245,7 +298,9 @@ async def test_the_folder_of_the_supervisor_is_shown_to_no_sandbox(client: Sandb
     inside = client.folder / "inside"
     inside.mkdir()
     for folder in (client.folder, client.folder.parent, inside):
-        refused = await client.run(SandboxSpec(command=("/bin/true",), seconds=30, folders=(str(folder),)))
+        refused = await client.run(
+            SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path=str(folder)),))
+        )
         assert (refused.end.ending, refused.end.has_started) == (Ending.FAILURE, False)
         assert "supervisor's socket" in refused.end.note
 
