@@ -29,6 +29,8 @@ _TOOL_FAILURES: Final = frozenset(
     {
         "tool-failed",
         "tool-timeout",
+        "out-of-memory",
+        "crashed",
         "result-invalid",
         "predicate-failed",
         "mutation-class-violated",

@@ -25,6 +25,33 @@ class ToolTimeout(ExecutionProblem):
     )  # fmt: skip
 
 
+class OutOfMemory(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="out-of-memory", code=ErrorCode.RESOURCE_EXHAUSTED, error_class="execution_failed", number=3403, http=502,
+        grpc="RESOURCE_EXHAUSTED", retryable=True,
+        title="The tool's program used up its memory",
+        advice="Request less at once, or have the operator raise memory_mb of its server.",
+    )  # fmt: skip
+
+
+class ProgramCrashed(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="crashed", code=ErrorCode.INTERNAL_TOOL_ERROR, error_class="execution_failed", number=3404,
+        http=502, grpc="INTERNAL", retryable=True,
+        title="The tool's program crashed",
+        advice="Retry later: it is started again. If it crashes again, report it to the operator of its server.",
+    )  # fmt: skip
+
+
+class SandboxFailed(ExecutionProblem):
+    spec = ErrorSpec(
+        slug="sandbox-failed", code=ErrorCode.UPSTREAM_FAILURE, error_class="dependency_unavailable", number=3405,
+        http=503, grpc="UNAVAILABLE", retryable=True,
+        title="The sandbox of the tool's program ended",
+        advice="Retry later: it is started again. If it keeps failing, the operator can run deputize sandboxes check.",
+    )  # fmt: skip
+
+
 class EgressDenied(ExecutionProblem):
     spec = ErrorSpec(
         slug="egress-denied", code=ErrorCode.AUTHORIZATION_DENIED, error_class="sandbox_violation", number=3406,

@@ -9,7 +9,7 @@ from deputize.core.settings.base import SettingsSection
 
 
 class SandboxSettings(SettingsSection):
-    """Sandboxes of this host. `deputize sandboxes check` tries them."""
+    """Sandboxes of this host, in which `[[servers]]` with `sandbox` run. `deputize sandboxes check` tries them."""
 
     folder: Path | None = Field(
         None,

@@ -185,6 +185,13 @@ class ServiceLimitSettings(SettingsSection):
         return self.model_dump(exclude_none=True) or None
 
 
+class SharedFolderSettings(SettingsSection):
+    """A folder of the host that the program of a server sees in its sandbox: `folders = [{ path = "data" }]`."""
+
+    path: Path = Field(description="The folder, or a file, relative to `folder`. The program sees it at its own path.")
+    write: bool = Field(False, description="Whether the program may change it.")
+
+
 class McpServerSettings(SettingsSection):
     """An MCP server whose tools are served under its name. What the server says about the effects of its tools is not
     trusted: tools listed neither in `reads` nor in `writes` count as destructive.
@@ -214,10 +221,11 @@ class McpServerSettings(SettingsSection):
         le=2**31 - 1,
         description="User id of the program, if the gateway runs as root. Default: another unused one for each server.",
     )
-    accept_risk: tuple[Literal["same-user", "unpinned"], ...] = Field(
+    accept_risk: tuple[Literal["same-user", "unpinned", "unsandboxed"], ...] = Field(
         (),
         description='Risks accepted for this program. `"same-user"`: it can read the keys of the gateway, whose user '
-        'it runs as. `"unpinned"`: it is started although files that it runs have no digest.',
+        'it runs as without a sandbox. `"unpinned"`: it is started although files that it runs have no digest. '
+        '`"unsandboxed"`: `deputize doctor` no longer warns that it runs without a sandbox.',
     )
     env: dict[str, str] = Field(
         {}, description="Environment of the program. It inherits only PATH and the locale from the gateway."
@@ -273,6 +281,15 @@ class McpServerSettings(SettingsSection):
     recheck_seconds: float = Field(
         30.0, ge=0, le=3600, description="Most time between a check of its definitions and a call that changes data."
     )
+    sandbox: bool = Field(
+        False,
+        description="Whether the program runs in a sandbox, where it sees what it runs, `folders`, an empty `/tmp`, "
+        "`env` and its credential, and reaches no network. It is not started where there is none: "
+        "`deputize sandboxes check` says what to change on a host.",
+    )
+    folders: tuple[SharedFolderSettings, ...] = Field(
+        (), max_length=50, description="Folders that the program sees in its sandbox."
+    )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
 
@@ -297,6 +314,16 @@ class McpServerSettings(SettingsSection):
             )
         if self.command and self.credential != "none" and self.secret_env is None:
             raise ValueError("a program gets its credential in an environment variable: set secret_env to its name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sandbox(self) -> Self:
+        if self.sandbox and not self.command:
+            raise ValueError("a sandbox is for programs: set command, or remove sandbox")
+        if self.sandbox and self.uid is not None:
+            raise ValueError("the supervisor of sandboxes chooses the user of this program: remove uid or sandbox")
+        if self.folders and not self.sandbox:
+            raise ValueError("a program without a sandbox sees all folders: set sandbox = true, or remove folders")
         return self
 
     @model_validator(mode="after")

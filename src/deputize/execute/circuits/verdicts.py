@@ -4,9 +4,12 @@ from typing import Final
 
 from deputize.core.errors import (
     OutcomeUnknown,
+    OutOfMemory,
     Problem,
+    ProgramCrashed,
     ResourceLimitExceeded,
     ResultInvalid,
+    SandboxFailed,
     ToolConflict,
     ToolFailed,
     ToolPrecondition,
@@ -20,6 +23,7 @@ from deputize.execute.upstreams.faults import UnreadableAnswer, UpstreamNotAtFau
 _SERVER_ERROR: Final = 500
 # A timeout counts against the service if the attempt had about the time that its contract gives it.
 _FULL_TIME_SHARE: Final = 0.9
+_PROGRAM_ENDS: Final = (OutOfMemory, ProgramCrashed, SandboxFailed)
 _ANSWERS: Final = (ToolFailed, ToolPrecondition, ToolConflict, ResultInvalid, ResourceLimitExceeded)
 
 
@@ -40,6 +44,6 @@ def judge_attempt(problem: Problem, *, is_remote: bool, seconds: float, full_sec
     if status is not None and isinstance(problem, UpstreamUnavailable | ToolFailed | OutcomeUnknown):
         # A redirect or a status of the 400s is an answer to this request, not a failure of the service.
         return status < _SERVER_ERROR
-    if isinstance(problem, UpstreamUnavailable | OutcomeUnknown | UnreadableAnswer):
+    if isinstance(problem, (UpstreamUnavailable, OutcomeUnknown, UnreadableAnswer, *_PROGRAM_ENDS)):
         return False
     return True if is_remote and isinstance(problem, _ANSWERS) else None

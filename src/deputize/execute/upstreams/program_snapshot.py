@@ -1,7 +1,8 @@
 """Prepare a program so that what runs is what was verified, whatever happens to its files meanwhile.
 
 A binary is executed through the descriptor it was verified with. Pinned scripts and other files are copied while their
-digests are computed, under their full paths, so that a script finds the listed files beside it and no others.
+digests are computed, under their full paths, so that a script finds the listed files beside it and no others. In a
+sandbox, the copies are seen at the paths of the files themselves.
 """
 
 import contextlib
@@ -27,7 +28,10 @@ from deputize.execute.upstreams.program_files import (
     resolve_command,
     resolve_path,
 )
+from deputize.sandboxes.port import SandboxFolder
 
+# What every sandbox sees of the host.
+_BASE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 _SETTLED_NANOSECONDS: Final = 2_000_000_000
 _binary_digests: BoundedDict[tuple[int, ...], str] = BoundedDict(64)
 _binary_digests_lock = threading.Lock()
@@ -71,6 +75,70 @@ def prepare_program(server: McpServerSettings, search_path: str, snapshot_folder
         arguments=(command.binary, *arguments),
         folder=snapshot_folder / resolve_path(server, "").lstrip("/") if is_module_copied else None,
     )
+
+
+@frozen
+class SandboxedProgram:
+    """A verified program: its command in a sandbox, what it must see there, and where it starts."""
+
+    command: tuple[str, ...]
+    folders: tuple[SandboxFolder, ...]
+    working_folder: str
+
+
+def prepare_sandboxed_program(
+    server: McpServerSettings, search_path: str, snapshot_folder: Path, uid: int | None
+) -> SandboxedProgram:
+    """Verify a server's program and files, and list what it sees: `folders`, its interpreter, and what it runs.
+
+    Pinned files are seen as copies, which the user `uid` of sandboxes can read.
+    """
+    try:
+        command = resolve_command(server, search_path)
+        pins = list_pins(server, command.program)
+        if pins and "unpinned" not in server.accept_risk:
+            _require_all_pinned(command, pins)
+        binary = os.path.realpath(command.binary)
+        os.close(_open_binary(command.binary, pins, snapshot_folder))
+        for path, digest in pins.items():
+            if path != command.binary:
+                _copy_pinned(path, digest, snapshot_folder)
+        _set_group(snapshot_folder, uid)
+    except ProgramFileError as error:
+        raise _build_refusal(server, error) from error
+    shared = [
+        SandboxFolder(path=resolve_path(server, str(each.path.expanduser())), is_writable=each.write)
+        for each in server.folders
+    ]
+    shared += [SandboxFolder(path=each) for each in _list_runtime_folders(command.binary, binary)]
+    visible = dict.fromkeys([*(each.path for each in shared), *_BASE], "")
+    has_own_name = find_pin(command.binary, visible) is not None
+    # A link to the interpreter leads nowhere there, unless its folder is shown.
+    for each in (binary, *(each for each in command.required_files if each != command.binary)):
+        if find_pin(each, visible) is None:
+            shared.append(SandboxFolder(path=each))
+    for path in pins:
+        # A binary has a copy only if others than root and the gateway could write to it.
+        copy = snapshot_folder / path.lstrip("/")
+        if copy.exists():
+            shared.append(SandboxFolder(path=binary if path == command.binary else path, source=str(copy)))
+    arguments = (_replace_argument(server, each, pins, Path("/")) for each in command.arguments)
+    return SandboxedProgram(
+        command=(command.binary if has_own_name else binary, *arguments),
+        folders=tuple({each.path: each for each in shared}.values()),
+        working_folder="/tmp" if server.folder is None else resolve_path(server, ""),  # its own
+    )
+
+
+def _list_runtime_folders(*binaries: str) -> list[str]:
+    """List where Python finds its library, and packages in a virtual environment, if that is not in the base."""
+    folders = dict.fromkeys(os.path.dirname(os.path.dirname(each)) for each in binaries)
+    return [
+        each
+        for each in folders
+        if find_pin(each, dict.fromkeys(_BASE, "")) is None
+        and (os.path.exists(f"{each}/pyvenv.cfg") or list(Path(each).glob("lib/python3*/os.py")))
+    ]
 
 
 def _build_refusal(server: McpServerSettings, error: ProgramFileError) -> UpstreamUnavailable:

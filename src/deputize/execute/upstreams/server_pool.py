@@ -35,6 +35,7 @@ from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.http_transport import HttpTransport
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_transport import StdioTransport
+from deputize.sandboxes.client import SandboxClient
 
 # How long connecting to a host may take.
 _CONNECT_SECONDS = 10.0
@@ -90,6 +91,9 @@ class UpstreamPool:
         # Credentials are identified by an HMAC with this key, which never leaves this process.
         self._key = self.clock.random_bytes(32)
         self._egress: Egress | None = None
+        # Its supervisor is started with the first program that needs one.
+        accepts_weak_limits = settings.environment != "production" or "weak_limits" in settings.sandboxes.accept
+        self._sandboxes = SandboxClient(settings.sandboxes.folder, accept_weak_limits=accepts_weak_limits)
         self._transports: dict[_ServerKey, UpstreamTransport] = {}
         # By tenant, server and viewer: a user, or "" for the gateway itself.
         self._discoveries: OrderedDict[_ViewerKey, _DiscoveryRecord] = OrderedDict()
@@ -269,6 +273,7 @@ class UpstreamPool:
         transports = list(self._transports.values())
         self._transports.clear()
         await asyncio.gather(*(transport.aclose() for transport in transports), return_exceptions=True)
+        await self._sandboxes.aclose()
         if self._egress is not None:
             await self._egress.aclose()
 
@@ -330,7 +335,9 @@ class UpstreamPool:
                 asyncio.get_running_loop().call_soon(each, tenant, settings.name)
 
         if settings.url is None:
-            return StdioTransport(settings, self.clock, key=self._key, on_change=notify_change)
+            return StdioTransport(
+                settings, self.clock, key=self._key, on_change=notify_change, sandboxes=self._sandboxes
+            )
         if self._egress is None:
             # A separate egress: hosts allowed for other purposes are not allowed for MCP servers.
             hosts = (urlsplit(each.url).hostname for each in self._servers.values() if each.url)

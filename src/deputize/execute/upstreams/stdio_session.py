@@ -52,10 +52,6 @@ class StdioSession:
         self._read_task = asyncio.get_running_loop().create_task(self._read_messages())
 
     @property
-    def pid(self) -> int:
-        return self._program.pid
-
-    @property
     def is_busy(self) -> bool:
         """True if a request other than a subscription is pending."""
         return any(request.method != "subscriptions/listen" for _, request in self._pending_requests.values())
@@ -154,11 +150,12 @@ class StdioSession:
     # Incoming messages.
 
     async def _read_messages(self) -> None:
-        reason = f"the process of the server {self._name} ended before it answered"
+        problem: Problem = UpstreamUnavailable(f"the process of the server {self._name} ended before it answered")
         try:
             for line_number in count(1):
                 line = await self._program.read_line()
                 if not line:
+                    problem = await self._program.explain_end()
                     break
                 if line.strip():
                     self._handle_message(await parse_message_off_loop(line))
@@ -167,18 +164,18 @@ class StdioSession:
                     await asyncio.sleep(0)
         except UpstreamUnavailable as error:
             # An invalid message may be half of a response, so nothing after it can be trusted.
-            reason = f"{error.message}: {self._name}"
+            problem = UpstreamUnavailable(f"{error.message}: {self._name}")
         finally:
-            self._close_session(reason)
+            self._close_session(problem)
 
-    def _close_session(self, reason: str) -> None:
+    def _close_session(self, problem: Problem) -> None:
         """Close the session: fail all pending requests, and have the process stopped."""
         if not self.is_open:
             return
         self.is_open = False
         for future, _ in self._pending_requests.values():
             if not future.done():
-                future.set_exception(UpstreamUnavailable(reason))
+                future.set_exception(problem.replace())
         if not self._is_stopping:
             self._on_exit()
 

@@ -18,6 +18,7 @@ from deputize.execute.upstreams.faults import UpstreamNotAtFault
 from deputize.execute.upstreams.jsonrpc import ServerInfo, UpstreamRequest, UpstreamRpcError
 from deputize.execute.upstreams.stdio_session import StdioSession
 from deputize.execute.upstreams.subprocess_server import ServerProcess, start_process
+from deputize.sandboxes.client import SandboxClient
 
 # The number of concurrent processes of one server, one per credential.
 MOST_PROGRAMS: Final = 32
@@ -44,8 +45,17 @@ class _ProcessSlot:
 class StdioTransport:
     """The stdio transport to one server."""
 
-    def __init__(self, server: McpServerSettings, clock: Clock, *, key: bytes, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: McpServerSettings,
+        clock: Clock,
+        *,
+        key: bytes,
+        on_change: Callable[[], None],
+        sandboxes: SandboxClient | None = None,
+    ) -> None:
         self._server = server
+        self._sandboxes = sandboxes
         self._clock = clock
         self._key = key
         self._on_change = on_change
@@ -136,14 +146,14 @@ class StdioTransport:
     async def _open_session(self, slot: _ProcessSlot, secret: str | None) -> StdioSession:
         """Start a process and negotiate; if it exits at the probe, start it again without one."""
         try:
-            return await self._negotiate_session(
-                slot, await start_process(self._server, secret), probe=self._should_probe
-            )
+            process = await start_process(self._server, secret, self._sandboxes)
+            return await self._negotiate_session(slot, process, probe=self._should_probe)
         except UpstreamUnavailable as error:
             if not self._should_probe or error.nothing_happened:
                 raise
         self._should_probe = False
-        return await self._negotiate_session(slot, await start_process(self._server, secret), probe=False)
+        process = await start_process(self._server, secret, self._sandboxes)
+        return await self._negotiate_session(slot, process, probe=False)
 
     async def _negotiate_session(self, slot: _ProcessSlot, program: ServerProcess, *, probe: bool) -> StdioSession:
         slot.started_at = self._clock.monotonic()

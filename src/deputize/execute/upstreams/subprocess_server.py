@@ -1,6 +1,6 @@
 """Start a server process with a clean environment, and stop it with everything it started.
 
-`process_supervisor.py` runs between the gateway and the process.
+`process_supervisor.py` runs between the gateway and the process, or the process runs in a sandbox.
 """
 
 import asyncio
@@ -8,27 +8,42 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import sys
 import tempfile
 from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from deputize.core.errors import UpstreamUnavailable
+from deputize.core.errors import (
+    OutOfMemory,
+    Problem,
+    ProgramCrashed,
+    ResourceLimitExceeded,
+    SandboxFailed,
+    UpstreamUnavailable,
+)
 from deputize.core.settings import McpServerSettings
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
-from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program
+from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program, prepare_sandboxed_program
+from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxUnavailable
+from deputize.sandboxes.port import Ending, SandboxEnd, SandboxLimits, SandboxSpec
 
 _SUPERVISOR_SCRIPT: Final = str(Path(__file__).with_name("process_supervisor.py"))
 # How long a process may take to end after its input is closed.
 _EXIT_SECONDS: Final = 1.0
 # How long the supervisor may take to stop the process; it waits two seconds itself.
 _SUPERVISOR_SECONDS: Final = 10.0
+# How long the supervisor of sandboxes may take to tell why a process ended, after its output did.
+_END_SECONDS: Final = 10.0
 _MAX_LINES: Final = 40
 _MAX_LINE_LENGTH: Final = 500
+_SANDBOX_ADVICE: Final = (
+    "The operator must run deputize sandboxes check on the host of the gateway, which says what to change, and compare "
+    "folders of this server under [[servers]]."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +79,7 @@ class ServerProcess:
     def __init__(
         self,
         server: McpServerSettings,
-        process: asyncio.subprocess.Process,
+        process: asyncio.subprocess.Process | RunningSandbox,
         folder: _ProcessFolder,
         *,
         has_credential: bool,
@@ -77,15 +92,12 @@ class ServerProcess:
         self._folder = folder
         self._input = process.stdin
         self._output = process.stdout
+        self._end: SandboxEnd | None = None
         self._last_lines: deque[str] = deque(maxlen=_MAX_LINES)
         # The stderr of a process with a credential is read, so that it does not block, and discarded.
         self._stderr_task = asyncio.get_running_loop().create_task(
             self._drain_stderr(process.stderr, keep=not has_credential)
         )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def write(self, message: bytes) -> None:
         """Write one message as a line to the process's input."""
@@ -114,32 +126,60 @@ class ServerProcess:
         """Close the process's input, then send SIGTERM, then SIGKILL, and wait until it has ended."""
         with contextlib.suppress(ConnectionError):
             self._input.close()
-        for seconds, signal_number in (
-            (_EXIT_SECONDS, signal.SIGTERM),
-            (_SUPERVISOR_SECONDS, signal.SIGKILL),
-            (_SUPERVISOR_SECONDS, None),
-        ):
-            try:
+        process = self._process
+        # A sandbox has nobody who passes on SIGTERM.
+        terminate = process.kill if isinstance(process, RunningSandbox) else process.terminate
+        for seconds, end in ((_EXIT_SECONDS, terminate), (_SUPERVISOR_SECONDS, process.kill)):
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._process.wait()
+                    await process.wait()
                     break
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    if signal_number is not None:
-                        self._process.send_signal(signal_number)
+            with contextlib.suppress(ProcessLookupError):
+                end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SUPERVISOR_SECONDS):
+                await process.wait()
         self._stderr_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._stderr_task
+        if isinstance(process, RunningSandbox):
+            await process.aclose()
         await asyncio.to_thread(self._folder.remove)
+
+    async def explain_end(self) -> Problem:
+        """Say why the process no longer answers, as the problem of the requests that it did not answer."""
+        name = self._server.name
+        if isinstance(self._process, RunningSandbox):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    self._end = await self._process.wait()
+        if self._end is not None and not self._end.has_started:
+            # Nobody else wrote there.
+            words = "; ".join((self._end.note, *list(self._last_lines)[-2:]))
+            return UpstreamUnavailable(
+                f"the sandbox of the server {name} was not started: {words}",
+                advice=_SANDBOX_ADVICE,
+                nothing_happened=True,
+            )
+        match None if self._end is None else self._end.ending:
+            case Ending.MEMORY:
+                return OutOfMemory(f"the process of the server {name} needed more than {self._server.memory_mb} MB")
+            case Ending.PROCESSES:
+                return ResourceLimitExceeded(f"the process of the server {name} started more processes than it may")
+            case Ending.CRASH:
+                return ProgramCrashed(f"the process of the server {name} crashed before it answered")
+            case Ending.FAILURE:
+                return SandboxFailed(f"the sandbox of the server {name} ended before it answered")
+            case _:
+                return UpstreamUnavailable(f"the process of the server {name} ended before it answered")
 
     def log_exit(self) -> None:
         """Log that the process ended on its own, with its last lines of stderr."""
-        log.warning(
-            "server_process_exited",
-            server=self._server.name,
-            status=self._process.returncode,
-            stderr=list(self._last_lines)[-5:],
-        )
+        if isinstance(self._process, RunningSandbox):
+            end = {} if self._end is None else {**asdict(self._end), "status": self._end.exit_code}
+        else:
+            end = {"status": self._process.returncode}
+        log.warning("server_process_exited", server=self._server.name, stderr=list(self._last_lines)[-5:], **end)
 
     async def _drain_stderr(self, stream: asyncio.StreamReader, *, keep: bool) -> None:
         while data := await stream.read(65_536):
@@ -148,10 +188,17 @@ class ServerProcess:
                 self._last_lines += [line[:_MAX_LINE_LENGTH] for line in lines if line.strip()]
 
 
-async def start_process(server: McpServerSettings, secret: str | None) -> ServerProcess:
+async def start_process(
+    server: McpServerSettings, secret: str | None, sandboxes: SandboxClient | None = None
+) -> ServerProcess:
     """Start the server's process; errors here mean that no call was sent."""
+    if not server.sandbox:
+        sandboxes = None
+    elif sandboxes is None:
+        raise UpstreamUnavailable(f"the server {server.name} needs a sandbox, and this process starts none")
+    uid = server.uid if sandboxes is None else await _find_sandbox_user(server, sandboxes)
     try:
-        folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), server.uid)
+        folder = _ProcessFolder(tempfile.mkdtemp(prefix="deputize-server-"), uid)
     except OSError as error:
         raise UpstreamUnavailable(
             f"the process of the server {server.name} cannot be started, because this gateway has no writable folder "
@@ -159,7 +206,7 @@ async def start_process(server: McpServerSettings, secret: str | None) -> Server
             nothing_happened=True,
         ) from error
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": os.environ.get("LANG", "C.UTF-8")}
-    if server.uid is not None or not _has_home():
+    if sandboxes is None and (server.uid is not None or not _has_home()):
         # An unused user has no home, and npx and others do not start without one.
         environment["HOME"] = str(folder.home)
     environment |= server.env
@@ -167,6 +214,9 @@ async def start_process(server: McpServerSettings, secret: str | None) -> Server
         environment[server.secret_env] = secret
     try:
         await asyncio.to_thread(folder.create)
+        if sandboxes is not None:
+            sandbox = await _start_sandbox(server, sandboxes, folder, environment)
+            return ServerProcess(server, sandbox, folder, has_credential=secret is not None)
         program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
         try:
             process = await _start_supervisor(server, program, folder, environment)
@@ -181,6 +231,46 @@ async def start_process(server: McpServerSettings, secret: str | None) -> Server
         folder.remove()
         raise
     return ServerProcess(server, process, folder, has_credential=secret is not None)
+
+
+async def _find_sandbox_user(server: McpServerSettings, sandboxes: SandboxClient) -> int | None:
+    """Find the user of this host's sandboxes, None if it is that of this process."""
+    try:
+        await sandboxes.connect()
+    except SandboxUnavailable as error:
+        raise _build_refusal(server, error) from error
+    return sandboxes.uid
+
+
+async def _start_sandbox(
+    server: McpServerSettings, sandboxes: SandboxClient, folder: _ProcessFolder, environment: dict[str, str]
+) -> RunningSandbox:
+    """Start the server's program where it sees nothing but what it runs and what settings list."""
+    search_path = environment["PATH"]
+    if "PATH" not in server.env:
+        # That of the gateway names folders that are not there.
+        del environment["PATH"]
+    program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
+    spec = SandboxSpec(
+        command=program.command,
+        seconds=None,
+        folders=program.folders,
+        working_folder=program.working_folder,
+        environment=environment,
+        limits=SandboxLimits(memory_bytes=server.memory_mb * 1_048_576, open_files=server.open_files),
+    )
+    try:
+        return await sandboxes.start(spec, longest_line=LARGEST_ANSWER)
+    except SandboxUnavailable as error:
+        raise _build_refusal(server, error) from error
+
+
+def _build_refusal(server: McpServerSettings, error: SandboxUnavailable) -> UpstreamUnavailable:
+    return UpstreamUnavailable(
+        f"the server {server.name} was not started, because it needs a sandbox: {error}",
+        advice=_SANDBOX_ADVICE,
+        nothing_happened=True,
+    )
 
 
 def _has_home() -> bool:

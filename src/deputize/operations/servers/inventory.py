@@ -103,6 +103,7 @@ class ServerInventory:
             "name": server.name,
             "kind": "http" if server.url is not None else "stdio",
             "address": server.url if server.url is not None else server.command[0],
+            "sandbox": None if server.url is not None else "namespaces" if server.sandbox else "none",
             "credential": server.credential,
             "status": status,
             "since": None if state is None else state.since,

@@ -152,6 +152,16 @@ def explain_refusal(servers: tuple[dict[str, object], ...], folder: Path, uid: i
     return answer
 
 
+def test_a_sandbox_is_shown_no_folder_with_a_key(reachable_folder: Path) -> None:
+    (reachable_folder / "data").mkdir()
+    (reachable_folder / "master.key").touch()
+    sandboxed = {**PINNED, "sandbox": True}
+    assert explain_refusal(({**sandboxed, "folders": [{"path": "data"}]},), reachable_folder) == "None"
+    for path in (".", str(reachable_folder.parent), "master.key"):
+        answer = explain_refusal(({**sandboxed, "folders": [{"path": path}]},), reachable_folder)
+        assert f"The folder {path} of the server orders shows master.key" in answer
+
+
 @needs_root
 def test_every_program_of_a_gateway_of_root_gets_an_unused_user_of_its_own(reachable_folder: Path) -> None:
     answer = explain_refusal(

@@ -33,6 +33,7 @@ group = typer.Typer(
     help="List and test upstream MCP servers, review their changes, and confirm what their tools do.",
 )
 
+_SANDBOX_TEXTS = {None: "", "none": ", without a sandbox", "namespaces": ", in a sandbox (namespaces)"}
 _STATUS_SIGNS = {"connected": OK, "unavailable": NO, "unseen": NOTE}
 _CHANGE_TEXTS = {"same": "", "changed": "changed since", "removed": "no longer offered", None: ""}
 _TOOL_PREFIX = "tool:"
@@ -149,7 +150,8 @@ def _print_server(server: Mapping[str, Any]) -> None:
     printer.line(f"{state}{since}{': ' + server['why'] if server['why'] else ''}")
     title = " ".join(each for each in (server["title"], server["version"]) if each)
     protocol = f"MCP {server['protocol']}" if server["protocol"] else ""
-    for line in (f"{server['kind']} {server['address']}", ", ".join(each for each in (title, protocol) if each)):
+    place = f"{server['kind']} {server['address']}{_SANDBOX_TEXTS[server.get('sandbox')]}"
+    for line in (place, ", ".join(each for each in (title, protocol) if each)):
         if line:
             printer.line(f"  {line}")
     rows = [

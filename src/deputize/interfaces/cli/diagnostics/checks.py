@@ -17,6 +17,7 @@ from deputize.interfaces.cli.diagnostics.environment_checks import check_environ
 from deputize.interfaces.cli.diagnostics.finding import Finding, Status
 from deputize.interfaces.cli.diagnostics.lineage_checks import check_lineage
 from deputize.interfaces.cli.diagnostics.policy_checks import check_rules
+from deputize.interfaces.cli.diagnostics.sandbox_checks import check_isolation
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.interfaces.cli.local import database
 from deputize.interfaces.cli.local.exported_servers import LiveServers
@@ -61,6 +62,8 @@ async def check_installation(
     async for each in check_rules(settings, development=development, live_servers=live_servers):
         yield each
     for each in await check_upstreams(settings, live_servers):
+        yield each
+    for each in await check_isolation(settings):
         yield each
     if settings.consistency:
         yield await check_consistency_rules(settings, dsn)

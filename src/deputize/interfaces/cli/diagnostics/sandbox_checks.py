@@ -45,6 +45,19 @@ def find_folder(settings: Settings) -> Path:
     return settings.sandboxes.folder or find_default_folder()
 
 
+async def check_isolation(settings: Settings) -> list[Finding]:
+    """Name the servers whose programs run without a sandbox; try one if others need it."""
+    programs = [each for each in settings.servers if each.command]
+    exposed = [each.name for each in programs if not each.sandbox and "unsandboxed" not in each.accept_risk]
+    findings = []
+    if exposed:
+        verb = "runs" if len(exposed) == 1 else "run"
+        summary = f"{', '.join(exposed)} {verb} without a sandbox, with the files and the network of this host"
+        todo = f'set sandbox = true under [[servers]], or accept_risk = ["unsandboxed"] if you trust {exposed[0]}'
+        findings.append(Finding(check="isolation", status="warning", summary=summary, todo=todo))
+    return findings + (await check_sandboxes(settings) if any(each.sandbox for each in programs) else [])
+
+
 async def check_sandboxes(settings: Settings) -> list[Finding]:
     """Try the backend `namespaces`; the other backends are not built yet."""
     client = SandboxClient(find_folder(settings), accept_weak_limits=True)

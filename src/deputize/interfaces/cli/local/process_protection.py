@@ -1,4 +1,4 @@
-"""Protect a gateway's process from the programs it starts, before real sandboxes exist."""
+"""Protect a gateway's process from the programs it starts, in sandboxes and without."""
 
 import ctypes
 import os
@@ -12,6 +12,7 @@ from pydantic import BaseModel, SecretStr
 
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import SETTINGS_FILE, McpServerSettings, Settings
+from deputize.execute.upstreams.program_files import resolve_path
 
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
@@ -34,17 +35,20 @@ def protect_process(settings: Settings) -> Settings:
     """Hide this process from the programs it starts, and return the settings with a user for each of them.
 
     A program is refused if its user could read the gateway's keys, or if its files are not pinned, unless the settings
-    accept that risk.
+    accept that risk. One in a sandbox sees only what is shown to it, which must not be the keys either.
     """
     hide_process()
     used_uids = {each.uid for each in settings.servers}
     servers = []
     for server in settings.servers:
         if server.command:
-            server = _assign_user(server, used_uids, settings.tools.tenant)
-            used_uids.add(server.uid)
             _require_pins(server)
-            _require_hidden_files(server, settings)
+            if server.sandbox:
+                _require_hidden_folders(server, settings)
+            else:
+                server = _assign_user(server, used_uids, settings.tools.tenant)
+                used_uids.add(server.uid)
+                _require_hidden_files(server, settings)
         servers.append(server)
     return settings.model_copy(update={"servers": tuple(servers)})
 
@@ -102,6 +106,18 @@ def _require_hidden_files(server: McpServerSettings, settings: Settings) -> None
         f"The program of the server {server.name} runs as the user {server.uid or os.geteuid()}, who can read "
         f"{paths[number]}: {advice}."
     )
+
+
+def _require_hidden_folders(server: McpServerSettings, settings: Settings) -> None:
+    """Require that no folder that the sandbox shows has a key or secret in it, whoever may read that file now."""
+    for each in server.folders:
+        shown = Path(resolve_path(server, str(each.path.expanduser()))).resolve()
+        for secret in _list_secret_files(settings):
+            if secret.resolve().is_relative_to(shown):
+                raise ConfigError(
+                    f"The folder {each.path} of the server {server.name} shows {secret} in its sandbox: list the "
+                    "folders that it needs in place of the one that they are in."
+                )
 
 
 def _list_secret_files(settings: Settings) -> Iterator[Path]:

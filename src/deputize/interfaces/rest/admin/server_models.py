@@ -92,6 +92,9 @@ class ServerSummaryModel(BaseModel):
     name: str
     kind: Literal["http", "stdio"]
     address: str = Field(description="Its URL, or the command that starts it.")
+    sandbox: Literal["none", "namespaces"] | None = Field(
+        description="What isolates its program from the host; null for a server with a URL."
+    )
     credential: Literal["none", "vault", "delegated"]
     status: ServerStatus = Field(description="The result of this gateway's last probe.")
     since: str | None

@@ -27,8 +27,9 @@ from deputize.interfaces.rest.admin.server_models import (
 _DIGEST = f"sha256:{'0' * 64}"
 _AT = "2030-01-01T10:00:00+00:00"
 _SUMMARY = ServerSummaryModel(
-    name="shop", kind="http", address="https://shop.example/mcp", credential="none", status="connected", since=_AT,
-    probed_at=_AT, why=None, protocol="2025-06-18", title="Shop", version="1.0", tools=2, changes=1,
+    name="shop", kind="http", address="https://shop.example/mcp", sandbox=None, credential="none",
+    status="connected", since=_AT, probed_at=_AT, why=None, protocol="2025-06-18", title="Shop", version="1.0",
+    tools=2, changes=1,
 )  # fmt: skip
 _PIN = PinModel(
     item="tool:get", digest=_DIGEST, tool="shop.get", version="1.0.0", accepted_by="ana", accepted_at=_AT, now="changed"

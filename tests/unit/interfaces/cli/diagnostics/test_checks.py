@@ -13,6 +13,7 @@ from deputize.core.settings import IdentitySettings, IssuerSettings, McpServerSe
 from deputize.interfaces.cli.diagnostics import checks
 from deputize.interfaces.cli.diagnostics.environment_checks import check_environment
 from deputize.interfaces.cli.diagnostics.finding import Finding
+from deputize.interfaces.cli.diagnostics.sandbox_checks import check_isolation
 from deputize.interfaces.cli.diagnostics.upstream_checks import check_upstreams
 from deputize.store.database_checks import DatabaseFacts
 from deputize.store.schema_revision import SchemaState
@@ -196,3 +197,13 @@ def test_the_issuer_of_development_is_found_in_production(project: Path) -> None
 
     assert finding[:2] == ("issuers", "broken")
     assert "does not accept the development issuer" in finding[2]
+
+
+def test_programs_without_a_sandbox_are_named_unless_that_is_accepted(project: Path) -> None:
+    def list_warnings(**values: Any) -> list[str]:
+        findings = asyncio.run(check_isolation(make_server(command=("true",), **values)))
+        return [each.summary for each in findings if each.check == "isolation"]
+
+    [warning] = list_warnings()
+    assert warning.startswith("orders runs without a sandbox")
+    assert list_warnings(accept_risk=("unsandboxed",)) == list_warnings(sandbox=True) == []
