@@ -46,9 +46,12 @@ class RunningSandbox:
         connection: socket.socket,
         stdin: asyncio.StreamWriter,
         outputs: Sequence[asyncio.StreamReader],
+        listener: socket.socket | None,
         stack: contextlib.AsyncExitStack,
     ) -> None:
         self.stdin = stdin
+        # Where the gateway accepts what connects to the port of the proxy.
+        self.listener = listener
         self.stdout, self.stderr = outputs
         self._connection = connection
         self._stack = stack
@@ -134,7 +137,8 @@ class SandboxClient:
             finally:
                 for each in theirs:
                     os.close(each)
-            return RunningSandbox(connection, stdin, outputs, stack.pop_all())
+            listener = None if spec.proxy_port is None else await _receive_listener(connection, stack)
+            return RunningSandbox(connection, stdin, outputs, listener, stack.pop_all())
 
     async def aclose(self) -> None:
         """Let the supervisor end, if no other gateway uses it."""
@@ -248,6 +252,28 @@ async def _collect(reader: asyncio.StreamReader, max_bytes: int, sandbox: Runnin
                 continue
             return _Output(content=bytes(content), is_cut=True)
     return _Output(content=bytes(content), is_cut=False)
+
+
+async def _receive_listener(connection: socket.socket, stack: contextlib.AsyncExitStack) -> socket.socket | None:
+    """Receive the listener in a sandbox's network; None if it was not started, as its end will say."""
+    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection, is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(connection)
+    # An end has no descriptor, and stays for who waits for it.
+    try:
+        if connection.recv(3, socket.MSG_PEEK) != b"{}\n":
+            return None
+        _, descriptors, _, _ = socket.recv_fds(connection, 3, 1)
+    except OSError:
+        return None
+    if not descriptors:
+        return None
+    listener = stack.enter_context(socket.socket(fileno=descriptors[0]))
+    listener.setblocking(False)
+    return listener
 
 
 async def _receive_end(connection: socket.socket) -> SandboxEnd:

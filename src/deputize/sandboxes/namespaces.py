@@ -32,8 +32,10 @@ def find_bubblewrap() -> str | None:
     return shutil.which("bwrap", path=_PROGRAM_FOLDERS)
 
 
-def build_options(spec: SandboxSpec, *, own_folder: str, seccomp: int, status: int, program: int | None) -> list[str]:
-    """Build bubblewrap's options for descriptors of the filter, its status and the pinned program.
+def build_options(
+    spec: SandboxSpec, *, own_folder: str, seccomp: int, status: int, program: int | None, gate: int | None
+) -> list[str]:
+    """Build bubblewrap's options for descriptors of the filter, its status, the pinned program, and what it waits for.
 
     `own_folder` is the supervisor's: a program that found its socket there could start sandboxes with other folders.
     """
@@ -61,6 +63,8 @@ def build_options(spec: SandboxSpec, *, own_folder: str, seccomp: int, status: i
     if spec.working_folder != "/tmp":  # its own
         _require_shareable(spec.working_folder, os.path.normpath(spec.working_folder))
         options += ["--dir", spec.working_folder]
+    if gate is not None:
+        options += ["--block-fd", str(gate)]
     if program is not None:
         options += ["--perms", "0555", "--ro-bind-data", str(program), spec.command[0]]
     options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.working_folder, "--clearenv"]

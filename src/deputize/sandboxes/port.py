@@ -51,6 +51,7 @@ class SandboxSpec:
 
     Without `seconds` it runs until its gateway ends it. With `program_sha256`, the file of the command must have this
     digest, and exactly what was read is executed. It starts in `working_folder`, which is empty if no folder shows it.
+    With `proxy_port`, it may connect to this port of its own 127.0.0.1, where its gateway accepts, and nowhere else.
     """
 
     command: tuple[str, ...]
@@ -58,6 +59,7 @@ class SandboxSpec:
     program_sha256: str | None = None
     folders: tuple[SandboxFolder, ...] = ()
     working_folder: str = "/tmp"  # its own
+    proxy_port: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     limits: SandboxLimits = SandboxLimits()
 

@@ -1,8 +1,8 @@
 """Assemble the seccomp filter of sandboxes: the system calls that programs need, and no other.
 
 Everything else fails as if the kernel did not have it, so that libraries take the older way. Four calls depend on their
-arguments: processes but no namespaces, sockets of this machine's own kind only, no input pushed into terminals, and no
-switch of the address layout.
+arguments: processes but no namespaces, sockets of this machine's own kind only unless there is a proxy, no input pushed
+into terminals, and no switch of the address layout.
 """
 
 import errno
@@ -84,7 +84,7 @@ _MACHINES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32_BIT: Final = 0x4000_0000
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET.
 _NAMESPACE_FLAGS: Final = 0x7E02_0080
-_AF_UNIX: Final = 1
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 _READ_PERSONALITY: Final = 0xFFFF_FFFF
 
@@ -98,8 +98,11 @@ class UnknownMachine(Exception):
     """There is no list of system calls for this kind of processor."""
 
 
-def assemble_filter(machine: str | None = None) -> bytes:
-    """Assemble the filter for a machine, by default this one, as the kernel reads it."""
+def assemble_filter(machine: str | None = None, *, has_proxy: bool = False) -> bytes:
+    """Assemble the filter for a machine, by default this one, as the kernel reads it.
+
+    A program that has a proxy makes internet sockets; its network namespace is what they do not leave.
+    """
     machine = machine or platform.machine()
     if machine not in _MACHINES:
         raise UnknownMachine(f"there is no list of system calls for the processor {machine}")
@@ -117,8 +120,10 @@ def assemble_filter(machine: str | None = None) -> bytes:
         if number is not None:
             program += [_encode(_JUMP_EQUAL, number, 0, 1), _encode(_RETURN, _ALLOW)]
     program += _check_argument(_CLONE[column], 0, [(_JUMP_BITS, _NAMESPACE_FLAGS)], allow_matches=False)
+    families = (_AF_UNIX, _AF_INET, _AF_INET6) if has_proxy else (_AF_UNIX,)
     for numbers_of_sockets in _SOCKETS:
-        program += _check_argument(numbers_of_sockets[column], 0, [(_JUMP_EQUAL, _AF_UNIX)], allow_matches=True)
+        tests = [(_JUMP_EQUAL, each) for each in families]
+        program += _check_argument(numbers_of_sockets[column], 0, tests, allow_matches=True)
     commands = [(_JUMP_EQUAL, each) for each in (_TIOCSTI, _TIOCLINUX, _TIOCSETD)]
     program += _check_argument(_IOCTL[column], 1, commands, allow_matches=False)
     layouts = [(_JUMP_EQUAL, each) for each in (0, _READ_PERSONALITY)]

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,9 +26,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from deputize.sandboxes.control_groups import ControlGroup, ControlGroups
 from deputize.sandboxes.namespaces import FolderRefused, build_options, find_bubblewrap
@@ -36,6 +37,9 @@ from deputize.sandboxes.seccomp import UnknownMachine, assemble_filter
 
 SOCKET_NAME: Final = "supervisor.sock"
 _PR_SET_PDEATHSIG: Final = 1
+_NS_GET_USERNS: Final = 0xB701
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x1000_0000, 0x4000_0000
+_NETWORK_SECONDS: Final = 10.0
 _NOBODY: Final = 65_534
 _STREAMS: Final = 3
 # A supervisor that nobody has connected to yet waits this long.
@@ -64,7 +68,8 @@ class Supervisor:
         self._was_used = False
         self._bubblewrap = find_bubblewrap()
         self._can_start = False
-        self._filter = _open_filter()
+        self._filter = _open_filter(has_proxy=False)
+        self._proxy_filter = _open_filter(has_proxy=True)
         self._groups = ControlGroups.find(self._mark)
         self._connections: set[asyncio.Task[None]] = set()
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -172,7 +177,7 @@ class Supervisor:
                     program = await self._copy_program(spec.command[0], spec.program_sha256, stack)
                 if isinstance(self._groups, ControlGroups):
                     group = self._groups.make(spec.limits)
-                process, status = self._start(spec, descriptors, group, program)
+                started = self._start(spec, descriptors, group, program)
         except (TypeError, ValueError, KeyError, OSError, StartRefused, FolderRefused) as error:
             if group is not None:
                 await _empty_group(group)
@@ -180,28 +185,42 @@ class Supervisor:
         while descriptors:
             os.close(descriptors.pop())
         try:
-            return await _supervise(process, status, group, connection, spec.seconds)
-        except OSError as error:
-            # Bubblewrap is killed by now, and what it started with it.
-            process.wait()
+            if spec.proxy_port is not None:
+                await self._open_network(started, spec.proxy_port, connection)
+            return await _supervise(started, group, connection, spec.seconds)
+        except (OSError, TimeoutError) as error:
+            started.process.kill()
+            started.process.wait()
             if group is not None:
                 await _empty_group(group)
-            return SandboxEnd(ending=Ending.FAILURE, note=f"the supervisor could not watch it: {error}")
+            return SandboxEnd(
+                ending=Ending.FAILURE,
+                note=f"the supervisor could not watch it: {error}",
+                has_started=not started.is_waiting,
+            )
+        finally:
+            # Not before it has ended: one that waits would begin.
+            started.close()
 
     def _start(
         self, spec: SandboxSpec, streams: list[int], group: ControlGroup | None, program: int | None
-    ) -> tuple[subprocess.Popen[bytes], int]:
-        """Start bubblewrap with the program; return it, and the descriptor on which it reports."""
-        if self._bubblewrap is None or self._filter is None:
+    ) -> "_Started":
+        """Start bubblewrap with the program, which waits if it is to have a proxy."""
+        if self._bubblewrap is None or self._filter is None or self._proxy_filter is None:
             raise StartRefused("bubblewrap is not installed")
         with contextlib.ExitStack() as stack:
             status, status_writer = os.pipe2(os.O_CLOEXEC)
             stack.callback(os.close, status_writer)
-            passed = [status_writer, _reopen(self._filter, stack)]
+            has_proxy = spec.proxy_port is not None
+            passed = [status_writer, _reopen(self._proxy_filter if has_proxy else self._filter, stack)]
             if program is not None:
                 passed.append(program)
+            gate, gate_writer = os.pipe2(os.O_CLOEXEC) if has_proxy else (None, None)
+            if gate is not None:
+                stack.callback(os.close, gate)
+                passed.append(gate)
             options = build_options(
-                spec, own_folder=str(self._folder), seccomp=passed[1], status=status_writer, program=program
+                spec, own_folder=str(self._folder), seccomp=passed[1], status=status_writer, program=program, gate=gate
             )
             arguments = _write_memory("\0".join((*options, "")).encode(), stack)
             entrances = [] if group is None else group.open_entrances()
@@ -226,7 +245,56 @@ class Supervisor:
                 executable=self._bubblewrap, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={}, cwd="/",
                 pass_fds=(*passed, arguments), preexec_fn=prepare,
             )  # fmt: skip
-        return process, status
+        return _Started(process, status, gate_writer, is_waiting=has_proxy)
+
+    async def _open_network(self, started: "_Started", port: int, connection: socket.socket) -> None:
+        """Open a listener in the network of a program that waits, pass it to the gateway, and let the program begin.
+
+        The gateway accepts outside what the program connects to inside; nothing of ours runs there.
+        """
+        async with asyncio.timeout(_NETWORK_SECONDS):
+            while "child-pid" not in started.report:
+                await _wait_readable(started.status)
+                if not started.read_report():
+                    # It could not be started; its end says so.
+                    return
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                helper = os.fork()
+                if helper == 0:
+                    self._send_listener(started.report["child-pid"], port, theirs)
+                theirs.close()
+                try:
+                    await _wait_readable(ours.fileno())
+                    _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
+                finally:
+                    os.kill(helper, signal.SIGKILL)
+                    os.waitpid(helper, 0)  # noqa: ASYNC222  # it was killed
+        if not listeners:
+            raise OSError(errno.EPERM, "the network of the sandbox cannot be entered")
+        try:
+            socket.send_fds(connection, [b"{}\n"], listeners)
+        finally:
+            os.close(listeners[0])
+        started.open_gate()
+
+    def _send_listener(self, pid: int, port: int, peer: socket.socket) -> NoReturn:
+        """Enter the network of a process as the user who made it, listen there, and pass the listener on."""
+        try:
+            if self._uid is not None:
+                os.setresgid(self._uid, self._uid, self._uid)
+                os.setresuid(self._uid, self._uid, self._uid)
+            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            owner = fcntl.ioctl(network, _NS_GET_USERNS)
+            for namespace, kind in ((owner, _CLONE_NEWUSER), (network, _CLONE_NEWNET)):
+                if self._libc.setns(namespace, kind) != 0:
+                    os._exit(1)
+            listener = socket.socket()
+            listener.bind(("127.0.0.1", port))
+            listener.listen(64)
+            socket.send_fds(peer, [b"l"], [listener.fileno()])
+        finally:
+            os._exit(1)
 
     async def _copy_program(self, path: str, sha256: str | None, stack: contextlib.ExitStack) -> int:
         """Copy a program into memory and compare its digest: what is executed is what was compared.
@@ -265,21 +333,57 @@ class Supervisor:
             os.setegid(0)
 
 
+@dataclass(kw_only=False, slots=True)
+class _Started:
+    """Bubblewrap, where it reports, what it has reported, and what lets a program begin that waits."""
+
+    process: subprocess.Popen[bytes]
+    status: int
+    gate: int | None
+    is_waiting: bool
+    report: dict[str, int] = field(default_factory=dict)
+    _text: bytes = b""
+
+    def read_report(self) -> bool:
+        """Read the report so far: the pid of the first process, the program's exit code. False if there is no more."""
+        os.set_blocking(self.status, False)
+        has_more = True
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self.status, 4_096):
+                self._text += chunk
+            has_more = False
+        for line in self._text.splitlines():
+            with contextlib.suppress(ValueError):
+                self.report.update(json.loads(line))
+        return has_more
+
+    def open_gate(self) -> None:
+        """Let a program begin that waits."""
+        if self.gate is not None:
+            os.write(self.gate, b"x")
+            self.is_waiting = False
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.status)
+        if self.gate is not None:
+            os.close(self.gate)
+
+
 def _resolve_program(spec: SandboxSpec) -> SandboxSpec:
     return replace(spec, command=(os.path.realpath(spec.command[0]), *spec.command[1:]))
 
 
 async def _supervise(
-    process: subprocess.Popen[bytes],
-    status: int,
+    started: _Started,
     group: ControlGroup | None,
     connection: socket.socket,
     seconds: float | None,
 ) -> SandboxEnd:
     """Wait until the program ends or must end, and until nothing of it is left; say who ended it."""
     ended_by: Ending | None = None
+    process, report = started.process, started.report
     with contextlib.ExitStack() as stack:
-        stack.callback(os.close, status)
         # Whatever goes wrong here, nothing runs on.
         stack.callback(process.kill)
         pidfd = os.pidfd_open(process.pid)
@@ -298,7 +402,7 @@ async def _supervise(
         memory_kills = refused_processes = 0
         if group is not None:
             memory_kills, refused_processes = group.count_memory_kills(), group.count_refused_processes()
-        report = await _read_report(status)
+        started.read_report()
         await _wait_for_namespace(report)
         if group is not None:
             await _empty_group(group)
@@ -324,20 +428,6 @@ def _judge_end(code: int | None, bubblewrap_code: int, memory_kills: int, refuse
         return SandboxEnd(ending=Ending.FAILURE, note=note, has_started=bubblewrap_code < 0)
     is_crash = 128 < code <= 128 + signal.SIGRTMAX
     return SandboxEnd(ending=Ending.CRASH if is_crash else Ending.EXIT, exit_code=code)
-
-
-async def _read_report(status: int) -> dict[str, int]:
-    """Read what bubblewrap reported: the pid of the namespace's first process, and the program's exit code."""
-    os.set_blocking(status, False)
-    text = b""
-    with contextlib.suppress(BlockingIOError):
-        while chunk := os.read(status, 4_096):
-            text += chunk
-    report: dict[str, int] = {}
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):
-            report.update(json.loads(line))
-    return report
 
 
 async def _wait_for_namespace(report: dict[str, int]) -> None:
@@ -433,9 +523,9 @@ def _reopen(descriptor: int, stack: contextlib.ExitStack) -> int:
     return copy
 
 
-def _open_filter() -> int | None:
+def _open_filter(*, has_proxy: bool) -> int | None:
     try:
-        content = assemble_filter()
+        content = assemble_filter(has_proxy=has_proxy)
     except UnknownMachine:
         return None
     return _write_memory(content, contextlib.ExitStack())

@@ -214,6 +214,29 @@ async def test_a_running_program_ends_with_its_supervisor_and_says_so(client: Sa
     await wait_until_gone(client)
 
 
+async def test_a_program_connects_to_its_gateway_and_nowhere_else(client: SandboxClient) -> None:
+    code = (
+        "import socket\n"
+        "for place in (('127.0.0.1', 3128), ('127.0.0.1', 22), ('192.0.2.1', 80)):\n"
+        "    try: print(socket.create_connection(place, 5).recv(9), flush=True)\n"
+        "    except OSError as error: print(error.errno, flush=True)\n"
+    )
+    spec = SandboxSpec(command=(PYTHON, "-c", code), seconds=60, limits=SMALL, proxy_port=3128)
+    async with contextlib.aclosing(await client.start(spec)) as sandbox:
+        assert sandbox.listener is not None
+        connection, _ = await asyncio.get_running_loop().sock_accept(sandbox.listener)
+        with connection:
+            connection.send(b"hello")
+        refused = f"{errno.ECONNREFUSED}\n{errno.ENETUNREACH}\n".encode()
+        assert await sandbox.stdout.read() == b"b'hello'\n" + refused
+        assert (await sandbox.wait()).ending is Ending.EXIT
+    never = SandboxSpec(command=("/bin/true",), seconds=30, folders=(SandboxFolder(path="/run"),), proxy_port=3128)
+    async with contextlib.aclosing(await client.start(never)) as sandbox:
+        assert sandbox.listener is None
+        assert not (await sandbox.wait()).has_started
+    await wait_until_gone(client)
+
+
 async def test_a_cancelled_call_leaves_no_process(client: SandboxClient) -> None:
     running = asyncio.create_task(run_python(client, "import time; time.sleep(60)"))
     await wait_until_running(client)

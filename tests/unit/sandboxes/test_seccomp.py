@@ -54,6 +54,22 @@ def test_only_sockets_of_the_same_machine_are_made(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_a_program_with_a_proxy_makes_internet_sockets_too(machine: str) -> None:
+    content, architecture = assemble_filter(machine, has_proxy=True), ARCHITECTURES[machine]
+    for number in NUMBERS[machine][2:4]:
+        for family, is_allowed in (
+            (1, True),
+            (2, True),
+            (10, True),
+            (16, False),
+            (17, False),
+            (38, False),
+            (40, False),
+        ):
+            assert decide(content, architecture, number, family) == (ALLOW if is_allowed else REFUSE | errno.EPERM)
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_arguments_that_reach_further_are_refused(machine: str) -> None:
     content, architecture = assemble_filter(machine), ARCHITECTURES[machine]
     ioctl, personality = NUMBERS[machine][4:6]
