@@ -11,6 +11,7 @@ from deputize.core.mcp.elicitation import CapabilityFamily
 from deputize.core.settings.base import SettingsSection
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Target = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}$")]
 FactName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 _FACT_PREFIX: Final = "arguments."
 # Of a fact that is a member of the argument `body`.
@@ -284,11 +285,17 @@ class McpServerSettings(SettingsSection):
     sandbox: bool = Field(
         False,
         description="Whether the program runs in a sandbox, where it sees what it runs, `folders`, an empty `/tmp`, "
-        "`env` and its credential, and reaches no network. It is not started where there is none: "
+        "`env` and its credential, and reaches only `hosts`. It is not started where there is none: "
         "`deputize sandboxes check` says what to change on a host.",
     )
     folders: tuple[SharedFolderSettings, ...] = Field(
         (), max_length=50, description="Folders that the program sees in its sandbox."
+    )
+    hosts: tuple[Target, ...] = Field(
+        (),
+        max_length=100,
+        description='Hosts that the program may connect to from its sandbox, as in `"api.example.com:443"`: over TLS '
+        "and a proxy that `HTTPS_PROXY` names. Unset, it has no network.",
     )
     memory_mb: int = Field(1024, ge=64, le=65_536, description="Memory limit of a program, in megabytes.")
     open_files: int = Field(256, ge=16, le=65_536, description="Most open files of a program.")
@@ -322,8 +329,11 @@ class McpServerSettings(SettingsSection):
             raise ValueError("a sandbox is for programs: set command, or remove sandbox")
         if self.sandbox and self.uid is not None:
             raise ValueError("the supervisor of sandboxes chooses the user of this program: remove uid or sandbox")
-        if self.folders and not self.sandbox:
-            raise ValueError("a program without a sandbox sees all folders: set sandbox = true, or remove folders")
+        if (self.folders or self.hosts) and not self.sandbox:
+            name = "folders" if self.folders else "hosts"
+            raise ValueError(f"a program without a sandbox reaches all {name}: set sandbox = true, or remove {name}")
+        if not all(0 < int(each.rpartition(":")[2]) < 65_536 for each in self.hosts):
+            raise ValueError("a port of hosts is a number from 1 to 65535")
         return self
 
     @model_validator(mode="after")

@@ -261,6 +261,11 @@ class UpstreamPool:
         record, pin = self._discoveries.get((tenant, server, viewer)), self._pinned_instructions.get((tenant, server))
         return pin is None or (record is not None and record.instructions_digest == pin)
 
+    def list_refused_hosts(self, tenant: str, server: str) -> list[str]:
+        """List the hosts that a server's programs wanted to connect to from their sandbox, and may not."""
+        transport = self._transports.get((tenant, server))
+        return transport.list_refused_hosts() if isinstance(transport, StdioTransport) else []
+
     def get_discovery_age(self, tenant: str, server: str, viewer: str = "") -> float:
         """Return the seconds since the last discovery; infinite if there was none."""
         record = self._discoveries.get((tenant, server, viewer))

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
+
 from deputize.core.clock import Clock
 from deputize.core.errors import Problem, UpstreamTimeout, UpstreamUnavailable
 from deputize.core.settings import McpServerSettings
@@ -28,6 +30,12 @@ _FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 30.0
 # A process that ran for so long started successfully, so its end counts as the first failure.
 _STABLE_SECONDS: Final = 60.0
+
+
+# So many different connections are logged.
+_MOST_ATTEMPTS: Final = 200
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,6 +64,8 @@ class StdioTransport:
     ) -> None:
         self._server = server
         self._sandboxes = sandboxes
+        # What programs connected to, or why not.
+        self._attempts: set[tuple[str, str | None]] = set()
         self._clock = clock
         self._key = key
         self._on_change = on_change
@@ -79,6 +89,10 @@ class StdioTransport:
         slot = self._slots.get(self._hash_secret(secret))
         if slot is not None and slot.session is not None:
             slot.session.listen_for_changes()
+
+    def list_refused_hosts(self) -> list[str]:
+        """List the hosts that programs wanted to connect to, and may not."""
+        return sorted({target for target, reason in self._attempts if reason is not None and target})
 
     async def aclose(self) -> None:
         """Stop all processes."""
@@ -146,13 +160,13 @@ class StdioTransport:
     async def _open_session(self, slot: _ProcessSlot, secret: str | None) -> StdioSession:
         """Start a process and negotiate; if it exits at the probe, start it again without one."""
         try:
-            process = await start_process(self._server, secret, self._sandboxes)
+            process = await start_process(self._server, secret, self._sandboxes, self._note_attempt)
             return await self._negotiate_session(slot, process, probe=self._should_probe)
         except UpstreamUnavailable as error:
             if not self._should_probe or error.nothing_happened:
                 raise
         self._should_probe = False
-        process = await start_process(self._server, secret, self._sandboxes)
+        process = await start_process(self._server, secret, self._sandboxes, self._note_attempt)
         return await self._negotiate_session(slot, process, probe=False)
 
     async def _negotiate_session(self, slot: _ProcessSlot, program: ServerProcess, *, probe: bool) -> StdioSession:
@@ -173,6 +187,16 @@ class StdioTransport:
             self._stop_in_background(session)
             raise
         return session
+
+    def _note_attempt(self, target: str, reason: str | None) -> None:
+        """Log a connection that a program made or was refused, each once; a program may try as often as it likes."""
+        if (target, reason) in self._attempts or len(self._attempts) >= _MOST_ATTEMPTS:
+            return
+        self._attempts.add((target, reason))
+        if reason is None:
+            log.info("server_connected_to_host", server=self._server.name, target=target)
+        else:
+            log.warning("server_was_refused_host", server=self._server.name, target=target, reason=reason)
 
     def _record_failure(self, slot: _ProcessSlot) -> None:
         """Count an unexpected end, and set when the process may be started again."""

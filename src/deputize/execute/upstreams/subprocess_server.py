@@ -26,6 +26,7 @@ from deputize.core.errors import (
     UpstreamUnavailable,
 )
 from deputize.core.settings import McpServerSettings
+from deputize.execute.egress_proxy import EgressProxy, NoteAttempt
 from deputize.execute.upstreams.jsonrpc import LARGEST_ANSWER
 from deputize.execute.upstreams.program_snapshot import PreparedProgram, prepare_program, prepare_sandboxed_program
 from deputize.sandboxes.client import RunningSandbox, SandboxClient, SandboxUnavailable
@@ -40,6 +41,14 @@ _SUPERVISOR_SECONDS: Final = 10.0
 _END_SECONDS: Final = 10.0
 _MAX_LINES: Final = 40
 _MAX_LINE_LENGTH: Final = 500
+# In the sandbox's own network, where no other program is.
+_PROXY_PORT: Final = 3128
+_PROXY_NAMES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+_PROXY_ENVIRONMENT: Final = {
+    **dict.fromkeys(_PROXY_NAMES, f"http://127.0.0.1:{_PROXY_PORT}"),
+    # Node.js reads the others only then.
+    "NODE_USE_ENV_PROXY": "1",
+}
 _SANDBOX_ADVICE: Final = (
     "The operator must run deputize sandboxes check on the host of the gateway, which says what to change, and compare "
     "folders of this server under [[servers]]."
@@ -83,6 +92,7 @@ class ServerProcess:
         folder: _ProcessFolder,
         *,
         has_credential: bool,
+        proxy: EgressProxy | None = None,
     ):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -90,6 +100,7 @@ class ServerProcess:
         self._server = server
         self._process = process
         self._folder = folder
+        self._proxy = proxy
         self._input = process.stdin
         self._output = process.stdout
         self._end: SandboxEnd | None = None
@@ -142,6 +153,8 @@ class ServerProcess:
         self._stderr_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._stderr_task
+        if self._proxy is not None:
+            await self._proxy.aclose()
         if isinstance(process, RunningSandbox):
             await process.aclose()
         await asyncio.to_thread(self._folder.remove)
@@ -189,9 +202,15 @@ class ServerProcess:
 
 
 async def start_process(
-    server: McpServerSettings, secret: str | None, sandboxes: SandboxClient | None = None
+    server: McpServerSettings,
+    secret: str | None,
+    sandboxes: SandboxClient | None = None,
+    note_attempt: NoteAttempt = lambda target, reason: None,
 ) -> ServerProcess:
-    """Start the server's process; errors here mean that no call was sent."""
+    """Start the server's process; errors here mean that no call was sent.
+
+    `note_attempt` is told of each connection that a program in a sandbox wants to make.
+    """
     if not server.sandbox:
         sandboxes = None
     elif sandboxes is None:
@@ -216,7 +235,11 @@ async def start_process(
         await asyncio.to_thread(folder.create)
         if sandboxes is not None:
             sandbox = await _start_sandbox(server, sandboxes, folder, environment)
-            return ServerProcess(server, sandbox, folder, has_credential=secret is not None)
+            proxy = None
+            if sandbox.listener is not None:
+                proxy = EgressProxy(frozenset(server.hosts), note_attempt)
+                proxy.start(sandbox.listener)
+            return ServerProcess(server, sandbox, folder, has_credential=secret is not None, proxy=proxy)
         program = await asyncio.to_thread(prepare_program, server, environment["PATH"], folder.files)
         try:
             process = await _start_supervisor(server, program, folder, environment)
@@ -250,6 +273,8 @@ async def _start_sandbox(
     if "PATH" not in server.env:
         # That of the gateway names folders that are not there.
         del environment["PATH"]
+    if server.hosts:
+        environment = {**_PROXY_ENVIRONMENT, **environment}
     program = await asyncio.to_thread(prepare_sandboxed_program, server, search_path, folder.files, sandboxes.uid)
     spec = SandboxSpec(
         command=program.command,
@@ -257,6 +282,7 @@ async def _start_sandbox(
         folders=program.folders,
         working_folder=program.working_folder,
         environment=environment,
+        proxy_port=_PROXY_PORT if server.hosts else None,
         limits=SandboxLimits(memory_bytes=server.memory_mb * 1_048_576, open_files=server.open_files),
     )
     try:

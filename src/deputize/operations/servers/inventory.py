@@ -58,6 +58,7 @@ class ServerInventory:
             "probe_seconds": server_settings.probe_seconds,
             "pins": [self._describe_pin(caller.tenant, server, row) for row in rows],
             "left_out": self._list_rejections(caller.tenant, server),
+            "refused_hosts": self._runtime.upstreams.list_refused_hosts(caller.tenant, server),
         }
 
     async def probe_server(self, caller: Caller, server: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from deputize.core.settings import McpServerSettings, SandboxSettings, Settings
 from deputize.execute.upstreams.server_pool import UpstreamPool
 from deputize.sandboxes.supervisor import SOCKET_NAME, list_marked_processes, mark_processes
 from tests.integration.execute.upstreams.conftest import SDK_SERVER, ShopServer
+from tests.support.egress_server import make_certificate, make_ok_response, run_server
 from tests.support.sandbox_host import PYTHON, needs_sandboxes
 
 pytestmark = [pytest.mark.requirement("EXE-2"), needs_sandboxes]
@@ -165,6 +166,55 @@ async def test_folders_are_read_or_written_as_they_are_listed(host: Host) -> Non
         assert "Read-only" in await run_code(shop, "open('data/new', 'w')")
         assert await run_code(shop, "open('results/new', 'w').write('sum')") == ""
     assert (host.folder / "results" / "new").read_text() == "sum"
+
+
+FETCH = """
+import ssl, urllib.request
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+result = urllib.request.urlopen("https://%s/", timeout=30, context=context).read().decode()
+"""
+DIRECT = "import socket; socket.create_connection((%r, %d), 5); result = 'connected'"
+DATAGRAM = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', (%r, %d)); result = 'sent'"
+
+
+async def test_listed_hosts_are_reached_and_no_other(host: Host, tmp_path: Path) -> None:
+    tls, _ = make_certificate(tmp_path, "localhost")
+    async with contextlib.AsyncExitStack() as stack:
+        listed, other = [
+            await stack.enter_async_context(run_server(lambda path, name: make_ok_response(b"hello"), tls))
+            for _ in range(2)
+        ]
+        secret_service = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        secret_service.bind(("127.0.0.1", 0))
+        secret_service.setblocking(False)
+        shop = await stack.enter_async_context(host.open(host.make_server(hosts=(f"localhost:{listed.port}",))))
+        assert await run_code(shop, FETCH % f"localhost:{listed.port}") == "hello"
+        if shutil.which("curl", path="/usr/bin"):
+            curl = f"['curl', '-sk', 'https://localhost:{listed.port}/']"
+            assert await run_code(shop, f"import subprocess; result = subprocess.check_output({curl}).decode()") == (
+                "hello"
+            )
+        assert len(listed.heads) >= 1
+        for code in (
+            FETCH % f"localhost:{other.port}",
+            FETCH % f"127.0.0.1:{listed.port}",
+            DIRECT % ("127.0.0.1", listed.port),
+            DIRECT % ("::1", listed.port),
+            DIRECT % ("192.0.2.1", 443),
+            "import socket; result = socket.getaddrinfo('example.com', 443)",
+            "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+            "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        ):
+            assert (await run_code(shop, code)).startswith("refused"), code
+        # Datagrams are sent into the sandbox's own network, where nobody is.
+        await run_code(shop, DATAGRAM % secret_service.getsockname())
+        with pytest.raises(BlockingIOError):
+            secret_service.recv(1)
+        assert other.heads == []
+        refused = shop.upstreams.list_refused_hosts("dev", "shop")
+        assert refused == sorted([f"localhost:{other.port}", f"127.0.0.1:{listed.port}"])
+    await host.wait_until_gone()
 
 
 async def test_a_virtual_environment_is_seen_with_its_packages(host: Host) -> None:

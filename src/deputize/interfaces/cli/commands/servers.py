@@ -165,6 +165,8 @@ def _print_server(server: Mapping[str, Any]) -> None:
         printer.table(("pinned", "registered as", "by", "at", ""), rows)
     for each in server["left_out"]:
         printer.warn(f"not registered: {each}")
+    for each in server.get("refused_hosts", ()):
+        printer.warn(f'it may not connect to {each}: add "{each}" to its hosts in deputize.toml if it should')
     if server["changes"]:
         printer.warn(f"{format_count(server['changes'], 'change')} to review: deputize servers review {server['name']}")
 

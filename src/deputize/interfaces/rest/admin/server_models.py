@@ -128,6 +128,9 @@ class ServerModel(ServerSummaryModel):
     probe_seconds: float
     pins: list[PinModel]
     left_out: list[str] = Field(description="The first invalid definitions that it declares, each with the reason.")
+    refused_hosts: list[str] = Field(
+        description="The hosts that its program wanted to connect to from its sandbox, and may not."
+    )
 
 
 class ServerProbeResult(ServerModel):

@@ -36,6 +36,7 @@ _PIN = PinModel(
 )
 _PROBE = ServerProbeResult(
     **_SUMMARY.model_dump(), review="changes", probe_seconds=60, pins=[_PIN], left_out=["tool:bad: no schema"],
+    refused_hosts=["api.example.com:443"],
     registered_tools=["shop.put@1.0.0"], new_changes=3,
 )  # fmt: skip
 _CHANGE = ServerChangeModel(

@@ -1,0 +1,241 @@
+"""Let a program in a sandbox connect to the hosts that its settings name, by HTTP CONNECT and TLS, and to no other.
+
+The proxy resolves, checks and pins addresses as `egress.py` does for the gateway's own requests. What the program then
+says in its first message must be TLS that names the same host: otherwise a listed host in front of many others would
+lead to all of them. What is inside of TLS is not seen.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from deputize.core.errors import EgressDenied, Problem
+from deputize.execute.egress import HostResolver, normalize_host, resolve_allowed_addresses, resolve_host
+
+_MAX_HEAD_BYTES: Final = 16_384
+_MAX_HELLO_BYTES: Final = 32_768
+_PART_BYTES: Final = 65_536
+# Until a request was understood and its host connected to.
+_OPEN_SECONDS: Final = 15.0
+_PAUSE_SECONDS: Final = 0.2
+_MOST_CONNECTIONS: Final = 64
+_HANDSHAKE_RECORD: Final = 0x16
+_CLIENT_HELLO: Final = 1
+_SERVER_NAME: Final = 0
+
+NoteAttempt = Callable[[str, str | None], None]
+"""Told each target as `host:port`, and why it was refused, None if it was not."""
+
+
+class _Refused(Exception):
+    """Why a connection is not made, with the status that says so."""
+
+    def __init__(self, target: str, reason: str, status: str = "403 Forbidden") -> None:
+        super().__init__(reason)
+        self.target = target
+        self.reason = reason
+        self.status = status
+
+
+class EgressProxy:
+    """The proxy of one sandbox. `hosts` are the allowed targets, each `host:port`."""
+
+    def __init__(
+        self, hosts: frozenset[str], note_attempt: NoteAttempt, *, resolver: HostResolver = resolve_host
+    ) -> None:
+        self._targets = frozenset(split_target(each) for each in hosts)
+        # They are named by the operator, so they may be in a private network; never link-local or metadata.
+        self._names = frozenset(host for host, _ in self._targets)
+        self._note_attempt = note_attempt
+        self._resolve = resolver
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accept_task: asyncio.Task[None] | None = None
+
+    def start(self, listener: socket.socket) -> None:
+        """Serve the connections that a listener accepts; the caller closes it after `aclose`."""
+        self._accept_task = asyncio.get_running_loop().create_task(self._accept(listener))
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        tasks = [*self._tasks, *([] if self._accept_task is None else [self._accept_task])]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(_MOST_CONNECTIONS)
+        while True:
+            # The others wait in the sandbox's own queue.
+            await slots.acquire()
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:
+                # This process has no descriptor left, or the program has already gone.
+                slots.release()
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            task = loop.create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: slots.release())
+
+    async def _serve(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_MAX_HEAD_BYTES)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(writer.close)
+            is_established = False
+            try:
+                async with asyncio.timeout(_OPEN_SECONDS):
+                    host, port = await _read_request(reader)
+                    upstream = await self._connect(host, port)
+                    stack.callback(upstream[1].close)
+                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    is_established = True
+                    hello = await _read_hello(reader, f"{host}:{port}")
+                    _require_name(hello, host, port)
+            except _Refused as refusal:
+                self._note_attempt(refusal.target, refusal.reason)
+                if is_established:
+                    return
+                body = f"{refusal.reason}\n".encode()
+                head = f"HTTP/1.1 {refusal.status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(_OPEN_SECONDS):
+                        await writer.drain()
+                return
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                return
+            self._note_attempt(f"{host}:{port}", None)
+            upstream[1].write(hello)
+            await asyncio.gather(_relay(reader, upstream[1]), _relay(upstream[0], writer))
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to one of the addresses that were checked, and to no other."""
+        target = f"{host}:{port}"
+        if (host, port) not in self._targets:
+            raise _Refused(target, "the settings of this server do not list it in hosts")
+        try:
+            addresses = await resolve_allowed_addresses(host, port, self._names, self._resolve)
+        except EgressDenied as denied:
+            raise _Refused(target, denied.message) from denied
+        except Problem as problem:
+            raise _Refused(target, problem.message, "502 Bad Gateway") from problem
+        for address in addresses:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(address, port, limit=_PART_BYTES)
+        raise _Refused(target, f"nothing answers at {host}", "502 Bad Gateway")
+
+
+def split_target(target: str) -> tuple[str, int]:
+    """Split `host:port` and normalize the host; raise ValueError if it is none."""
+    host, separator, port = target.rpartition(":")
+    name = normalize_host(host)
+    if not separator or not name or not port.isdecimal() or not port.isascii() or not 0 < int(port[:6]) < 65_536:
+        raise ValueError("write a host and a port, as in api.example.com:443")
+    if ":" in name:
+        ipaddress.IPv6Address(name)
+    elif not all(each.isalnum() or each in "-._" for each in name) or not name.isascii() or len(name) > 253:
+        raise ValueError("write a host and a port, as in api.example.com:443")
+    return name, int(port)
+
+
+async def _read_request(reader: asyncio.StreamReader) -> tuple[str, int]:
+    """Read the head of a CONNECT request."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise _Refused("", "the request is too large", "431 Request Header Fields Too Large") from error
+    method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    target, _, version = rest.partition(" ")
+    if method != "CONNECT" or not version.startswith("HTTP/1."):
+        raise _Refused("", "only https is possible here, by CONNECT", "405 Method Not Allowed")
+    try:
+        return split_target(target)
+    except ValueError as error:
+        raise _Refused("", str(error), "400 Bad Request") from error
+
+
+async def _read_hello(reader: asyncio.StreamReader, target: str) -> bytes:
+    """Read the first message of TLS whole, as it was sent; it may be split over several records."""
+    raw, message = b"", b""
+    while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4]):
+        header = await reader.readexactly(5)
+        length = int.from_bytes(header[3:])
+        is_hello = header[0] == _HANDSHAKE_RECORD and header[1] == 3 and length > 0
+        if not is_hello or len(raw) + length > _MAX_HELLO_BYTES:
+            raise _Refused(target, "its first message is not one of TLS")
+        body = await reader.readexactly(length)
+        raw, message = raw + header + body, message + body
+        if message[0] != _CLIENT_HELLO:
+            raise _Refused(target, "its first message is not one of TLS")
+    return raw
+
+
+def _require_name(hello: bytes, host: str, port: int) -> None:
+    """Require that TLS names the host of the request; an address has no name."""
+    try:
+        names = read_server_names(hello)
+    except (IndexError, ValueError) as error:
+        raise _Refused(f"{host}:{port}", "its first message is not one of TLS") from error
+    is_address = ":" in host or host.replace(".", "").isdigit()
+    if names != [host] and not (is_address and not names):
+        raise _Refused(f"{host}:{port}", f"its TLS names {', '.join(names)[:253] or 'no host'}")
+
+
+def read_server_names(hello: bytes) -> list[str]:
+    """Read the names in the first message of a TLS client, as its records have it; raise ValueError if it has none."""
+    message, rest = b"", hello
+    while rest:
+        length = int.from_bytes(rest[3:5])
+        message, rest = message + rest[5 : 5 + length], rest[5 + length :]
+    parts = _Parts(message[4 : 4 + int.from_bytes(message[1:4])])
+    parts.take(2 + 32)
+    for width in (1, 2, 1):
+        parts.take_vector(width)
+    names: list[str] = []
+    extensions = _Parts(parts.take_vector(2) if parts.is_left else b"")
+    while extensions.is_left:
+        kind, content = int.from_bytes(extensions.take(2)), extensions.take_vector(2)
+        if kind == _SERVER_NAME:
+            entries = _Parts(_Parts(content).take_vector(2))
+            while entries.is_left:
+                entries.take(1)
+                names.append(normalize_host(entries.take_vector(2).decode("ascii")))
+    return names
+
+
+class _Parts:
+    """The parts of a message, one after another."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._position = 0
+
+    @property
+    def is_left(self) -> bool:
+        return self._position < len(self._content)
+
+    def take(self, count: int) -> bytes:
+        """Take so many bytes; raise ValueError if there are fewer."""
+        part = self._content[self._position : self._position + count]
+        if len(part) < count:
+            raise ValueError("the message is too short")
+        self._position += count
+        return part
+
+    def take_vector(self, width: int) -> bytes:
+        """Take what follows its own length."""
+        return self.take(int.from_bytes(self.take(width)))
+
+
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what is read, and its end."""
+    with contextlib.suppress(OSError):
+        while part := await reader.read(_PART_BYTES):
+            writer.write(part)
+            await writer.drain()
+        writer.write_eof()

@@ -1,0 +1,193 @@
+"""What a program in a sandbox may connect to, judged at the hosts that it tries to reach."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from deputize.execute.egress import HostResolver
+from deputize.execute.egress_proxy import EgressProxy, read_server_names, split_target
+from tests.support.egress_server import Server, make_certificate, make_ok_response, make_resolver, run_server
+
+pytestmark = pytest.mark.requirement("EXE-2")
+HOST = "shop.example"
+
+
+@dataclass
+class ProxyWorld:
+    """A proxy, the host behind its listed name, one that nothing lists, and what the proxy noted."""
+
+    shop: Server
+    other: Server
+    client_tls: ssl.SSLContext
+    proxy_port: int = 0
+    notes: list[tuple[str, str | None]] = field(default_factory=list)
+
+    @property
+    def target(self) -> str:
+        return f"{HOST}:{self.shop.port}"
+
+    async def send(self, head: str, then: bytes = b"") -> bytes:
+        """Send a request, and something after its answer; return all that comes back."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy_port)
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            writer.write(head.encode() + b"\r\n\r\n")
+            answer = b""
+            if then:
+                answer = await reader.readuntil(b"\r\n\r\n")
+                writer.write(then)
+            writer.write_eof()
+            return answer + await asyncio.wait_for(reader.read(), 30)
+        return b""
+
+    async def fetch(self, target: str, name: str) -> bytes:
+        """Connect through the proxy with TLS that names a host, and get its page."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy_port)
+        with contextlib.closing(writer):
+            writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+            answer = await reader.readuntil(b"\r\n\r\n")
+            if b" 200 " not in answer:
+                return answer
+            try:
+                async with asyncio.timeout(30):
+                    await writer.start_tls(self.client_tls, server_hostname=name)
+                    writer.write(f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+                    return await reader.read()
+            except (ssl.SSLError, OSError):
+                return b"ended"
+
+
+@contextlib.asynccontextmanager
+async def open_world(folder: Path, resolver: HostResolver | None = None) -> AsyncIterator[ProxyWorld]:
+    server_tls, _ = make_certificate(folder, HOST)
+    client_tls = ssl.create_default_context()
+    client_tls.check_hostname, client_tls.verify_mode = False, ssl.CERT_NONE
+    async with contextlib.AsyncExitStack() as stack:
+        shop, other = [
+            await stack.enter_async_context(run_server(lambda path, host: make_ok_response(b"hello"), server_tls))
+            for _ in range(2)
+        ]
+        world = ProxyWorld(shop, other, client_tls)
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        world.proxy_port = listener.getsockname()[1]
+        proxy = EgressProxy(
+            frozenset({world.target.upper().replace(HOST.upper(), "Shop.Example.")}),
+            lambda target, reason: world.notes.append((target, reason)),
+            resolver=resolver or make_resolver("127.0.0.1"),
+        )
+        proxy.start(listener)
+        stack.push_async_callback(proxy.aclose)
+        yield world
+
+
+async def test_a_listed_host_is_reached_by_tls_that_names_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        answers = await asyncio.gather(*(world.fetch(world.target, HOST) for _ in range(100)))
+        assert all(each.endswith(b"hello") for each in answers)
+        assert set(world.notes) == {(world.target, None)}
+
+
+@pytest.mark.parametrize("name", ["other.example", "www.shop.example", "shop.example.other.example"])
+async def test_tls_that_names_another_host_passes_nothing_on(tmp_path: Path, name: str) -> None:
+    async with open_world(tmp_path) as world:
+        assert await world.fetch(world.target, name) == b"ended"
+        assert world.notes == [(world.target, f"its TLS names {name}")]
+        assert world.shop.heads == []
+
+
+async def test_tls_that_names_no_host_passes_nothing_on(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        # Python names no address.
+        assert await world.fetch(world.target, "127.0.0.1") == b"ended"
+        assert world.notes == [(world.target, "its TLS names no host")]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("CONNECT shop.example:1 HTTP/1.1", b"403"),
+        ("CONNECT {host}.other.example:{port} HTTP/1.1", b"403"),
+        ("CONNECT other.example:{other} HTTP/1.1", b"403"),
+        ("CONNECT 127.0.0.1:{other} HTTP/1.1", b"403"),
+        ("CONNECT [::1]:{other} HTTP/1.1", b"403"),
+        ("CONNECT 169.254.169.254:80 HTTP/1.1", b"403"),
+        ("CONNECT {host}@other.example:{other} HTTP/1.1", b"400"),
+        ("CONNECT {host}\0.other.example:{port} HTTP/1.1", b"400"),
+        ("CONNECT {host}:{port}0000000000 HTTP/1.1", b"400"),
+        ("CONNECT {host} HTTP/1.1", b"400"),
+        ("CONNECT http://{host}:{port}/ HTTP/1.1", b"400"),
+        ("GET http://{host}:{port}/ HTTP/1.1\r\nHost: {host}", b"405"),
+        ("GET http://127.0.0.1:{other}/ HTTP/1.1\r\nHost: {host}", b"405"),
+        ("GET / HTTP/1.1\r\nHost: 127.0.0.1:{other}", b"405"),
+        ("CONNECT {host}:{port} SOCKS", b"405"),
+        ("CONNECT {host}:{port} HTTP/1.1\r\nX: {fill}", b"431"),
+        ("", b"405"),
+    ],
+)
+async def test_what_is_no_listed_target_is_not_connected_to(tmp_path: Path, head: str, status: bytes) -> None:
+    async with open_world(tmp_path) as world:
+        values = {"host": HOST, "port": world.shop.port, "other": world.other.port, "fill": "x" * 40_000}
+        answer = await world.send(head.format(**values))
+        # A request that is not read to its end may end in a reset.
+        assert answer.startswith(b"HTTP/1.1 " + status) or (not answer and status == b"431"), answer
+        assert world.shop.heads == world.other.heads == []
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        b"GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n",
+        b"\x16\x03\x01\x00\x00",
+        b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
+        b"\x16\x03\x01\x00\x04\x01\x00\x00\x00",
+        b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03",
+        b"\x16\x03\x01\x00\x04\x01\xff\xff\xff" + b"\x16\x03\x01\xff\xff" * 20_000,
+        b"\x15\x03\x01\x00\x02\x02\x28",
+    ],
+)
+async def test_what_is_not_tls_passes_nothing_on(tmp_path: Path, then: bytes) -> None:
+    async with open_world(tmp_path) as world:
+        answer = await world.send(f"CONNECT {world.target} HTTP/1.1", then)
+        assert answer in (b"", b"HTTP/1.1 200 Connection established\r\n\r\n")
+        assert [reason for _, reason in world.notes] in (
+            ["its first message is not one of TLS"],
+            ["its TLS names no host"],
+        )
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "0.0.0.0", "224.0.0.1"])
+async def test_a_listed_name_cannot_lead_to_a_metadata_service(tmp_path: Path, address: str) -> None:
+    async with open_world(tmp_path, make_resolver(address)) as world:
+        answer = await world.send(f"CONNECT {world.target} HTTP/1.1")
+        assert answer.startswith(b"HTTP/1.1 403")
+        assert "never allowed" in str(world.notes[0][1])
+
+
+def test_a_name_is_read_from_a_message_in_several_records() -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=HOST)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+    assert read_server_names(hello) == [HOST]
+    body = hello[5:]
+    parts = [body[start : start + 7] for start in range(0, len(body), 7)]
+    assert read_server_names(b"".join(hello[:3] + len(each).to_bytes(2) + each for each in parts)) == [HOST]
+    for length in range(1, len(body)):
+        # A message that is cut anywhere is refused, or has no more names.
+        cut = b"\x01" + (length).to_bytes(3) + body[4 : 4 + length]
+        with contextlib.suppress(ValueError):
+            assert read_server_names(hello[:3] + len(cut).to_bytes(2) + cut) in ([], [HOST])
+
+
+@pytest.mark.parametrize("text", ["", ":443", "a", "a:", "a:0", "a:65536", "a:٤٤٣", "a b:443", "[::g]:443", "ä.de:443"])
+def test_a_target_is_a_host_and_a_port(text: str) -> None:
+    assert split_target("[::1]:443") == ("::1", 443)
+    with pytest.raises(ValueError, match=r"host and a port|octet|At least|hex"):
+        split_target(text)
