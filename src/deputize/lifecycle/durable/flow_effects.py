@@ -9,7 +9,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
-import orjson
 
 from deputize.catalog.snapshot import TenantTools
 from deputize.core.contract.contract import MutationClass
@@ -18,14 +17,13 @@ from deputize.core.value_types import frozen
 from deputize.lifecycle.compensation.journal_entries import EntryVerdict, judge_entry, load_entries
 from deputize.lifecycle.durable.flow_steps import FlowSteps, edit_document, unseal_document
 from deputize.lifecycle.phases import CallContext
+from deputize.lifecycle.recording.human_tasks import open_human_task
 from deputize.lifecycle.runtime import Runtime
 from deputize.store.keys import KeySet
 from deputize.store.pool import Connection
 from deputize.store.queries import load_statements
 
 _SQL = load_statements("flows")
-# When a person should have looked at what is left. Nothing happens then.
-_DUE_SECONDS: Final = 7 * 86_400.0
 # What a flow reports whose calls did nothing.
 NOT_NEEDED: Final[Mapping[str, Any]] = {"state": "not_needed", "compensated": [], "left": [], "task_id": None}
 
@@ -231,8 +229,5 @@ async def _build_report(
         "compensated": taken_back,
         "left": left,
     }
-    task_id = await connection.fetchval(
-        _SQL["open_compensation_task"], call.tenant, runtime.clock.new_id(), call.call_id, orjson.dumps(question),
-        _DUE_SECONDS,
-    )  # fmt: skip
-    return {"state": "incomplete", "compensated": taken_back, "left": left, "task_id": str(task_id)}
+    task = await open_human_task(runtime, connection, call.tenant, "compensate", call.call_id, question)
+    return {"state": "incomplete", "compensated": taken_back, "left": left, "task_id": task.id}

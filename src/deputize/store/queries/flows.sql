@@ -63,9 +63,3 @@ order by j.ordinal desc;
 
 -- name: load_compensation
 select state, error from deputize.calls where tenant = $1 and id = $2;
-
--- name: open_compensation_task
-insert into deputize.human_tasks (tenant, id, kind, call_id, question, due_at)
-values ($1, $2, 'compensate', $3, $4, now() + make_interval(secs => $5))
-on conflict (tenant, call_id, kind) where state = 'open' do update set question = excluded.question
-returning id;
