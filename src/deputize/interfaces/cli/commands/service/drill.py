@@ -1,13 +1,16 @@
 """Define `deputize drill`: rehearse a restore and a failover on scratch databases."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deputize.core.config_error import ConfigError
 from deputize.interfaces.cli.local.project_file import enter_project, load_settings
 from deputize.interfaces.cli.render.output import EXIT_FAILED, CommandExit, Json, format_count, printer
+
+if TYPE_CHECKING:
+    from deputize.core.settings import Settings
 
 group = typer.Typer(
     no_args_is_help=True, help="Rehearse a restore and a failover on scratch databases. For the operator."
@@ -32,8 +35,7 @@ def restore(url: ScratchUrl = "", json: Json = False) -> None:
     """
     from deputize.interfaces.cli.local.drills import drill_restore
 
-    enter_project()
-    report = drill_restore(load_settings(), _require_url(url))
+    report = drill_restore(_load_settings(), _require_url(url))
     if json:
         printer.json(asdict(report))
     if report.loss is None:
@@ -86,14 +88,14 @@ def failover(
     """
     from deputize.interfaces.cli.local.drills import drill_failover
 
-    enter_project()
+    settings = _load_settings()
 
     def report_steady() -> None:
         printer.note(f"Calls succeed. {f'Running {promote}' if promote else 'Promote the standby now.'}")
 
     report = drill_failover(
         context.obj,
-        load_settings(),
+        settings,
         _require_url(url),
         promote=promote,
         rate=rate,
@@ -118,6 +120,16 @@ def failover(
     if report.lost or report.done_twice or not report.was_promoted:
         raise CommandExit(EXIT_FAILED)
     printer.success("No acknowledged call was lost, and none was done twice")
+
+
+def _load_settings() -> "Settings":
+    from deputize.interfaces.cli.local.logs import configure_logs
+
+    enter_project()
+    settings = load_settings()
+    # What a gateway logs while its database is away is no news here.
+    configure_logs(settings.telemetry.model_copy(update={"log_level": "error"}))
+    return settings
 
 
 def _require_url(url: str) -> str:
