@@ -8,7 +8,9 @@ from itertools import count
 from deputize.store.local_postgres import LocalPostgres
 
 _numbers = count(1)
+# Tests log in hundreds of times.
 _ROLES = """
+set scram_iterations = 1;
 do $$ begin
   create role shop_owner login password 'owner';
   create role shop_reader login password 'reader';

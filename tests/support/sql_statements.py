@@ -201,6 +201,10 @@ values (ship(1))
 select * from orders join customers on ship(1) is null
 select * from orders tablesample system (length(ship(1)::text))
 select json_object('a': ship(1))
+select json_exists('{}'::jsonb, '$' passing ship(1)::text as x)
+select json_value(profile, '$.age' default ship(1)::text on empty) from customers
+select json_scalar(ship(1))
+select json(ship(1)::text)
 select x from json_table('[1]', '$[*]' columns (x text path '$' default ship(1)::text on empty)) t
 select (1::bigint).ship
 select (b.id).ship from orders b
@@ -404,6 +408,8 @@ def build_honest_statements() -> list[tuple[str, list[Any]]]:
         ("select key, value from customers, jsonb_each(profile) where id = $1", [1]),
         ("select * from jsonb_to_recordset($1) as x (a int, b text)", [[{"a": 1, "b": "x"}]]),
         ("select x.* from json_table('[{\"a\": 1}]'::jsonb, '$[*]' columns (a int path '$.a')) x", []),
+        ("select json_exists(profile, '$.age ? (@ > $x)' passing 30 as x), json_scalar(1) from customers", []),
+        ("select json_value(profile, '$.age' returning int default 0 on empty) from customers", []),
         ("select unnest(tags), count(*) from customers group by 1 order by 2 desc", []),
         ("select array_length(tags, 1), cardinality(tags), tags[1], tags[1:1] from customers", []),
         ("select name, ts_rank(words, q) from products, plainto_tsquery('english', $1) q where words @@ q", ["kettle"]),

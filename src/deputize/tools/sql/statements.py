@@ -37,9 +37,9 @@ _PARTS: Final = {
 }  # fmt: skip
 # Fields whose value the parse tree writes without its type.
 _PLAIN_FIELDS: Final = {
-    "alias", "arg", "boolval", "bsval", "collClause", "constructor", "context_item", "cycle_clause", "format",
-    "fval", "ival", "join_using_alias", "on_empty", "on_error", "output", "over", "pathspec", "returning",
-    "search_clause", "sval", "value",
+    "alias", "arg", "boolval", "bsval", "collClause", "constructor", "context_item", "cycle_clause", "expr",
+    "format", "fval", "ival", "join_using_alias", "on_empty", "on_error", "output", "over", "pathspec",
+    "returning", "search_clause", "sval", "val", "value",
 }  # fmt: skip
 _OPERATOR_FIELDS: Final = {"A_Expr": "name", "SortBy": "useOp", "SubLink": "operName"}
 _SAMPLE_METHODS: Final = frozenset({"bernoulli", "system"})
