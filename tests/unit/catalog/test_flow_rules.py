@@ -272,7 +272,7 @@ def test_a_graph_is_refused_if_and_only_if_one_of_its_runs_would_go_wrong(data: 
         "properties": {"tag": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
         "required": ["tag", "tags"],
     }
-    fields = {"output": {"t": "/input/tag"}, "input_schema": schema, "effects": "destructive"}
+    fields: dict[str, Any] = {"output": {"t": "/input/tag"}, "input_schema": schema, "effects": "destructive"}
     reasons = _find_reasons(make_flow("drawn", *steps, **fields))
     assert any("which cannot be taken back" in each for each in reasons) == changes_too_late, reasons
     missing = ("which may be missing", "is not a step before this one")
