@@ -246,7 +246,7 @@ async def test_a_flow_shows_its_graph_its_steps_with_their_calls_and_what_it_lef
         made = (await browser.get(step[1])).text
         assert f'/console/calls/{world["flow_id"]}">the call that made it' in made
         assert f'/console/flows/{world["flow_id"]}">all its steps' in made
-        assert (await browser.get(f"/console/flows/{world['call_id']}")).status_code == 404
+        assert (await browser.get(f"/console/flows/{world['call_id']}")).status_code == 400
 
 
 async def test_filters_stand_in_the_address_and_what_was_typed_is_kept(console: ConsoleGateway, world: World) -> None:
