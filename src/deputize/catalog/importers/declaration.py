@@ -123,11 +123,6 @@ def _explain_entry(kind: str, message: str, context: Mapping[str, Any], fields: 
     return message[:1].lower() + message[1:], _FIXES.get(kind, _ANOTHER_VALUE)
 
 
-def format_reasons(where: str, reasons: Iterable[Reason]) -> list[str]:
-    """Format each reason as one line: where, the field, what is wrong and how to fix it."""
-    return [f"{where}: {each.path.lstrip('/').replace('/', '.')} {each.reason}; {each.fix}" for each in reasons]
-
-
 def format_python_reasons(where: str, reasons: Iterable[Reason], declaration: Mapping[str, Any]) -> list[str]:
     """Format each reason as one line that names the parameter of `@tool` and shows the Python to write."""
     return [f"{where}: {_explain_in_python(each, declaration)}" for each in reasons]
