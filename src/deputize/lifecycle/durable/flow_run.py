@@ -13,6 +13,7 @@ authority meanwhile stops it from making more calls, and its outcome says so bes
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 from deputize.core.call import CallOrigin, CallRequest
@@ -43,6 +44,7 @@ from deputize.lifecycle.durable.flow_steps import (
 from deputize.lifecycle.durable.resume import PendingRun, RunNotReady, authorize_flow
 from deputize.lifecycle.phases import Authorized, Claim, Executed, Validated
 from deputize.lifecycle.runtime import Runtime
+from deputize.lifecycle.verify import verify
 from deputize.runs.flow_state import FlowState, ReadyCall, evaluate_flow
 from deputize.store.queries import load_statements
 
@@ -105,8 +107,10 @@ async def conclude_flow(
     """Build the execution of a flow whose calls have all ended; None if it goes on. A refusal is why it had to stop."""
     validated = authorized.validated
     steps = await load_flow_steps(runtime, validated.call.tenant, validated.call.call_id)
-    output: Any = None
     problem: Problem | None
+    executed = Executed(
+        authorized=authorized, claim=claim, output=None, problem=None, attempts=1, seconds=run.age_seconds
+    )
     if steps.ending is None:
         is_stopping = run.cancel_requested or _is_over(run) or refusal is not None
         state = evaluate_flow(
@@ -115,23 +119,25 @@ async def conclude_flow(
         if not state.has_ended or steps.plans:
             return None
         problem, failure, report = _find_problem(run, steps, state, refusal), state.failure, None
+        may_compensate = is_compensated(validated) and steps.may_have_acted
         if problem is None:
-            output = state.output
-        elif is_compensated(validated):
-            if steps.may_have_acted:
-                await save_ending(runtime, run, steps, problem, failure, is_owner=True)
-                return None
+            executed = replace(executed, output=state.output)
+            if may_compensate:
+                # A result that breaks the contract fails the flow like any step, and before its outcome is recorded.
+                problem = (await verify(runtime, executed)).problem
+        if problem is None:
+            return executed
+        if may_compensate:
+            await save_ending(runtime, run, steps, problem, failure, is_owner=True)
+            return None
+        if is_compensated(validated):
             report = NOT_NEEDED
     elif steps.report is None:
         return None
     else:
         report = steps.report
         problem, failure = restore_ending(steps.ending)
-    if problem is not None:
-        problem = name_steps(problem, steps, failure, report)
-    return Executed(
-        authorized=authorized, claim=claim, output=output, problem=problem, attempts=1, seconds=run.age_seconds
-    )
+    return replace(executed, problem=name_steps(problem, steps, failure, report))
 
 
 def _find_problem(run: PendingRun, steps: FlowSteps, state: FlowState, refusal: Problem | None) -> Problem | None:

@@ -193,6 +193,17 @@ async def test_what_cannot_be_taken_back_is_left_with_the_reason(fresh_database:
         assert len(await load_tasks(lab, flow_id)) == 1
 
 
+async def test_a_flow_whose_result_breaks_its_contract_is_taken_back(fresh_database: str, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 1}}, "required": ["name"]}
+    flow = make_flow_tool("long", *CHANGES, output={"name": "/steps/one/name"}, output_schema=schema)
+    async with open_saga_lab(fresh_database, tmp_path, flow) as lab:
+        flow_id = await start(lab, "long")
+        report = await wait_for_report(lab, flow_id)
+        assert (report["state"], list_steps(report["compensated"])) == ("compensated", ["three", "two", "one"])
+        assert (await load_envelope(lab, flow_id))["type"] == "urn:deputize:problem:result-invalid"
+        assert notes == {"old": "o", "kept": "k"}
+
+
 async def test_what_someone_changed_since_is_never_overwritten(fresh_database: str, tmp_path: Path) -> None:
     gate = Gate(ToolFailed("no such account"))
     async with open_saga_lab(fresh_database, tmp_path, FLOW) as lab:
