@@ -58,8 +58,8 @@ def undo(
     if is_asked and not typer.confirm(f"Undo {format_count(planned['ready'], 'call')}?", err=True):
         exit_with_error("Nothing was undone.", EXIT_FAILED)
     made: list[dict[str, Any]] = []
-    left = planned
-    while left["ready"]:
+    left, shown_ids = planned, _list_ready(planned)
+    while left["ready"] and _list_ready(left) <= shown_ids:
         answer = gateway.post("/v1/undo", {**selection, "digest": left["digest"]}).value
         made += answer["made"]
         left = answer["left"]
@@ -68,7 +68,11 @@ def undo(
                 printer.line(f"  {each['state']:<18} {each['undone_call_id']} by {each['tool']} ({each['call_id']})")
         if not answer["made"] or answer["made"][-1]["state"] != "succeeded":
             break
-    _finish(made, left, json)
+    _finish(made, left, json, has_unseen=not _list_ready(left) <= shown_ids)
+
+
+def _list_ready(plan: dict[str, Any]) -> set[str]:
+    return {each["entry_id"] for each in plan["steps"] if each["verdict"] == "ready"}
 
 
 def _list_requests(answer: dict[str, Any], json: bool) -> None:
@@ -113,7 +117,7 @@ def _print_plan(planned: dict[str, Any]) -> None:
         printer.note("  There are more calls than one plan holds: undo these, then repeat the command.")
 
 
-def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool) -> None:
+def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool, *, has_unseen: bool) -> None:
     undone = sum(each["state"] == "succeeded" for each in made)
     if json:
         printer.json({"made": made, "left": left})
@@ -128,4 +132,6 @@ def _finish(made: list[dict[str, Any]], left: dict[str, Any], json: bool) -> Non
             f"{done} The last step waits for approval: deputize approvals show {call_id}. Then repeat the command.",
             EXIT_PENDING,
         )
+    if has_unseen:
+        exit_with_error(f"{done} Some of them were not in the plan that you saw: repeat the command.", EXIT_FAILED)
     exit_with_error(f"{done} Read the last step, then repeat the command: it goes on where it stopped.", EXIT_FAILED)

@@ -1,0 +1,83 @@
+"""`deputize undo` undoes what its plan showed, and stops where something else came to it."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from deputize.interfaces.cli.commands.undo import undo
+from deputize.interfaces.cli.render.output import CommandExit
+
+pytestmark = pytest.mark.requirement("NEW-2")
+
+
+def plan(*entry_ids: str) -> dict[str, Any]:
+    steps = [
+        {
+            "entry_id": each, "call_id": f"call-{each}", "tool": "book.add", "effects": [], "verdict": "ready",
+            "undo_tool": "book.remove", "detail": None,
+        }
+        for each in entry_ids
+    ]  # fmt: skip
+    return {"ready": len(steps), "steps": steps, "is_complete": True, "digest": "-".join(entry_ids)}
+
+
+def made(entry_id: str) -> dict[str, Any]:
+    return {"state": "succeeded", "undone_call_id": f"call-{entry_id}", "tool": "book.remove", "call_id": "c"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: "_Server"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.digests.append(body.get("digest"))
+        content = json.dumps(self.server.answers.pop(0)).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[dict[str, Any]] = []
+        self.digests: list[str | None] = []
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with _Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def run(gateway: _Server) -> None:
+    undo(agent="bot", since="2h", url=f"http://127.0.0.1:{gateway.server_port}", token="t")
+
+
+def test_what_the_plan_showed_is_undone_in_as_many_requests_as_it_takes(gateway: _Server) -> None:
+    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": plan("a")}, {"made": [made("a")], "left": plan()}]
+    run(gateway)
+    assert gateway.digests == [None, "b-a", "a"]
+
+
+def test_what_an_agent_did_meanwhile_is_not_undone_unseen(gateway: _Server, capsys: pytest.CaptureFixture[str]) -> None:
+    gateway.answers = [plan("b", "a"), {"made": [made("b")], "left": plan("new", "a")}]
+    with pytest.raises(CommandExit):
+        run(gateway)
+    assert (gateway.digests, gateway.answers) == ([None, "b-a"], [])
+    assert "not in the plan that you saw" in capsys.readouterr().err
