@@ -253,6 +253,27 @@ async def test_an_agent_asks_and_the_undo_of_its_person_is_the_answer(lab: Gatew
         await requests.request_undo(await lab.make_caller("bob", agent="bot", scopes=("book:write",)), added)
 
 
+async def test_only_who_may_undo_a_call_answers_a_request_about_it(lab: GatewayLab, session: str) -> None:
+    bot, ivy = await lab.make_caller("ivy", agent="bot", scopes=("book:write",)), await make_person(lab, "ivy")
+    added = await call(lab, "add", session, by=bot, name="a", text="1")
+    await lab.gateway.undo.requests.request_undo(bot, added)
+    # Sees what others did, and takes back nothing of it.
+    auditor = await lab.make_caller("eve", scopes=("book:write", UNDO_SCOPE, AUDIT_SCOPE))
+    assert (await undo(lab, auditor, call_id=added))["made"] == []
+    assert [each["call_id"] for each in await lab.gateway.undo.requests.list_requests(ivy)] == [added]
+
+
+async def test_an_agent_asks_again_once_nobody_answered_in_time(lab: GatewayLab, session: str) -> None:
+    bot, ana = await lab.make_caller("ana", agent="bot", scopes=("book:write",)), await make_person(lab)
+    added = await call(lab, "add", session, by=bot, name="a", text="1")
+    requests = lab.gateway.undo.requests
+    first = await requests.request_undo(bot, added)
+    await lab.db.execute("update deputize.human_tasks set due_at = now() where id = $1", first["task_id"])
+    assert await requests.list_requests(ana) == []
+    second = await requests.request_undo(bot, added)
+    assert [each["task_id"] for each in await requests.list_requests(ana)] == [second["task_id"]]
+
+
 async def test_agents_fill_no_list_of_requests_without_end(
     lab: GatewayLab, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,10 @@ class Undo:
             raise UndoPlanChanged(
                 "the plan is not the one that you saw: something changed since", nothing_happened=True
             )
-        asked = {each.call_id for each in plan.steps} | ({selection.call_id} if selection.call_id else set())
-        await answer_requests(self._lifecycle.runtime, caller, asked)
+        if ready_ids := {each.call_id for each in plan.list_ready()}:
+            # A flow has no step of its own.
+            flow_ids = set() if selection.call_id is None else {selection.call_id}
+            await answer_requests(self._lifecycle.runtime, caller, ready_ids | flow_ids)
         made = await self._run_steps(caller, plan)
         left = await self._plans.plan_undo(caller, selection) if made else plan
         return {"made": made, "left": left.to_json()}

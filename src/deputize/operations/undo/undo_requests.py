@@ -42,6 +42,7 @@ class UndoRequests:
         }
 
         async def open_task(connection: Connection) -> OpenedTask:
+            await connection.execute(_SQL["expire_undo_request"], caller.tenant, call_id)
             opened = await open_human_task(
                 self._runtime, connection, caller.tenant, "undo", call_id, question, _SECONDS
             )

@@ -42,6 +42,11 @@ select count(*) from deputize.human_tasks t
 join deputize.calls k on k.tenant = t.tenant and k.id = t.call_id
 where t.tenant = $1 and t.kind = 'undo' and t.state = 'open' and t.due_at > now() and k.caller_user = $2;
 
+-- name: expire_undo_request
+-- That nobody answered in time; the next one is another task.
+update deputize.human_tasks set state = 'expired', resolved_at = now()
+where tenant = $1 and call_id = $2 and kind = 'undo' and state = 'open' and due_at <= now();
+
 -- name: list_undo_requests
 select t.id, t.call_id, t.opened_at, k.tool, k.version, k.caller_user, k.caller_agent
 from deputize.human_tasks t
