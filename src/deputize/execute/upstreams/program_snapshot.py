@@ -32,6 +32,7 @@ from deputize.sandboxes.port import SandboxFolder
 
 # What every sandbox sees of the host.
 _BASE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
+_RUNTIME_NAMES: Final = ("pyvenv.cfg", "bin", "lib", "lib64")
 _SETTLED_NANOSECONDS: Final = 2_000_000_000
 _binary_digests: BoundedDict[tuple[int, ...], str] = BoundedDict(64)
 _binary_digests_lock = threading.Lock()
@@ -131,14 +132,18 @@ def prepare_sandboxed_program(
 
 
 def _list_runtime_folders(*binaries: str) -> list[str]:
-    """List where Python finds its library, and packages in a virtual environment, if that is not in the base."""
-    folders = dict.fromkeys(os.path.dirname(os.path.dirname(each)) for each in binaries)
-    return [
+    """List where Python finds its library, and packages in a virtual environment, if that is not in the base.
+
+    Nothing beside them: some make the environment in the folder of their project, where its keys are.
+    """
+    folders = [
         each
-        for each in folders
+        for each in dict.fromkeys(os.path.dirname(os.path.dirname(each)) for each in binaries)
         if find_pin(each, dict.fromkeys(_BASE, "")) is None
         and (os.path.exists(f"{each}/pyvenv.cfg") or list(Path(each).glob("lib/python3*/os.py")))
     ]
+    paths = (f"{each.rstrip('/')}/{name}" for each in folders for name in _RUNTIME_NAMES)
+    return [each for each in paths if os.path.exists(each)]
 
 
 def _build_refusal(server: McpServerSettings, error: ProgramFileError) -> UpstreamUnavailable:

@@ -274,3 +274,20 @@ def test_the_digest_of_a_folder_covers_names_contents_and_links(tmp_path: Path) 
     (tmp_path / "b").symlink_to("a/two")
     digests.add(compute_digest(str(tmp_path)))
     assert len(digests) == 4
+
+
+def test_a_sandbox_sees_of_a_virtual_environment_what_python_needs_and_nothing_beside_it(tmp_path: Path) -> None:
+    project, snapshot = tmp_path / "project", tmp_path / "snapshot"
+    (project / "bin").mkdir(parents=True)
+    (project / "lib").mkdir()
+    (project / "bin" / "python").symlink_to(PYTHON)
+    for name in ("pyvenv.cfg", "master.key", "server.py"):
+        (project / name).touch()
+    server = McpServerSettings(
+        name="shop", command=(str(project / "bin" / "python"), str(project / "server.py")), accept_risk="unpinned",
+        sandbox=True,
+    )  # fmt: skip
+    program = program_snapshot.prepare_sandboxed_program(server, os.defpath, snapshot, None)
+    shown = {each.path for each in program.folders if each.path.startswith(str(project))}
+    assert shown == {str(project / name) for name in ("pyvenv.cfg", "bin", "lib", "server.py")}
+    assert program.command[0] == str(project / "bin" / "python")
