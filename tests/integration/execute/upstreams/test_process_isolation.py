@@ -162,6 +162,23 @@ def test_a_sandbox_is_shown_no_folder_with_a_key(reachable_folder: Path) -> None
         assert f"The folder {path} of the server orders shows master.key" in answer
 
 
+def test_a_sandbox_changes_nothing_that_the_gateway_runs_on_and_no_place_of_another_folder(
+    reachable_folder: Path,
+) -> None:
+    for name in (".deputize/tools", "data/models", "results"):
+        (reachable_folder / name).mkdir(parents=True)
+    sandboxed = {**PINNED, "sandbox": True}
+    writing = {**sandboxed, "name": "shop", "folders": [{"path": "data", "write": True}]}
+    for folders in ([{"path": ".deputize/tools"}], [{"path": "results", "write": True}, {"path": "data/models"}]):
+        assert explain_refusal(({**sandboxed, "folders": folders},), reachable_folder) == "None"
+    answer = explain_refusal(
+        ({**sandboxed, "folders": [{"path": ".deputize/tools", "write": True}]},), reachable_folder
+    )
+    assert "The folder .deputize/tools of the server orders must not be changed by a program" in answer
+    answer = explain_refusal((writing, {**sandboxed, "folders": [{"path": "data/models"}]}), reachable_folder)
+    assert "The folder data/models of the server orders is in a folder that a program may change" in answer
+
+
 @needs_root
 def test_every_program_of_a_gateway_of_root_gets_an_unused_user_of_its_own(reachable_folder: Path) -> None:
     answer = explain_refusal(

@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 from deputize.core.config_error import ConfigError
 from deputize.core.settings import SETTINGS_FILE, McpServerSettings, Settings
 from deputize.execute.upstreams.program_files import resolve_path
+from deputize.interfaces.cli.local.project_exposure import find_exposure
 
 _PR_GET_DUMPABLE: Final = 3
 _PR_SET_DUMPABLE: Final = 4
@@ -109,15 +110,31 @@ def _require_hidden_files(server: McpServerSettings, settings: Settings) -> None
 
 
 def _require_hidden_folders(server: McpServerSettings, settings: Settings) -> None:
-    """Require that no folder that the sandbox shows has a key or secret in it, whoever may read that file now."""
+    """Require that no folder that the sandbox shows has a key or secret in it, whoever may read that file now.
+
+    Nor may its program change what the gateway runs on, or where a folder of a sandbox leads.
+    """
+    changeable = [_find_folder(other, each.path) for other in settings.servers for each in other.folders if each.write]
     for each in server.folders:
-        shown = Path(resolve_path(server, str(each.path.expanduser()))).resolve()
+        shown = _find_folder(server, each.path)
+        what = f"The folder {each.path} of the server {server.name}"
         for secret in _list_secret_files(settings):
             if secret.resolve().is_relative_to(shown):
                 raise ConfigError(
-                    f"The folder {each.path} of the server {server.name} shows {secret} in its sandbox: list the "
-                    "folders that it needs in place of the one that they are in."
+                    f"{what} shows {secret} in its sandbox: list the folders that it needs in place of the one that "
+                    "they are in."
                 )
+        if each.write and (reason := find_exposure(shown, Path().resolve(), settings)) is not None:
+            raise ConfigError(f"{what} must not be changed by a program: {reason}. List a folder of its own.")
+        if any(shown != other and shown.is_relative_to(other) for other in changeable):
+            raise ConfigError(
+                f"{what} is in a folder that a program may change, which could put a link to another one in its place: "
+                "list folders beside each other."
+            )
+
+
+def _find_folder(server: McpServerSettings, path: Path) -> Path:
+    return Path(resolve_path(server, str(path.expanduser()))).resolve()
 
 
 def _list_secret_files(settings: Settings) -> Iterator[Path]:
