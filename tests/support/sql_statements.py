@@ -315,6 +315,13 @@ select 1 where 'private.salaries'::regclass is not null
 select 'pg_authid'::regclass::oid
 select 4711::regrole
 select 'ship'::regproc
+select '{private.salaries}'::_regclass
+select (array[1259, 4711]::oid[])::"_regclass"::text
+select array[10::oid]::pg_catalog._regrole
+select (json_populate_record(null::pg_type, '{"typinput": "1242"}')).typinput::text
+select row_to_json(json_populate_record(null::pg_catalog.pg_authid, '{}'))
+select json_populate_recordset(null::_pg_proc, '[]')
+select * from json_table('{}', '$' columns (x _regtype path '$'))
 select U&"\0073alaries" from U&"\0070rivate".salaries
 select * from U&"\0070g_authid"
 """

@@ -226,10 +226,18 @@ async def test_tables_and_functions_are_those_of_the_settings(shop: SqlShop) -> 
         ["Customer 1 <c1@example.com>"]
     ]
     assert (await run(database, "select c.label, vat(10) from public.customers c where id = 1")).rows[0][1] == "2.0"
-    for sql in ("select * from orders", "select * from public.orders", "table only orders"):
+    for sql in (
+        "select * from orders",
+        "select * from public.orders",
+        "table only orders",
+        # A row without values still has the names of columns.
+        "select row_to_json(json_populate_record(null::orders, '{}'))",
+        "select json_populate_recordset(null::public._orders, '[]')",
+    ):
         with pytest.raises(SemanticViolation) as caught:
             await run(database, sql)
         assert caught.value.details["rule"] == "tables"
+    await run(database, "select row_to_json(json_populate_record(null::customers, '{}')), 'open'::order_state::text")
     with pytest.raises(SemanticViolation) as caught:
         await run(database, "select * from private.salaries")
     assert caught.value.details["rule"] == "role"

@@ -37,6 +37,11 @@ _FUNCTIONS: Final = """
     from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = pronamespace
     where proname = any ($1::text[]) and pronargs - pronargdefaults <= 1
 """
+_RELATIONS: Final = """
+    select n.nspname, c.relname
+    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = relnamespace
+    where relname = any ($1::text[]) and relkind in ('r', 'p', 'v', 'm', 'f')
+"""
 
 Parameter = str | int | float | bool | list[str | int | float | bool | None] | dict[str, Any] | None
 
@@ -88,6 +93,7 @@ async def run_query(
     statement = admit_statement(sql, database.access)
     async with database.open_reading(seconds_left) as connection:
         await _require_no_function(connection, statement, database.access)
+        await _require_allowed_rows(connection, statement, database.access)
         prepared = await connection.prepare(statement.text)
         # Read before the encoding of parameters is chosen, which makes the driver forget types.
         attributes = prepared.get_attributes()
@@ -166,6 +172,17 @@ async def _require_no_function(connection: Connection, statement: Statement, acc
                 f"{row['proname']} after a dot can be a call of the function {row['nspname']}.{row['proname']}",
                 "if it is a column, write it without its table, or give it another name in a subquery with AS t (…)",
             )
+
+
+async def _require_allowed_rows(connection: Connection, statement: Statement, access: Access) -> None:
+    """Refuse a type that is the row of a table, which has the names of its columns, unless the table is allowed."""
+    if not statement.types:
+        return
+    for row in await connection.fetch(_RELATIONS, [name for _, name in statement.types]):
+        schema, name = row["nspname"], row["relname"]
+        is_named = (schema, name) in statement.types or (schema in access.schemas and ("", name) in statement.types)
+        if is_named and not access.allows_table(schema, name):
+            raise refuse("tables", f"rows of {schema}.{name} are not allowed", "use another type")
 
 
 async def _encode_parameters(

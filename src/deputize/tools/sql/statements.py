@@ -1,7 +1,7 @@
 """Admit one statement that reads, parsed by PostgreSQL's own grammar, and refuse everything that no list here names.
 
-`reading.py` runs what is admitted. Names that stand after a dot can be functions of one argument, which only the
-database can tell: `Statement.attributes` are those to ask it about.
+`reading.py` runs what is admitted. Names that stand after a dot can be functions of one argument, and types can be rows
+of tables, which only the database can tell: `Statement.attributes` and `types` are those to ask it about.
 """
 
 from collections.abc import Mapping
@@ -43,8 +43,8 @@ _PLAIN_FIELDS: Final = {
 }  # fmt: skip
 _OPERATOR_FIELDS: Final = {"A_Expr": "name", "SortBy": "useOp", "SubLink": "operName"}
 _SAMPLE_METHODS: Final = frozenset({"bernoulli", "system"})
-# Casts to all other reg* types read the catalogs.
-_SAFE_REG_TYPES: Final = frozenset({"regconfig", "regdictionary"})
+# Casts to all other reg* types read the catalogs, and so does a row of one that is filled from JSON.
+_SAFE_CATALOG_TYPES: Final = frozenset({"regconfig", "regdictionary", "pg_lsn", "pg_snapshot"})
 _EXPLAIN_OPTIONS: Final = frozenset({"costs", "format", "verbose"})
 _HINT_READ: Final = "send one SELECT, VALUES, WITH … SELECT, or EXPLAIN without ANALYZE"
 
@@ -79,6 +79,7 @@ class Statement:
     text: str
     is_explain: bool
     attributes: frozenset[str]
+    types: frozenset[tuple[str, str]] = frozenset()
 
 
 def refuse(rule: str, problem: str, hint: str) -> SemanticViolation:
@@ -121,7 +122,9 @@ def _admit(sql: str, statements: list[dict[str, Any]], access: Access) -> Statem
     start = statements[0].get("stmt_location", 0)
     end = start + statements[0]["stmt_len"] if "stmt_len" in statements[0] else None
     text = sql.encode()[start:end].decode()
-    return Statement(text=text, is_explain=is_explain, attributes=frozenset(judge.attributes))
+    return Statement(
+        text=text, is_explain=is_explain, attributes=frozenset(judge.attributes), types=frozenset(judge.types)
+    )
 
 
 class _Judge:
@@ -131,6 +134,7 @@ class _Judge:
         self._access = access
         self._selects = 0
         self.attributes: set[str] = set()
+        self.types: set[tuple[str, str]] = set()
 
     def judge_select(self, fields: Mapping[str, Any], tables: frozenset[str], depth: int) -> None:
         self._selects += 1
@@ -236,8 +240,15 @@ class _Judge:
             raise refuse("functions", f"operator {'.'.join(names)} is not allowed", "use it without OPERATOR(…)")
 
     def _judge_type(self, names: list[str]) -> None:
-        if names and names[-1].startswith("reg") and names[-1] not in _SAFE_REG_TYPES:
+        if not names:
+            return
+        # That of an array has a name of its own.
+        name = names[-1].lstrip("_")
+        if name.startswith(("reg", "pg_")) and name not in _SAFE_CATALOG_TYPES:
             raise refuse("catalogs", f"a value of type {names[-1]} reads the catalogs", "use text instead")
+        if names[0] != CATALOG:
+            schema = names[-2] if len(names) > 1 else ""
+            self.types |= {(schema, names[-1]), (schema, name)}
 
     def _judge_sample(self, names: list[str]) -> None:
         if names[:-1] not in ([], [CATALOG]) or names[-1] not in _SAMPLE_METHODS:
