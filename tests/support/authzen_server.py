@@ -25,6 +25,7 @@ ANSWERS: dict[str, Any] = {
     "log-obliged": {"decision": True, "context": {"obligations": ["log"]}},
     "deny-obliged": {"decision": False, "context": {"obligations": [{"id": "mask", "fields": ["/iban"]}]}},
     "mask-obliged": {"decision": True, "context": {"obligations": [{"id": "mask", "fields": ["/iban"]}]}},
+    "ask-somebody-obliged": {"decision": True, "context": {"obligations": [{"id": "ask", "approvers": ["cfo"]}]}},
     "odd-obligations": {"decision": True, "context": {"obligations": {"id": "log"}}},
     "number-obligation": {"decision": True, "context": {"obligations": 0}},
     "odd-obligation": {"decision": True, "context": {"obligations": [["log"]]}},

@@ -122,6 +122,12 @@ class AuthZenClient:
             raise self._build_failure("context.obligations in the response is not a list")
         names = {_extract_text(each.get("id") if isinstance(each, dict) else each) for each in obligations}
         unknown = sorted(names - {_ASK, _LOG})
+        # Whom to ask is decided here: an approval by others is not what it obliges to.
+        unknown += [
+            _ASK
+            for each in obligations
+            if isinstance(each, dict) and len(each) > 1 and _extract_text(each.get("id")) == _ASK
+        ]
         if unknown:
             what = f": {unknown[0]}" if unknown[0] else ""
             raise self._build_failure(f"it obliges the gateway to what it cannot do{what}")

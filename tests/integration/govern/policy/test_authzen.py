@@ -159,6 +159,7 @@ async def test_each_request_gets_the_answer_for_its_own_user(make_client: Callab
     [
         "garbage", "empty", "twice", "deep", "endless", "no-decision", "text", "number", "list", "odd-context",
         "odd-ask", "odd-rules", "odd-obligations", "odd-obligation",
+        "ask-somebody-obliged",
         "number-obligation", "mask-obliged", "created", "denied-by-status", "broken", "elsewhere",
     ],
 )  # fmt: skip
